@@ -1,0 +1,59 @@
+# `make demo` and `make test` each do all the set-up they need. Targets of one line; scripts/ holds what is longer.
+PYTHON ?= python3
+VENV := .venv
+ORACLE_VENV := .venv-oracle
+BIN := $(VENV)/bin
+MODEL ?= models/an4-rnnt-hybrid
+CONTEXT ?= 70,6
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark clean
+
+# torch first and alone, so that a CPU build offered by the local pip configuration is taken; the Triton wheel without
+# its Python dependencies, of which the server needs none.
+$(VENV)/.done: pyproject.toml client/pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) torch
+	$(PIP_INSTALL) -e '.[server,dev]' -e client
+	$(PIP_INSTALL) --no-deps nvidia-pytriton
+	touch $@
+
+$(ORACLE_VENV)/.done: constraints.txt
+	$(PYTHON) -m venv $(ORACLE_VENV)
+	$(ORACLE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(ORACLE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[oracle,dev]' nemo_toolkit==3.0.0
+	touch $@
+
+setup: $(VENV)/.done
+
+oracle-setup: $(ORACLE_VENV)/.done
+
+demo: setup
+	$(BIN)/python scripts/demo.py --model $(MODEL) --context $(CONTEXT)
+
+check: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+fix: setup
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+test: setup
+	$(BIN)/python -m pytest -q -m "not gpu and not oracle"
+
+test-fast: setup
+	$(BIN)/python -m pytest -q -m "not gpu and not oracle and not server"
+
+test-gpu:
+	$(BIN)/python -m pytest -q -m gpu
+
+test-oracle: oracle-setup
+	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle
+
+serve: setup
+	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
+
+benchmark: setup oracle-setup
+	$(BIN)/python scripts/benchmark.py --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL)
+
+clean:
+	rm -rf $(VENV) $(ORACLE_VENV) build dist .pytest_cache .ruff_cache

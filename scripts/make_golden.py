@@ -1,0 +1,213 @@
+"""Makes tests/golden/: tiny NeMo checkpoints and what NeMo computes with them. Needs NeMo (extra `oracle`).
+
+    python scripts/make_golden.py                                # the tiny models and the front ends
+    python scripts/make_golden.py --bundled FILE.nemo            # the bundled model on tests/data/an4
+
+tests/golden.py says what lies in the files and reads them without NeMo. Everything is seeded; a run on another machine
+changes floating-point values in the last digits only.
+"""
+
+import argparse
+import gzip
+import io
+import json
+import re
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from nemo.collections.asr.models import ASRModel  # noqa: E402
+
+from tests.oracle.nemo_models import (  # noqa: E402
+    SPECS,
+    Greedy,
+    ModelSpec,
+    build_model,
+    decode,
+    encode,
+    round_weights_to_half,
+    token_log_probabilities,
+)
+from tests.oracle.signals import make_signals  # noqa: E402
+
+GOLDEN = ROOT / "tests" / "golden"
+AN4 = ROOT / "tests" / "data" / "an4"
+PERTURBATION = 1e-4  # the bar for encoder output; tokens must not hang on less
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bundled", metavar="FILE.nemo", type=Path, help="only the golden data of this model")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    GOLDEN.mkdir(exist_ok=True)
+    if arguments.bundled:
+        make_bundled(arguments.bundled)
+    else:
+        make_tiny()
+    total = sum(path.stat().st_size for path in GOLDEN.rglob("*"))
+    print(f"{GOLDEN}: {total / 1e6:.2f} MB")
+
+
+def make_tiny() -> None:
+    """One .nemo and one .npz for each of SPECS, one .npz for each front end."""
+    pcm = make_signals()
+    signals = {name: samples.astype(np.float32) / 32768 for name, samples in pcm.items()}
+    np.savez_compressed(GOLDEN / "signals.npz", **pcm)
+    index, front_ends = [], {}
+    with tempfile.TemporaryDirectory() as workspace:
+        for spec in SPECS:
+            model = build_model(spec, Path(workspace), signals)
+            save_nemo(model, spec, Path(workspace))
+            front_ends.setdefault(spec.front_end, model)
+            index.append(_case(spec, model, signals))
+    for name, model in front_ends.items():
+        _front_end(name, model, signals)
+    write_json(GOLDEN / "cases.json", index)
+
+
+def save_nemo(model: ASRModel, spec: ModelSpec, workspace: Path) -> Path:
+    """Saves without the bulky artifacts, gzipped or not, with or without the filterbank."""
+    full, target = workspace / "full.nemo", GOLDEN / f"{spec.name}.nemo"
+    model.save_to(str(full))
+    plain = io.BytesIO()
+    with tarfile.open(full) as source, tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as copy:
+        for member in sorted(source.getmembers(), key=lambda member: member.name):
+            data = source.extractfile(member).read() if member.isfile() else b""
+            if member.name.endswith("model_weights.ckpt") and not spec.stores_filterbank:
+                data = _without_filterbank(data)
+            if member.name.endswith("model_config.yaml"):
+                data = data.replace(str(workspace).encode(), b"workspace")
+            info = tarfile.TarInfo(member.name)
+            info.size, info.type, info.mode = len(data), member.type, member.mode
+            copy.addfile(info, io.BytesIO(data))
+    data = plain.getvalue()
+    target.write_bytes(gzip.compress(data, mtime=0) if spec.gzipped else data)
+    return target
+
+
+def _without_filterbank(weights: bytes) -> bytes:
+    state = torch.load(io.BytesIO(weights), weights_only=True)
+    buffer = io.BytesIO()
+    torch.save({name: t for name, t in state.items() if not name.startswith("preprocessor.")}, buffer)
+    return buffer.getvalue()
+
+
+def _case(spec: ModelSpec, model: ASRModel, signals: dict[str, np.ndarray]) -> dict:
+    arrays, greedy = {}, {}
+    counts: Counter = Counter()
+    for context in spec.all_contexts:
+        for name, samples in signals.items():
+            key = f"{context[0]},{context[1]}/{name}"
+            encoded = encode(model, samples, context)[1]
+            arrays[key] = encoded.numpy().astype(np.float32)
+            greedy[key] = _greedy(model, encoded)
+            per_frame = Counter(greedy[key]["timestamps"])
+            counts.update(min(per_frame[frame], spec.max_symbols) for frame in range(len(encoded)))
+    _require_natural(spec, counts, greedy)
+    np.savez_compressed(GOLDEN / f"{spec.name}.npz", **arrays)
+    print(f"{spec.name}: frames by labels {dict(sorted(counts.items()))}")
+    return {
+        "name": spec.name,
+        "front_end": spec.front_end,
+        "gzipped": spec.gzipped,
+        "stores_filterbank": spec.stores_filterbank,
+        "contexts": spec.all_contexts,
+        "max_symbols": spec.max_symbols,
+        "durations": list(spec.durations),
+        "greedy": greedy,
+    }
+
+
+def _greedy(model: ASRModel, encoded: torch.Tensor) -> dict:
+    """NeMo's greedy output, which must not hang on rounding errors."""
+    result = decode(model, encoded)
+    noise = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        perturbed = encoded + PERTURBATION * torch.randn(encoded.shape, generator=noise)
+        other = decode(model, perturbed)
+        same = (other.tokens, other.timestamps, other.durations) == (result.tokens, result.timestamps, result.durations)
+        if not same:
+            raise SystemExit("a token hangs on less than the tolerance of the encoder: take another seed")
+    return _as_json(model, encoded, result)
+
+
+def _as_json(model: ASRModel, encoded: torch.Tensor, result: Greedy) -> dict:
+    log_probabilities = token_log_probabilities(model, encoded, result)
+    if not result.durations and abs(sum(log_probabilities) - result.score) > 1e-3:
+        raise SystemExit(f"scores disagree: {sum(log_probabilities)} and {result.score}")
+    return {
+        "tokens": result.tokens,
+        "timestamps": result.timestamps,
+        "durations": result.durations,
+        "log_probabilities": [round(value, 6) for value in log_probabilities],
+    }
+
+
+def _require_natural(spec: ModelSpec, counts: Counter, greedy: dict) -> None:
+    """Most frames blank, some with one label, some with several; not one label over and over; every duration used."""
+    frames = sum(counts.values())
+    tokens = Counter(token for one in greedy.values() for token in one["tokens"])
+    durations = {duration for one in greedy.values() for duration in one["durations"]}
+    needed = {
+        "mostly blank": 0.4 < counts[0] / frames < 0.95,
+        "single labels": counts[1] > 0,
+        "several labels on a frame": sum(counts[n] for n in counts if n > 1) > 0,
+        "few frames full": counts[spec.max_symbols] < 0.2 * frames,
+        "different labels": len(tokens) >= 4,
+        "every duration": durations == set(spec.durations),
+    }
+    failed = [name for name, passed in needed.items() if not passed]
+    if failed:
+        raise SystemExit(f"{spec.name}: not natural ({', '.join(failed)}): {counts}, {durations}: take another seed")
+
+
+def _front_end(name: str, model: ASRModel, signals: dict[str, np.ndarray]) -> None:
+    arrays = {f"mel/{key}": encode(model, samples, [0, 0])[0].T.numpy() for key, samples in signals.items()}
+    featurizer = model.preprocessor.featurizer
+    arrays |= {"window": featurizer.window.numpy(), "filterbank": featurizer.fb[0].numpy()}
+    np.savez_compressed(GOLDEN / f"front_end_{name}.npz", **arrays)
+
+
+def make_bundled(path: Path) -> None:
+    """Greedy output in every context for tests/data/an4, with the weights of the float16 bundle."""
+    model = ASRModel.restore_from(str(path), map_location="cpu").eval()
+    exact = ASRModel.restore_from(str(path), map_location="cpu").eval()
+    round_weights_to_half(model)
+    entries = [json.loads(line) for line in (AN4 / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+    arrays, greedy, changed = {}, {}, 0
+    for number, entry in enumerate(entries):
+        samples = soundfile.read(AN4 / entry["audio_filepath"], dtype="float32")[0]
+        for context in model.encoder.att_context_size_all:
+            key = f"{context[0]},{context[1]}/{Path(entry['audio_filepath']).stem}"
+            encoded = encode(model, samples, context)[1]
+            greedy[key] = _greedy(model, encoded)
+            greedy[key]["text"] = model.tokenizer.ids_to_text(greedy[key]["tokens"])
+            unrounded = decode(exact, encode(exact, samples, context)[1])
+            changed += any(getattr(unrounded, field) != greedy[key][field] for field in ("tokens", "timestamps"))
+            if number == 0 and context[1] in (0, 6):
+                arrays[key] = encoded.numpy()
+    np.savez_compressed(GOLDEN / "bundled.npz", **arrays)
+    write_json(GOLDEN / "bundled.json", {"greedy": greedy})
+    print(f"{len(greedy)} results; rounding the weights to float16 changed {changed}")
+
+
+def write_json(path: Path, document: object) -> None:
+    """JSON with one line for each innermost list."""
+    text = json.dumps(document, indent=1)
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Audio files to samples. Decoding and resampling are the libraries' (soundfile, soxr)."""
+
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import soxr
+
+from penstock.errors import AudioError
+
+
+def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
+    """Returns mono samples [n] float32 in -1 .. 1 at `sample_rate_hz`, whatever rate and channels the file has.
+
+    wav, flac, ogg and what else libsndfile reads; AudioError names a file that cannot be used.
+    """
+    try:
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+    except (OSError, RuntimeError) as error:  # soundfile's own errors are RuntimeErrors
+        reason = "no such file" if not Path(path).exists() else f"not a readable audio file ({error})"
+        raise AudioError(f"{path}: {reason}") from error
+    mono = samples.mean(axis=1)
+    if rate != sample_rate_hz:
+        mono = soxr.resample(mono, rate, sample_rate_hz)
+    if not np.isfinite(mono).all():
+        raise AudioError(f"{path}: some samples are not finite numbers")
+    return np.ascontiguousarray(mono, np.float32)

@@ -1,0 +1,50 @@
+"""`penstock import FILE.nemo DIR`: a NeMo checkpoint -> a bundle."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.nemo_import import import_nemo
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Registers the command."""
+    _add_arguments(subparsers.add_parser("import", help="convert a NeMo checkpoint to a bundle", description=__doc__))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Converts and says what the bundle holds."""
+    checkpoint = import_nemo(args.nemo, args.directory, half=args.half, replace=args.force)
+    encoder, transducer = checkpoint.config.encoder, checkpoint.config.transducer
+    kind = f"TDT {list(transducer.tdt_durations)}" if transducer.is_tdt else "RNN-T"
+    contexts = " ".join(map(str, encoder.contexts))
+    print(
+        f"{args.directory}: {checkpoint.source['class']}, {kind}, {encoder.n_layers} layers of {encoder.d_model}, "
+        f"{transducer.vocabulary_size} pieces, contexts {contexts}"
+    )
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command by itself, as a process of its own; errors go to stderr in one line."""
+    parser = argparse.ArgumentParser(prog="penstock import", description=__doc__)
+    _add_arguments(parser)
+    try:
+        return run(parser.parse_args(arguments))
+    except PenstockError as error:
+        print(f"penstock: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("nemo", metavar="FILE.nemo", type=Path, help="the checkpoint; it is treated as untrusted data")
+    parser.add_argument("directory", metavar="DIR", type=Path, help="where the bundle goes; a new or empty directory")
+    parser.add_argument("--half", action="store_true", help="store the weights as float16: half the size")
+    parser.add_argument("--force", action="store_true", help="replace the bundle that is there")
+    parser.set_defaults(run=run)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

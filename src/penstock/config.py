@@ -1,0 +1,186 @@
+"""What a model is made of, as frozen values that are validated when built. Knows no file format and no tensor."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.errors import CheckpointError
+
+
+class AttentionContext(NamedTuple):
+    """Attention context of every encoder layer in encoder frames: `left` frames back, chunks of `right + 1` frames."""
+
+    left: int
+    right: int
+
+    @property
+    def chunk_encoder_frames(self) -> int:
+        """Encoder frames that one step consumes and emits."""
+        return self.right + 1
+
+    def __str__(self) -> str:
+        return f"[{self.left},{self.right}]"
+
+
+def _require(condition: bool, key: str, value: object, supported: str) -> None:
+    if not condition:
+        raise CheckpointError(f"{key}: {value!r} is not supported; supported: {supported}")
+
+
+def _require_sizes(config: object, *keys: str) -> None:
+    for key in keys:
+        value = getattr(config, key)
+        _require(type(value) is int and value > 0, key, value, "a whole number above 0")
+
+
+@dataclass(frozen=True)
+class FeatureConfig:
+    """Log-mel front end: centred frames, pre-emphasis, power spectrum, log(mel + log_guard)."""
+
+    sample_rate_hz: int
+    window_samples: int
+    hop_samples: int
+    fft_samples: int
+    mel_bins: int
+    preemphasis: float
+    log_guard: float
+
+    def __post_init__(self) -> None:
+        _require_sizes(self, "sample_rate_hz", "window_samples", "hop_samples", "fft_samples", "mel_bins")
+        _require(0 < self.hop_samples <= self.window_samples, "window_stride", self.hop_samples, "1 .. window_size")
+        _require(self.window_samples % 2 == 0, "window_size", self.window_samples, "an even number of samples")
+        _require(self.window_samples <= self.fft_samples, "n_fft", self.fft_samples, "at least the window size")
+        _require(0 <= self.preemphasis < 1, "preemph", self.preemphasis, "0 <= preemph < 1")
+        _require(self.log_guard > 0, "log_zero_guard_value", self.log_guard, "a positive number")
+
+    @property
+    def hop_ms(self) -> float:
+        """Milliseconds between two mel frames."""
+        return 1000.0 * self.hop_samples / self.sample_rate_hz
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Cache-aware FastConformer with causal dw_striding subsampling."""
+
+    mel_bins: int
+    n_layers: int
+    d_model: int
+    n_heads: int
+    d_feed_forward: int
+    conv_kernel_size: int
+    has_conv_layer_norm: bool
+    """False where a batch norm was folded into the depthwise convolution."""
+    use_bias: bool
+    xscaling: bool
+    subsampling_factor: int
+    subsampling_channels: int
+    contexts: tuple[AttentionContext, ...]
+    """The contexts that the checkpoint was trained with; the first is the default."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "contexts", tuple(AttentionContext(*pair) for pair in self.contexts))
+        _require_sizes(self, "mel_bins", "n_layers", "d_model", "n_heads", "d_feed_forward", "subsampling_channels")
+        _require(self.subsampling_factor in (4, 8), "subsampling_factor", self.subsampling_factor, "4 or 8")
+        _require(self.d_model % self.n_heads == 0, "n_heads", self.n_heads, f"a divisor of d_model {self.d_model}")
+        _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number")
+        _require(self.conv_kernel_size >= 2, "conv_kernel_size", self.conv_kernel_size, "at least 2")
+        _require(len(self.contexts) > 0, "att_context_size", self.contexts, "at least one [left, right] pair")
+        for context in self.contexts:
+            _require(
+                context.left > 0 and context.right >= 0 and context.left % context.chunk_encoder_frames == 0,
+                "att_context_size",
+                list(context),
+                "[left, right] with right >= 0 and left a positive multiple of right + 1",
+            )
+
+    @property
+    def subsampling_layers(self) -> int:
+        """Strided layers, each of which halves the frame rate."""
+        return int(math.log2(self.subsampling_factor))
+
+    @property
+    def d_head(self) -> int:
+        """Width of one attention head."""
+        return self.d_model // self.n_heads
+
+    @property
+    def subsampled_mel_bins(self) -> tuple[int, ...]:
+        """Mel bins after each strided layer: floor(F / 2) + 1 with the causal padding of 2 and 1."""
+        bins = [self.mel_bins]
+        for _ in range(self.subsampling_layers):
+            bins.append(bins[-1] // 2 + 1)
+        return tuple(bins[1:])
+
+    def select_context(self, wanted: AttentionContext | None) -> AttentionContext:
+        """Returns `wanted`, or the default for None; a context that was not trained is refused by name."""
+        if wanted is None:
+            return self.contexts[0]
+        if wanted not in self.contexts:
+            known = " ".join(map(str, self.contexts))
+            raise CheckpointError(f"context {AttentionContext(*wanted)} is not one of this checkpoint's: {known}")
+        return AttentionContext(*wanted)
+
+
+@dataclass(frozen=True)
+class TransducerConfig:
+    """Prediction network (LSTM), joint, and what the joint's outputs mean."""
+
+    vocabulary_size: int
+    """Labels without blank; blank is the label `vocabulary_size`."""
+    predictor_hidden: int
+    predictor_layers: int
+    joint_hidden: int
+    joint_activation: str
+    tdt_durations: tuple[int, ...]
+    """Frames that each duration output stands for; empty for RNN-T."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tdt_durations", tuple(self.tdt_durations))
+        _require_sizes(self, "vocabulary_size", "predictor_hidden", "predictor_layers", "joint_hidden")
+        _require(self.joint_activation in ("relu", "tanh", "sigmoid"), "joint.jointnet.activation",
+                 self.joint_activation, "relu, tanh, sigmoid")  # fmt: skip
+        durations = self.tdt_durations
+        _require(
+            all(d >= 0 for d in durations) and len(set(durations)) == len(durations),
+            "tdt_durations", list(durations), "different numbers of frames, none negative",
+        )  # fmt: skip
+        _require(not durations or max(durations) > 0, "tdt_durations", list(durations), "at least one above 0")
+
+    @property
+    def is_tdt(self) -> bool:
+        """True for a token-and-duration transducer."""
+        return bool(self.tdt_durations)
+
+    @property
+    def joint_outputs(self) -> int:
+        """Labels, blank, durations: V + 1 + D."""
+        return self.vocabulary_size + 1 + len(self.tdt_durations)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One checkpoint."""
+
+    features: FeatureConfig
+    encoder: EncoderConfig
+    transducer: TransducerConfig
+    has_ctc_head: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.features.mel_bins == self.encoder.mel_bins, "encoder.feat_in", self.encoder.mel_bins,
+                 f"preprocessor.features {self.features.mel_bins}")  # fmt: skip
+
+    @property
+    def encoder_frame_samples(self) -> int:
+        """Samples between two encoder frames."""
+        return self.features.hop_samples * self.encoder.subsampling_factor
+
+    @property
+    def encoder_frame_ms(self) -> float:
+        """Milliseconds between two encoder frames."""
+        return 1000.0 * self.encoder_frame_samples / self.features.sample_rate_hz
+
+    def chunk_ms(self, context: AttentionContext) -> float:
+        """Audio that one encoder step consumes."""
+        return context.chunk_encoder_frames * self.encoder_frame_ms

@@ -1,0 +1,1 @@
+"""Cache-aware streaming FastConformer."""

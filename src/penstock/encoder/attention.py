@@ -1,0 +1,99 @@
+"""Relative-position attention of one chunk over the pages of its stream (Transformer-XL, arXiv 1901.02860, 3.3).
+
+Keys and values are projected once, when their chunk is at work, and read from their pages ever after.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock.config import AttentionContext, EncoderConfig
+
+Tensors = dict[str, torch.Tensor]
+
+
+class PageRows(NamedTuple):
+    """Where one step's rows find their pages; the same for all layers. P pages a stream, H heads."""
+
+    chunk_at_work: torch.Tensor
+    """[2 * H * B] int64 rows of the flattened page tensor that this chunk writes."""
+    all_live: torch.Tensor
+    """[2 * H * B * P] int64 rows in the order key/value, head, stream, age (oldest first)."""
+    bias: torch.Tensor
+    """[B, 1, P * T], 0 where a key is to be seen and very negative elsewhere."""
+
+
+def page_rows(table: torch.Tensor, key_is_seen: torch.Tensor, n_heads: int, dtype: torch.dtype) -> PageRows:
+    """table: [B, P] page numbers, oldest first, chunk at work last; key_is_seen: [B, P * T] bool."""
+    half = torch.arange(2 * n_heads, device=table.device).view(-1, 1, 1)  # a page holds H key rows, then H value rows
+    rows = table.unsqueeze(0) * (2 * n_heads) + half  # [2H, B, P]
+    # Finite, so that a padding row without a single key gives numbers and not NaN.
+    hidden = torch.finfo(dtype).min / 4
+    bias = torch.zeros(key_is_seen.shape, dtype=dtype, device=table.device).masked_fill_(~key_is_seen, hidden)
+    return PageRows(rows[:, :, -1].flatten(), rows.flatten(), bias.unsqueeze(1))
+
+
+def relative_positions(context: AttentionContext, d_model: int, device, dtype) -> torch.Tensor:
+    """[L + 2T - 1, D] sinusoids of the distances L + T - 1 .. -(T - 1), the farthest key first."""
+    frames = context.chunk_encoder_frames
+    distance = torch.arange(context.left + frames - 1, -frames, -1, dtype=torch.float32, device=device)
+    exponent = torch.arange(0, d_model, 2, dtype=torch.float32, device=device)
+    angle = distance.unsqueeze(1) * torch.exp(exponent * -(torch.log(torch.tensor(10000.0)).item() / d_model))
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).to(dtype)
+
+
+class Attention:
+    """One layer's attention; projections of the relative positions are computed once, here."""
+
+    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
+        self._heads, self._d_head = config.n_heads, config.d_head
+        scale = config.d_head**-0.5
+        d = config.d_model
+        self._qkv_weight = torch.cat(
+            [tensors["query.weight"] * scale, tensors["key.weight"], tensors["value.weight"]]
+        ).t().contiguous()  # fmt: skip
+        zeros = self._qkv_weight.new_zeros(d)
+        self._qkv_bias = torch.cat(
+            [tensors.get("query.bias", zeros) * scale, tensors.get("key.bias", zeros), tensors.get("value.bias", zeros)]
+        )
+        self._out_weight = tensors["out.weight"].t().contiguous()
+        self._out_bias = tensors.get("out.bias")
+        self._query_biases = torch.stack([tensors["position_bias_u"], tensors["position_bias_v"]]) * scale  # [2, H, dh]
+        projected = positions @ tensors["position.weight"].t()  # [P, D]
+        self._positions = projected.view(-1, self._heads, self._d_head).permute(1, 2, 0).contiguous()  # [H, dh, P]
+
+    def step(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, rows: PageRows) -> torch.Tensor:
+        """Returns residual + attention(x), [B, T, D].
+
+        x: [B, T, D], normalised; pages: this layer's page tensor, whose rows `chunk_at_work` are overwritten.
+        """
+        batch, frames, d = x.shape
+        heads, d_head = self._heads, self._d_head
+        qkv = torch.addmm(self._qkv_bias, x.flatten(0, 1), self._qkv_weight).view(batch, frames, 3, heads, d_head)
+        by_row = pages.view(-1, frames * d_head)
+        new = qkv[:, :, 1:].permute(2, 3, 0, 1, 4).reshape(-1, frames * d_head)  # [2 * H * B, T * dh]
+        by_row.index_copy_(0, rows.chunk_at_work, new)
+        keys, values = by_row.index_select(0, rows.all_live).view(2, heads * batch, -1, d_head)
+
+        query = qkv[:, :, 0].unsqueeze(0) + self._query_biases[:, None, None]  # [2, B, T, H, dh]
+        content_query, position_query = query.permute(0, 3, 1, 2, 4).reshape(2, heads * batch, frames, d_head)
+        by_distance = torch.bmm(position_query.view(heads, batch * frames, d_head), self._positions)
+        bias = _relative_shift(by_distance.view(heads, batch, frames, -1)) + rows.bias
+        scores = torch.baddbmm(bias.view(heads * batch, frames, -1), content_query, keys.transpose(1, 2))
+        mixed = torch.bmm(torch.softmax(scores, dim=-1), values)  # [H * B, T, dh]
+        mixed = mixed.view(heads, batch, frames, d_head).permute(1, 2, 0, 3).reshape(batch * frames, d)
+        out = torch.addmm(residual.flatten(0, 1), mixed, self._out_weight)
+        if self._out_bias is not None:
+            out += self._out_bias
+        return out.view(batch, frames, d)
+
+
+def _relative_shift(by_distance: torch.Tensor) -> torch.Tensor:
+    """[H, B, T, L + 2T - 1] by distance -> [H, B, T, L + T] by key, as a view.
+
+    Query i stands at key L + i, so key j lies at distance L + i - j, which is column T - 1 - i + j.
+    """
+    heads, batch, frames, width = by_distance.shape
+    keys = width - frames + 1
+    strides = (batch * frames * width, frames * width, width - 1, 1)
+    return by_distance.as_strided((heads, batch, frames, keys), strides, by_distance.storage_offset() + frames - 1)

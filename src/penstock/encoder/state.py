@@ -1,0 +1,88 @@
+"""Everything the encoder remembers of each stream, in slots on the device. Knows nothing of what the layers compute."""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock.config import AttentionContext, EncoderConfig
+
+
+class EncoderRows(NamedTuple):
+    """The small states of B streams, gathered for one step. B streams, D hidden, k conv kernel, C channels."""
+
+    chunks_seen: torch.Tensor
+    """[B] int64, chunks before this one."""
+    conv_tails: torch.Tensor
+    """[layers, B, k - 1, D], last inputs of each depthwise convolution."""
+    subsampling_columns: tuple[torch.Tensor, ...]
+    """Last input column of each strided layer: [B, F, 1] for the first, [B, F', C] for the others."""
+
+
+class EncoderState:
+    """Per-stream encoder state.
+
+    Keys and values live in pages of one chunk each, `pages_per_slot` pages to a stream: the left context and the chunk
+    at work. A chunk overwrites the oldest page, so a page is written once and never moves.
+
+    kv_pages: [layers, S * pages, 2 (key, value), heads, chunk_frames * d_head]
+    """
+
+    def __init__(self, config: EncoderConfig, context: AttentionContext, slots: int, device, dtype):
+        self.config = config
+        self.context = context
+        self.slots = slots
+        self.pages_per_slot = context.left // context.chunk_encoder_frames + 1
+        options = {"device": device, "dtype": dtype}
+        self.chunks_seen = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.conv_tails = torch.zeros(config.n_layers, slots, config.conv_kernel_size - 1, config.d_model, **options)
+        self.subsampling_columns = tuple(torch.zeros(slots, *shape, **options) for shape in _column_shapes(config))
+        self.kv_pages = torch.zeros(
+            config.n_layers, slots * self.pages_per_slot, 2, config.n_heads,
+            context.chunk_encoder_frames * config.d_head, **options,
+        )  # fmt: skip
+        self._page_ages = torch.arange(self.pages_per_slot - 1, -1, -1, device=device)  # oldest first, 0 is this chunk
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Device memory of one stream."""
+        tensors = (self.chunks_seen, self.conv_tails, self.kv_pages, *self.subsampling_columns)
+        return sum(t.numel() * t.element_size() for t in tensors) // self.slots
+
+    def gather(self, slots: torch.Tensor) -> EncoderRows:
+        """Copies the small states of `slots` [B]; keys and values stay where they are."""
+        return EncoderRows(
+            self.chunks_seen.index_select(0, slots),
+            self.conv_tails.index_select(1, slots),
+            tuple(column.index_select(0, slots) for column in self.subsampling_columns),
+        )
+
+    def scatter(self, slots: torch.Tensor, rows: EncoderRows) -> None:
+        """Writes the small states of `slots` [B] back."""
+        self.chunks_seen.index_copy_(0, slots, rows.chunks_seen)
+        self.conv_tails.index_copy_(1, slots, rows.conv_tails)
+        for column, new in zip(self.subsampling_columns, rows.subsampling_columns, strict=True):
+            column.index_copy_(0, slots, new)
+
+    def reset(self, slots: torch.Tensor) -> None:
+        """Makes `slots` [B] fresh streams; pages are zeroed too, for a masked NaN would still spoil a sum."""
+        self.chunks_seen.index_fill_(0, slots, 0)
+        self.conv_tails.index_fill_(1, slots, 0)
+        for column in self.subsampling_columns:
+            column.index_fill_(0, slots, 0)
+        by_slot = self.kv_pages.view(self.config.n_layers, self.slots, -1)
+        by_slot.index_fill_(1, slots, 0)
+
+    def page_table(self, slots: torch.Tensor, chunks_seen: torch.Tensor) -> torch.Tensor:
+        """[B, pages] page numbers of each stream, oldest chunk first; the last is the page of the chunk at work."""
+        page = torch.remainder(chunks_seen.unsqueeze(1) - self._page_ages, self.pages_per_slot)
+        return slots.unsqueeze(1) * self.pages_per_slot + page
+
+    def page_is_live(self, chunks_seen: torch.Tensor) -> torch.Tensor:
+        """[B, pages] bool, in the order of `page_table`: True where the stream is old enough to have that chunk."""
+        return self._page_ages <= chunks_seen.unsqueeze(1)
+
+
+def _column_shapes(config: EncoderConfig) -> list[tuple[int, int]]:
+    widths = (config.mel_bins, *config.subsampled_mel_bins[:-1])
+    channels = (1,) + (config.subsampling_channels,) * (len(widths) - 1)
+    return list(zip(widths, channels, strict=True))

@@ -1,0 +1,125 @@
+"""Causal strided convolutions in time: 4 or 8 mel frames become one encoder frame, chunk by chunk, exactly.
+
+NeMo pads each layer with two columns in front and one behind. Counted from `factor - 1` virtual frames before the
+stream's start, output o of a layer looks at inputs 2o - 1, 2o and 2o + 1: one column back. So one column a layer is all
+the state, and a first chunk has the shape of a later one. A convolution of zeros is not zero, therefore positions before
+the start and behind the end are zeroed in front of every layer.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from penstock.config import EncoderConfig
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Subsampled(NamedTuple):
+    """Result of one step."""
+
+    frames: torch.Tensor
+    """[B, T, D]"""
+    columns: tuple[torch.Tensor, ...]
+    """The next step's columns."""
+    valid_encoder_frames: torch.Tensor
+    """[B] int64, frames of this chunk that hold audio."""
+
+
+class Subsampling:
+    """Layer 1 is a plain convolution, the others depthwise then pointwise; ReLU after each; then a projection.
+
+    Activations are [B, N, F, C] in memory: channels last, where depthwise convolutions are quickest on the CPU.
+    """
+
+    def __init__(self, config: EncoderConfig, tensors: Tensors):
+        self._layers = config.subsampling_layers
+        names = ["first", *(f"depthwise.{i}" for i in range(self._layers - 1))]
+        self._convs = [
+            (tensors[f"{name}.weight"].contiguous(memory_format=torch.channels_last), tensors[f"{name}.bias"])
+            for name in names
+        ]
+        self._pointwise = [
+            (tensors[f"pointwise.{i}.weight"].t().contiguous(), tensors[f"pointwise.{i}.bias"])
+            for i in range(self._layers - 1)
+        ]
+        # The checkpoint's projection reads (channel, bin); ours reads the channels-last order (bin, channel).
+        scale = config.d_model**0.5 if config.xscaling else 1.0
+        channels, bins = config.subsampling_channels, config.subsampled_mel_bins[-1]
+        out = tensors["out.weight"].view(-1, channels, bins).transpose(1, 2).flatten(1)
+        self._out_weight = (out * scale).t().contiguous()
+        self._out_bias = tensors["out.bias"] * scale
+        self._zero = self._out_bias.new_zeros(())
+
+    def step(
+        self,
+        mel: torch.Tensor,
+        columns: tuple[torch.Tensor, ...],
+        is_first: torch.Tensor,
+        valid_mel_frames: torch.Tensor,
+    ) -> Subsampled:
+        """mel: [B, N, F]; is_first: [B] bool, True for a stream's first chunk; valid_mel_frames: [B] int64, 0 .. N."""
+        tile = _tile_rows(mel, self._convs[0][0].shape[0])
+        flat, next_columns, valid = [], [], []
+        for part in zip(
+            mel.split(tile), zip(*(c.split(tile) for c in columns), strict=True), is_first.split(tile),
+            valid_mel_frames.split(tile), strict=True,
+        ):  # fmt: skip
+            rows = self._convolve(*part)
+            flat.append(rows[0])
+            next_columns.append(rows[1])
+            valid.append(rows[2])
+        x = torch.cat(flat) if len(flat) > 1 else flat[0]  # [B, T, bins * C]
+        frames = torch.addmm(self._out_bias, x.flatten(0, 1), self._out_weight)
+        return Subsampled(
+            frames.view(*x.shape[:2], -1),
+            tuple(torch.cat(parts) for parts in zip(*next_columns, strict=True)),
+            torch.cat(valid),
+        )
+
+    def _convolve(
+        self, mel: torch.Tensor, columns: tuple[torch.Tensor, ...], is_first: torch.Tensor, valid: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        x = mel.unsqueeze(3)
+        next_columns = []
+        for layer in range(self._layers):
+            virtual = (1 << (self._layers - layer)) - 1
+            padded = self._pad(x, columns[layer], virtual * is_first, valid)
+            next_columns.append(padded[:, -1, 2:-1])
+            weight, bias = self._convs[layer]
+            groups = 1 if layer == 0 else weight.shape[0]
+            x = F.conv2d(padded.permute(0, 3, 1, 2), weight, bias, stride=2, groups=groups).permute(0, 2, 3, 1)
+            if layer > 0:
+                weight, bias = self._pointwise[layer - 1]
+                shape = x.shape
+                x = torch.addmm(bias, x.reshape(-1, shape[3]), weight).view(shape)
+            x = x.relu_()
+            valid = (valid + 1) // 2
+        return x.flatten(2), next_columns, valid
+
+    def _pad(self, x: torch.Tensor, column: torch.Tensor, begin: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+        """Audio of x [B, N, F, C], zero elsewhere, behind the column before it: [B, 1 + N, 2 + F + 1, C].
+
+        Audio is what lies in [begin, end) of the time axis, both [B].
+        """
+        batch, frames, bins, channels = x.shape
+        position = torch.arange(frames, device=x.device)
+        is_audio = (position >= begin.unsqueeze(1)) & (position < end.unsqueeze(1))
+        padded = x.new_empty(batch, 1 + frames, bins + 3, channels)
+        padded[:, :, :2] = 0.0
+        padded[:, :, -1] = 0.0
+        padded[:, 0, 2:-1] = column
+        torch.where(is_audio[:, :, None, None], x, self._zero, out=padded[:, 1:, 2:-1])
+        return padded
+
+
+_TILE_BYTES = 1 << 20
+
+
+def _tile_rows(mel: torch.Tensor, channels: int) -> int:
+    """Rows to convolve at once: on the CPU as many as leave the widest activation in the cache, elsewhere all."""
+    if not mel.is_cpu:
+        return len(mel)
+    row_bytes = mel[0].numel() // 4 * channels * mel.element_size()
+    return max(1, _TILE_BYTES // row_bytes)

@@ -1,0 +1,199 @@
+"""Samples to log-mel chunks, exact at every chunk border.
+
+Frame f of the offline front end spans samples [f * hop - window / 2, f * hop + window / 2), and pre-emphasis looks one
+sample further back. A chunk's frames are therefore a function of one window of samples, and windows of neighbouring
+chunks overlap by `window + 1 - hop` samples. A stream's first window starts `subsampling_factor - 1` frames before its
+first sample, so that windows of every age have one shape (docs/architecture.md). Knows nothing of streams' names.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from penstock.config import FeatureConfig
+
+
+class MelChunks(NamedTuple):
+    """What one request's samples completed."""
+
+    mel: torch.Tensor
+    """[C, N, F] float32, C whole chunks of N mel frames. A stream's first chunk opens with `virtual_mel_frames`
+    frames from before its first sample, whose content means nothing."""
+    last_valid_mel_frames: int
+    """Frames of the last chunk that hold audio (virtual ones included): N, fewer at the end; 0 without chunks."""
+    covered_samples: int
+    """Samples from the stream's start that its chunks so far have taken in; all of them at the end."""
+
+
+@dataclass(frozen=True)
+class ChunkGeometry:
+    """How chunks lie on the sample axis."""
+
+    chunk_mel_frames: int
+    virtual_mel_frames: int
+    hop_samples: int
+    frame_samples: int
+
+    @property
+    def chunk_samples(self) -> int:
+        """Samples from one chunk's window to the next one's."""
+        return self.chunk_mel_frames * self.hop_samples
+
+    @property
+    def window_samples(self) -> int:
+        """Samples that one chunk's frames look at, and one more for pre-emphasis."""
+        return (self.chunk_mel_frames - 1) * self.hop_samples + self.frame_samples + 1
+
+    @property
+    def lead_samples(self) -> int:
+        """Samples of the first window that lie before the stream's first sample."""
+        return self.virtual_mel_frames * self.hop_samples + self.frame_samples // 2 + 1
+
+
+class LogMel:
+    """Windows of samples to log-mel frames, without state.
+
+    window: [frame_samples], filterbank: [F, fft_samples // 2 + 1].
+    """
+
+    def __init__(self, config: FeatureConfig, window: torch.Tensor, filterbank: torch.Tensor):
+        self.config = config
+        self._window = window
+        spare = config.fft_samples - config.window_samples
+        self._padding = (spare // 2, spare - spare // 2)
+        self._filterbank = filterbank.t().contiguous()  # [bins, F]
+
+    def __call__(self, windows: torch.Tensor, filled_samples: torch.Tensor) -> torch.Tensor:
+        """Returns [B, N, F] for windows [B, 1 + (N - 1) * hop + frame_samples].
+
+        filled_samples: [B], where each window's audio ends; what lies behind counts as silence *after* pre-emphasis, as
+        in the offline front end.
+        """
+        config = self.config
+        # Rounded after the product and not fused: the last bit of a weak bin is visible in its logarithm.
+        emphasised = windows[:, 1:] - config.preemphasis * windows[:, :-1]
+        position = torch.arange(1, windows.shape[1], device=windows.device)
+        emphasised.masked_fill_(position >= filled_samples.unsqueeze(1), 0.0)
+        frames = emphasised.unfold(1, config.window_samples, config.hop_samples)  # [B, N, frame_samples]
+        # Centred like the offline front end's frames: the same rounding of weak bins, whose logarithm magnifies it.
+        spectrum = torch.fft.rfft(F.pad(frames * self._window, self._padding))
+        power = torch.view_as_real(spectrum).square().sum(-1)  # [B, N, bins]
+        return torch.matmul(power, self._filterbank).add_(config.log_guard).log_()
+
+
+class SampleState:
+    """Samples of each stream that wait for the rest of their window.
+
+    Kept on the host: audio arrives there, and only whole windows cross to the device.
+    """
+
+    def __init__(self, geometry: ChunkGeometry, slots: int):
+        self._geometry = geometry
+        self.windows = np.zeros((slots, geometry.window_samples), np.float32)  # [S, W]
+        self.filled_samples = np.zeros(slots, np.int64)  # [S]
+        self.chunks_emitted = np.zeros(slots, np.int64)  # [S]
+
+    def reset(self, slot: int) -> None:
+        """Makes `slot` a stream that has heard nothing."""
+        lead = self._geometry.lead_samples
+        self.windows[slot, :lead] = 0.0
+        self.filled_samples[slot] = lead
+        self.chunks_emitted[slot] = 0
+
+    def append(self, slot: int, samples: np.ndarray) -> list[np.ndarray]:
+        """Adds samples [n] to a stream and returns a copy of each window [W] that they completed."""
+        window, filled, step = self.windows[slot], int(self.filled_samples[slot]), self._geometry.chunk_samples
+        complete = []
+        used = 0
+        while used < len(samples):
+            taken = min(len(window) - filled, len(samples) - used)
+            window[filled : filled + taken] = samples[used : used + taken]
+            filled, used = filled + taken, used + taken
+            if filled == len(window):
+                complete.append(window.copy())
+                filled -= step
+                window[:filled] = window[step:].copy()
+        self.filled_samples[slot] = filled
+        self.chunks_emitted[slot] += len(complete)
+        return complete
+
+    def heard_samples(self, slot: int) -> int:
+        """Samples of the stream so far."""
+        geometry = self._geometry
+        return (
+            int(self.chunks_emitted[slot]) * geometry.chunk_samples
+            + int(self.filled_samples[slot])
+            - (geometry.lead_samples)
+        )
+
+    def covered_samples(self, slot: int) -> int:
+        """Samples that lie before the end of the last frame's hop of all whole chunks."""
+        geometry = self._geometry
+        frames = int(self.chunks_emitted[slot]) * geometry.chunk_mel_frames - geometry.virtual_mel_frames
+        return max(0, frames) * geometry.hop_samples
+
+    def remaining_mel_frames(self, slot: int) -> int:
+        """Frames of the unfinished chunk that hold audio, virtual ones included; 0 if none of them is real."""
+        geometry = self._geometry
+        chunks = int(self.chunks_emitted[slot])
+        frames = self.heard_samples(slot) // geometry.hop_samples  # the offline front end has floor(L / hop) frames
+        real_before = max(0, chunks * geometry.chunk_mel_frames - geometry.virtual_mel_frames)
+        if frames <= real_before:
+            return 0
+        return frames + geometry.virtual_mel_frames - chunks * geometry.chunk_mel_frames
+
+
+class FeatureExtractor:
+    """Streaming log-mel for many streams in slots.
+
+    Exact: the frames of all chunks of a stream, put together, are those of the offline front end.
+    """
+
+    def __init__(self, log_mel: LogMel, geometry: ChunkGeometry, slots: int, device: torch.device):
+        self.geometry = geometry
+        self._log_mel = log_mel
+        self._device = device
+        self._state = SampleState(geometry, slots)
+
+    def open(self, slot: int) -> None:
+        """Gives `slot` to a new stream."""
+        self._state.reset(slot)
+
+    def extract(self, slots: list[int], samples: list[np.ndarray], is_last: list[bool]) -> list[MelChunks]:
+        """Adds each row's samples ([n] float32, any n) to its stream and returns the chunks that are complete.
+
+        Rows are different streams. A row with `is_last` also gets its unfinished chunk, zero behind its last frame.
+        """
+        windows: list[np.ndarray] = []
+        filled: list[int] = []
+        counts, last_valid, covered = [], [], []
+        whole = self.geometry.chunk_mel_frames
+        for slot, row, last in zip(slots, samples, is_last, strict=True):
+            complete = self._state.append(slot, row)
+            valid = whole if complete else 0
+            filled += [self.geometry.window_samples] * len(complete)
+            if last and (remaining := self._state.remaining_mel_frames(slot)):
+                complete.append(self._unfinished_window(slot))
+                filled.append(int(self._state.filled_samples[slot]))
+                valid = remaining
+            windows += complete
+            counts.append(len(complete))
+            last_valid.append(valid)
+            covered.append(self._state.heard_samples(slot) if last else self._state.covered_samples(slot))
+        mel = self._to_mel(windows, filled)
+        return [MelChunks(*row) for row in zip(mel.split(counts), last_valid, covered, strict=True)]
+
+    def _unfinished_window(self, slot: int) -> np.ndarray:
+        window = self._state.windows[slot].copy()
+        window[self._state.filled_samples[slot] :] = 0.0
+        return window
+
+    def _to_mel(self, windows: list[np.ndarray], filled: list[int]) -> torch.Tensor:
+        if not windows:
+            bins = self._log_mel.config.mel_bins
+            return torch.zeros(0, self.geometry.chunk_mel_frames, bins, device=self._device)
+        batch = torch.from_numpy(np.stack(windows)).to(self._device)
+        return self._log_mel(batch, torch.tensor(filled, device=self._device))

@@ -1,0 +1,104 @@
+"""A .nemo file -> a bundle, without NeMo. Everything in the file is untrusted data; nothing of it is executed.
+
+This and its helpers (`nemo_archive`, `nemo_yaml`, `nemo_config`, `nemo_weights`) are all that knows the format.
+"""
+
+import os
+import tempfile
+from pathlib import Path, PurePosixPath
+
+import sentencepiece
+from safetensors import SafetensorError
+
+from penstock.checkpoint import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, sha256_of, write_checkpoint
+from penstock.errors import CheckpointError
+from penstock.nemo_archive import NemoArchive
+from penstock.nemo_config import NemoConfig, read_nemo_config
+from penstock.nemo_weights import convert_state_dict, load_state_dict
+from penstock.nemo_yaml import LARGEST_YAML_BYTES, parse_yaml
+
+LARGEST_TOKENIZER_BYTES = 64 << 20
+
+
+def import_nemo(nemo_path: str | Path, directory: str | Path, half: bool = False, replace: bool = False) -> Checkpoint:
+    """Converts a NeMo checkpoint to a bundle at `directory` and opens it.
+
+    `half` stores weights as float16, all but the front end's. `directory` must not exist, or be empty; with `replace`
+    it may be a bundle, whose other files (a model card, say) are kept. It appears at once or not at all.
+    Raises CheckpointError for whatever is unsafe, broken or not supported, naming the file and the thing.
+    """
+    nemo_path, directory = Path(nemo_path), Path(directory)
+    try:
+        _refuse_target(directory, replace)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
+            bundle = _convert(nemo_path, Path(scratch), half)
+            if replace:
+                _set_aside(directory, bundle, Path(scratch))
+            os.replace(bundle, directory)  # fails if another process has just made one
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{directory}: cannot be written: {error}") from error
+    return Checkpoint(directory)
+
+
+def _convert(nemo_path: Path, scratch: Path, half: bool) -> Path:
+    """Writes the bundle into a new directory below `scratch`; every CheckpointError names `nemo_path`."""
+    try:
+        return _convert_checked(nemo_path, scratch, half)
+    except CheckpointError as error:
+        raise CheckpointError(f"{nemo_path}: {error}") from error
+
+
+def _convert_checked(nemo_path: Path, scratch: Path, half: bool) -> Path:
+    if not nemo_path.is_file():
+        raise CheckpointError("no such file")
+    bundle, weights = scratch / "bundle", scratch / "weights"
+    with NemoArchive(nemo_path, scratch) as archive:
+        config = read_nemo_config(parse_yaml(archive.read("model_config.yaml", LARGEST_YAML_BYTES)))
+        tokenizer = _read_tokenizer(archive, config)
+        with weights.open("wb") as file:
+            archive.copy("model_weights.ckpt", file)
+    tensors = convert_state_dict(load_state_dict(weights), config, half)
+    source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name}
+    write_checkpoint(bundle, config.model, tensors, tokenizer, source)
+    return bundle
+
+
+def _read_tokenizer(archive: NemoArchive, config: NemoConfig) -> bytes:
+    """The SentencePiece model, which must parse and have as many pieces as the networks."""
+    name = config.tokenizer_member
+    if name not in archive.names:
+        name = PurePosixPath(name).name  # older checkpoints keep the path that the model was trained with
+    data = archive.read(name, LARGEST_TOKENIZER_BYTES)
+    if not data:
+        raise CheckpointError(f"{name}: is empty; accepted: a SentencePiece model")
+    try:
+        pieces = sentencepiece.SentencePieceProcessor(model_proto=data).get_piece_size()
+    except (RuntimeError, OSError, ValueError) as error:
+        raise CheckpointError(f"{name}: not a SentencePiece model: {error}") from error
+    expected = config.model.transducer.vocabulary_size
+    if pieces != expected:
+        raise CheckpointError(f"{name}: has {pieces} pieces, expected {expected} as decoder.vocab_size")
+    return data
+
+
+def _refuse_target(directory: Path, replace: bool) -> None:
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: is a file; accepted: a new directory")
+    is_bundle = (directory / CONFIG_FILE).is_file() and (directory / WEIGHTS_FILE).is_file()
+    if any(directory.iterdir()) and not (replace and is_bundle):
+        accepted = "a new or empty directory" if replace or not is_bundle else "a new directory, or replacing it"
+        raise CheckpointError(f"{directory}: {'is a bundle' if is_bundle else 'is not empty'}; accepted: {accepted}")
+
+
+def _set_aside(directory: Path, bundle: Path, scratch: Path) -> None:
+    """Moves an old bundle to `scratch`, but for files that are no part of one: those go to the new `bundle`."""
+    if not directory.exists():
+        return
+    old = scratch / "old"
+    directory.rename(old)
+    for path in old.iterdir():
+        if path.name not in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE):
+            path.rename(bundle / path.name)

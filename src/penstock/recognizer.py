@@ -1,0 +1,112 @@
+"""StreamingRecognizer: the whole way from samples to words in one process."""
+
+import contextlib
+import itertools
+from collections.abc import Hashable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from penstock.checkpoint import Checkpoint
+from penstock.config import AttentionContext, ModelConfig
+from penstock.errors import StreamError
+from penstock.model_source import resolve_model
+from penstock.slot_ledger import SlotLedger
+from penstock.stages.decoder import DecoderRequest, DecoderStage, StreamResult
+from penstock.stages.encoder import EncoderRequest, EncoderStage
+from penstock.stages.features import AudioRequest, FeatureReply, FeatureStage
+from penstock.streams import StreamTable, slot_count
+
+
+class Stream:
+    """One live stream of a recogniser; close it, or use it as a context manager."""
+
+    def __init__(self, recognizer: "StreamingRecognizer", stream_id: Hashable):
+        self.id = stream_id
+        self._recognizer = recognizer
+        self._is_started = False
+        self._is_ended = False
+
+    def push(self, samples: np.ndarray) -> StreamResult:
+        """Adds samples ([n] float32, mono, at the recogniser's rate, -1 .. 1) and returns what is known by then."""
+        return self._request(samples, is_end=False)
+
+    def finish(self, samples: np.ndarray | None = None) -> StreamResult:
+        """Ends the stream, with a last piece of audio if there is one, and returns the final result."""
+        return self._request(np.zeros(0, np.float32) if samples is None else samples, is_end=True)
+
+    def close(self) -> None:
+        """Gives the slot back; does nothing to a stream that has ended."""
+        if self._is_started and not self._is_ended:
+            with contextlib.suppress(StreamError):  # expired meanwhile: closed all the same
+                self.finish()
+
+    def _request(self, samples: np.ndarray, is_end: bool) -> StreamResult:
+        request = AudioRequest(self.id, np.asarray(samples, np.float32), not self._is_started, is_end)
+        (result,) = self._recognizer.process([request])
+        self._is_ended |= is_end
+        if isinstance(result, StreamError):
+            raise result
+        self._is_started = True
+        return result
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class StreamingRecognizer:
+    """Recognises many live streams at once; single-threaded."""
+
+    def __init__(
+        self,
+        model: str | Path,
+        context: tuple[int, int] | None = None,
+        max_streams: int = 16,
+        device: str = "cpu",
+        idle_limit_s: float = float("inf"),
+    ):
+        """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's, its first by default."""
+        checkpoint = Checkpoint(resolve_model(str(model)))
+        self.config: ModelConfig = checkpoint.config
+        self.context = self.config.encoder.select_context(AttentionContext(*context) if context else None)
+        ledger = SlotLedger(slot_count(max_streams))
+        self.table = StreamTable(max_streams, ledger, idle_limit_s)
+        self._features = FeatureStage(checkpoint, self.context, self.table, device)
+        self._encoder = EncoderStage(checkpoint, self.context, self.table.slots, ledger, device)
+        self._decoder = DecoderStage(checkpoint, self.table.slots, ledger, device)
+        self._names = itertools.count(1)
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Rate that samples must have."""
+        return self.config.features.sample_rate_hz
+
+    def open_stream(self, stream_id: Hashable | None = None) -> Stream:
+        """A new stream. Its slot is taken with its first request."""
+        return Stream(self, f"stream-{next(self._names)}" if stream_id is None else stream_id)
+
+    @torch.inference_mode()
+    def process(self, requests: list[AudioRequest]) -> list[StreamResult | StreamError]:
+        """Answers one request each of different streams, all in one batch; results in the order of the requests."""
+        answers: list = self._features.process(requests)
+        rows = [i for i, answer in enumerate(answers) if isinstance(answer, FeatureReply)]
+        encoded = self._encoder.process(
+            [EncoderRequest(answers[i].lease, answers[i].chunks, requests[i].is_start) for i in rows]
+        )
+        decodable = []
+        for i, frames in zip(rows, encoded, strict=True):
+            if isinstance(frames, StreamError):
+                answers[i] = frames
+            else:
+                request = requests[i]
+                lease, chunks = answers[i]
+                work = DecoderRequest(lease, frames, chunks.covered_samples, request.is_start, request.is_end)
+                decodable.append((i, work))
+        decoded = self._decoder.process([request for _, request in decodable])
+        for (i, _), answer in zip(decodable, decoded, strict=True):
+            answers[i] = answer
+        return answers

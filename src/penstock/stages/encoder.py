@@ -1,0 +1,72 @@
+"""Second stage: chunks of log-mel in, encoder frames out; one encoder step for all streams that have a chunk."""
+
+from dataclasses import dataclass
+
+import torch
+
+from penstock.checkpoint import Checkpoint
+from penstock.config import AttentionContext
+from penstock.encoder.encoder import StreamingEncoder
+from penstock.errors import StreamError
+from penstock.features import MelChunks
+from penstock.slot_ledger import SlotLedger
+from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard
+from penstock.streams import Lease
+
+
+@dataclass(frozen=True)
+class EncoderRequest:
+    """The chunks that one request of one stream completed; maybe none."""
+
+    lease: Lease
+    chunks: MelChunks
+    is_start: bool
+
+
+class EncoderStage:
+    """Runs the encoder for a batch of streams with any number of chunks each."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, context: AttentionContext, slots: int, ledger: SlotLedger, device: str = "cpu"
+    ):
+        self._encoder = StreamingEncoder(checkpoint, context, slots, device)
+        self._device = torch.device(device)
+        self._guard = SlotGuard("encoder", slots, ledger)
+
+    @torch.inference_mode()
+    def process(self, requests: list[EncoderRequest]) -> list[torch.Tensor | StreamError]:
+        """Answers each request (all of different streams) with its encoder frames [T, D], T >= 0, or with an error."""
+        answers: list = [self._guard.admit(request.lease, request.is_start) for request in requests]
+        admitted = [i for i, answer in enumerate(answers) if answer is None]
+        self._open([requests[i].lease.slot for i in admitted if requests[i].is_start])
+        try:
+            encoded = self._encode([requests[i] for i in admitted])
+        except STEP_ERRORS as error:  # these streams' states can no longer be trusted
+            encoded = [self._guard.refuse(requests[i].lease, f"the encoder failed: {error}") for i in admitted]
+        for i, frames in zip(admitted, encoded, strict=True):
+            answers[i] = frames
+        return answers
+
+    def _open(self, slots: list[int]) -> None:
+        if slots:
+            self._encoder.open(torch.tensor(slots, device=self._device))
+
+    def _encode(self, requests: list[EncoderRequest]) -> list[torch.Tensor]:
+        parts: list[list[torch.Tensor]] = [[] for _ in requests]
+        for turn in range(max((len(r.chunks.mel) for r in requests), default=0)):
+            rows = [i for i, r in enumerate(requests) if turn < len(r.chunks.mel)]
+            for i, frames in zip(rows, self._step([requests[i] for i in rows], turn), strict=True):
+                parts[i].append(frames)
+        empty = torch.zeros(0, self._encoder.config.d_model, device=self._device)
+        return [torch.cat(part) if len(part) > 1 else part[0] if part else empty for part in parts]
+
+    def _step(self, requests: list[EncoderRequest], turn: int) -> list[torch.Tensor]:
+        """One chunk of each request: its valid frames [t, D]."""
+        mel = torch.stack([r.chunks.mel[turn] for r in requests]).to(self._device)
+        whole = mel.shape[1]
+        valid = [r.chunks.last_valid_mel_frames if turn == len(r.chunks.mel) - 1 else whole for r in requests]
+        slots = torch.tensor([r.lease.slot for r in requests], device=self._device)
+        frames = self._encoder.step(slots, mel, torch.tensor(valid, device=self._device)).frames.float()
+        # Known on the host without asking the device: ceil(valid / factor).
+        factor = self._encoder.config.subsampling_factor
+        return [row[: -(-count // factor)] for row, count in zip(frames, valid, strict=True)]

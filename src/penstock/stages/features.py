@@ -1,0 +1,119 @@
+"""First stage: owns the stream table; samples in, whole chunks of log-mel out."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.checkpoint import Checkpoint
+from penstock.config import AttentionContext, ModelConfig
+from penstock.errors import StreamError, StreamErrorKind
+from penstock.features import ChunkGeometry, FeatureExtractor, LogMel, MelChunks
+from penstock.streams import Lease, StreamTable
+
+MAX_REQUEST_S = 30.0
+MAX_MAGNITUDE = 32768.0
+
+
+@dataclass(frozen=True)
+class AudioRequest:
+    """Some samples of one stream."""
+
+    stream_id: Hashable
+    samples: np.ndarray
+    """[n] float32 at the checkpoint's rate, mono, full scale 1; n may be 0."""
+    is_start: bool = False
+    is_end: bool = False
+    options: dict = field(default_factory=dict)
+    """Options of the stream, with its start only. None are known so far."""
+
+
+class FeatureReply(NamedTuple):
+    """What goes to the encoder."""
+
+    lease: Lease
+    chunks: MelChunks
+
+
+def chunk_geometry(config: ModelConfig, context: AttentionContext) -> ChunkGeometry:
+    """Chunks of `factor * (right + 1)` mel frames."""
+    factor = config.encoder.subsampling_factor
+    return ChunkGeometry(
+        chunk_mel_frames=factor * context.chunk_encoder_frames,
+        virtual_mel_frames=factor - 1,
+        hop_samples=config.features.hop_samples,
+        frame_samples=config.features.window_samples,
+    )
+
+
+class FeatureStage:
+    """Admits streams and turns their samples into chunks."""
+
+    def __init__(self, checkpoint: Checkpoint, context: AttentionContext, table: StreamTable, device="cpu"):
+        config = checkpoint.config
+        tensors = checkpoint.tensors("features.")
+        log_mel = LogMel(
+            config.features,
+            tensors["features.window"].to(device),
+            tensors["features.mel_filterbank"].to(device),
+        )
+        geometry = chunk_geometry(config, config.encoder.select_context(context))
+        self.table = table
+        self._extractor = FeatureExtractor(log_mel, geometry, table.slots, torch.device(device))
+        self._max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
+
+    @torch.inference_mode()
+    def process(self, requests: list[AudioRequest]) -> list[FeatureReply | StreamError]:
+        """Answers each request (all of different streams) with its chunks or with an error.
+
+        A refused request leaves its stream as it was, but a refused start opens nothing and a refused end closes.
+        """
+        answers: list = [self._admit(request) for request in requests]
+        admitted = [i for i, answer in enumerate(answers) if isinstance(answer, Lease)]
+        chunks = self._extractor.extract(
+            [answers[i].slot for i in admitted],
+            [requests[i].samples for i in admitted],
+            [requests[i].is_end for i in admitted],
+        )
+        for i, row in zip(admitted, chunks, strict=True):
+            lease = answers[i]
+            self.table.hand_on(lease)
+            if requests[i].is_end:
+                self.table.close(requests[i].stream_id)
+            answers[i] = FeatureReply(lease, row)
+        return answers
+
+    def _admit(self, request: AudioRequest) -> Lease | StreamError:
+        try:
+            lease = None if request.is_start else self.table.look_up(request.stream_id)
+            problem = self._problem(request)
+            if problem is None and lease is None:
+                lease = self.table.open(request.stream_id)
+                self._extractor.open(lease.slot)
+        except StreamError as error:
+            return error
+        if problem is None:
+            return lease
+        if lease is not None and request.is_end:
+            self.table.close(request.stream_id)
+        return StreamError(StreamErrorKind.INVALID_ARGUMENT, f"stream {request.stream_id!r}: {problem}")
+
+    def _problem(self, request: AudioRequest) -> str | None:
+        samples = request.samples
+        if request.options:
+            known = "an option of the stream start; none are known" if request.is_start else "accepted after the start"
+            return f"{', '.join(map(repr, sorted(request.options)))} is not {known}"
+        if samples.ndim != 1 or samples.dtype != np.float32:
+            return f"samples are {samples.dtype} {list(samples.shape)}, expected float32 [n]"
+        if len(samples) > self._max_request_samples:
+            return f"{len(samples)} samples in one request, at most {self._max_request_samples} ({MAX_REQUEST_S:g} s)"
+        # NaN compares false, so one comparison finds it as well.
+        usable = np.abs(samples) <= MAX_MAGNITUDE
+        if not usable.all():
+            return (
+                f"{int((~usable).sum())} of {len(samples)} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
+                "expected mono samples in -1 .. 1"
+            )
+        return None

@@ -1,0 +1,39 @@
+"""Tells a later stage's own stream from a stranger: which generation each slot's state belongs to."""
+
+from penstock.errors import StreamError, StreamErrorKind
+from penstock.slot_ledger import SlotLedger
+from penstock.streams import Lease
+
+STEP_ERRORS = (RuntimeError, ValueError, IndexError)  # what torch raises: out of memory, a device error, a wrong shape
+
+
+class SlotGuard:
+    """Checks the lease of each request against the state that the stage really holds.
+
+    They differ where this stage was restarted, or where a request was overtaken by a new stream in its slot.
+    """
+
+    def __init__(self, stage: str, slots: int, ledger: SlotLedger):
+        self._stage = stage
+        self._ledger = ledger
+        self._generations = [0] * slots
+
+    def admit(self, lease: Lease, is_start: bool) -> StreamError | None:
+        """Takes the slot over for a stream that starts; refuses what does not belong to the slot's state."""
+        held = self._generations[lease.slot]
+        if is_start and lease.generation > held:
+            self._generations[lease.slot] = lease.generation
+            return None
+        if lease.generation == held and not is_start:
+            return None
+        return self.refuse(lease, f"the {self._stage} no longer holds this stream; start it again")
+
+    def refuse(self, lease: Lease, why: str) -> StreamError:
+        """Gives the stream up and tells the stream table so."""
+        self._ledger.fail(self._stage, lease.slot, lease.generation)
+        self._ledger.settle(self._stage, lease.slot)
+        return StreamError(StreamErrorKind.INTERNAL, why)
+
+    def settle(self, lease: Lease) -> None:
+        """The request has been answered here for good."""
+        self._ledger.settle(self._stage, lease.slot)

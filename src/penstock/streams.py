@@ -1,0 +1,138 @@
+"""StreamTable: which stream has which slot. Opens, looks up, closes and expires; knows nothing of audio or models."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.errors import StreamError, StreamErrorKind
+from penstock.slot_ledger import SlotLedger
+
+_REMEMBERED_ENDS = 4096
+
+
+def slot_count(max_streams: int) -> int:
+    """Slots that a table for `max_streams` live streams needs: one in eight more, and at least two."""
+    return max_streams + max(2, max_streams // 8)
+
+
+class Lease(NamedTuple):
+    """A stream's right to a slot."""
+
+    slot: int
+    generation: int
+    """Counts up with every opening, so that a late request of an earlier stream is told from the present one's."""
+
+
+@dataclass
+class _Stream:
+    lease: Lease
+    last_request_s: float
+
+
+class StreamTable:
+    """id -> slot for at most `max_streams` live streams.
+
+    There are a few more slots than streams, so that a stream that ends or is started again does not have to wait for
+    its last requests to settle. Streams without a request for `idle_limit_s` are expired as soon as anybody asks the
+    table for anything. A closed stream's slot is free once the ledger has settled all its requests, or after another
+    `idle_limit_s`.
+    """
+
+    def __init__(
+        self,
+        max_streams: int,
+        ledger: SlotLedger,
+        idle_limit_s: float = float("inf"),
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        slots = slot_count(max_streams)
+        self.max_streams = max_streams
+        self.slots = slots
+        self.idle_limit_s = idle_limit_s
+        self._ledger = ledger
+        self._clock = clock
+        self._streams: OrderedDict[Hashable, _Stream] = OrderedDict()  # longest silent first
+        self._free = list(range(slots - 1, -1, -1))
+        self._closing: dict[int, float] = {}  # slot -> when it is freed whatever the ledger says
+        self._handed_on = [int(n) for n in ledger.settled_requests()]
+        self._ends: OrderedDict[Hashable, str] = OrderedDict()
+        self._generation = time.time_ns()  # above those of an earlier table on the same ledger
+
+    @property
+    def live_streams(self) -> int:
+        """Streams that are open."""
+        return len(self._streams)
+
+    def open(self, stream_id: Hashable) -> Lease:
+        """Gives a new stream a slot; a live stream of that id is closed first.
+
+        Raises StreamError UNAVAILABLE where `max_streams` others are live.
+        """
+        now = self._clock()
+        self._expire(now)
+        if stream_id in self._streams:
+            self._close(stream_id, now, "was started again")
+        self._reclaim(now)
+        if len(self._streams) >= self.max_streams or not self._free:
+            raise StreamError(
+                StreamErrorKind.UNAVAILABLE,
+                f"stream {stream_id!r} refused: all {self.max_streams} stream slots are taken; try again later",
+            )
+        self._ends.pop(stream_id, None)
+        self._generation += 1
+        lease = Lease(self._free.pop(), self._generation)
+        self._streams[stream_id] = _Stream(lease, now)
+        return lease
+
+    def look_up(self, stream_id: Hashable) -> Lease:
+        """The live stream of that id; StreamError NOT_FOUND says why there is none."""
+        now = self._clock()
+        self._expire(now)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            why = self._ends.get(stream_id, "was never started or has ended")
+            raise StreamError(
+                StreamErrorKind.NOT_FOUND, f"stream {stream_id!r} is not open: it {why}; start it with START"
+            )
+        if self._ledger.failed_generation(stream.lease.slot) >= stream.lease.generation:
+            self._close(stream_id, now, "was lost by a later stage")
+            raise StreamError(
+                StreamErrorKind.INTERNAL,
+                f"stream {stream_id!r} was lost by a later stage of the server; start it again",
+            )
+        stream.last_request_s = now
+        self._streams.move_to_end(stream_id)
+        return stream.lease
+
+    def hand_on(self, lease: Lease) -> None:
+        """Notes that one request of the stream goes to the later stages, which will settle it."""
+        self._handed_on[lease.slot] += 1
+
+    def close(self, stream_id: Hashable, why: str = "has ended") -> None:
+        """Ends a live stream."""
+        self._close(stream_id, self._clock(), why)
+
+    def _close(self, stream_id: Hashable, now: float, why: str) -> None:
+        slot = self._streams.pop(stream_id).lease.slot
+        self._closing[slot] = now + self.idle_limit_s
+        self._ends[stream_id] = why
+        if len(self._ends) > _REMEMBERED_ENDS:
+            self._ends.popitem(last=False)
+
+    def _expire(self, now: float) -> None:
+        while self._streams:
+            stream_id, stream = next(iter(self._streams.items()))
+            if now - stream.last_request_s <= self.idle_limit_s:
+                return
+            self._close(stream_id, now, f"was expired after {self.idle_limit_s:g} s without a request")
+
+    def _reclaim(self, now: float) -> None:
+        """Frees closed slots. Looks only when somebody wants one, and only at those."""
+        settled = self._ledger.settled_requests() if self._closing else ()
+        for slot, deadline in list(self._closing.items()):
+            if settled[slot] >= self._handed_on[slot] or now >= deadline:
+                self._handed_on[slot] = int(settled[slot])
+                del self._closing[slot]
+                self._free.append(slot)

@@ -1,0 +1,77 @@
+"""Token ids to text, incrementally: pieces may split words and byte pieces may split characters at any chunk border."""
+
+import codecs
+import re
+from pathlib import Path
+
+import sentencepiece
+
+from penstock.errors import CheckpointError
+
+_SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Tokenizer:
+    """The pieces of a SentencePiece model.
+
+    Each id is either text (spaces as spaces), one byte of UTF-8, or nothing (control pieces).
+    """
+
+    def __init__(self, path: str | Path):
+        model = sentencepiece.SentencePieceProcessor()
+        try:
+            model.LoadFromSerializedProto(Path(path).read_bytes())
+        except (OSError, RuntimeError) as error:
+            raise CheckpointError(f"{path}: not a SentencePiece model: {error}") from error
+        self.size = model.get_piece_size()
+        self._pieces: list[str | bytes] = [self._piece(model, i) for i in range(self.size)]
+
+    @staticmethod
+    def _piece(model: sentencepiece.SentencePieceProcessor, index: int) -> str | bytes:
+        if model.is_control(index):
+            return ""
+        if model.is_unknown(index):
+            return model.decode([index])
+        text = model.id_to_piece(index)
+        if model.is_byte(index) and (byte := _BYTE_PIECE.fullmatch(text)):
+            return bytes.fromhex(byte.group(1))
+        return text.replace(_SPACE, " ")
+
+    def piece(self, token: int) -> str | bytes:
+        """What token id 0 .. size - 1 stands for."""
+        return self._pieces[token]
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of a whole sequence."""
+        text = IncrementalText(self)
+        for token in tokens:
+            text.add(token)
+        text.finish()
+        return text.text
+
+
+class IncrementalText:
+    """The text of a growing token sequence, without half characters and without a space at its start."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.text = ""
+        self._tokenizer = tokenizer
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> str:
+        """Appends one token and returns the text that it completed, "" while a character is unfinished."""
+        piece = self._tokenizer.piece(token)
+        if isinstance(piece, bytes):
+            return self._append(self._bytes.decode(piece))
+        return self._append(self._bytes.decode(b"", final=True) + piece)
+
+    def finish(self) -> str:
+        """Ends the sequence; an unfinished character becomes U+FFFD."""
+        return self._append(self._bytes.decode(b"", final=True))
+
+    def _append(self, new: str) -> str:
+        if not self.text:
+            new = new.lstrip(" ")
+        self.text += new
+        return new
