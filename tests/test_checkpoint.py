@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -140,3 +141,10 @@ def test_writing_refuses_wrong_tensors_by_name(tmp_path, tensors):
 
 def test_a_model_without_a_ctc_head_has_no_tensors_for_it():
     assert not any(name.startswith("ctc") for name in tensor_shapes(dataclasses.replace(CONFIG, has_ctc_head=False)))
+
+
+def test_the_bundled_model_is_intact():
+    checkpoint = Checkpoint(Path(__file__).parents[1] / "models" / "an4-rnnt-hybrid")
+    checkpoint.verify()
+    assert set(checkpoint.source) == {"file", "sha256", "class"}
+    assert checkpoint.tensors().keys() == tensor_shapes(checkpoint.config).keys()
