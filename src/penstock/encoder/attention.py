@@ -58,42 +58,41 @@ class Attention:
         )
         self._out_weight = tensors["out.weight"].t().contiguous()
         self._out_bias = tensors.get("out.bias")
-        self._query_biases = torch.stack([tensors["position_bias_u"], tensors["position_bias_v"]]) * scale  # [2, H, dh]
+        self._query_biases = torch.stack([tensors["position_bias_u"], tensors["position_bias_v"]]) * scale
+        self._query_biases = self._query_biases[:, :, None, None]  # [2, H, 1, 1, dh]
         projected = positions @ tensors["position.weight"].t()  # [P, D]
         self._positions = projected.view(-1, self._heads, self._d_head).permute(1, 2, 0).contiguous()  # [H, dh, P]
 
     def step(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, rows: PageRows) -> torch.Tensor:
-        """Returns residual + attention(x), [B, T, D].
+        """Returns residual + attention(x), [B * T, D].
 
-        x: [B, T, D], normalised; pages: this layer's page tensor, whose rows `chunk_at_work` are overwritten.
+        x: [B * T, D], normalised; pages: this layer's page tensor, whose rows `chunk_at_work` are overwritten.
         """
-        batch, frames, d = x.shape
         heads, d_head = self._heads, self._d_head
-        qkv = torch.addmm(self._qkv_bias, x.flatten(0, 1), self._qkv_weight).view(batch, frames, 3, heads, d_head)
+        batch = len(rows.bias)
+        frames = len(x) // batch
+        qkv = torch.addmm(self._qkv_bias, x, self._qkv_weight).view(batch, frames, 3, heads, d_head)
+        qkv = qkv.permute(2, 3, 0, 1, 4)  # [3, H, B, T, dh]
         by_row = pages.view(-1, frames * d_head)
-        new = qkv[:, :, 1:].permute(2, 3, 0, 1, 4).reshape(-1, frames * d_head)  # [2 * H * B, T * dh]
-        by_row.index_copy_(0, rows.chunk_at_work, new)
+        by_row.index_copy_(0, rows.chunk_at_work, qkv[1:].reshape(-1, frames * d_head))
         keys, values = by_row.index_select(0, rows.all_live).view(2, heads * batch, -1, d_head)
 
-        query = qkv[:, :, 0].unsqueeze(0) + self._query_biases[:, None, None]  # [2, B, T, H, dh]
-        content_query, position_query = query.permute(0, 3, 1, 2, 4).reshape(2, heads * batch, frames, d_head)
-        by_distance = torch.bmm(position_query.view(heads, batch * frames, d_head), self._positions)
-        bias = _relative_shift(by_distance.view(heads, batch, frames, -1)) + rows.bias
-        scores = torch.baddbmm(bias.view(heads * batch, frames, -1), content_query, keys.transpose(1, 2))
+        query = (qkv[0] + self._query_biases).reshape(2, heads * batch, frames, d_head)
+        by_distance = torch.bmm(query[1].view(heads, batch * frames, d_head), self._positions)
+        bias = _relative_shift(by_distance, batch, frames) + rows.bias
+        scores = torch.baddbmm(bias.view(heads * batch, frames, -1), query[0], keys.transpose(1, 2))
         mixed = torch.bmm(torch.softmax(scores, dim=-1), values)  # [H * B, T, dh]
-        mixed = mixed.view(heads, batch, frames, d_head).permute(1, 2, 0, 3).reshape(batch * frames, d)
-        out = torch.addmm(residual.flatten(0, 1), mixed, self._out_weight)
-        if self._out_bias is not None:
-            out += self._out_bias
-        return out.view(batch, frames, d)
+        mixed = mixed.view(heads, -1, d_head).transpose(0, 1).reshape(len(x), -1)
+        out = torch.addmm(residual, mixed, self._out_weight)
+        return out if self._out_bias is None else out.add_(self._out_bias)
 
 
-def _relative_shift(by_distance: torch.Tensor) -> torch.Tensor:
-    """[H, B, T, L + 2T - 1] by distance -> [H, B, T, L + T] by key, as a view.
+def _relative_shift(by_distance: torch.Tensor, batch: int, frames: int) -> torch.Tensor:
+    """[H, B * T, L + 2T - 1] by distance -> [H, B, T, L + T] by key, as a view.
 
     Query i stands at key L + i, so key j lies at distance L + i - j, which is column T - 1 - i + j.
     """
-    heads, batch, frames, width = by_distance.shape
+    heads, _, width = by_distance.shape
     keys = width - frames + 1
     strides = (batch * frames * width, frames * width, width - 1, 1)
     return by_distance.as_strided((heads, batch, frames, keys), strides, by_distance.storage_offset() + frames - 1)

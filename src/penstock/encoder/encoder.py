@@ -63,13 +63,12 @@ class StreamingEncoder:
             self.config.n_heads,
             self._dtype,
         )
-        x = subsampled.frames
-        conv_tails = []
-        for layer, pages, tail in zip(self._layers, state.kv_pages, rows.conv_tails, strict=True):
-            x, tail = layer.step(x, pages, attention_rows, tail)
-            conv_tails.append(tail)
-        state.scatter(slots, EncoderRows(rows.chunks_seen + 1, torch.stack(conv_tails), subsampled.columns))
-        return Encoded(x, subsampled.valid_encoder_frames)
+        x = subsampled.frames  # [B * T, D]
+        next_tails = torch.empty_like(rows.conv_tails)
+        for layer, pages, tail, next_tail in zip(self._layers, state.kv_pages, rows.conv_tails, next_tails, strict=True):
+            x = layer.step(x, pages, attention_rows, tail, next_tail)
+        state.scatter(slots, EncoderRows(rows.chunks_seen + 1, next_tails, subsampled.columns))
+        return Encoded(x.view(len(slots), -1, self.config.d_model), subsampled.valid_encoder_frames)
 
     def _keys_seen(self, chunks_seen: torch.Tensor, valid_encoder_frames: torch.Tensor) -> torch.Tensor:
         """[B, pages * T] bool: pages old enough to exist, and of the chunk at work the frames that hold audio."""

@@ -20,7 +20,7 @@ class Subsampled(NamedTuple):
     """Result of one step."""
 
     frames: torch.Tensor
-    """[B, T, D]"""
+    """[B * T, D]"""
     columns: tuple[torch.Tensor, ...]
     """The next step's columns."""
     valid_encoder_frames: torch.Tensor
@@ -71,9 +71,8 @@ class Subsampling:
             next_columns.append(rows[1])
             valid.append(rows[2])
         x = torch.cat(flat) if len(flat) > 1 else flat[0]  # [B, T, bins * C]
-        frames = torch.addmm(self._out_bias, x.flatten(0, 1), self._out_weight)
         return Subsampled(
-            frames.view(*x.shape[:2], -1),
+            torch.addmm(self._out_bias, x.flatten(0, 1), self._out_weight),
             tuple(torch.cat(parts) for parts in zip(*next_columns, strict=True)),
             torch.cat(valid),
         )
