@@ -16,7 +16,7 @@ def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
     """
     try:
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (OSError, RuntimeError) as error:  # soundfile's own errors are RuntimeErrors
+    except (OSError, RuntimeError, TypeError) as error:  # soundfile's own are RuntimeErrors; TypeError for *.raw
         reason = "no such file" if not Path(path).exists() else f"not a readable audio file ({error})"
         raise AudioError(f"{path}: {reason}") from error
     mono = samples.mean(axis=1)

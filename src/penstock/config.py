@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from penstock.errors import CheckpointError
 
+DEFAULT_MAX_SYMBOLS = 10
+
 
 class AttentionContext(NamedTuple):
     """Attention context of every encoder layer in encoder frames: `left` frames back, chunks of `right + 1` frames."""
@@ -47,7 +49,8 @@ class FeatureConfig:
 
     def __post_init__(self) -> None:
         _require_sizes(self, "sample_rate_hz", "window_samples", "hop_samples", "fft_samples", "mel_bins")
-        _require(0 < self.hop_samples <= self.window_samples, "window_stride", self.hop_samples, "1 .. window_size")
+        # With a longer hop a frame's samples would all be there before the offline front end counts the frame.
+        _require(2 * self.hop_samples <= self.window_samples, "window_stride", self.hop_samples, "half of window_size")
         _require(self.window_samples % 2 == 0, "window_size", self.window_samples, "an even number of samples")
         _require(self.window_samples <= self.fft_samples, "n_fft", self.fft_samples, "at least the window size")
         _require(0 <= self.preemphasis < 1, "preemph", self.preemphasis, "0 <= preemph < 1")
@@ -134,10 +137,12 @@ class TransducerConfig:
     joint_activation: str
     tdt_durations: tuple[int, ...]
     """Frames that each duration output stands for; empty for RNN-T."""
+    max_symbols: int = DEFAULT_MAX_SYMBOLS
+    """Labels at one frame before greedy search forces time on by one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tdt_durations", tuple(self.tdt_durations))
-        _require_sizes(self, "vocabulary_size", "predictor_hidden", "predictor_layers", "joint_hidden")
+        _require_sizes(self, "vocabulary_size", "predictor_hidden", "predictor_layers", "joint_hidden", "max_symbols")
         _require(self.joint_activation in ("relu", "tanh", "sigmoid"), "joint.jointnet.activation",
                  self.joint_activation, "relu, tanh, sigmoid")  # fmt: skip
         durations = self.tdt_durations

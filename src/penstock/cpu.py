@@ -1,4 +1,4 @@
-"""How a process of ours uses the CPU. Called by the commands and the server's members, never by importing the library."""
+"""How a process of ours uses the CPU. Called by commands and the server's members, never by importing the library."""
 
 import ctypes
 import os

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.config import (
+    DEFAULT_MAX_SYMBOLS,
+    AttentionContext,
+    EncoderConfig,
+    FeatureConfig,
+    ModelConfig,
+    TransducerConfig,
+)
 from penstock.errors import CheckpointError
 from penstock.nemo_yaml import Section
 
@@ -218,6 +225,7 @@ def _transducer(root: Section, d_encoder: int) -> tuple[TransducerConfig, bool]:
         joint_hidden=network.integer("joint_hidden"),
         joint_activation=activation.lower(),
         tdt_durations=durations,
+        max_symbols=_max_symbols(root),
     )
     has_dropout = bool(network.get("dropout", 0.0))
     joint.refuse_unknown()
@@ -275,6 +283,13 @@ def _durations(root: Section, joint: Section) -> tuple[int, ...]:
     if outputs != len(durations):
         joint.refuse("num_extra_outputs", outputs, f"{len(durations)}, one for each of {path} {durations}")
     return tuple(durations)
+
+
+def _max_symbols(root: Section) -> int:
+    """Labels at one frame; where NeMo has no limit, or none is given, the usual one."""
+    greedy = root.section("decoding", optional=True).section("greedy", optional=True)
+    key = "max_symbols" if greedy.get("max_symbols") else "max_symbols_per_step"
+    return greedy.integer(key, least=1) if greedy.get(key) else DEFAULT_MAX_SYMBOLS
 
 
 def _ctc_head(section: Section, d_encoder: int, vocabulary_size: int) -> None:

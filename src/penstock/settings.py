@@ -78,6 +78,6 @@ def _positive(environment: Mapping[str, str], name: str, default, kind: type):
         value = kind(text)
     except ValueError:
         value = 0
-    if value <= 0:
+    if not value > 0:  # NaN is refused too
         raise PenstockError(f"{name} is {text!r}, expected a positive number")
     return value

@@ -59,6 +59,11 @@ class IncrementalText:
         self._tokenizer = tokenizer
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
 
+    @property
+    def is_inside_character(self) -> bool:
+        """True between the bytes of a character."""
+        return bool(self._bytes.getstate()[0])
+
     def add(self, token: int) -> str:
         """Appends one token and returns the text that it completed, "" while a character is unfinished."""
         piece = self._tokenizer.piece(token)

@@ -1,8 +1,11 @@
 """The words of one stream, from tokens that arrive chunk by chunk. Knows nothing of tensors."""
 
+import re
 from typing import NamedTuple
 
 from penstock.tokenizer import IncrementalText, Tokenizer
+
+_SPACE = re.compile(r"\s")
 
 
 class Token(NamedTuple):
@@ -29,40 +32,43 @@ class Transcript:
     """Text so far, and words as they are finished: a word is, once the next one begins or the stream ends."""
 
     def __init__(self, tokenizer: Tokenizer, encoder_frame_ms: float):
-        self._tokenizer = tokenizer
         self._frame_ms = encoder_frame_ms
         self._text = IncrementalText(tokenizer)
-        self._word = IncrementalText(tokenizer)
+        self._word = ""
         self._start_frame = self._end_frame = 0
 
     @property
     def text(self) -> str:
-        """All text so far, unfinished word included."""
-        return self._text.text
+        """All text so far, unfinished word included, without the space that may already announce the next one."""
+        return self._text.text.rstrip(" ")
 
     def add(self, tokens: list[Token]) -> list[Word]:
         """Appends tokens and returns the words that are finished now."""
         finished = []
         for token in tokens:
-            piece = self._tokenizer.piece(token.id)
-            if isinstance(piece, str) and piece.startswith(" "):
-                finished += self._finish_word()
-            if not self._word.text:
+            if not self._word and not self._text.is_inside_character:
                 self._start_frame = token.timestamp
-            self._text.add(token.id)
-            self._word.add(token.id)
-            self._end_frame = token.timestamp + max(token.duration, 1)
+            part, *others = _SPACE.split(self._text.add(token.id))
+            self._extend(part, token)
+            for part in others:
+                finished += self._finish_word()
+                self._start_frame = token.timestamp
+                self._extend(part, token)
         return finished
 
     def finish(self) -> list[Word]:
         """Ends the text; returns the last word, if there is one."""
-        self._text.finish()
+        self._word += self._text.finish()
         return self._finish_word()
 
+    def _extend(self, part: str, token: Token) -> None:
+        if part:
+            self._word += part
+            self._end_frame = token.timestamp + max(token.duration, 1)
+
     def _finish_word(self) -> list[Word]:
-        self._word.finish()
-        text = self._word.text.strip()
-        self._word = IncrementalText(self._tokenizer)
+        text, self._word = self._word, ""
         if not text:
             return []
-        return [Word(text, round(self._start_frame * self._frame_ms), round(self._end_frame * self._frame_ms))]
+        end_frame = max(self._end_frame, self._start_frame + 1)
+        return [Word(text, round(self._start_frame * self._frame_ms), round(end_frame * self._frame_ms))]

@@ -64,12 +64,11 @@ def _manifest_paths(manifest: Path) -> list[str]:
     """Paths of a manifest's audio; relative ones are taken from the manifest's folder."""
     try:
         lines = manifest.read_text(encoding="utf-8").splitlines()
-        names = [json.loads(line)["audio_filepath"] for line in lines if line.strip()]
+        return [str(manifest.parent / json.loads(line)["audio_filepath"]) for line in lines if line.strip()]
     except OSError as error:
         raise PenstockError(f"{manifest}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise PenstockError(f"{manifest}: not a manifest, JSON lines with audio_filepath expected: {error}") from error
-    return [str(manifest.parent / name) for name in names]
 
 
 def _document(transcript) -> dict:

@@ -50,10 +50,9 @@ class BatchedHyps:
         """The same on the CPU, in one copy; synchronises."""
         if self.labels.device.type == "cpu":
             return self
-        packed = torch.cat(
-            [self.lengths.unsqueeze(1), self.labels, self.timestamps, self.durations, self.scores.double().view(torch.int64)],
-            dim=1,
-        ).cpu()  # fmt: skip
+        score_bits = self.scores.double().view(torch.int64)
+        packed = [self.lengths.unsqueeze(1), self.labels, self.timestamps, self.durations, score_bits]
+        packed = torch.cat(packed, dim=1).cpu()
         host = BatchedHyps(0, 0)
         host.lengths = packed[:, 0]
         host.labels, host.timestamps, host.durations, scores = packed[:, 1:].chunk(4, dim=1)

@@ -14,7 +14,6 @@ from penstock.decoding.frame_advance import FrameAdvance
 from penstock.decoding.greedy_state import GreedyRows, select
 from penstock.decoding.networks import TransducerNetwork
 
-DEFAULT_MAX_SYMBOLS = 10
 DEFAULT_WINDOW_ENCODER_FRAMES = 8
 
 
@@ -39,13 +38,13 @@ class LabelLooping:
     def __init__(
         self,
         network: TransducerNetwork,
-        max_symbols: int = DEFAULT_MAX_SYMBOLS,
+        max_symbols: int | None = None,
         window_encoder_frames: int = DEFAULT_WINDOW_ENCODER_FRAMES,
     ):
-        """max_symbols: labels at one frame before time is forced on by one."""
+        """max_symbols: labels at one frame before time is forced on by one; None: as the checkpoint says."""
         self._network = network
         self._advance = FrameAdvance(network.config, network.device)
-        self._max_symbols = max_symbols
+        self._max_symbols = max_symbols or network.config.max_symbols
         self._window = window_encoder_frames
 
     @torch.inference_mode()
@@ -62,11 +61,19 @@ class LabelLooping:
         turns = 0
         while bool((frame < lengths).any()):
             found = self._skip_blanks(frame_rows, lengths, frame, rows.predictor_rows)
+            frame = found.frame
+            if not bool(found.is_label.any()):
+                break
             turns += 1
             if turns > hyps.max_labels:
                 hyps.grow()
             frame, rows = self._emit(hyps, found, rows)
-        return hyps, rows._replace(next_frame=rows.frames_seen + frame, frames_seen=rows.frames_seen + lengths)
+        next_frame = rows.frames_seen + frame
+        return hyps, rows._replace(
+            next_frame=next_frame,
+            frames_seen=rows.frames_seen + lengths,
+            labels_at_frame=torch.where(next_frame == rows.next_frame, rows.labels_at_frame, 0),
+        )
 
     def _skip_blanks(
         self, frame_rows: torch.Tensor, lengths: torch.Tensor, frame: torch.Tensor, predictor_rows: torch.Tensor

@@ -65,7 +65,9 @@ class StreamingEncoder:
         )
         x = subsampled.frames  # [B * T, D]
         next_tails = torch.empty_like(rows.conv_tails)
-        for layer, pages, tail, next_tail in zip(self._layers, state.kv_pages, rows.conv_tails, next_tails, strict=True):
+        for layer, pages, tail, next_tail in zip(
+            self._layers, state.kv_pages, rows.conv_tails, next_tails, strict=True
+        ):
             x = layer.step(x, pages, attention_rows, tail, next_tail)
         state.scatter(slots, EncoderRows(rows.chunks_seen + 1, next_tails, subsampled.columns))
         return Encoded(x.view(len(slots), -1, self.config.d_model), subsampled.valid_encoder_frames)
