@@ -92,10 +92,9 @@ def encoded_response(frames: torch.Tensor):
     return pb_utils.InferenceResponse([tensor_output("ENCODED", frames)])
 
 
-def result_response(request, result: StreamResult):
-    """The outputs that the client asked for, each [1, n]."""
-    wanted = request.requested_output_names()
-    return pb_utils.InferenceResponse([pb_utils.Tensor(name, _OUTPUTS[name](result)) for name in wanted])
+def result_response(result: StreamResult):
+    """Every output, each [1, n]; Triton sends the client those that it asked for."""
+    return pb_utils.InferenceResponse([pb_utils.Tensor(name, make(result)) for name, make in _OUTPUTS.items()])
 
 
 def _texts(texts) -> np.ndarray:

@@ -63,7 +63,7 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("at_once", [1, 5, 32])
+@pytest.mark.parametrize("at_once", [1, 32])
 @pytest.mark.parametrize("name", SUBJECT_NAMES)
 def test_random_pieces_of_many_streams(name: str, at_once: int):
     one = subject(name)

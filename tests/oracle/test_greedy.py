@@ -43,13 +43,13 @@ def assert_same(found: list[Token], expected: Greedy) -> None:
         assert [token.duration for token in found] == expected.durations
 
 
-@pytest.mark.parametrize("at_once", [1, 8, 32])
+@pytest.mark.parametrize("at_once", [1, 32])
 @pytest.mark.parametrize("name", SUBJECT_NAMES)
 def test_random_pieces_of_many_streams(name: str, at_once: int):
     one = subject(name)
     for context in one.contexts:
         expected = [one.decode(samples, context) for samples in one.signals]
-        which = [i % len(one.signals) for i in range(min(3 * len(one.signals), at_once + 8))]
+        which = [i % len(one.signals) for i in range(at_once + 6)]
         signals = [one.signals[i] for i in which]
         turns = list(random_turns([len(samples) for samples in signals], at_once, seed=at_once + context.right))
         for i, found in zip(which, stream_tokens(one, context, signals, turns), strict=True):

@@ -25,10 +25,8 @@ class TritonPythonModel:
         """One answer a request; a refused stream never fails its batch."""
         answers = self._stage.process([self._work(request) for request in requests])
         return [
-            triton_io.error_response(answer)
-            if isinstance(answer, StreamError)
-            else triton_io.result_response(request, answer)
-            for request, answer in zip(requests, answers, strict=True)
+            triton_io.error_response(answer) if isinstance(answer, StreamError) else triton_io.result_response(answer)
+            for answer in answers
         ]
 
     def _work(self, request) -> DecoderRequest:

@@ -1,9 +1,9 @@
 """Causal strided convolutions in time: 4 or 8 mel frames become one encoder frame, chunk by chunk, exactly.
 
 NeMo pads each layer with two columns in front and one behind. Counted from `factor - 1` virtual frames before the
-stream's start, output o of a layer looks at inputs 2o - 1, 2o and 2o + 1: one column back. So one column a layer is all
-the state, and a first chunk has the shape of a later one. A convolution of zeros is not zero, therefore positions before
-the start and behind the end are zeroed in front of every layer.
+stream's start, output o of a layer looks at inputs 2o - 1, 2o and 2o + 1: one column back. So one column a layer is
+all the state, and a first chunk has the shape of a later one. A convolution of zeros is not zero, therefore positions
+before the start and behind the end are zeroed in front of every layer.
 """
 
 from typing import NamedTuple

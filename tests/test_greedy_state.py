@@ -1,0 +1,66 @@
+"""The greedy state of streams in slots."""
+
+import pytest
+import torch
+
+from penstock.decoding.greedy_state import GreedyRows, GreedyState, fresh_rows
+from penstock.decoding.networks import TransducerNetwork
+
+
+def leaves(rows: GreedyRows) -> list[torch.Tensor]:
+    return [t for field in rows for t in (field if isinstance(field, tuple) else (field,))]
+
+
+def fill_rows_(rows: GreedyRows, values: list[int]) -> GreedyRows:
+    """Gives every number of a row the row's value."""
+    for leaf in leaves(rows):
+        for row, value in zip(leaf, values, strict=True):
+            row.fill_(value)
+    return rows
+
+
+def values_of(rows: GreedyRows) -> set[tuple]:
+    """For each tensor the first number of each row."""
+    return {tuple(leaf.view(len(leaf), -1)[:, 0].tolist()) for leaf in leaves(rows)}
+
+
+def same(one: GreedyRows, other: GreedyRows) -> bool:
+    return all(map(torch.allclose, leaves(one), leaves(other)))
+
+
+@pytest.fixture
+def network(golden_bundle) -> TransducerNetwork:
+    """Two LSTM layers."""
+    return TransducerNetwork(golden_bundle("rnnt_batch_norm"))
+
+
+def test_a_new_state_is_fresh(network):
+    state = GreedyState(network, 4)
+    assert same(state.gather(torch.tensor([0, 3])), fresh_rows(network, 2))
+
+
+def test_rows_come_back_from_their_slots(network):
+    state = GreedyState(network, 5)
+    state.scatter(torch.tensor([3, 0]), fill_rows_(fresh_rows(network, 2), [7, 8]))
+    assert values_of(state.gather(torch.tensor([0, 3]))) == {(8, 7)}
+    assert same(state.gather(torch.tensor([1, 2, 4])), fresh_rows(network, 3))
+
+
+def test_a_reset_slot_is_fresh_and_others_stay(network):
+    state = GreedyState(network, 3)
+    state.scatter(torch.arange(3), fill_rows_(fresh_rows(network, 3), [4, 5, 6]))
+    state.reset(torch.tensor([2, 0]))
+    assert same(state.gather(torch.tensor([0, 2])), fresh_rows(network, 2))
+    assert values_of(state.gather(torch.tensor([1]))) == {(5,)}
+
+
+def test_gathered_rows_are_copies(network):
+    state = GreedyState(network, 2)
+    fill_rows_(state.gather(torch.tensor([0, 1])), [99, 99])
+    assert same(state.gather(torch.tensor([0, 1])), fresh_rows(network, 2))
+
+
+def test_memory_of_a_stream_is_counted(network):
+    state = GreedyState(network, 3)
+    total = sum(t.numel() * t.element_size() for t in leaves(state.gather(torch.arange(3))))
+    assert state.bytes_per_slot == total // 3

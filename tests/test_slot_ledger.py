@@ -1,0 +1,71 @@
+"""The ledger's counters, within one process and in a file that several share."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from penstock.slot_ledger import STAGES, SlotLedger
+
+
+@pytest.fixture(params=["memory", "file"])
+def ledger(request, tmp_path) -> SlotLedger:
+    return SlotLedger(4, tmp_path / "made" / "slots" if request.param == "file" else None)
+
+
+def test_a_new_ledger_is_zero(ledger):
+    assert ledger.settled_requests().tolist() == [0, 0, 0, 0]
+    assert [ledger.failed_generation(slot) for slot in range(4)] == [0, 0, 0, 0]
+
+
+def test_requests_settled_by_any_stage_count(ledger):
+    for stage, slot in (("encoder", 1), ("decoder", 1), ("decoder", 3)):
+        ledger.settle(stage, slot)
+    assert ledger.settled_requests().tolist() == [0, 2, 0, 1]
+
+
+def test_the_latest_failure_counts(ledger):
+    for stage, slot, generation in (("encoder", 2, 50), ("decoder", 2, 70), ("decoder", 2, 60), ("encoder", 0, 10)):
+        ledger.fail(stage, slot, generation)
+    assert [ledger.failed_generation(slot) for slot in range(4)] == [10, 0, 70, 0]
+
+
+def test_generations_as_large_as_clocks_give(ledger):
+    generation = 2**62 + 1
+    ledger.fail("encoder", 0, generation)
+    assert ledger.failed_generation(0) == generation
+
+
+def test_an_unknown_stage_is_an_error(ledger):
+    with pytest.raises(ValueError, match="features"):
+        ledger.settle("features", 0)
+
+
+def test_two_ledgers_on_one_file_are_one(tmp_path):
+    first = SlotLedger(4, tmp_path / "slots")
+    first.settle("encoder", 2)
+    second = SlotLedger(4, tmp_path / "slots")
+    second.settle("decoder", 2)
+    second.fail("decoder", 1, 9)
+    assert first.settled_requests().tolist() == second.settled_requests().tolist() == [0, 0, 2, 0]
+    assert first.failed_generation(1) == 9
+
+
+def test_other_processes_are_seen_at_once(tmp_path):
+    ledger = SlotLedger(3, tmp_path / "slots")
+    program = (
+        "import sys; from pathlib import Path; from penstock.slot_ledger import SlotLedger;"
+        "ledger = SlotLedger(3, Path(sys.argv[1])); stage = sys.argv[2];"
+        "[ledger.settle(stage, 1) for _ in range(1000)]; ledger.fail(stage, 2, 5)"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "slots"), stage]) for stage in STAGES]
+    assert [other.wait(60) for other in others] == [0, 0]
+    assert ledger.settled_requests().tolist() == [0, 2000, 0]
+    assert ledger.failed_generation(2) == 5
+
+
+def test_only_the_owner_may_read_the_file(tmp_path):
+    SlotLedger(3, tmp_path / "slots")
+    assert (tmp_path / "slots").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "slots").stat().st_size == len(STAGES) * 2 * 3 * np.dtype(np.int64).itemsize

@@ -1,0 +1,273 @@
+"""The stream table: who may have a slot, and when it may be given on."""
+
+import re
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from penstock.errors import StreamError, StreamErrorKind
+from penstock.slot_ledger import STAGES, SlotLedger
+from penstock.streams import Lease, StreamTable, slot_count
+
+IDLE_S = 10.0
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Rig:
+    """A table for `max_streams` on a ledger, and a clock that only the test moves."""
+
+    def __init__(self, max_streams: int = 2, ledger: SlotLedger | None = None):
+        self.clock = Clock()
+        self.ledger = ledger or SlotLedger(slot_count(max_streams))
+        self.table = StreamTable(max_streams, self.ledger, IDLE_S, self.clock)
+
+    def request(self, stream_id: str) -> Lease:
+        """A request that goes to the later stages."""
+        lease = self.table.look_up(stream_id)
+        self.table.hand_on(lease)
+        return lease
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def refusal(call, *args) -> StreamError:
+    with pytest.raises(StreamError) as caught:
+        call(*args)
+    return caught.value
+
+
+@pytest.mark.parametrize(("max_streams", "slots"), [(1, 3), (2, 4), (16, 18), (64, 72), (1000, 1125)])
+def test_there_are_a_few_more_slots_than_streams(max_streams, slots):
+    assert slot_count(max_streams) == slots
+
+
+def test_a_full_table_refuses_by_name_and_disturbs_nobody(rig):
+    leases = {name: rig.table.open(name) for name in ("one", "two")}
+    error = refusal(rig.table.open, "three")
+    assert error.kind is StreamErrorKind.UNAVAILABLE
+    assert re.search(r"'three' refused: all 2 stream slots are taken", str(error))
+    assert {name: rig.table.look_up(name) for name in leases} == leases
+
+
+def test_a_live_stream_may_be_restarted_in_a_full_table(rig):
+    first = rig.table.open("one")
+    rig.table.open("two")
+    rig.table.hand_on(first)
+    second = rig.table.open("one")
+    assert second.slot != first.slot  # its last request is still on its way
+    assert second.generation > first.generation
+    assert rig.table.look_up("one") == second
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_slot_is_free_once_its_requests_have_come_out(rig, stage):
+    for name in ("one", "two"):
+        rig.table.open(name)
+    lease = rig.request("one")
+    rig.table.close("one")
+    extra = [rig.table.open("three").slot]
+    rig.table.close("three")
+    assert lease.slot not in extra
+    rig.ledger.settle(stage, lease.slot)
+    reopened = set()
+    for attempt in range(3):
+        reopened.add(rig.table.open(f"again {attempt}").slot)
+        rig.table.close(f"again {attempt}")
+    assert lease.slot in reopened
+
+
+def test_lost_requests_hold_a_slot_only_so_long():
+    rig = Rig(max_streams=1)
+    for attempt in range(3):  # requests that never come out take all three slots
+        rig.table.open("one")
+        rig.request("one")
+    rig.table.close("one")
+    assert refusal(rig.table.open, "two").kind is StreamErrorKind.UNAVAILABLE
+    rig.clock.now += IDLE_S
+    rig.table.open("two")
+
+
+def test_a_silent_stream_is_expired_and_says_so(rig):
+    rig.table.open("silent")
+    rig.table.open("busy")
+    for _ in range(3):
+        rig.clock.now += IDLE_S / 2
+        rig.table.look_up("busy")
+    assert rig.table.live_streams == 1
+    error = refusal(rig.table.look_up, "silent")
+    assert error.kind is StreamErrorKind.NOT_FOUND
+    assert re.search(r"'silent' is not open: it was expired after 10 s without a request", str(error))
+    rig.table.open("silent")
+    rig.table.look_up("silent")
+
+
+def test_the_limit_itself_is_not_too_late(rig):
+    rig.table.open("one")
+    rig.clock.now += IDLE_S
+    rig.table.look_up("one")
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_an_unknown_stream_is_refused(rig, start):
+    if start:
+        rig.table.open("one")
+        rig.table.close("one")
+    error = refusal(rig.table.look_up, "one")
+    assert error.kind is StreamErrorKind.NOT_FOUND
+    assert "'one' is not open" in str(error)
+    assert "START" in str(error)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stream_that_a_later_stage_lost(rig, stage):
+    lease = rig.table.open("one")
+    rig.ledger.fail(stage, lease.slot, lease.generation)
+    error = refusal(rig.table.look_up, "one")
+    assert error.kind is StreamErrorKind.INTERNAL
+    assert "lost by a later stage" in str(error)
+    assert "was lost" in str(refusal(rig.table.look_up, "one"))
+    rig.table.open("one")
+    rig.table.look_up("one")
+
+
+def test_the_failure_of_an_earlier_stream_does_not_touch_the_next(rig):
+    lease = rig.table.open("one")
+    rig.table.close("one")
+    slots = {rig.table.open(name).slot for name in ("two", "three")}
+    rig.ledger.fail("encoder", lease.slot, lease.generation)
+    assert lease.slot in slots
+    assert [rig.table.look_up(name).slot in slots for name in ("two", "three")] == [True, True]
+
+
+def test_a_new_table_on_an_old_ledger(rig):
+    """As after a restart of the first stage: nothing that the ledger remembers concerns the new streams."""
+    for name in ("one", "two"):
+        old = rig.table.open(name)
+        rig.ledger.settle("decoder", old.slot)
+        rig.ledger.fail("decoder", old.slot, old.generation)
+    again = Rig(ledger=rig.ledger)
+    leases = [again.table.open(name) for name in ("one", "two")]
+    assert all(lease.generation > old.generation for lease in leases)
+    assert again.table.look_up("one") == leases[0]
+    lease = again.request("one")
+    again.table.close("one")
+    used = [again.table.open(name).slot for name in ("three",)]
+    assert lease.slot not in used
+
+
+class StreamTableMachine(RuleBasedStateMachine):
+    """Random histories against a plain account of who holds what."""
+
+    MAX_STREAMS = 3
+    names = st.sampled_from("abcde")
+
+    def __init__(self):
+        super().__init__()
+        self.rig = Rig(self.MAX_STREAMS)
+        self.live: dict[str, Lease] = {}
+        self.last_request: dict[str, float] = {}
+        self.failed: set[str] = set()
+        self.ends: dict[str, str] = {}
+        self.closing: dict[int, float] = {}  # slot -> when it is free whatever has come out
+        self.pending = [0] * slot_count(self.MAX_STREAMS)
+        self.latest_generation = 0
+
+    @property
+    def now(self) -> float:
+        return self.rig.clock.now
+
+    def drop(self, name: str, why: str) -> None:
+        self.closing[self.live.pop(name).slot] = self.now + IDLE_S
+        self.ends[name] = why
+        self.failed.discard(name)
+
+    def expire(self) -> None:
+        for name in [n for n in self.live if self.now - self.last_request[n] > IDLE_S]:
+            self.drop(name, "was expired")
+
+    def is_held(self, slot: int) -> bool:
+        """True while requests of a closed stream may be on their way."""
+        return slot in self.closing and self.pending[slot] > 0 and self.now < self.closing[slot]
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, IDLE_S, 11.0]))
+    def wait(self, seconds):
+        self.rig.clock.now += seconds
+
+    @rule(name=names)
+    def open(self, name):
+        self.expire()
+        if name in self.live:
+            self.drop(name, "was started again")
+        free = len(self.pending) - len(self.live) - sum(map(self.is_held, self.closing))
+        if len(self.live) == self.MAX_STREAMS or not free:
+            assert refusal(self.rig.table.open, name).kind is StreamErrorKind.UNAVAILABLE
+            return
+        lease = self.rig.table.open(name)
+        assert lease.generation > self.latest_generation
+        assert lease.slot not in {other.slot for other in self.live.values()}
+        assert not self.is_held(lease.slot)
+        self.closing.pop(lease.slot, None)
+        self.pending[lease.slot] = 0
+        self.latest_generation = lease.generation
+        self.live[name], self.last_request[name] = lease, self.now
+
+    @rule(name=names)
+    def request(self, name):
+        self.expire()
+        if name in self.failed:
+            assert refusal(self.rig.table.look_up, name).kind is StreamErrorKind.INTERNAL
+            self.drop(name, "was lost")
+        elif name in self.live:
+            lease = self.rig.request(name)
+            assert lease == self.live[name]
+            self.pending[lease.slot] += 1
+            self.last_request[name] = self.now
+        else:
+            error = refusal(self.rig.table.look_up, name)
+            assert error.kind is StreamErrorKind.NOT_FOUND
+            assert self.ends.get(name, "was never started") in str(error)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def close(self, data):
+        name = data.draw(st.sampled_from(sorted(self.live)))
+        self.rig.table.close(name)
+        self.drop(name, "has ended")
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), stage=st.sampled_from(STAGES))
+    def fail(self, data, stage):
+        name = data.draw(st.sampled_from(sorted(self.live)))
+        lease = self.live[name]
+        self.rig.ledger.fail(stage, lease.slot, lease.generation)
+        self.failed.add(name)
+
+    @rule(slot=st.integers(0, slot_count(MAX_STREAMS) - 1), stage=st.sampled_from(STAGES))
+    def settle(self, slot, stage):
+        given_up = slot in self.closing and self.now >= self.closing[slot]
+        if self.pending[slot] and not given_up:
+            self.rig.ledger.settle(stage, slot)
+            self.pending[slot] -= 1
+
+    @invariant()
+    def no_slot_twice(self):
+        slots = [lease.slot for lease in self.live.values()]
+        assert len(set(slots)) == len(slots) <= self.MAX_STREAMS
+        assert self.rig.table.live_streams == len(self.live)
+
+
+TestStreamTable = StreamTableMachine.TestCase
+TestStreamTable.settings = settings(
+    max_examples=60, stateful_step_count=50, derandomize=True, database=None, deadline=None
+)
