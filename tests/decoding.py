@@ -67,7 +67,7 @@ def random_streams(seed: int, lengths: tuple[int, ...], width: int = 16) -> list
 
 
 def decode_by_reference(
-    checkpoint: Checkpoint, streams: list[torch.Tensor], max_symbols: int = 10
+    checkpoint: Checkpoint, streams: list[torch.Tensor], max_symbols: int | None = None
 ) -> list[list[Label]]:
     """Each stream alone, frame by frame."""
     reference = GreedyReference(checkpoint.config.transducer, checkpoint.tensors("predictor.", "joint."), max_symbols)

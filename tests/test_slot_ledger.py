@@ -37,11 +37,6 @@ def test_generations_as_large_as_clocks_give(ledger):
     assert ledger.failed_generation(0) == generation
 
 
-def test_an_unknown_stage_is_an_error(ledger):
-    with pytest.raises(ValueError, match="features"):
-        ledger.settle("features", 0)
-
-
 def test_two_ledgers_on_one_file_are_one(tmp_path):
     first = SlotLedger(4, tmp_path / "slots")
     first.settle("encoder", 2)

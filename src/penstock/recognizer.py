@@ -17,6 +17,7 @@ from penstock.stages.decoder import DecoderRequest, DecoderStage, StreamResult
 from penstock.stages.encoder import EncoderRequest, EncoderStage
 from penstock.stages.features import AudioRequest, FeatureReply, FeatureStage
 from penstock.streams import StreamTable, slot_count
+from penstock.transcript import Token, Word
 
 
 class Stream:
@@ -24,6 +25,10 @@ class Stream:
 
     def __init__(self, recognizer: "StreamingRecognizer", stream_id: Hashable):
         self.id = stream_id
+        self.words: list[Word] = []
+        """All words finished so far."""
+        self.tokens: list[Token] = []
+        """All tokens so far."""
         self._recognizer = recognizer
         self._is_started = False
         self._is_ended = False
@@ -49,6 +54,8 @@ class Stream:
         if isinstance(result, StreamError):
             raise result
         self._is_started = True
+        self.words += result.words
+        self.tokens += result.tokens
         return result
 
     def __enter__(self) -> "Stream":

@@ -73,6 +73,12 @@ def error_response(error: StreamError):
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
 
+def wait_for_device(device: str) -> None:
+    """Waits until what was queued on a GPU is there: the next member reads it from another process."""
+    if device != "cpu":
+        torch.cuda.current_stream().synchronize()
+
+
 def tensor_output(name: str, value: torch.Tensor):
     """An output of shape [1, ...], handed on without leaving the device."""
     if value.is_cpu:

@@ -1,7 +1,7 @@
 """What the oracle tests compare: models as NeMo's objects and as imported bundles, and audio in random pieces.
 
-The models are the random ones of `nemo_models.SPECS` and, where the variable PENSTOCK_ORACLE_NEMO names a .nemo file, that
-one with real speech. Each is built once a process.
+The models are the random ones of `nemo_models.SPECS` and, where the variable PENSTOCK_ORACLE_NEMO names a .nemo file,
+that one with real speech. Each is built once a process.
 """
 
 import json

@@ -28,10 +28,11 @@ class Label(NamedTuple):
 class GreedyReference:
     """One utterance at a time, frame by frame."""
 
-    def __init__(self, config: TransducerConfig, tensors: Tensors, max_symbols: int = 10):
+    def __init__(self, config: TransducerConfig, tensors: Tensors, max_symbols: int | None = None):
+        """max_symbols: labels at one frame before time is forced on by one; None: as the checkpoint says."""
         self._config = config
         self._tensors = tensors
-        self._max_symbols = max_symbols
+        self._max_symbols = max_symbols or config.max_symbols
 
     def decode(self, encoded: torch.Tensor) -> list[Label]:
         """encoded: [T, D], the whole utterance."""

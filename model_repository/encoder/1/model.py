@@ -20,6 +20,7 @@ class TritonPythonModel:
         self._stage = EncoderStage(
             settings.checkpoint, settings.context, settings.slots, settings.open_ledger(), settings.device
         )
+        self._device = settings.device
         triton_io.log_start("encoder", f"context {settings.context} on {settings.device}")
         gc.collect()
         gc.freeze()
@@ -27,6 +28,7 @@ class TritonPythonModel:
     def execute(self, requests):
         """One answer a request; a refused stream never fails its batch."""
         answers = self._stage.process([self._work(request) for request in requests])
+        triton_io.wait_for_device(self._device)
         return [
             triton_io.error_response(answer) if isinstance(answer, StreamError) else triton_io.encoded_response(answer)
             for answer in answers

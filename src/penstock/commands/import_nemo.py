@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.nemo_import import import_nemo
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -16,6 +15,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Converts and says what the bundle holds."""
+    from penstock.nemo_import import import_nemo  # here, so that the other commands need not wait for torch
+
     checkpoint = import_nemo(args.nemo, args.directory, half=args.half, replace=args.force)
     encoder, transducer = checkpoint.config.encoder, checkpoint.config.transducer
     kind = f"TDT {list(transducer.tdt_durations)}" if transducer.is_tdt else "RNN-T"

@@ -1,0 +1,42 @@
+"""Streaming speech recognition client for a Penstock server: audio out, words back while it is still being sent."""
+
+from penstock_client.audio import read_audio
+from penstock_client.client import Client
+from penstock_client.errors import (
+    AudioError,
+    ClientError,
+    ConnectionLostError,
+    ProtocolError,
+    ReplyTimeoutError,
+    ServerFullError,
+    ServerUnreachableError,
+    StreamClosedError,
+    StreamError,
+    StreamNotOpenError,
+)
+from penstock_client.protocol import SAMPLE_RATE_HZ, Result, StreamId, Word
+from penstock_client.stream import Stream
+from penstock_client.transcript import Transcript
+from penstock_client.version import __version__
+
+__all__ = [
+    "SAMPLE_RATE_HZ",
+    "AudioError",
+    "Client",
+    "ClientError",
+    "ConnectionLostError",
+    "ProtocolError",
+    "ReplyTimeoutError",
+    "Result",
+    "ServerFullError",
+    "ServerUnreachableError",
+    "Stream",
+    "StreamClosedError",
+    "StreamError",
+    "StreamId",
+    "StreamNotOpenError",
+    "Transcript",
+    "Word",
+    "__version__",
+    "read_audio",
+]

@@ -1,0 +1,193 @@
+"""What travels between a client and the Triton model `asr`: pieces of audio there, results back.
+
+Knows no network and no threads. The transports turn a `Piece` into their own request and hand the outputs of the
+reply to `parse_reply`.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_client.errors import (
+    ProtocolError,
+    ServerFullError,
+    StreamClosedError,
+    StreamError,
+    StreamId,
+    StreamNotOpenError,
+)
+
+MODEL_NAME = "asr"
+INPUT_NAME = "AUDIO"
+INPUT_DATATYPE = "FP32"
+SAMPLE_RATE_HZ = 16_000
+MAX_PIECE_SAMPLES = 30 * SAMPLE_RATE_HZ
+"""The most audio that the server takes in one request."""
+
+_MAX_STRING_ID_BYTES = 128  # Triton's limits of a correlation id
+_MAX_NUMERIC_ID = 2**63 - 1
+_BYTES_PER_SAMPLE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The audio of one request."""
+
+    audio: bytes
+    """Samples as little-endian float32, maybe none."""
+    is_first: bool
+    is_last: bool
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(self.audio) // _BYTES_PER_SAMPLE
+
+
+END_PIECE = Piece(audio=b"", is_first=False, is_last=True)
+"""Ends a stream whose user has gone before its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One completed word, with its place in the stream's audio."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The server's reply to one piece of audio."""
+
+    segment: int
+    """Which part of the stream `text` is of; counts up."""
+    text: str
+    """Text of that segment so far, a word that is not completed yet included."""
+    is_final: bool
+    """True once this segment's text no longer changes."""
+    audio_processed_s: float
+    new_words: tuple[Word, ...]
+    """Words completed since the stream's previous result."""
+    new_tokens: tuple[int, ...]
+    """Token ids found since the stream's previous result."""
+    new_timestamps: tuple[int, ...]
+    """For each new token its encoder frame, counted from the stream's start."""
+    round_trip_s: float = 0.0
+    """From the piece being sent to this reply; set by the transport."""
+
+
+class PieceCutter:
+    """Cuts one stream's audio into pieces that a request can hold, and marks the first and the last."""
+
+    def __init__(self, stream_id: StreamId, max_piece_samples: int = MAX_PIECE_SAMPLES):
+        self._stream_id = stream_id
+        self._max_piece_samples = max_piece_samples
+        self._is_started = False
+        self._is_ended = False
+
+    def cut(self, samples: npt.ArrayLike, is_last: bool = False) -> list[Piece]:
+        """The pieces of `samples` [n] in order: at least one, even where n is 0.
+
+        Raises StreamClosedError after the last piece and ValueError for an unsuitable array.
+        """
+        if self._is_ended:
+            raise StreamClosedError(self._stream_id, "the stream is finished and takes no more audio")
+        array = as_samples(samples)
+        starts = range(0, max(1, array.size), self._max_piece_samples)
+        pieces = [
+            Piece(
+                audio=array[start : start + self._max_piece_samples].tobytes(),
+                is_first=start == 0 and not self._is_started,
+                is_last=start == starts[-1] and is_last,
+            )
+            for start in starts
+        ]
+        self._is_started, self._is_ended = True, is_last
+        return pieces
+
+
+def as_samples(samples: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Mono audio [n] as float32: floats are taken as they are (-1 .. 1), int16 as PCM.
+
+    Raises ValueError for another shape or type.
+    """
+    array = np.asarray(samples)
+    if array.ndim != 1:
+        raise ValueError(f"samples have shape {array.shape}, expected mono audio of shape [n]")
+    if array.dtype == np.int16:
+        return array.astype("<f4") / np.float32(32768)
+    if array.size and array.dtype.kind != "f":
+        raise ValueError(f"samples have type {array.dtype}, expected floats in -1 .. 1 or int16")
+    return array.astype("<f4", copy=False)
+
+
+def check_stream_id(stream_id: StreamId) -> StreamId:
+    """The id, if the server can take it; ValueError says what it takes."""
+    if isinstance(stream_id, str):
+        is_usable = 0 < len(stream_id.encode()) <= _MAX_STRING_ID_BYTES
+    else:
+        is_usable = type(stream_id) is int and 0 < stream_id <= _MAX_NUMERIC_ID
+    if not is_usable:
+        raise ValueError(
+            f"stream id is {stream_id!r}, expected a string of 1 to {_MAX_STRING_ID_BYTES} bytes "
+            f"or an integer from 1 to {_MAX_NUMERIC_ID}"
+        )
+    return stream_id
+
+
+def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], np.ndarray | None]) -> Result:
+    """The result that a reply's outputs hold; `as_numpy` looks one up by name: [1, k], or None where it is missing.
+
+    Raises ProtocolError for anything that a Penstock server does not send.
+    """
+    try:
+        return _parse(lambda name: _row(as_numpy, name))
+    except (ValueError, TypeError, LookupError, AttributeError, struct.error) as error:
+        raise ProtocolError(stream_id, f"the server's reply cannot be read: {error}") from error
+
+
+def _parse(row: Callable[[str], list[Any]]) -> Result:
+    (segment,), (text,), (is_final,) = row("SEGMENT"), row("TEXT"), row("IS_FINAL")
+    (audio_processed_s,) = row("AUDIO_PROCESSED")
+    words = zip(row("WORDS"), row("WORD_START_MS"), row("WORD_END_MS"), strict=True)
+    tokens, timestamps = tuple(row("TOKENS")), tuple(row("TIMESTAMPS"))
+    if len(tokens) != len(timestamps):
+        raise ValueError(f"{len(tokens)} TOKENS but {len(timestamps)} TIMESTAMPS")
+    return Result(
+        segment=segment,
+        text=text.decode(),
+        is_final=is_final,
+        audio_processed_s=audio_processed_s,
+        new_words=tuple(Word(word.decode(), start_ms, end_ms) for word, start_ms, end_ms in words),
+        new_tokens=tokens,
+        new_timestamps=timestamps,
+    )
+
+
+def _row(as_numpy: Callable[[str], np.ndarray | None], name: str) -> list[Any]:
+    output = as_numpy(name)
+    if output is None:
+        raise KeyError(f"output {name} is missing")
+    return output.ravel().tolist()
+
+
+# The streaming RPC carries a message but no status, so the message has to tell.
+_REFUSALS: tuple[tuple[type[StreamError], tuple[str, ...]], ...] = (
+    (ServerFullError, ("UNAVAILABLE", "slots are taken")),
+    (StreamNotOpenError, ("NOT_FOUND", "is not open", "START flag")),
+)
+
+
+def refusal(stream_id: StreamId, message: str, model: str = MODEL_NAME) -> StreamError:
+    """The exception for an error message that the server sent instead of a result."""
+    message = message.removeprefix(f"in ensemble '{model}', ")
+    for kind, signs in _REFUSALS:
+        if any(sign in message for sign in signs):
+            return kind(stream_id, message)
+    return StreamError(stream_id, message)

@@ -1,0 +1,111 @@
+"""How the command line shows transcripts: plain lines, lines that grow in place, or JSON."""
+
+import json
+import os
+from typing import Protocol, TextIO
+
+from penstock_client.live_text import LiveText, printable
+from penstock_client.protocol import Word
+from penstock_client.transcript import Transcript
+
+
+class Report(Protocol):
+    """Shows one file after the other."""
+
+    def progress(self, transcript: Transcript) -> None:
+        """The file's transcript has grown."""
+
+    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
+        """The file is done."""
+
+    def abort(self) -> None:
+        """The file is not going to be done; takes away what was drawn of it."""
+
+
+class PlainReport:
+    """One line a file, with its name in front where there are several; its latency goes to `notes`.
+
+    With `interim` the transcript is shown as it grows: in place on a terminal, else as a line for each change.
+    """
+
+    def __init__(self, out: TextIO, notes: TextIO, *, names: bool, interim: bool, word_times: bool):
+        self._out = out
+        self._notes = notes
+        self._names = names
+        self._interim = interim
+        self._word_times = word_times
+        self._live = LiveText(out) if interim and is_terminal(out) else None
+        self._shown = ""
+
+    def progress(self, transcript: Transcript) -> None:
+        """See Report."""
+        text = printable(transcript.text)
+        if not self._interim or transcript.is_complete or text == self._shown:
+            return
+        self._shown = text
+        if self._live:
+            self._live.draw(text)
+        else:
+            print_line(self._out, text)
+
+    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
+        """See Report."""
+        self.abort()
+        text = printable(transcript.text)
+        print_line(self._out, f"{path}: {text}" if self._names else text)
+        for word in transcript.words if self._word_times else ():
+            print_line(self._out, word_line(word))
+        latency_ms = 1000 * (transcript.latency_s or 0.0)
+        print_line(self._notes, f"{path}: {audio_s:.2f} s of audio, final text {latency_ms:.0f} ms after its end")
+
+    def abort(self) -> None:
+        """See Report."""
+        self._shown = ""
+        if self._live:
+            self._live.clear()
+
+
+class JsonReport:
+    """One JSON object a file, on a line of its own."""
+
+    def __init__(self, out: TextIO):
+        self._out = out
+
+    def progress(self, transcript: Transcript) -> None:
+        """Shows nothing."""
+
+    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
+        """See Report."""
+        print_line(self._out, json.dumps(document(path, transcript, audio_s), ensure_ascii=False))
+
+    def abort(self) -> None:
+        """Nothing was drawn."""
+
+
+def document(path: str, transcript: Transcript, audio_s: float) -> dict[str, object]:
+    """A transcript as `penstock transcribe --json` writes it, and its latency."""
+    return {
+        "audio": path,
+        "text": transcript.text,
+        "tokens": transcript.tokens,
+        "timestamps": transcript.timestamps,
+        "words": [{"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms} for w in transcript.words],
+        "audio_s": audio_s,
+        "latency_ms": None if transcript.latency_s is None else round(1000 * transcript.latency_s, 1),
+    }
+
+
+def word_line(word: Word) -> str:
+    """A word with its times in seconds."""
+    return f"{word.start_ms / 1000:9.2f} {word.end_ms / 1000:9.2f}  {printable(word.text)}"
+
+
+def is_terminal(out: TextIO) -> bool:
+    """True where text can be redrawn in place."""
+    return out.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def print_line(out: TextIO, line: str) -> None:
+    """Writes one line at once."""
+    out.write(line + "\n")
+    out.flush()

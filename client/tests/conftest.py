@@ -1,0 +1,84 @@
+import threading
+import time
+
+import numpy as np
+import pytest
+import soundfile
+
+from client.tests.fake_servers import GrpcServer, HttpServer, Wire
+from client.tests.fakes import FakeConnection, FakeRecognizer
+from penstock_client import Client
+
+
+@pytest.fixture
+def recognizer():
+    return FakeRecognizer()
+
+
+@pytest.fixture
+def connection(recognizer):
+    return FakeConnection(recognizer)
+
+
+@pytest.fixture
+def client(connection):
+    """A client whose server is in memory."""
+    with Client("memory:1", connection=connection) as client:
+        yield client
+
+
+@pytest.fixture(params=["grpc", "http"])
+def protocol(request):
+    return request.param
+
+
+@pytest.fixture
+def server(protocol, recognizer):
+    server = {"grpc": GrpcServer, "http": HttpServer}[protocol](recognizer)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def wire(server):
+    wire = Wire(server.port)
+    yield wire
+    wire.close()
+
+
+@pytest.fixture
+def url(wire):
+    return f"127.0.0.1:{wire.port}"
+
+
+@pytest.fixture
+def samples():
+    """2.4 s of noise."""
+    return np.random.default_rng(0).normal(0, 0.1, 38_400).astype(np.float32)
+
+
+@pytest.fixture
+def audio_file(tmp_path, samples):
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, samples, 16_000, subtype="FLOAT")
+    return path
+
+
+@pytest.fixture
+def no_threads_left():
+    """Fails a test that leaves one of a transport's threads behind."""
+    yield
+    wait_for_threads()
+
+
+@pytest.fixture
+def no_threads_left_yet():
+    """The same, in the middle of a test."""
+    return wait_for_threads
+
+
+def wait_for_threads():
+    deadline_s = time.monotonic() + 2
+    while left := [thread for thread in threading.enumerate() if thread.name.startswith("penstock ")]:
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.01)

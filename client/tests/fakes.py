@@ -1,0 +1,142 @@
+"""A server without a network: the contract of the Triton model `asr`, kept in thirty lines, and wires to put it on."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock_client.errors import ClientError, StreamId
+from penstock_client.mailbox import Mailbox
+from penstock_client.protocol import Piece, Result, parse_reply, refusal
+
+WORD_SAMPLES = 800
+WORD_MS = 50
+
+
+class Request(NamedTuple):
+    stream_id: StreamId
+    samples: np.ndarray
+    is_start: bool
+    is_end: bool
+
+
+class RefusalError(Exception):
+    """An error in place of outputs; `status` is the HTTP one."""
+
+    def __init__(self, message: str, status: int = 400):
+        super().__init__(message)
+        self.status = status
+
+
+class FakeRecognizer:
+    """Hears one word in each 50 ms of a stream, complete once the next begins or the stream ends."""
+
+    def __init__(self, max_streams: int = 8):
+        self.max_streams = max_streams
+        self.requests: list[Request] = []
+        self.heard: dict[StreamId, int] = {}
+        """Samples so far of each live stream."""
+        self.before_answer: Callable[[Request], None] = lambda request: None
+        self._lock = threading.Lock()
+
+    def answer(self, request: Request) -> dict[str, np.ndarray]:
+        with self._lock:
+            self.requests.append(request)
+        self.before_answer(request)
+        with self._lock:
+            return self._answer(request)
+
+    def _answer(self, request: Request) -> dict[str, np.ndarray]:
+        stream_id = request.stream_id
+        if request.is_start:
+            if stream_id not in self.heard and len(self.heard) >= self.max_streams:
+                message = f"in ensemble 'asr', stream {stream_id!r} refused: all {self.max_streams} slots are taken"
+                raise RefusalError(message, 503)
+            self.heard[stream_id] = 0
+        if stream_id not in self.heard:
+            raise RefusalError(f"in ensemble 'asr', stream {stream_id!r} is not open: it was expired")
+        before = self.heard[stream_id]
+        if request.is_end:
+            del self.heard[stream_id]
+        if not np.isfinite(request.samples).all():
+            raise RefusalError(f"in ensemble 'asr', stream {stream_id!r}: 1 of 9 samples are not finite")
+        after = before + request.samples.size
+        if not request.is_end:
+            self.heard[stream_id] = after
+        return outputs(before, after, request.is_end)
+
+
+def word(index: int) -> str:
+    return ("wörd", "λέξη", "語", "🙂")[index % 4] + str(index)
+
+
+def outputs(before: int, after: int, is_end: bool) -> dict[str, np.ndarray]:
+    """What the model answers after `after` samples of which `before` were answered before, each [1, k]."""
+    begun = range(-(-before // WORD_SAMPLES), -(-after // WORD_SAMPLES))
+    complete = range(max(0, -(-before // WORD_SAMPLES) - 1), max(0, -(-after // WORD_SAMPLES) - (not is_end)))
+    text = " ".join(word(index) for index in range(-(-after // WORD_SAMPLES)))
+    return {
+        "SEGMENT": np.array([[3]], np.int32),
+        "TEXT": texts([text]),
+        "IS_FINAL": np.array([[is_end]]),
+        "AUDIO_PROCESSED": np.array([[after / 16000]], np.float32),
+        "WORDS": texts([word(index) for index in complete]),
+        "WORD_START_MS": np.array([[WORD_MS * index for index in complete]], np.int32),
+        "WORD_END_MS": np.array([[WORD_MS * (index + 1) for index in complete]], np.int32),
+        "TOKENS": np.array([list(begun)], np.int32),
+        "TIMESTAMPS": np.array([[2 * index for index in begun]], np.int32),
+    }
+
+
+def texts(values: list[str]) -> np.ndarray:
+    return np.array([[value.encode() for value in values]], np.object_).reshape(1, -1)
+
+
+class FakeConnection:
+    """The transport seam in memory: replies are there as soon as a piece is sent."""
+
+    def __init__(self, recognizer: FakeRecognizer):
+        self.recognizer = recognizer
+        self.transports: list[FakeTransport] = []
+        self.is_closed = False
+
+    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "FakeTransport":
+        self.transports.append(FakeTransport(self.recognizer, stream_id, timeout_s))
+        return self.transports[-1]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeTransport:
+    def __init__(self, recognizer: FakeRecognizer, stream_id: StreamId, timeout_s: float):
+        self._recognizer = recognizer
+        self._stream_id = stream_id
+        self._mailbox = Mailbox(stream_id, "memory", timeout_s)
+        self.sent_s: list[float] = []
+        self.closes = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self._mailbox.is_complete
+
+    def send(self, piece: Piece) -> None:
+        self._mailbox.announce(piece)
+        self.sent_s.append(time.monotonic())
+        samples = np.frombuffer(piece.audio, "<f4")
+        try:
+            reply = self._recognizer.answer(Request(self._stream_id, samples, piece.is_first, piece.is_last))
+            self._mailbox.deliver(parse_reply(self._stream_id, reply.get))
+        except RefusalError as error:
+            self._mailbox.fail(refusal(self._stream_id, str(error)))
+        except ClientError as error:
+            self._mailbox.fail(error)
+
+    def receive(self, wait_s: float | None) -> Result | None:
+        return self._mailbox.take(wait_s)
+
+    def close(self) -> None:
+        self.closes += 1
+        self._mailbox.fail(ClientError("closed"))

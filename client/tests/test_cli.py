@@ -1,0 +1,250 @@
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+
+import numpy as np
+import pytest
+import soundfile
+
+from client.tests.fakes import RefusalError, outputs
+from client.tests.terminal import Terminal
+from penstock_client.cli import main
+from penstock_client.protocol import parse_reply
+
+GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
+COMMAND = [sys.executable, "-m", "penstock_client.cli"]
+TEXT = parse_reply("s", outputs(0, 38_400, True).get).text
+
+
+@pytest.fixture
+def run(url, protocol, capsys):
+    """Runs the command in this process: (status, standard output, standard error)."""
+
+    def run(*arguments):
+        status = main([*map(str, arguments), "--url", url, "--protocol", protocol])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_text_goes_to_output_and_latency_to_errors(run, audio_file):
+    status, out, err = run(audio_file)
+    assert (status, out) == (0, TEXT + "\n")
+    assert re.fullmatch(re.escape(f"{audio_file}: 2.40 s of audio, final text ") + r"\d+ ms after its end\n", err)
+
+
+@GRPC_ONLY
+def test_several_files_are_told_apart(run, audio_file, tmp_path):
+    other = tmp_path / "other.flac"
+    soundfile.write(other, np.zeros(800), 16_000)
+    status, out, _ = run(audio_file, other)
+    assert (status, out) == (0, f"{audio_file}: {TEXT}\n{other}: wörd0\n")
+
+
+def test_json_is_one_object_a_file(run, audio_file):
+    status, out, err = run(audio_file, audio_file, "--json")
+    documents = [json.loads(line) for line in out.splitlines()]
+    assert (status, err, len(documents)) == (0, "", 2)
+    result = parse_reply("s", outputs(0, 38_400, True).get)
+    for document in documents:
+        assert document.pop("latency_ms") >= 0
+        assert document == {
+            "audio": str(audio_file),
+            "text": TEXT,
+            "tokens": list(result.new_tokens),
+            "timestamps": list(result.new_timestamps),
+            "words": [{"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms} for w in result.new_words],
+            "audio_s": 2.4,
+        }
+
+
+@GRPC_ONLY
+def test_word_times_follow_the_text(run, audio_file):
+    _, out, _ = run(audio_file, "--word-times")
+    lines = out.splitlines()
+    assert lines[0] == TEXT
+    assert [line.split() for line in lines[1:4]] == [
+        ["0.00", "0.05", "wörd0"],
+        ["0.05", "0.10", "λέξη1"],
+        ["0.10", "0.15", "語2"],
+    ]
+    assert len(lines) == 1 + 48
+
+
+@GRPC_ONLY
+def test_interim_lines_grow_where_output_is_no_terminal(run, audio_file):
+    status, out, _ = run(audio_file, "--interim", "--chunk-ms", "200")
+    *interim, final = out.splitlines()
+    assert (status, final) == (0, TEXT)
+    assert len(interim) == len(set(interim)) == 11
+    assert all(TEXT.startswith(line) for line in interim)
+    assert interim == sorted(interim, key=len)
+    assert "\x1b" not in out
+
+
+def test_failed_files_are_named_and_the_others_done(run, audio_file, tmp_path):
+    status, out, err = run(tmp_path / "missing.wav", audio_file, "--json")
+    assert status == 1
+    assert [json.loads(line)["audio"] for line in out.splitlines()] == [str(audio_file)]
+    assert err == f"penstock-client: error: {tmp_path}/missing.wav: no such file or directory\n"
+
+
+def test_refusal_fails_its_file_only(run, audio_file, recognizer):
+    def refuse_first(request):
+        if len(recognizer.requests) == 1:
+            raise RefusalError("in ensemble 'asr', all 4 stream slots are taken", 503)
+
+    recognizer.before_answer = refuse_first
+    status, out, err = run(audio_file, audio_file)
+    assert (status, out) == (1, f"{audio_file}: {TEXT}\n")
+    assert re.match(
+        f"penstock-client: error: {audio_file}: stream '[0-9a-f]{{32}}': all 4 stream slots are taken\n", err
+    )
+
+
+def test_absent_server_is_one_line(run, wire, url, audio_file):
+    wire.close()
+    status, out, err = run(audio_file)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"penstock-client: error: {audio_file}: cannot reach a server at {url}: ")
+
+
+@pytest.mark.parametrize("given, sent", [("call-7", "call-7"), ("42", 42), ("007", 7)])
+def test_stream_id_reaches_the_server(run, audio_file, recognizer, given, sent):
+    assert run(audio_file, "--stream-id", given)[0] == 0
+    assert {request.stream_id for request in recognizer.requests} == {sent}
+
+
+@GRPC_ONLY
+def test_chunk_ms_is_what_is_sent_at_once(run, audio_file, recognizer):
+    run(audio_file, "--chunk-ms", "700")
+    assert [request.samples.size for request in recognizer.requests] == [11_200, 11_200, 11_200, 4800]
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        ([], "AUDIO"),
+        (["a.wav", "--chunk-ms", "0"], "--chunk-ms: '0' is not a number from 1 to 30000"),
+        (["a.wav", "--timeout", "x"], "--timeout: 'x' is not a number"),
+        (["a.wav", "--stream-id", "0"], "stream id is 0"),
+        (["a.wav", "b.wav", "--stream-id", "s"], "one AUDIO file"),
+        (["a.wav", "--url", "http://localhost:8000"], "host:port"),
+        (["a.wav", "--json", "--interim"], "not allowed with"),
+    ],
+)
+def test_wrong_usage_is_told_at_once(capsys, arguments, reason):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+@GRPC_ONLY
+def test_interim_on_a_terminal_is_redrawn_in_place(url, audio_file):
+    columns = 24
+    output, status = run_on_terminal([audio_file, "--interim", "--url", url, "--chunk-ms", "50"], columns)
+    terminal = Terminal(columns)
+    terminal.write(output)
+    expected = Terminal(columns)
+    expected.write(TEXT + "\n")
+    assert status == 0
+    assert terminal.screen == expected.screen
+    assert output.count("\x1b[J") > 5  # it did grow before it was final
+
+
+@GRPC_ONLY
+def test_interim_of_a_file_that_fails_is_taken_away(url, audio_file, recognizer):
+    def refuse_late(request):
+        if len(recognizer.requests) == 20:
+            raise RefusalError("out of order")
+
+    recognizer.before_answer = refuse_late
+    output, status = run_on_terminal([audio_file, "--interim", "--url", url, "--simulate-realtime"], 24)
+    terminal = Terminal(24)
+    terminal.write(output)
+    assert (status, terminal.screen) == (1, [""])
+    assert "wörd0" in output
+
+
+def run_on_terminal(arguments, columns):
+    """What the command writes to a terminal of that width, and its exit status."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment["TERM"] = "xterm"
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)], stdout=theirs, stderr=subprocess.DEVNULL, env=environment
+    )
+    os.close(theirs)
+    output = b""
+    deadline_s = time.monotonic() + 20
+    try:
+        while time.monotonic() < deadline_s and select.select([ours], [], [], 20)[0]:
+            if not (data := read_or_end(ours)):
+                break
+            output += data
+        return output.decode().replace("\r\n", "\n"), process.wait(20)
+    finally:
+        process.kill()
+        os.close(ours)
+
+
+def read_or_end(descriptor):
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # a terminal whose other side is closed
+        return b""
+
+
+def test_ctrl_c_ends_cleanly_and_frees_the_stream(url, protocol, audio_file, recognizer):
+    process = subprocess.Popen(
+        [*COMMAND, audio_file, "--url", url, "--protocol", protocol, "--simulate-realtime"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline_s = time.monotonic() + 10
+    while len(recognizer.requests) < 2:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=5)
+    assert (process.returncode, out, err) == (130, "", "")
+    assert recognizer.requests[-1].is_end and not recognizer.heard
+
+
+@GRPC_ONLY
+def test_a_reader_that_leaves_ends_it_quietly(url, audio_file):
+    process = subprocess.Popen(
+        [*COMMAND, audio_file, audio_file, "--url", url, "--interim", "--simulate-realtime"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(5) == 1
+
+
+def test_vanished_server_fails_the_command_in_seconds(run, audio_file, recognizer, wire):
+    def vanish(request):
+        if len(recognizer.requests) == 5:
+            threading.Thread(target=wire.close).start()
+
+    recognizer.before_answer = vanish
+    start_s = time.monotonic()
+    status, out, err = run(audio_file, "--simulate-realtime")
+    assert (status, out) == (1, "")
+    assert err.startswith(f"penstock-client: error: {audio_file}: ") and err.count("\n") == 1
+    assert time.monotonic() - start_s < 4

@@ -1,0 +1,191 @@
+"""Client and Stream over the in-memory transport."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.tests.fakes import FakeConnection, FakeRecognizer, outputs
+from penstock_client import Client, ClientError, ServerFullError, StreamClosedError, StreamError
+from penstock_client.protocol import parse_reply
+
+
+def expected(samples):
+    """The reply to all samples at once."""
+    return parse_reply("s", outputs(0, samples.size, True).get)
+
+
+@settings(max_examples=40, deadline=None)
+@given(total=st.integers(0, 9000), chunk_ms=st.floats(5, 700))
+def test_transcribe_is_independent_of_the_chunk(total, chunk_ms):
+    recognizer = FakeRecognizer()
+    samples = np.arange(total, dtype=np.float32)
+    with Client("memory:1", connection=FakeConnection(recognizer)) as client:
+        transcript = client.transcribe(samples, chunk_ms=chunk_ms)
+
+    result = expected(samples)
+    assert transcript.is_complete and transcript.latency_s >= 0
+    assert (transcript.text, tuple(transcript.words)) == (result.text, result.new_words)
+    assert (tuple(transcript.tokens), tuple(transcript.timestamps)) == (result.new_tokens, result.new_timestamps)
+    assert transcript.audio_processed_s == pytest.approx(total / 16_000)
+    assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
+    chunk = round(chunk_ms * 16)
+    assert [request.samples.size for request in recognizer.requests[:-1]] == [chunk] * (-(-total // chunk) - 1)
+
+
+def test_transcribe_reads_files(client, audio_file, samples):
+    assert client.transcribe(audio_file).text == client.transcribe(str(audio_file)).text == expected(samples).text
+
+
+def test_progress_grows_to_the_final_text(client, connection, samples):
+    seen = []
+    sent = []
+
+    def note(transcript):
+        seen.append(transcript.text)
+        sent.append(len(connection.transports[0].sent_s))
+
+    final = client.transcribe(samples, on_progress=note)
+    assert sent == list(range(1, 25))  # each as soon as it is there
+    assert seen[-1] == final.text
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(seen))
+
+
+def test_realtime_sends_each_chunk_when_it_is_complete(client, connection):
+    start_s = time.monotonic()
+    client.transcribe(np.zeros(8000, np.float32), chunk_ms=60, realtime=True)
+    sent_s = np.array(connection.transports[0].sent_s) - start_s
+    complete_s = np.minimum(0.06 * np.arange(1, 10), 0.5)
+    assert len(sent_s) == 9
+    assert (sent_s >= complete_s).all()
+    assert np.median(sent_s - complete_s) < 0.05  # and a single late one does not delay the others
+
+
+def test_realtime_reports_a_failure_at_once(client, recognizer):
+    def fail(request):
+        raise ClientError("gone")
+
+    recognizer.before_answer = fail
+    with pytest.raises(ClientError, match="gone"):
+        client.transcribe(np.zeros(160_000, np.float32), realtime=True)
+    assert len(recognizer.requests) == 1
+
+
+@pytest.mark.parametrize("chunk_ms", [0, -1, 0.01])
+def test_chunk_holds_at_least_a_sample(client, chunk_ms):
+    with pytest.raises(ValueError, match="chunk_ms"):
+        client.transcribe(np.zeros(10), chunk_ms=chunk_ms)
+
+
+def test_poll_gives_what_has_arrived_and_nothing_twice(client):
+    with client.open_stream() as stream:
+        assert stream.poll() == []
+        for _ in range(3):
+            stream.send(np.zeros(800))
+        assert [result.text.count(" ") for result in stream.poll()] == [0, 1, 2]
+        assert stream.poll() == []
+        stream.finish()
+        assert [result.is_final for result in stream] == [True]
+        assert list(stream) == []
+
+
+def test_poll_hands_out_results_before_the_failure_after_them(client):
+    with client.open_stream() as stream:
+        stream.send(np.zeros(800))
+        stream.send([np.nan])
+        assert len(stream.poll()) == 1
+        with pytest.raises(StreamError, match="not finite"):
+            stream.poll()
+
+
+def test_one_thread_sends_while_another_iterates(client, samples):
+    with client.open_stream() as stream:
+
+        def send():
+            for chunk in np.array_split(samples, 200):
+                stream.send(chunk)
+            stream.finish()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        results = list(stream)
+        sender.join()
+    assert len(results) == 201
+    assert stream.transcript.text == expected(samples).text
+
+
+def test_latency_is_set_by_the_last_reply_only(client):
+    with client.open_stream() as stream:
+        stream.send(np.zeros(800))
+        stream.poll()
+        assert stream.transcript.latency_s is None and not stream.transcript.is_complete
+        stream.finish()
+        (last,) = stream
+        assert stream.transcript.latency_s == last.round_trip_s
+
+
+def test_ids_are_unique_unless_given(client):
+    streams = [client.open_stream() for _ in range(100)] + [client.open_stream("mine"), client.open_stream(7)]
+    assert len({stream.stream_id for stream in streams}) == 102
+    assert [stream.stream_id for stream in streams[-2:]] == ["mine", 7]
+    with pytest.raises(ValueError, match="stream id"):
+        client.open_stream("")
+
+
+def test_closed_stream_takes_no_more(client, connection):
+    with client.open_stream("s") as stream:
+        pass
+    stream.close()
+    for use in (lambda: stream.send([0.0]), stream.finish, stream.poll, lambda: list(stream)):
+        with pytest.raises(StreamClosedError, match="stream 's'"):
+            use()
+    assert connection.transports[0].closes == 1
+
+
+def test_streams_are_closed_with_an_error_inside(client, connection):
+    with pytest.raises(KeyboardInterrupt), client.open_stream() as stream:
+        stream.send([0.0])
+        raise KeyboardInterrupt
+    assert connection.transports[0].closes == 1
+
+
+def test_client_closes_streams_that_are_left(connection):
+    with Client("memory:1", connection=connection) as client:
+        stream = client.open_stream()
+        with client.open_stream():
+            pass
+    assert [transport.closes for transport in connection.transports] == [1, 1]
+    assert connection.is_closed
+    with pytest.raises(StreamClosedError):
+        stream.send([0.0])
+
+
+def test_full_server_disturbs_no_other_stream(recognizer, client, samples):
+    recognizer.max_streams = 1
+    with client.open_stream("a") as first:
+        first.send(samples[:8000])
+        with pytest.raises(ServerFullError, match="stream 'b' refused: all 1 slots are taken"):
+            client.transcribe(samples, stream_id="b")
+        first.finish(samples[8000:])
+        assert list(first)[-1].text == expected(samples).text
+
+
+@pytest.mark.parametrize("url", ["localhost", "http://localhost:8000", "localhost:", ":8001", "localhost:x", "h/x:1"])
+def test_malformed_url_is_refused(protocol, url):
+    with pytest.raises(ValueError, match="host:port"):
+        Client(url, protocol)
+
+
+def test_unknown_protocol_is_refused():
+    with pytest.raises(ValueError, match="'udp'"):
+        Client("localhost:1", "udp")
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+def test_time_limit_is_positive(timeout_s):
+    with pytest.raises(ValueError, match="timeout_s"):
+        Client("localhost:1", timeout_s=timeout_s)

@@ -1,0 +1,336 @@
+"""Both transports against a server on a real socket: the same promises for gRPC and HTTP."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from client.tests.fake_servers import Wire
+from client.tests.fakes import RefusalError, outputs
+from penstock_client import (
+    Client,
+    ConnectionLostError,
+    ReplyTimeoutError,
+    ServerFullError,
+    ServerUnreachableError,
+    StreamError,
+    StreamNotOpenError,
+)
+from penstock_client.protocol import parse_reply
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+@pytest.fixture
+def client(url, protocol):
+    with Client(url, protocol, timeout_s=5) as client:
+        yield client
+
+
+def eventually(condition, within_s=2.0):
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def is_reachable(client):
+    try:
+        return client.transcribe(np.zeros(10)).is_complete
+    except ServerUnreachableError:
+        return False
+
+
+def expected(samples):
+    return parse_reply("s", outputs(0, samples.size, True).get)
+
+
+@pytest.mark.parametrize("stream_id", ["str", "a b é/:", 1, 2**63 - 1])
+def test_odd_pieces_arrive_whole_and_in_order(client, recognizer, samples, stream_id):
+    cuts = np.cumsum([0, 1, 799, 0, 1, 7777, 800, 1600, 3])
+    pieces = np.split(samples, cuts)
+    with client.open_stream(stream_id) as stream:
+        for piece in pieces:
+            stream.send(piece)
+        stream.finish()
+        results = list(stream)
+
+    requests = recognizer.requests
+    assert [request.samples.size for request in requests] == [piece.size for piece in pieces] + [0]
+    assert np.array_equal(np.concatenate([request.samples for request in requests]), samples)
+    assert {request.stream_id for request in requests} == {stream_id}
+    assert [request.is_start for request in requests] == [True] + [False] * len(pieces)
+    assert [request.is_end for request in requests] == [False] * len(pieces) + [True]
+    assert len(results) == len(requests)
+    assert stream.transcript.words == list(expected(samples).new_words)
+    assert stream.transcript.text == results[-1].text == expected(samples).text
+
+
+def test_a_long_push_is_split(client, recognizer):
+    transcript = client.transcribe(np.zeros(70 * 16_000, np.float32), chunk_ms=70_000)
+    assert [request.samples.size for request in recognizer.requests] == [480_000, 480_000, 160_000]
+    assert transcript.audio_processed_s == pytest.approx(70)
+
+
+def test_the_callers_array_may_be_reused(client, recognizer, samples):
+    buffer = np.empty(1600, np.float32)
+    with client.open_stream() as stream:
+        for start in range(0, samples.size, 1600):
+            buffer[:] = samples[start : start + 1600]
+            stream.send(buffer)
+        buffer[:] = np.nan
+        stream.finish()
+        list(stream)
+    assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
+
+
+def test_many_streams_at_once_keep_to_themselves(client, samples):
+    sizes = [1000 * (i + 1) for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(lambda size: client.transcribe(samples[:size], chunk_ms=20).text, sizes))
+    assert texts == [expected(samples[:size]).text for size in sizes]
+
+
+def test_a_slow_stream_does_not_hold_up_another(client, recognizer):
+    may_go_on = threading.Event()
+    recognizer.before_answer = lambda request: request.stream_id != "slow" or may_go_on.wait(5)
+    with client.open_stream("slow") as slow:
+        slow.send(np.zeros(800))
+        assert client.transcribe(np.zeros(1600)).is_complete
+        assert slow.poll() == []
+        may_go_on.set()
+        slow.finish()
+        assert len(list(slow)) == 2
+
+
+@pytest.mark.parametrize(
+    "message, status, kind",
+    [
+        ("stream 's' refused: all 4 stream slots are taken", 503, ServerFullError),
+        ("stream 's' is not open: it was expired after 60 s", 400, StreamNotOpenError),
+        ("stream 's': 3 of 5 samples are not finite", 400, StreamError),
+    ],
+)
+def test_refusals_reach_the_user(client, recognizer, message, status, kind):
+    def refuse(request):
+        raise RefusalError(f"in ensemble 'asr', {message}", status)
+
+    recognizer.before_answer = refuse
+    with pytest.raises(StreamError) as error, client.open_stream("s") as stream:
+        stream.send(np.zeros(10))
+        list(stream)
+    assert type(error.value) is kind
+    assert str(error.value) == error.value.message == message
+    assert error.value.stream_id == "s"
+
+
+def test_a_refused_piece_comes_after_the_results_before_it(client):
+    with client.open_stream() as stream:
+        for push in ([0.0], [0.0], [np.nan], [0.0]):
+            stream.send(push)
+        results = iter(stream)
+        assert [next(results).segment, next(results).segment] == [3, 3]
+        with pytest.raises(StreamError, match="not finite"):
+            next(results)
+        with pytest.raises(StreamError, match="not finite"):
+            stream.send([0.0])
+
+
+@pytest.mark.parametrize("last_push", [[0.0], [np.nan]], ids=["abandoned", "refused"])
+def test_closing_an_unfinished_stream_ends_it_on_the_server(client, recognizer, last_push):
+    start_s = time.monotonic()
+    with client.open_stream("s") as stream:
+        stream.send([0.0])
+        stream.send(last_push)
+        eventually(lambda: len(recognizer.requests) == 2)
+        assert recognizer.heard
+    assert time.monotonic() - start_s < 1
+    eventually(lambda: not recognizer.heard)
+    assert [request.is_end for request in recognizer.requests] == [False, False, True]
+
+
+def test_a_stream_that_the_server_does_not_know_is_not_ended_there(client, recognizer):
+    """Its id may belong to a stream that was started since."""
+    with client.open_stream("s") as stream:
+        stream.send([0.0])
+        assert stream.poll(5)
+        recognizer.heard.clear()
+        stream.send([0.0])
+        with pytest.raises(StreamNotOpenError):
+            list(stream)
+    time.sleep(0.1)
+    assert len(recognizer.requests) == 2
+
+
+def test_closing_an_unused_stream_sends_nothing(client, recognizer):
+    with client.open_stream():
+        pass
+    time.sleep(0.1)
+    assert recognizer.requests == []
+
+
+def test_closing_does_not_wait_for_a_stuck_server(client, recognizer, no_threads_left_yet):
+    release = threading.Event()
+    recognizer.before_answer = lambda request: release.wait(10)
+    with client.open_stream() as stream:
+        stream.send([0.0])
+        eventually(lambda: recognizer.requests)
+        start_s = time.monotonic()
+    took_s = time.monotonic() - start_s
+    try:
+        assert took_s < 2.5
+        no_threads_left_yet()
+    finally:
+        release.set()
+
+
+def test_silent_server_is_given_up(url, protocol, recognizer):
+    release = threading.Event()
+    recognizer.before_answer = lambda request: release.wait(10)
+    start_s = time.monotonic()
+    with Client(url, protocol, timeout_s=0.3) as client, pytest.raises(ReplyTimeoutError, match=f"{url} for 0.3 s"):
+        client.transcribe(np.zeros(1600))
+    took_s = time.monotonic() - start_s
+    release.set()
+    assert 0.3 <= took_s < 2.5
+
+
+def test_vanished_server_is_noticed(client, wire, url):
+    with client.open_stream("s") as stream:
+        stream.send(np.zeros(800))
+        assert len(stream.poll(5)) == 1
+        wire.close()
+        start_s = time.monotonic()
+        with pytest.raises((ConnectionLostError, ServerUnreachableError), match=url):
+            while True:
+                stream.send(np.zeros(800))
+                stream.poll(0.01)
+        assert time.monotonic() - start_s < 2
+    assert time.monotonic() - start_s < 2
+
+
+def test_server_that_vanishes_while_it_owes_a_reply_is_noticed(client, recognizer, wire, url):
+    release = threading.Event()
+    with client.open_stream("s") as stream:
+        stream.send(np.zeros(800))
+        assert len(stream.poll(5)) == 1
+        recognizer.before_answer = lambda request: release.wait(10)
+        stream.finish()
+        eventually(lambda: len(recognizer.requests) == 2)
+        start_s = time.monotonic()
+        wire.cut()
+        with pytest.raises(ConnectionLostError, match=f"stream 's': .*{url}"):
+            list(stream)
+        assert time.monotonic() - start_s < 2
+    release.set()
+    time.sleep(0.1)
+    assert len(recognizer.requests) == 2  # a piece that may have been heard is not sent again
+
+
+@pytest.mark.parametrize("protocol", ["http"], indirect=True)
+def test_http_connection_closed_while_idle_is_opened_again(client, recognizer, wire):
+    with client.open_stream() as stream:
+        for _ in range(3):
+            stream.send(np.zeros(800))
+            assert len(stream.poll(5)) == 1
+            wire.cut()
+        stream.finish()
+        assert len(list(stream)) == 1
+    assert len(recognizer.requests) == 4
+
+
+@pytest.mark.parametrize("protocol", ["http"], indirect=True)
+def test_http_status_503_is_a_full_server_whatever_the_message(client, recognizer):
+    def refuse(request):
+        raise RefusalError("come back tomorrow", 503)
+
+    recognizer.before_answer = refuse
+    with pytest.raises(ServerFullError, match="come back tomorrow"):
+        client.transcribe(np.zeros(10))
+
+
+@pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
+def test_grpc_call_to_a_stuck_server_is_cancelled(client, recognizer, server):
+    release = threading.Event()
+    recognizer.before_answer = lambda request: release.wait(10)
+    with client.open_stream() as stream:
+        stream.send([0.0])
+        eventually(lambda: server.servicer.live_calls == 1)
+    try:
+        eventually(lambda: server.servicer.live_calls == 0)
+    finally:
+        release.set()
+
+
+@pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
+def test_grpc_call_ends_with_its_stream(client, server):
+    streams = [client.open_stream() for _ in range(3)]
+    for stream in streams:
+        stream.send([0.0])
+        assert stream.poll(5)
+    eventually(lambda: server.servicer.live_calls == 3)
+    streams[0].finish()
+    list(streams[0])
+    eventually(lambda: server.servicer.live_calls == 2)
+    streams[1].close()
+    eventually(lambda: server.servicer.live_calls == 1)
+    client.close()
+    eventually(lambda: server.servicer.live_calls == 0)
+
+
+@pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
+def test_grpc_leaves_no_thread_of_the_library_behind(client):
+    client.transcribe(np.zeros(10))
+    before = threading.active_count()
+    for _ in range(5):
+        with client.open_stream() as stream:
+            stream.send([0.0])
+            stream.poll(5)
+    eventually(lambda: threading.active_count() <= before)
+
+
+def test_absent_server_is_named(protocol):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    start_s = time.monotonic()
+    with (
+        Client(f"127.0.0.1:{port}", protocol) as client,
+        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at 127.0.0.1:{port}: .*refused"),
+    ):
+        client.transcribe(np.zeros(10))
+    assert time.monotonic() - start_s < 2
+
+
+def test_server_that_comes_later_is_found_by_the_same_client(protocol, recognizer, server):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Client(f"127.0.0.1:{port}", protocol) as client:
+        with pytest.raises(ServerUnreachableError):
+            client.transcribe(np.zeros(10))
+        wire = Wire(server.port, port)
+        eventually(lambda: is_reachable(client), within_s=4)  # gRPC tries again after a second
+        wire.close()
+
+
+def test_what_does_not_speak_the_protocol_is_unreachable(protocol):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer():
+            near, _ = listener.accept()
+            near.recv(10)
+            near.sendall(b"220 mail.example ESMTP\r\n" * 3)
+            near.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        with Client(f"127.0.0.1:{port}", protocol, timeout_s=2) as client, pytest.raises(ServerUnreachableError):
+            client.transcribe(np.zeros(10))
+
+
+def test_malformed_reply_is_a_clear_error(client, recognizer, monkeypatch):
+    monkeypatch.setattr(recognizer, "answer", lambda request: {"TEXT": np.zeros((1, 1), np.int32)})
+    with pytest.raises(StreamError, match=r"stream 's': the server's reply cannot be read: .*SEGMENT"):
+        client.transcribe(np.zeros(10), stream_id="s")

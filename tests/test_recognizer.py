@@ -1,0 +1,216 @@
+"""The whole way from samples to words: NeMo's, whatever the pieces and the company."""
+
+import itertools
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from penstock import AudioRequest, StreamError, StreamingRecognizer
+from penstock.audio import read_audio
+from penstock.checkpoint import Checkpoint
+from penstock.config import AttentionContext
+from penstock.encoder.encoder import StreamingEncoder
+from penstock.errors import CheckpointError, StreamErrorKind
+from penstock.tokenizer import Tokenizer
+from tests.golden import SIGNALS, golden_case, golden_cases, golden_samples, golden_utterances
+from tests.random_models import random_checkpoint, random_encoder
+from tests.recognition import NO_SAMPLES, Heard, recognize_alone, recognize_together
+from tests.reference.encoder import EncoderReference
+from tests.reference.greedy import GreedyReference
+from tests.reference.log_mel import log_mel_reference
+from tests.streaming import cut, encode_streams, make_extractor, mel_chunks, real_frames
+
+CASES = [(case.name, context) for case in golden_cases() for context in case.contexts]
+AN4_CONTEXTS = [(70, 13), (70, 6), (70, 1), (70, 0)]
+
+
+def golden_signals() -> list[np.ndarray]:
+    return [golden_samples(signal).numpy() for signal in SIGNALS]
+
+
+def assert_wellformed(heard: Heard, samples: int) -> None:
+    """What holds for the results of every stream."""
+    processed = [result.audio_processed_s for result in heard.results]
+    assert processed == sorted(processed)
+    assert processed[-1] == pytest.approx(samples / 16000)
+    assert [result.is_final for result in heard.results] == [False] * (len(heard.results) - 1) + [True]
+    assert {result.segment for result in heard.results} == {0}
+    texts = [result.text for result in heard.results]
+    assert all(after.startswith(before) for before, after in itertools.pairwise(texts))
+    assert [word.text for word in heard.words] == heard.text.split()
+    assert [token.timestamp for token in heard.tokens] == sorted(token.timestamp for token in heard.tokens)
+
+
+@pytest.fixture(scope="module")
+def recognizer(golden_bundle) -> StreamingRecognizer:
+    """Chunks of 160 ms; 4 streams at once, none of them open."""
+    return StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, (6, 1), max_streams=4)
+
+
+@pytest.mark.parametrize(("name", "context"), CASES)
+def test_golden_tokens_from_many_streams_in_random_pieces(golden_bundle, name, context):
+    case, checkpoint = golden_case(name), golden_bundle(name)
+    recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=6)
+    names, signals = SIGNALS * 2, golden_signals() * 2
+    heard = recognize_together(recognizer, signals, random.Random(context[1]))
+    for signal, samples, one in zip(names, signals, heard, strict=True):
+        golden = case.greedy(context, signal)
+        assert [token.id for token in one.tokens] == golden.tokens
+        assert [token.timestamp for token in one.tokens] == golden.timestamps
+        assert not golden.durations or [token.duration for token in one.tokens] == golden.durations
+        assert [token.score for token in one.tokens] == pytest.approx(golden.log_probabilities, abs=2e-3)
+        assert one.text == Tokenizer(checkpoint.tokenizer_path).decode(golden.tokens).rstrip(" ")
+        assert_wellformed(one, len(samples))
+    assert recognizer.table.live_streams == 0
+
+
+@pytest.mark.parametrize("context", AN4_CONTEXTS)
+def test_golden_words_of_real_speech(bundled_model, context):
+    utterances = golden_utterances()
+    signals = [read_audio(utterance.path, 16000) for utterance in utterances]
+    recognizer = StreamingRecognizer(bundled_model, context, max_streams=len(signals))
+    heard = recognize_together(recognizer, signals, random.Random(context[1]), most=16000)
+    for utterance, samples, one in zip(utterances, signals, heard, strict=True):
+        golden = utterance.greedy(context)
+        assert [token.id for token in one.tokens] == golden.tokens
+        assert [token.timestamp for token in one.tokens] == golden.timestamps
+        assert one.text == golden.text
+        assert_wellformed(one, len(samples))
+
+
+@pytest.mark.parametrize("context", [(70, 6), (70, 0)])
+def test_golden_encoder_output_of_real_speech(bundled_model, context):
+    """From samples, through both stages, the last of them float32 on float16 weights."""
+    checkpoint, utterance = Checkpoint(bundled_model), golden_utterances()[0]
+    extractor = make_extractor(checkpoint, AttentionContext(*context))
+    extractor.open(0)
+    replies = extractor.extract([0], [read_audio(utterance.path, 16000)], [True])
+    mel = real_frames(replies, extractor.geometry.virtual_mel_frames)
+    encoder = StreamingEncoder(checkpoint, AttentionContext(*context), slots=1)
+    found = encode_streams(encoder, {0: mel_chunks(mel, encoder.config, encoder.context)})[0]
+    torch.testing.assert_close(found, utterance.encoded(context), atol=1e-4, rtol=0)
+
+
+def by_reference(checkpoint: Checkpoint, context: AttentionContext, samples: np.ndarray) -> list[tuple[int, int, int]]:
+    """Tokens of a whole signal by the plain front end, encoder and search."""
+    config, tensors = checkpoint.config, checkpoint.tensors()
+    window, filterbank = tensors["features.window"], tensors["features.mel_filterbank"]
+    mel = log_mel_reference(config.features, window, filterbank, torch.from_numpy(samples))
+    encoded = EncoderReference(config.encoder, tensors).encode(mel, context)
+    return [label[:3] for label in GreedyReference(config.transducer, tensors).decode(encoded)]
+
+
+@pytest.mark.parametrize(("seed", "durations"), [(0, ()), (1, (0, 1, 2, 3)), (2, (0, 2, 4)), (3, ())])
+def test_random_models_from_end_to_end(tmp_path, seed, durations):
+    checkpoint = random_checkpoint(tmp_path, seed, random_encoder(seed), durations, blank_rate=0.8)
+    chance = random.Random(seed)
+    signals = [samples[chance.randint(0, 3000) :] for samples in golden_signals()]
+    for context in checkpoint.config.encoder.contexts[seed % 2 :: 2]:
+        recognizer = StreamingRecognizer(checkpoint.directory, context)
+        for samples, heard in zip(signals, recognize_together(recognizer, signals, chance), strict=True):
+            assert [token[:3] for token in heard.tokens] == by_reference(checkpoint, context, samples)
+
+
+def test_streams_together_are_each_alone(recognizer):
+    """Words and times too; more streams than fit at once, so that slots are used again and again."""
+    chance = random.Random(5)
+    signals = [samples[chance.randint(0, 2000) :] for samples in golden_signals() * 4]
+    for start in range(0, len(signals), 4):
+        some = signals[start : start + 4]
+        for samples, together in zip(some, recognize_together(recognizer, some, chance), strict=True):
+            assert together.outcome == recognize_alone(recognizer, samples).outcome
+
+
+@pytest.mark.parametrize("size", [1, 79, 160, 5000])
+def test_pieces_of_any_size(recognizer, size):
+    samples = golden_samples("short").numpy()[:2600]
+    whole = recognize_alone(recognizer, samples)
+    assert recognize_alone(recognizer, samples, cut(len(samples), size)).outcome == whole.outcome
+    assert len(whole.tokens) > 0
+
+
+@pytest.mark.parametrize("samples", [0, 1, 159])
+def test_a_stream_without_a_frame_has_no_words(recognizer, samples):
+    heard = recognize_alone(recognizer, golden_samples("short").numpy()[:samples])
+    assert heard.outcome == ([], [], "")
+    assert_wellformed(heard, samples)
+
+
+def test_a_live_stream_started_again_is_a_new_one(recognizer):
+    samples = golden_samples("medium").numpy()
+    expected = recognize_alone(recognizer, samples)
+    recognizer.process([AudioRequest("again", golden_samples("long").numpy()[:9999], is_start=True)])
+    results = recognizer.process([AudioRequest("again", samples, is_start=True)])
+    results += recognizer.process([AudioRequest("again", NO_SAMPLES, is_end=True)])
+    assert Heard(results).outcome == expected.outcome
+    assert recognizer.table.live_streams == 0
+
+
+def test_a_silent_stream_is_expired(golden_bundle):
+    recognizer = StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, max_streams=1, idle_limit_s=0.05)
+    stream = recognizer.open_stream("silent")
+    stream.push(golden_samples("short").numpy())
+    time.sleep(0.1)
+    assert recognizer.open_stream("next").push(NO_SAMPLES).text == ""
+    with pytest.raises(StreamError, match=r"'silent' is not open: it was expired after 0\.05 s"):
+        stream.push(NO_SAMPLES)
+    stream.close()
+
+
+def test_a_stream_gathers_its_words_and_tokens(recognizer):
+    samples = golden_samples("medium").numpy()
+    expected = recognize_alone(recognizer, samples)
+    stream = recognizer.open_stream()
+    for start in range(0, len(samples), 5000):
+        stream.push(samples[start : start + 5000].tolist())
+    stream.finish()
+    assert ([token[:3] for token in stream.tokens], stream.words, expected.text) == expected.outcome
+
+
+def test_the_last_samples_may_come_with_the_end(recognizer):
+    samples = golden_samples("short").numpy()
+    result = recognizer.open_stream().finish(samples)
+    assert result.is_final
+    assert Heard([result]).outcome == recognize_alone(recognizer, samples).outcome
+
+
+def test_a_stream_closes_itself(recognizer):
+    with recognizer.open_stream() as stream:
+        assert recognizer.table.live_streams == 0  # its slot is taken with its first request
+        stream.push(NO_SAMPLES)
+        assert recognizer.table.live_streams == 1
+    assert recognizer.table.live_streams == 0
+    stream.close()
+    with pytest.raises(StreamError, match="it has ended") as caught:
+        stream.push(NO_SAMPLES)
+    assert caught.value.kind is StreamErrorKind.NOT_FOUND
+
+
+def test_a_stream_whose_start_was_refused_may_start_yet(recognizer):
+    stream = recognizer.open_stream()
+    with pytest.raises(StreamError, match="not finite"):
+        stream.push(np.full(10, np.nan, np.float32))
+    stream.push(NO_SAMPLES)
+    stream.close()
+    assert recognizer.table.live_streams == 0
+
+
+def test_streams_without_a_name_get_different_ones(recognizer):
+    assert recognizer.open_stream().id != recognizer.open_stream().id
+
+
+def test_nothing_to_process(recognizer):
+    assert recognizer.process([]) == []
+
+
+@pytest.mark.parametrize(("context", "match"), [((6, 2), r"context \[6,2\] is not one of"), ((70, 6), r"\[70,6\]")])
+def test_an_untrained_context_is_refused_by_name(golden_bundle, context, match):
+    with pytest.raises(CheckpointError, match=match):
+        StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, context)
+
+
+def test_the_first_context_is_the_default(golden_bundle):
+    assert StreamingRecognizer(golden_bundle("rnnt_hybrid").directory).context == (14, 6)

@@ -1,0 +1,162 @@
+"""Errors touch the stream that caused them and no other; a lost stream gives its slot back."""
+
+import random
+
+import numpy as np
+import pytest
+
+from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
+from penstock.decoding.label_looping import LabelLooping
+from penstock.encoder.encoder import StreamingEncoder
+from penstock.errors import StreamErrorKind
+from tests.golden import golden_samples
+from tests.recognition import NO_SAMPLES, Heard, recognize_alone, recognize_together
+
+
+@pytest.fixture(scope="module")
+def recognizer(golden_bundle) -> StreamingRecognizer:
+    """Chunks of 160 ms; 4 streams at once, none of them open."""
+    return StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, (6, 1), max_streams=4)
+
+
+@pytest.fixture(autouse=True)
+def no_stream_is_left_open(recognizer):
+    yield
+    assert recognizer.table.live_streams == 0
+
+
+def disturbed(recognizer: StreamingRecognizer, disturb) -> list[Heard]:
+    """Two streams side by side; `disturb(recognizer, turn)` is called between their batches."""
+    signals = [golden_samples("medium").numpy(), golden_samples("long").numpy()[:20000]]
+    heard = [Heard(), Heard()]
+    for turn, start in enumerate(range(0, 24000, 2000)):
+        flags = {"is_start": start == 0, "is_end": start == 22000}
+        requests = [AudioRequest(f"s{i}", s[start : start + 2000], **flags) for i, s in enumerate(signals)]
+        for one, result in zip(heard, recognizer.process(requests), strict=True):
+            assert isinstance(result, StreamResult), result
+            one.results.append(result)
+        disturb(recognizer, turn)
+    return heard
+
+
+def refusal(recognizer: StreamingRecognizer, request: AudioRequest) -> StreamError:
+    (answer,) = recognizer.process([request])
+    assert isinstance(answer, StreamError), answer
+    return answer
+
+
+def bad(value: float) -> np.ndarray:
+    samples = np.zeros(100, np.float32)
+    samples[50] = value
+    return samples
+
+
+BAD_REQUESTS = [
+    ({"samples": bad(np.nan)}, "1 of 100 samples are not finite"),
+    ({"samples": bad(np.inf)}, "1 of 100 samples are not finite"),
+    ({"samples": bad(-np.inf)}, "1 of 100 samples are not finite"),
+    ({"samples": bad(40000.0)}, "1 of 100 samples are not finite or beyond 32768"),
+    ({"samples": np.zeros(10, np.float64)}, r"samples are float64 \[10\], expected float32 \[n\]"),
+    ({"samples": np.zeros(10, np.int16)}, r"samples are int16 \[10\]"),
+    ({"samples": np.zeros((1, 10), np.float32)}, r"samples are float32 \[1, 10\]"),
+    ({"samples": np.zeros(480001, np.float32)}, "480001 samples in one request, at most 480000"),
+    ({"options": {"beam": 4, "boost": []}}, "'beam', 'boost' is not accepted after the start"),
+]
+
+
+@pytest.mark.parametrize(("fields", "match"), BAD_REQUESTS)
+def test_a_refused_request_leaves_its_stream_as_it_was(recognizer, fields, match):
+    def disturb(recognizer: StreamingRecognizer, turn: int) -> None:
+        if turn == 5:
+            error = refusal(recognizer, AudioRequest("s0", **({"samples": NO_SAMPLES} | fields)))
+            assert error.kind is StreamErrorKind.INVALID_ARGUMENT
+            with pytest.raises(StreamError, match=rf"stream 's0': {match}"):
+                raise error
+
+    undisturbed = disturbed(recognizer, lambda *_: None)
+    assert [h.outcome for h in disturbed(recognizer, disturb)] == [h.outcome for h in undisturbed]
+
+
+@pytest.mark.parametrize("fields", [bad_request[0] for bad_request in BAD_REQUESTS])
+def test_a_refused_start_opens_nothing_and_a_refused_end_closes(recognizer, fields):
+    request = {"samples": NO_SAMPLES} | fields
+    assert refusal(recognizer, AudioRequest("new", is_start=True, **request)).kind is StreamErrorKind.INVALID_ARGUMENT
+    assert recognizer.table.live_streams == 0
+    recognizer.process([AudioRequest("new", NO_SAMPLES, is_start=True)])
+    assert refusal(recognizer, AudioRequest("new", is_end=True, **request)).kind is StreamErrorKind.INVALID_ARGUMENT
+    assert recognizer.table.live_streams == 0
+
+
+def test_an_unknown_option_is_refused_by_name(recognizer):
+    error = refusal(recognizer, AudioRequest("new", NO_SAMPLES, is_start=True, options={"language": "de"}))
+    assert "'language' is not an option of the stream start" in str(error)
+
+
+def test_refused_requests_do_not_disturb_their_batch(recognizer):
+    samples = golden_samples("medium").numpy()
+    alone = recognize_alone(recognizer, samples)
+    together = Heard()
+    for start in range(0, len(samples), 4000):
+        batch = [
+            AudioRequest("bad", bad(np.nan), is_start=start == 0),
+            AudioRequest("good", samples[start : start + 4000], start == 0, start + 4000 >= len(samples)),
+            AudioRequest("never started", NO_SAMPLES),
+        ]
+        first, result, last = recognizer.process(batch)
+        assert isinstance(first, StreamError)
+        assert last.kind is StreamErrorKind.NOT_FOUND
+        together.results.append(result)
+    assert together.outcome == alone.outcome
+
+
+def test_a_full_recogniser_refuses_the_newcomer_and_goes_on(recognizer):
+    others = [recognizer.open_stream() for _ in range(2)]
+    for stream in others:
+        stream.push(NO_SAMPLES)
+
+    def disturb(recognizer: StreamingRecognizer, turn: int) -> None:
+        if turn < 11:  # the two have not ended
+            error = refusal(recognizer, AudioRequest("newcomer", NO_SAMPLES, is_start=True))
+            assert error.kind is StreamErrorKind.UNAVAILABLE
+            assert "'newcomer' refused: all 4 stream slots are taken" in str(error)
+
+    found = disturbed(recognizer, disturb)
+    for stream in others:
+        stream.close()
+    assert [h.outcome for h in found] == [h.outcome for h in disturbed(recognizer, lambda *_: None)]
+
+
+FAILURES = [(StreamingEncoder, "step", "the encoder failed: out of memory"),
+            (LabelLooping, "decode", "the decoder failed: out of memory")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("owner", "method", "message"), FAILURES)
+def test_a_failing_step_costs_the_streams_of_its_batch_only(recognizer, monkeypatch, owner, method, message):
+    samples = golden_samples("medium").numpy()
+
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    def disturb(recognizer: StreamingRecognizer, turn: int) -> None:
+        names = ("lost", "too") if turn in (2, 5) else ()
+        recognizer.process([AudioRequest(name, samples[:7000], is_start=True) for name in names])
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, method, fail)
+            answers = recognizer.process([AudioRequest(name, samples[7000:15000], is_end=turn == 5) for name in names])
+        assert [(a.kind, str(a)) for a in answers] == [(StreamErrorKind.INTERNAL, message)] * len(names)
+        for name in names:
+            told = refusal(recognizer, AudioRequest(name, samples[:10]))
+            assert told.kind is (StreamErrorKind.NOT_FOUND if turn == 5 else StreamErrorKind.INTERNAL)
+            assert refusal(recognizer, AudioRequest(name, samples[:10])).kind is StreamErrorKind.NOT_FOUND
+
+    undisturbed = disturbed(recognizer, lambda *_: None)
+    assert [h.outcome for h in disturbed(recognizer, disturb)] == [h.outcome for h in undisturbed]
+    assert_all_slots_are_fresh(recognizer, samples)
+
+
+def assert_all_slots_are_fresh(recognizer: StreamingRecognizer, samples: np.ndarray) -> None:
+    """As many streams as there may be find a slot, and each is as if it were the first."""
+    expected = recognize_alone(recognizer, samples).outcome
+    for _ in range(2):
+        found = recognize_together(recognizer, [samples] * recognizer.table.max_streams, random.Random(0))
+        assert [h.outcome for h in found] == [expected] * recognizer.table.max_streams

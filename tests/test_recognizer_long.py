@@ -1,0 +1,94 @@
+"""An old stream is as good and as cheap as a new one."""
+
+import numpy as np
+import pytest
+import torch
+
+from penstock import StreamingRecognizer, Token
+from penstock.decoding.greedy_state import fresh_rows
+from penstock.decoding.label_looping import LabelLooping
+from penstock.decoding.networks import TransducerNetwork
+from penstock.stages.decoder import DecoderStage
+from tests.decoding import labels_of
+from tests.golden import golden_samples
+from tests.recognition import recognize_alone
+from tests.streaming import cut
+
+CHUNK_SAMPLES, CHUNK_ENCODER_FRAMES = 8960, 7
+PIECE_CHUNKS = 50  # 28 s, almost the most that a request may hold
+TURNS = 11  # 5 minutes
+
+
+@pytest.fixture
+def encoded(monkeypatch) -> list[torch.Tensor]:
+    """Whatever frames reach the decoder."""
+    frames: list[torch.Tensor] = []
+    process = DecoderStage.process
+
+    def listen(stage: DecoderStage, requests: list) -> list:
+        frames.extend(request.encoded for request in requests)
+        return process(stage, requests)
+
+    monkeypatch.setattr(DecoderStage, "process", listen)
+    return frames
+
+
+def held_bytes(thing: object, seen: set[int] | None = None) -> int:
+    """Bytes of all tensors and arrays that can be reached from an object of ours."""
+    seen = set() if seen is None else seen
+    if id(thing) in seen:
+        return 0
+    seen.add(id(thing))
+    if isinstance(thing, torch.Tensor | np.ndarray):
+        return thing.nbytes
+    parts = list(vars(thing).values()) if hasattr(thing, "__dict__") else []
+    if isinstance(thing, dict):
+        parts += thing.values()
+    elif isinstance(thing, list | tuple | set):
+        parts += thing
+    return sum(held_bytes(part, seen) for part in parts)
+
+
+def piece(turn: int) -> np.ndarray:
+    """Audio that does not repeat itself soon."""
+    signal = golden_samples("long").numpy()
+    return np.resize(np.roll(signal, 997 * turn), CHUNK_SAMPLES * PIECE_CHUNKS) * np.float32(0.6 + 0.4 * np.cos(turn))
+
+
+def decoded_at_once(network: TransducerNetwork, encoded: torch.Tensor) -> list[tuple[int, int, int]]:
+    rows, length = network.project_encoder(encoded[None]), torch.tensor([len(encoded)])
+    hyps, _ = LabelLooping(network).decode(rows, length, fresh_rows(network, 1))
+    return [label[:3] for label in labels_of(hyps, 0)]
+
+
+def test_five_minutes(golden_bundle, encoded):
+    """No state grows; frames are those of a later start, and tokens those of one decoding of all frames."""
+    checkpoint = golden_bundle("rnnt_hybrid")
+    recognizer = StreamingRecognizer(checkpoint.directory, (14, 6), max_streams=2)
+    stages = [recognizer._features, recognizer._encoder, recognizer._decoder, recognizer.table]
+    stream, sizes = recognizer.open_stream(), []
+    tokens: list[Token] = []
+    for turn in range(TURNS):
+        tokens += stream.push(piece(turn)).tokens
+        sizes.append(held_bytes(stages))
+    tokens += stream.finish().tokens
+    assert len(set(sizes)) == 1
+    assert sizes[0] > 100_000
+
+    whole = torch.cat(encoded)
+    assert len(whole) == TURNS * PIECE_CHUNKS * CHUNK_ENCODER_FRAMES + 1
+    assert decoded_at_once(TransducerNetwork(checkpoint), whole) == [token[:3] for token in tokens]
+    assert tokens[-1].timestamp > len(whole) - 100
+
+    encoded.clear()
+    late = np.concatenate([piece(TURNS - 2), piece(TURNS - 1)])
+    recognize_alone(recognizer, late, cut(len(late), 400000))
+    assert_same_end(whole, torch.cat(encoded), reach_encoder_frames=2 * (14 + 7 + 9))
+
+
+def assert_same_end(whole: torch.Tensor, later: torch.Tensor, reach_encoder_frames: int) -> None:
+    """The frames whose whole past within reach both streams have heard."""
+    common = len(later) - reach_encoder_frames
+    assert common > 300
+    torch.testing.assert_close(later[-common:], whole[-common:], atol=1e-4, rtol=0)
+    assert (later[:common] - whole[-len(later) :][:common]).abs().max() > 0.1  # the later one has less to look back on
