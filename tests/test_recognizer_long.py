@@ -14,9 +14,9 @@ from tests.golden import golden_samples
 from tests.recognition import recognize_alone
 from tests.streaming import cut
 
-CHUNK_SAMPLES, CHUNK_ENCODER_FRAMES = 8960, 7
-PIECE_CHUNKS = 50  # 28 s, almost the most that a request may hold
-TURNS = 11  # 5 minutes
+CHUNK_SAMPLES, CHUNK_ENCODER_FRAMES = 17920, 14
+PIECE_CHUNKS = 25  # 28 s, almost the most that a request may hold
+TURNS = 7  # more than three minutes: pages are overwritten some thirty times
 
 
 @pytest.fixture
@@ -61,10 +61,10 @@ def decoded_at_once(network: TransducerNetwork, encoded: torch.Tensor) -> list[t
     return [label[:3] for label in labels_of(hyps, 0)]
 
 
-def test_five_minutes(golden_bundle, encoded):
+def test_minutes_of_audio(golden_bundle, encoded):
     """No state grows; frames are those of a later start, and tokens those of one decoding of all frames."""
-    checkpoint = golden_bundle("rnnt_hybrid")
-    recognizer = StreamingRecognizer(checkpoint.directory, (14, 6), max_streams=2)
+    checkpoint = golden_bundle("tdt_hybrid")
+    recognizer = StreamingRecognizer(checkpoint.directory, (70, 13), max_streams=2)
     stages = [recognizer._features, recognizer._encoder, recognizer._decoder, recognizer.table]
     stream, sizes = recognizer.open_stream(), []
     tokens: list[Token] = []
@@ -83,7 +83,7 @@ def test_five_minutes(golden_bundle, encoded):
     encoded.clear()
     late = np.concatenate([piece(TURNS - 2), piece(TURNS - 1)])
     recognize_alone(recognizer, late, cut(len(late), 400000))
-    assert_same_end(whole, torch.cat(encoded), reach_encoder_frames=2 * (14 + 7 + 9))
+    assert_same_end(whole, torch.cat(encoded), reach_encoder_frames=2 * (70 + 14 + 7))
 
 
 def assert_same_end(whole: torch.Tensor, later: torch.Tensor, reach_encoder_frames: int) -> None:

@@ -8,7 +8,7 @@ from penstock_client.live_text import LiveText, cells, printable, wrap
 TEXTS = st.text(alphabet="ab \nü語🙂", max_size=120)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5), columns=st.integers(3, 30))
 def test_screen_shows_the_newest_text_and_nothing_of_those_before(texts, columns):
     worn, fresh = Terminal(columns), Terminal(columns)
@@ -26,7 +26,7 @@ def test_screen_shows_the_newest_text_and_nothing_of_those_before(texts, columns
     assert worn.screen == fresh_end.screen
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(text=st.text(alphabet="abc ü語🙂", max_size=80), columns=st.integers(2, 20))
 def test_wrapped_rows_fit_and_lose_nothing_but_blanks(text, columns):
     rows = wrap(text, columns)

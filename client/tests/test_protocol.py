@@ -16,7 +16,7 @@ from penstock_client import (
 from penstock_client.protocol import MAX_PIECE_SAMPLES, PieceCutter, as_samples, check_stream_id, parse_reply, refusal
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(pushes=st.lists(st.integers(0, 40), min_size=1, max_size=12), limit=st.integers(1, 16))
 def test_pieces_carry_all_audio_in_order_with_one_first_and_one_last(pushes, limit):
     audio = np.arange(sum(pushes), dtype=np.float32)
@@ -84,7 +84,7 @@ def test_ids_that_triton_does_not_take(stream_id):
         check_stream_id(stream_id)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(cuts=st.lists(st.integers(0, 5000), min_size=1, max_size=8))
 def test_transcript_does_not_depend_on_the_pieces(cuts):
     total = sum(cuts)
