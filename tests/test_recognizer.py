@@ -53,8 +53,9 @@ def recognizer(golden_bundle) -> StreamingRecognizer:
 @pytest.mark.parametrize(("name", "context"), CASES)
 def test_golden_tokens_from_many_streams_in_random_pieces(golden_bundle, name, context):
     case, checkpoint = golden_case(name), golden_bundle(name)
-    recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=6)
-    names, signals = SIGNALS * 2, golden_signals() * 2
+    recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=5)
+    names = (*SIGNALS, "short", "short")
+    signals = [golden_samples(signal).numpy() for signal in names]
     heard = recognize_together(recognizer, signals, random.Random(context[1]))
     for signal, samples, one in zip(names, signals, heard, strict=True):
         golden = case.greedy(context, signal)
@@ -117,7 +118,7 @@ def test_random_models_from_end_to_end(tmp_path, seed, durations):
 def test_streams_together_are_each_alone(recognizer):
     """Words and times too; more streams than fit at once, so that slots are used again and again."""
     chance = random.Random(5)
-    signals = [samples[chance.randint(0, 2000) :] for samples in golden_signals() * 4]
+    signals = [samples[chance.randint(0, 2000) :] for samples in golden_signals()[:2] * 4]
     for start in range(0, len(signals), 4):
         some = signals[start : start + 4]
         for samples, together in zip(some, recognize_together(recognizer, some, chance), strict=True):

@@ -9,6 +9,7 @@ from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResul
 from penstock.decoding.label_looping import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import StreamErrorKind
+from penstock.features import FeatureExtractor
 from tests.golden import golden_samples
 from tests.recognition import NO_SAMPLES, Heard, recognize_alone, recognize_together
 
@@ -126,8 +127,11 @@ def test_a_full_recogniser_refuses_the_newcomer_and_goes_on(recognizer):
     assert [h.outcome for h in found] == [h.outcome for h in disturbed(recognizer, lambda *_: None)]
 
 
-FAILURES = [(StreamingEncoder, "step", "the encoder failed: out of memory"),
-            (LabelLooping, "decode", "the decoder failed: out of memory")]  # fmt: skip
+FAILURES = [
+    (FeatureExtractor, "extract", "the front end failed: out of memory"),
+    (StreamingEncoder, "step", "the encoder failed: out of memory"),
+    (LabelLooping, "decode", "the decoder failed: out of memory"),
+]
 
 
 @pytest.mark.parametrize(("owner", "method", "message"), FAILURES)
@@ -146,7 +150,8 @@ def test_a_failing_step_costs_the_streams_of_its_batch_only(recognizer, monkeypa
         assert [(a.kind, str(a)) for a in answers] == [(StreamErrorKind.INTERNAL, message)] * len(names)
         for name in names:
             told = refusal(recognizer, AudioRequest(name, samples[:10]))
-            assert told.kind is (StreamErrorKind.NOT_FOUND if turn == 5 else StreamErrorKind.INTERNAL)
+            is_closed = turn == 5 or owner is FeatureExtractor
+            assert told.kind is (StreamErrorKind.NOT_FOUND if is_closed else StreamErrorKind.INTERNAL)
             assert refusal(recognizer, AudioRequest(name, samples[:10])).kind is StreamErrorKind.NOT_FOUND
 
     undisturbed = disturbed(recognizer, lambda *_: None)

@@ -16,7 +16,7 @@ from tests.streaming import cut
 
 CHUNK_SAMPLES, CHUNK_ENCODER_FRAMES = 17920, 14
 PIECE_CHUNKS = 25  # 28 s, almost the most that a request may hold
-TURNS = 7  # more than three minutes: pages are overwritten some thirty times
+TURNS = 5  # more than two minutes: pages are overwritten some twenty times
 
 
 @pytest.fixture

@@ -48,12 +48,15 @@ class Stream:
                 self.finish()
 
     def _request(self, samples: np.ndarray, is_end: bool) -> StreamResult:
-        request = AudioRequest(self.id, np.asarray(samples, np.float32), not self._is_started, is_end)
+        samples = np.asarray(samples)
+        if samples.dtype.kind == "f":  # others are refused by name: integers would be taken for a very loud signal
+            samples = samples.astype(np.float32, copy=False)
+        request = AudioRequest(self.id, samples, not self._is_started, is_end)
         (result,) = self._recognizer.process([request])
-        self._is_ended |= is_end
+        self._is_ended |= is_end and self._is_started
         if isinstance(result, StreamError):
             raise result
-        self._is_started = True
+        self._is_started, self._is_ended = True, is_end
         self.words += result.words
         self.tokens += result.tokens
         return result

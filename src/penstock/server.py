@@ -23,7 +23,7 @@ _POLL_S = 0.05
 _SHARED_MEMORY = Path("/dev/shm")
 
 # Its standard input closes when we stop it, and when we end in any other way, killed included.
-_GUARD_SCRIPT = 'read -r _; kill -KILL -- "-$1"; rm -rf -- "$2" "$3"*'
+_GUARD_SCRIPT = 'read -r _; kill -s KILL -- "-$1"; rm -rf -- "$2" "$3"*'
 
 
 class ServerError(PenstockError):
@@ -96,7 +96,7 @@ class TritonServer:
                 self._log.release()
                 return True
             if time.monotonic() > deadline:
-                raise ServerError(f"the server is not ready after {timeout_s:g} s: {self._log.failure_reason()}")
+                raise ServerError(f"the server is not ready after {timeout_s:g} s: {self._log.last_words()}")
             time.sleep(_POLL_S)
         return False
 
@@ -114,7 +114,8 @@ class TritonServer:
     def stop(self, drain: bool = True) -> bool:
         """Ends all processes and removes their files; with `drain` live streams may go on for `drain_s` first.
 
-        Returns False where processes had to be killed: after the drain, or because they were not given one.
+        Returns False where processes had to be killed: not given a drain, or still not gone after it. Triton waits for
+        live sequences, and also for gRPC calls that a client leaves open.
         """
         if self._process is None:
             return True

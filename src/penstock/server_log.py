@@ -29,7 +29,7 @@ class ServerLog:
         self._is_released = True
 
     def lines(self) -> list[str]:
-        """The latest lines, without newlines."""
+        """The latest lines, without newlines; copied, for the thread may be adding one."""
         return list(self._lines)
 
     def wait_until_closed(self, timeout_s: float) -> None:
@@ -43,9 +43,11 @@ class ServerLog:
         reasons = [f"model {m['model']}: {_plain(m['reason'])}" for m in found]
         if not reasons:
             reasons = [_plain(line) for line in lines if _ERROR.match(line)][-3:]
-        if not reasons:
-            reasons = [line for line in lines if line.strip()][-3:]
-        return "; ".join(dict.fromkeys(reasons)) or "it said nothing"
+        return "; ".join(dict.fromkeys(reasons)) or self.last_words()
+
+    def last_words(self) -> str:
+        """The last lines that are not blank."""
+        return "; ".join([_plain(line) for line in self.lines() if line.strip()][-3:]) or "it said nothing"
 
     def _read(self, stream: IO[str]) -> None:
         with stream:

@@ -130,7 +130,7 @@ def _serve(server: TritonServer, description: list[str]) -> int:
         finally:
             was_clean = server.stop(drain=is_ready)
     if is_ready:
-        print("penstock: stopped" if was_clean else "penstock: stopped; streams that had not ended were cut off")
+        print("penstock: stopped" if was_clean else "penstock: stopped; calls that were still open have been cut off")
     return 0
 
 

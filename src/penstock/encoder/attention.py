@@ -43,46 +43,47 @@ def relative_positions(context: AttentionContext, d_model: int, device, dtype) -
 
 
 class Attention:
-    """One layer's attention; projections of the relative positions are computed once, here."""
+    """One layer's attention; what depends on the relative positions alone is computed once, here.
+
+    With q the query without position bias, a score is (q + u) k + (q + v) p for the key k at distance p. The projection
+    gives q' = q + u, scaled, so the second term is q' p + (v - u) p, whose last part is a constant.
+    """
 
     def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
         self._heads, self._d_head = config.n_heads, config.d_head
         scale = config.d_head**-0.5
-        d = config.d_model
-        self._qkv_weight = torch.cat(
-            [tensors["query.weight"] * scale, tensors["key.weight"], tensors["value.weight"]]
-        ).t().contiguous()  # fmt: skip
-        zeros = self._qkv_weight.new_zeros(d)
-        self._qkv_bias = torch.cat(
-            [tensors.get("query.bias", zeros) * scale, tensors.get("key.bias", zeros), tensors.get("value.bias", zeros)]
-        )
+        weights = (tensors["query.weight"] * scale, tensors["key.weight"], tensors["value.weight"])
+        self._qkv_weight = torch.cat(weights).t().contiguous()  # [D, 3 * D]
+        zeros = self._qkv_weight.new_zeros(config.d_model)
+        bias_u, bias_v = tensors["position_bias_u"] * scale, tensors["position_bias_v"] * scale  # [H, dh]
+        query_bias = tensors.get("query.bias", zeros) * scale + bias_u.flatten()
+        self._qkv_bias = torch.cat([query_bias, tensors.get("key.bias", zeros), tensors.get("value.bias", zeros)])
         self._out_weight = tensors["out.weight"].t().contiguous()
         self._out_bias = tensors.get("out.bias")
-        self._query_biases = torch.stack([tensors["position_bias_u"], tensors["position_bias_v"]]) * scale
-        self._query_biases = self._query_biases[:, :, None, None]  # [2, H, 1, 1, dh]
-        projected = positions @ tensors["position.weight"].t()  # [P, D]
-        self._positions = projected.view(-1, self._heads, self._d_head).permute(1, 2, 0).contiguous()  # [H, dh, P]
+        projected = positions @ tensors["position.weight"].t()  # [L + 2T - 1, D]
+        self._positions = projected.view(-1, self._heads, self._d_head).permute(1, 2, 0).contiguous()
+        self._position_bias = torch.bmm((bias_v - bias_u).unsqueeze(1), self._positions)  # [H, 1, L + 2T - 1]
 
-    def step(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, rows: PageRows) -> torch.Tensor:
+    def step(self, x: torch.Tensor, residual: torch.Tensor, page_rows: torch.Tensor, rows: PageRows) -> torch.Tensor:
         """Returns residual + attention(x), [B * T, D].
 
-        x: [B * T, D], normalised; pages: this layer's page tensor, whose rows `chunk_at_work` are overwritten.
+        x: [B * T, D], normalised; page_rows: this layer's pages as rows [S * P * 2 * H, T * dh], of which
+        `chunk_at_work` are overwritten.
         """
         heads, d_head = self._heads, self._d_head
-        batch = len(rows.bias)
-        frames = len(x) // batch
+        batch = rows.bias.shape[0]
+        frames = page_rows.shape[1] // d_head
         qkv = torch.addmm(self._qkv_bias, x, self._qkv_weight).view(batch, frames, 3, heads, d_head)
-        qkv = qkv.permute(2, 3, 0, 1, 4)  # [3, H, B, T, dh]
-        by_row = pages.view(-1, frames * d_head)
-        by_row.index_copy_(0, rows.chunk_at_work, qkv[1:].reshape(-1, frames * d_head))
-        keys, values = by_row.index_select(0, rows.all_live).view(2, heads * batch, -1, d_head)
+        query, new = qkv.permute(2, 3, 0, 1, 4).contiguous().split((1, 2))  # [1 and 2, H, B, T, dh]
+        page_rows.index_copy_(0, rows.chunk_at_work, new.view(-1, frames * d_head))
+        keys, values = page_rows.index_select(0, rows.all_live).view(2, heads * batch, -1, d_head)
 
-        query = (qkv[0] + self._query_biases).reshape(2, heads * batch, frames, d_head)
-        by_distance = torch.bmm(query[1].view(heads, batch * frames, d_head), self._positions)
+        by_distance = torch.baddbmm(self._position_bias, query.view(heads, -1, d_head), self._positions)
         bias = _relative_shift(by_distance, batch, frames) + rows.bias
-        scores = torch.baddbmm(bias.view(heads * batch, frames, -1), query[0], keys.transpose(1, 2))
+        query = query.view(heads * batch, frames, d_head)
+        scores = torch.baddbmm(bias.view(heads * batch, frames, -1), query, keys.transpose(1, 2))
         mixed = torch.bmm(torch.softmax(scores, dim=-1), values)  # [H * B, T, dh]
-        mixed = mixed.view(heads, -1, d_head).transpose(0, 1).reshape(len(x), -1)
+        mixed = mixed.view(heads, -1, d_head).transpose(0, 1).reshape(batch * frames, -1)
         out = torch.addmm(residual, mixed, self._out_weight)
         return out if self._out_bias is None else out.add_(self._out_bias)
 

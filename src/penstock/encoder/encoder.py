@@ -11,7 +11,7 @@ from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.encoder.attention import page_rows, relative_positions
 from penstock.encoder.layer import ConformerLayer, subset
-from penstock.encoder.state import EncoderRows, EncoderState
+from penstock.encoder.state import EncoderState
 from penstock.encoder.subsampling import Subsampling
 
 
@@ -64,12 +64,10 @@ class StreamingEncoder:
             self._dtype,
         )
         x = subsampled.frames  # [B * T, D]
-        next_tails = torch.empty_like(rows.conv_tails)
-        for layer, pages, tail, next_tail in zip(
-            self._layers, state.kv_pages, rows.conv_tails, next_tails, strict=True
-        ):
-            x = layer.step(x, pages, attention_rows, tail, next_tail)
-        state.scatter(slots, EncoderRows(rows.chunks_seen + 1, next_tails, subsampled.columns))
+        per_layer = zip(self._layers, state.page_rows, rows.conv_windows, rows.conv_window_ends, strict=True)
+        for layer, page_rows_of_layer, window, window_end in per_layer:
+            x = layer.step(x, page_rows_of_layer, attention_rows, window, window_end)
+        state.scatter(slots, rows, subsampled.columns)
         return Encoded(x.view(len(slots), -1, self.config.d_model), subsampled.valid_encoder_frames)
 
     def _keys_seen(self, chunks_seen: torch.Tensor, valid_encoder_frames: torch.Tensor) -> torch.Tensor:

@@ -67,13 +67,15 @@ class Convolution:
         self._depthwise_norm = Norm(depthwise_norm) if depthwise_norm else None
         self._pointwise2 = Linear(subset(tensors, "pointwise2"))
 
-    def step(self, x: torch.Tensor, tail: torch.Tensor, next_tail: torch.Tensor) -> torch.Tensor:
-        """x: [B * T, D]; tail: [B, k - 1, D], the inputs before this chunk; `next_tail` receives the next ones."""
-        batch, _, d = tail.shape
-        gated = F.glu(self._pointwise1(self._norm(x))).view(batch, -1, d)
-        padded = torch.cat([tail, gated], dim=1)
-        next_tail.copy_(padded[:, gated.shape[1] :])
-        mixed = depthwise(padded, self._depthwise_weight, self._depthwise_bias).view(-1, d)
+    def step(self, x: torch.Tensor, window: torch.Tensor, window_end: torch.Tensor) -> torch.Tensor:
+        """x: [B * T, D]; window: [B, k - 1 + T, D], opening with the inputs before this chunk.
+
+        window_end: its last T frames, which this chunk's inputs are written to.
+        """
+        batch, frames, d = window_end.shape
+        pair = self._pointwise1(self._norm(x)).view(batch, frames, 2 * d)
+        torch.ops.aten.glu.out(pair, -1, out=window_end)
+        mixed = depthwise(window, self._depthwise_weight, self._depthwise_bias).view(-1, d)
         if self._depthwise_norm is not None:
             mixed = self._depthwise_norm(mixed)
         return self._pointwise2.add_to(x, F.silu(mixed))
@@ -108,13 +110,13 @@ class ConformerLayer:
     def step(
         self,
         x: torch.Tensor,
-        pages: torch.Tensor,
+        page_rows: torch.Tensor,
         rows: PageRows,
-        conv_tail: torch.Tensor,
-        next_conv_tail: torch.Tensor,
+        conv_window: torch.Tensor,
+        conv_window_end: torch.Tensor,
     ) -> torch.Tensor:
-        """x: [B * T, D] -> the same; `pages` and `next_conv_tail` [B, k - 1, D] are written in place."""
+        """x: [B * T, D] -> the same; the layer's pages and the end of its convolution window are written in place."""
         x = self._feed_forward1.step(x)
-        x = self._attention.step(self._attention_norm(x), x, pages, rows)
-        x = self._convolution.step(x, conv_tail, next_conv_tail)
+        x = self._attention.step(self._attention_norm(x), x, page_rows, rows)
+        x = self._convolution.step(x, conv_window, conv_window_end)
         return self._norm_out(self._feed_forward2.step(x))

@@ -8,12 +8,14 @@ from penstock.config import AttentionContext, EncoderConfig
 
 
 class EncoderRows(NamedTuple):
-    """The small states of B streams, gathered for one step. B streams, D hidden, k conv kernel, C channels."""
+    """The small states of B streams, gathered for one step. B streams, D hidden, k conv kernel, T chunk frames."""
 
     chunks_seen: torch.Tensor
     """[B] int64, chunks before this one."""
-    conv_tails: torch.Tensor
-    """[layers, B, k - 1, D], last inputs of each depthwise convolution."""
+    conv_windows: torch.Tensor
+    """[layers, B, k - 1 + T, D]: the last inputs of each depthwise convolution, then room for this chunk's."""
+    conv_window_ends: torch.Tensor
+    """[layers, B, T, D], the room; a view."""
     subsampling_columns: tuple[torch.Tensor, ...]
     """Last input column of each strided layer: [B, F, 1] for the first, [B, F', C] for the others."""
 
@@ -40,6 +42,8 @@ class EncoderState:
             config.n_layers, slots * self.pages_per_slot, 2, config.n_heads,
             context.chunk_encoder_frames * config.d_head, **options,
         )  # fmt: skip
+        # The same memory as rows, layer by layer: [S * pages * 2 * heads, chunk_frames * d_head].
+        self.page_rows = [pages.view(-1, pages.shape[-1]) for pages in self.kv_pages]
         self._page_ages = torch.arange(self.pages_per_slot - 1, -1, -1, device=device)  # oldest first, 0 is this chunk
 
     @property
@@ -50,17 +54,22 @@ class EncoderState:
 
     def gather(self, slots: torch.Tensor) -> EncoderRows:
         """Copies the small states of `slots` [B]; keys and values stay where they are."""
+        layers, _, tail, width = self.conv_tails.shape
+        room = self.context.chunk_encoder_frames
+        windows = self.conv_tails.new_empty(layers, len(slots), tail + room, width)
+        windows[:, :, :tail] = self.conv_tails.index_select(1, slots)
         return EncoderRows(
             self.chunks_seen.index_select(0, slots),
-            self.conv_tails.index_select(1, slots),
+            windows,
+            windows[:, :, tail:],
             tuple(column.index_select(0, slots) for column in self.subsampling_columns),
         )
 
-    def scatter(self, slots: torch.Tensor, rows: EncoderRows) -> None:
-        """Writes the small states of `slots` [B] back."""
-        self.chunks_seen.index_copy_(0, slots, rows.chunks_seen)
-        self.conv_tails.index_copy_(1, slots, rows.conv_tails)
-        for column, new in zip(self.subsampling_columns, rows.subsampling_columns, strict=True):
+    def scatter(self, slots: torch.Tensor, rows: EncoderRows, columns: tuple[torch.Tensor, ...]) -> None:
+        """Writes the small states of `slots` [B] back after a step: windows filled, `columns` those of its end."""
+        self.chunks_seen.index_copy_(0, slots, rows.chunks_seen + 1)
+        self.conv_tails.index_copy_(1, slots, rows.conv_windows[:, :, self.context.chunk_encoder_frames :])
+        for column, new in zip(self.subsampling_columns, columns, strict=True):
             column.index_copy_(0, slots, new)
 
     def reset(self, slots: torch.Tensor) -> None:

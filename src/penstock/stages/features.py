@@ -11,6 +11,7 @@ from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext, ModelConfig
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.features import ChunkGeometry, FeatureExtractor, LogMel, MelChunks
+from penstock.stages.slot_guard import STEP_ERRORS
 from penstock.streams import Lease, StreamTable
 
 MAX_REQUEST_S = 30.0
@@ -72,11 +73,17 @@ class FeatureStage:
         """
         answers: list = [self._admit(request) for request in requests]
         admitted = [i for i, answer in enumerate(answers) if isinstance(answer, Lease)]
-        chunks = self._extractor.extract(
-            [answers[i].slot for i in admitted],
-            [requests[i].samples for i in admitted],
-            [requests[i].is_end for i in admitted],
-        )
+        try:
+            chunks = self._extractor.extract(
+                [answers[i].slot for i in admitted],
+                [requests[i].samples for i in admitted],
+                [requests[i].is_end for i in admitted],
+            )
+        except STEP_ERRORS as error:  # samples of these streams are lost
+            for i in admitted:
+                self.table.close(requests[i].stream_id, "was lost by the front end")
+                answers[i] = StreamError(StreamErrorKind.INTERNAL, f"the front end failed: {error}")
+            return answers
         for i, row in zip(admitted, chunks, strict=True):
             lease = answers[i]
             self.table.hand_on(lease)

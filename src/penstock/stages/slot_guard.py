@@ -17,19 +17,22 @@ class SlotGuard:
         self._stage = stage
         self._ledger = ledger
         self._generations = [0] * slots
+        self._is_lost = [False] * slots
 
     def admit(self, lease: Lease, is_start: bool) -> StreamError | None:
         """Takes the slot over for a stream that starts; refuses what does not belong to the slot's state."""
         held = self._generations[lease.slot]
         if is_start and lease.generation > held:
             self._generations[lease.slot] = lease.generation
+            self._is_lost[lease.slot] = False
             return None
-        if lease.generation == held and not is_start:
+        if lease.generation == held and not is_start and not self._is_lost[lease.slot]:
             return None
         return self.refuse(lease, f"the {self._stage} no longer holds this stream; start it again")
 
     def refuse(self, lease: Lease, why: str) -> StreamError:
-        """Gives the stream up and tells the stream table so."""
+        """Gives the stream up and tells the stream table so, which may have handed on further requests by then."""
+        self._is_lost[lease.slot] |= lease.generation == self._generations[lease.slot]
         self._ledger.fail(self._stage, lease.slot, lease.generation)
         self._ledger.settle(self._stage, lease.slot)
         return StreamError(StreamErrorKind.INTERNAL, why)

@@ -1,0 +1,306 @@
+"""Starting, watching and stopping a real server, with a small model of its own."""
+
+import contextlib
+import http.client
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
+
+from penstock.cli import main
+from penstock.errors import PenstockError
+from penstock.health import probe
+from penstock.ports import Ports
+from penstock.server import ServerError, TritonServer
+from penstock.server_launch import ServerOptions
+from penstock.triton_install import find_triton
+from tests.server.throwaway import processes, wait_until_gone, write_repository
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory) -> Path:
+    return write_repository(tmp_path_factory.mktemp("repository"))
+
+
+@pytest.fixture(scope="module")
+def server(repository):
+    options = ServerOptions(repository, drain_s=1, environment={"PENSTOCK_MODEL": "/some/bundle"})
+    with TritonServer(find_triton(), options) as server:
+        yield server
+
+
+def http_address(server: TritonServer) -> str:
+    return f"127.0.0.1:{server.ports.http}"
+
+
+def http_status(server: TritonServer, method: str, path: str, body: str | None = None) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.ports.http, timeout=5)
+    with contextlib.closing(connection):
+        connection.request(method, path, body)
+        return connection.getresponse().status
+
+
+def shared_memory_of(group: int) -> list[str]:
+    """Files in /dev/shm that processes of the group have open or mapped."""
+    maps = "".join(Path(f"/proc/{process}/maps").read_text() for process in processes(group))
+    return sorted(set(re.findall(r"/dev/shm/\S+", maps)))
+
+
+class GrpcStream:
+    """One audio stream over gRPC."""
+
+    def __init__(self, server: TritonServer, name: str):
+        self._name = name
+        self._replies: queue.Queue = queue.Queue()
+        self._client = triton_grpc.InferenceServerClient(f"127.0.0.1:{server.ports.grpc}")
+        self._client.start_stream(lambda result, error: self._replies.put(error or result))
+
+    def send(self, start: bool = False, end: bool = False):
+        audio = triton_grpc.InferInput("AUDIO", [1, 0], "FP32")
+        audio.set_data_from_numpy(np.zeros((1, 0), np.float32))
+        self._client.async_stream_infer("asr", [audio], sequence_id=self._name, sequence_start=start, sequence_end=end)
+        return self._replies.get(timeout=5)
+
+    def close(self) -> None:
+        self._client.stop_stream(cancel_requests=True)
+        self._client.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def test_it_answers_and_the_models_find_what_they_need(server):
+    assert probe(http_address(server)).is_healthy
+    with GrpcStream(server, "a") as stream:
+        about = json.loads(stream.send(start=True).as_numpy("TEXT")[0, 0])
+        assert stream.send(end=True).as_numpy("IS_FINAL").tolist() == [[True]]
+    assert about["prefix"] == sys.prefix  # this interpreter's packages
+    assert Path(about["penstock"]).samefile(Path(__file__).parents[2] / "src" / "penstock" / "__init__.py")
+    assert about["PENSTOCK_MODEL"] == "/some/bundle"
+    assert about["OMP_NUM_THREADS"] == "1"
+    assert os.stat(about["PENSTOCK_RUNTIME_DIR"]).st_mode & 0o077 == 0
+    assert not Path(about["directory"]).samefile(Path.cwd())  # the stub imports from there first
+
+
+def test_it_listens_on_loopback_only(server):
+    for port in server.ports:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v2/repository/index", "{}"),
+        ("POST", "/v2/repository/models/asr/unload", "{}"),
+        ("GET", "/v2/logging", None),
+        ("POST", "/v2/logging", '{"log_file": "/tmp/x"}'),
+        ("POST", "/v2/trace/setting", '{"trace_file": "/tmp/x"}'),
+        ("GET", "/v2/systemsharedmemory/status", None),
+        ("POST", "/v2/systemsharedmemory/region/x/register", '{"key": "/x", "offset": 0, "byte_size": 4}'),
+        ("GET", "/v2/cudasharedmemory/status", None),
+    ],
+)
+def test_dangerous_interfaces_are_closed_over_http(server, method, path, body):
+    assert http_status(server, method, path, body) == http.client.FORBIDDEN
+    assert http_status(server, "GET", "/v2/models/stats") == http.client.OK
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.get_model_repository_index(),
+        lambda client: client.unload_model("asr"),
+        lambda client: client.get_log_settings(),
+        lambda client: client.get_trace_settings(),
+        lambda client: client.register_system_shared_memory("x", "/x", 4),
+        lambda client: client.get_cuda_shared_memory_status(),
+    ],
+)
+def test_dangerous_interfaces_are_closed_over_grpc(server, call):
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.ports.grpc}") as client:
+        assert client.is_server_ready()
+        with pytest.raises(InferenceServerException, match="restricted"):
+            call(client)
+
+
+def test_not_even_the_secret_on_the_command_line_opens_them(server):
+    command = Path(f"/proc/{server.process_id}/cmdline").read_text()
+    key, secret = re.search(r"--http-restricted-api=[\w,-]+:([\w-]+)=([^\0]+)", command).groups()
+    with socket.create_connection(("127.0.0.1", server.ports.http), 5) as connection:
+        connection.sendall(f"GET /v2/logging HTTP/1.1\r\nHost: x\r\n{key}: {secret}\r\n\r\n".encode())
+        assert not connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_a_busy_port_is_an_error_at_once(server, repository):
+    options = ServerOptions(repository, Ports(0, server.ports.grpc, 0))
+    started = time.monotonic()
+    with pytest.raises(PenstockError, match=f"grpc port {server.ports.grpc} is in use"):
+        TritonServer(find_triton(), options).start()
+    assert time.monotonic() - started < 1
+
+
+def test_stop_drains_and_leaves_nothing_behind(repository):
+    server = TritonServer(find_triton(), ServerOptions(repository, drain_s=8))
+    with server, GrpcStream(server, "live") as stream:
+        group = server.process_id
+        about = json.loads(stream.send(start=True).as_numpy("TEXT")[0, 0])
+        files = shared_memory_of(group)
+        outcome: queue.Queue = queue.Queue()
+        threading.Thread(target=lambda: outcome.put(server.stop())).start()
+        while probe(http_address(server), 1).is_healthy:
+            time.sleep(0.05)
+        assert stream.send(end=True).as_numpy("IS_FINAL").tolist() == [[True]]
+        stream.close()
+        assert outcome.get(timeout=8) is True
+    assert processes(group) == []
+    assert len(files) == 1
+    assert not any(map(os.path.exists, [*files, about["PENSTOCK_RUNTIME_DIR"]]))
+
+
+def test_stop_cuts_streams_off_that_do_not_end(repository):
+    server = TritonServer(find_triton(), ServerOptions(repository, drain_s=1))
+    with server, GrpcStream(server, "endless") as stream:
+        group = server.process_id
+        stream.send(start=True)
+        started = time.monotonic()
+        assert server.stop() is False
+        assert time.monotonic() - started < 5
+    assert wait_until_gone(group)
+
+
+def test_a_model_that_does_not_load_says_why(repository):
+    options = ServerOptions(repository, environment={"PENSTOCK_MAX_STREAMS": "13"})
+    with pytest.raises(ServerError, match=r'did not start: model asr: ValueError: 13 is "unlucky" \(exit'):
+        TritonServer(find_triton(), options).__enter__()
+
+
+def test_a_killed_member_is_seen_by_the_probe_though_triton_calls_itself_ready(repository):
+    with TritonServer(find_triton(), ServerOptions(repository, drain_s=1)) as server:
+        (member,) = set(processes(server.process_id)) - {server.process_id}
+        os.kill(member, signal.SIGKILL)
+        health = probe(http_address(server), timeout_s=5)
+        assert not health.is_healthy
+        assert "not healthy" in health.reason
+        assert http_status(server, "GET", "/v2/health/ready") == http.client.OK
+        server.stop(drain=False)
+
+
+def test_a_server_that_dies_says_how(repository):
+    with TritonServer(find_triton(), ServerOptions(repository)) as server:
+        os.kill(server.process_id, signal.SIGKILL)
+        while not server.has_ended():
+            time.sleep(0.02)
+        assert server.end_reason().endswith("(ended by SIGKILL)")
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from penstock.server import TritonServer
+from penstock.server_launch import ServerOptions
+from penstock.triton_install import find_triton
+with TritonServer(find_triton(), ServerOptions(Path(sys.argv[1]))) as server:
+    print(server.process_id, server.ports.http, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_parent_leaves_nothing_behind(repository):
+    command = [sys.executable, "-c", PARENT, str(repository)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        group = int(parent.stdout.readline().split()[0])
+        files = shared_memory_of(group)
+        runtime = Path(f"/proc/{group}/environ").read_text().partition("PENSTOCK_RUNTIME_DIR=")[2].partition("\0")[0]
+        assert Path(runtime).is_dir()
+        parent.kill()
+    assert wait_until_gone(group)
+    deadline = time.monotonic() + 5
+    while any(map(os.path.exists, [*files, runtime])) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(os.path.exists, [*files, runtime]))
+
+
+@contextlib.contextmanager
+def serve_command(*arguments: str):
+    """`penstock serve` on free ports; killed if it is still there at the end."""
+    ports = [f"--{name}-port=0" for name in Ports._fields]
+    command = [sys.executable, "-m", "penstock.cli", "serve", *ports, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process: subprocess.Popen, word: str) -> str:
+    """Output up to and including the line with `word`."""
+    text = ""
+    while word not in text and (line := process.stdout.readline()):
+        text += line
+    return text
+
+
+def test_serve_says_what_it_serves_and_stops_cleanly(repository, bundled_model):
+    arguments = ("--model", str(bundled_model), "--context", "70,6", "--max-streams", "5")
+    with serve_command(*arguments, "--model-repository", str(repository)) as process:
+        said = read_until(process, "ready")
+        assert "an4-rnnt-hybrid: RNN-T, context [70,6], chunks of 560 ms" in said
+        assert re.search(r"5 streams, 0\.\d+ MB each", said)
+        assert probe(re.search(r"HTTP (\S+),", said)[1]).is_healthy
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+        assert process.stdout.read() == "penstock: stopped\n"
+
+
+def test_serve_fails_with_the_models_reason(repository, bundled_model):
+    arguments = ("--model", str(bundled_model), "--max-streams", "13")
+    with serve_command(*arguments, "--model-repository", str(repository)) as process:
+        assert process.wait(60) == 1
+        assert process.stdout.read() == ""
+        assert re.fullmatch(
+            r'penstock: error: the server did not start: model asr: ValueError: 13 is "unlucky" \(.*\)\n',
+            process.stderr.read(),
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "nowhere"], "nowhere: no such file or directory"),
+        (["--model", "MODEL", "--context", "70,7"], r"context \[70,7\] is not one of this checkpoint's: \[70,13\]"),
+        (["--model", "MODEL", "--context", "wide"], "context 'wide': expected LEFT,RIGHT"),
+        (["--model", "MODEL", "--max-streams", "0"], "--max-streams is 0, expected a positive number"),
+        (["--model", "MODEL", "--model-repository", "src"], "src: not a model repository"),
+        (["--model", "MODEL", "--http-port", "BUSY"], r"http port \d+ is in use"),
+        ([], "--model is missing"),
+    ],
+)
+def test_serve_refuses_what_it_can_check_before_the_start(
+    server, bundled_model, capsys, monkeypatch, arguments, message
+):
+    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
+    known = {"MODEL": str(bundled_model), "BUSY": str(server.ports.http)}
+    ports = [f"--{name}-port=0" for name in Ports._fields]
+    started = time.monotonic()
+    assert main(["serve", *ports, *(known.get(argument, argument) for argument in arguments)]) == 1
+    assert time.monotonic() - started < 1
+    assert re.match(f"penstock: error: {message}", capsys.readouterr().err)

@@ -1,0 +1,103 @@
+"""Files through the recogniser: order, company, and one file's failure."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from penstock import StreamingRecognizer
+from penstock.file_transcriber import FileTranscriber, FileTranscript
+from penstock.stages.features import MAX_REQUEST_S
+from tests.golden import SIGNALS, golden_case, golden_pcm
+
+CONTEXT = (6, 1)
+
+
+@pytest.fixture(scope="module")
+def recognizer(golden_bundle) -> StreamingRecognizer:
+    return StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, CONTEXT, max_streams=3)
+
+
+@pytest.fixture
+def paths(tmp_path) -> list[Path]:
+    """Files of the golden signals, the longest in front, each several times."""
+    names = [f"{i}-{signal}" for i in range(3) for signal in sorted(SIGNALS)]
+    for name in names:
+        soundfile.write(tmp_path / f"{name}.wav", golden_pcm(name[2:]).numpy(), 16000)
+    return [tmp_path / f"{name}.wav" for name in names]
+
+
+def transcribe(recognizer: StreamingRecognizer, paths: list[Path], piece_samples: int) -> list[FileTranscript]:
+    transcripts = list(FileTranscriber(recognizer, piece_samples).transcribe(paths))
+    assert recognizer.table.live_streams == 0
+    return transcripts
+
+
+def tokens(transcript: FileTranscript) -> list[int]:
+    return [token.id for token in transcript.tokens]
+
+
+@pytest.mark.parametrize("piece_samples", [997, 1600, 480000])
+def test_results_come_in_order_and_are_nemos(recognizer, paths, piece_samples):
+    transcripts = transcribe(recognizer, paths, piece_samples)
+    assert [transcript.audio for transcript in transcripts] == list(map(str, paths))
+    for path, transcript in zip(paths, transcripts, strict=True):
+        signal = path.stem[2:]
+        golden = golden_case("rnnt_hybrid").greedy(CONTEXT, signal)
+        assert tokens(transcript) == golden.tokens
+        assert [word.text for word in transcript.words] == transcript.text.split()
+        assert transcript.audio_s == len(golden_pcm(signal)) / 16000
+        assert transcript.error is None
+
+
+def test_a_result_is_given_as_soon_as_those_before_it(golden_bundle, paths):
+    """Not after the last file has been read."""
+    recognizer = StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, CONTEXT, max_streams=3)
+    asked = []
+
+    def ask():
+        for path in paths:
+            asked.append(path)
+            yield path
+
+    first = next(FileTranscriber(recognizer, 16000).transcribe(ask()))
+    assert first.audio == str(paths[0])
+    assert len(asked) < len(paths)
+
+
+@pytest.mark.parametrize("place", [0, 4, 9])
+def test_a_file_that_cannot_be_read_does_not_stop_the_others(recognizer, paths, tmp_path, place):
+    expected = list(map(tokens, transcribe(recognizer, paths, 16000)))
+    transcripts = transcribe(recognizer, [*paths[:place], tmp_path / "gone.wav", *paths[place:]], 16000)
+    failed = transcripts.pop(place)
+    assert failed.error == f"{tmp_path / 'gone.wav'}: no such file"
+    assert (failed.text, failed.tokens, failed.words) == ("", [], [])
+    assert list(map(tokens, transcripts)) == expected
+
+
+def test_a_stream_that_fails_does_not_stop_the_others(recognizer, paths, tmp_path):
+    loud = tmp_path / "loud.wav"
+    soundfile.write(loud, np.r_[np.zeros(30000), np.full(2000, 1e6), np.zeros(9999)], 16000, subtype="FLOAT")
+    transcripts = transcribe(recognizer, [paths[0], loud, *paths[1:]], 16000)
+    assert [transcript.error is None for transcript in transcripts] == [True, False] + [True] * 8
+    assert "loud.wav" in transcripts[1].error
+    assert "beyond 32768" in transcripts[1].error
+    assert tokens(transcripts[0]) == tokens(transcripts[4])
+
+
+@pytest.mark.parametrize("samples", [0, 1, 100])
+def test_a_file_too_short_for_a_frame_has_no_text(recognizer, tmp_path, samples):
+    soundfile.write(tmp_path / "a.wav", np.zeros(samples), 16000)
+    (transcript,) = transcribe(recognizer, [tmp_path / "a.wav"], 1600)
+    assert (transcript.text, transcript.words, transcript.error) == ("", [], None)
+
+
+def test_no_files(recognizer):
+    assert transcribe(recognizer, [], 1600) == []
+
+
+def test_pieces_as_long_as_a_request_may_be(recognizer, tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(16000 * 31), 16000)
+    (transcript,) = transcribe(recognizer, [tmp_path / "a.wav"], int(MAX_REQUEST_S * 16000))
+    assert transcript.error is None

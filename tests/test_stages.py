@@ -1,0 +1,118 @@
+"""The later stages on their own, with requests that only processes which run side by side can produce."""
+
+import pytest
+import torch
+
+from penstock.checkpoint import Checkpoint
+from penstock.config import AttentionContext
+from penstock.decoding.label_looping import LabelLooping
+from penstock.encoder.encoder import StreamingEncoder
+from penstock.errors import StreamError
+from penstock.features import MelChunks
+from penstock.slot_ledger import SlotLedger
+from penstock.stages.decoder import DecoderRequest, DecoderStage
+from penstock.stages.encoder import EncoderRequest, EncoderStage
+from penstock.streams import Lease
+from tests.golden import golden_case
+from tests.streaming import mel_chunks
+
+CONTEXT = AttentionContext(6, 1)
+
+
+class Rig:
+    """Both stages of one small model, with 3 slots and one ledger."""
+
+    def __init__(self, checkpoint: Checkpoint):
+        self.case = golden_case("rnnt_hybrid")
+        self.config = checkpoint.config
+        self.ledger = SlotLedger(3)
+        self.encoder = EncoderStage(checkpoint, CONTEXT, 3, self.ledger)
+        self.decoder = DecoderStage(checkpoint, 3, self.ledger)
+
+    def mel(self, lease: Lease, chunks: slice, is_start: bool = False) -> EncoderRequest:
+        """Some chunks of the "medium" signal."""
+        all_chunks = mel_chunks(self.case.mel("medium"), self.config.encoder, CONTEXT)
+        some = all_chunks[chunks]
+        mel = torch.stack([mel for mel, _ in some]) if some else torch.zeros(0, *all_chunks[0][0].shape)
+        return EncoderRequest(lease, MelChunks(mel, some[-1][1] if some else 0, 0), is_start)
+
+    def encoded(self, lease: Lease, frames: slice, is_start: bool = False, is_end: bool = False) -> DecoderRequest:
+        """Some encoder frames of the "medium" signal."""
+        encoded = self.case.encoded(CONTEXT, "medium")
+        return DecoderRequest(lease, encoded[frames], 0, is_start, is_end)
+
+
+@pytest.fixture
+def rig(golden_bundle) -> Rig:
+    return Rig(golden_bundle("rnnt_hybrid"))
+
+
+NOTHING = slice(0)
+TURNS = [
+    {0: slice(None), 1: slice(3), 2: NOTHING},
+    {1: NOTHING, 2: slice(1)},
+    {2: slice(1, 8), 1: slice(3, 4)},
+    {1: slice(4, None), 2: slice(8, None)},
+]
+
+
+def test_requests_with_any_number_of_chunks_share_a_batch(rig):
+    found: dict[int, list[torch.Tensor]] = {0: [], 1: [], 2: []}
+    for number, turn in enumerate(TURNS):
+        requests = [rig.mel(Lease(slot, 1), chunks, is_start=number == 0) for slot, chunks in turn.items()]
+        for slot, frames in zip(turn, rig.encoder.process(requests), strict=True):
+            found[slot].append(frames)
+    for parts in found.values():
+        torch.testing.assert_close(torch.cat(parts), rig.case.encoded(CONTEXT, "medium"), atol=1e-4, rtol=0)
+
+
+def test_a_stale_request_disturbs_nobody_in_either_stage(rig):
+    lease, stale = Lease(1, 10), Lease(1, 9)
+    expected = rig.case.encoded(CONTEXT, "medium")
+    first, refused = rig.encoder.process([rig.mel(lease, slice(3), True), rig.mel(stale, slice(1))])
+    (second,) = rig.encoder.process([rig.mel(lease, slice(3, None))])
+    assert isinstance(refused, StreamError)
+    torch.testing.assert_close(torch.cat([first, second]), expected, atol=1e-4, rtol=0)
+    golden = rig.case.greedy(CONTEXT, "medium")
+    one, refused = rig.decoder.process([rig.encoded(lease, slice(4), True), rig.encoded(stale, slice(4))])
+    (two,) = rig.decoder.process([rig.encoded(lease, slice(4, None), is_end=True)])
+    assert isinstance(refused, StreamError)
+    assert [token.id for token in one.tokens + two.tokens] == golden.tokens
+
+
+@pytest.mark.parametrize("stage", ["encoder", "decoder"])
+def test_a_request_behind_a_failed_one_is_refused(rig, monkeypatch, stage):
+    """It was on its way when the step failed; its stream has missed a chunk and must not go on."""
+    owner, method = {"encoder": (StreamingEncoder, "step"), "decoder": (LabelLooping, "decode")}[stage]
+    make = {"encoder": rig.mel, "decoder": rig.encoded}[stage]
+    process = getattr(rig, stage).process
+    lease = Lease(2, 7)
+    process([make(lease, slice(2), True)])
+
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, fail)
+        (lost,) = process([make(lease, slice(2, 4))])
+    (behind,) = process([make(lease, slice(4, 6))])
+    assert str(lost) == f"the {stage} failed: out of memory"
+    assert str(behind) == f"the {stage} no longer holds this stream; start it again"
+    assert rig.ledger.failed_generation(2) == 7
+    (answer,) = process([make(Lease(2, 8), slice(2), True)])
+    assert not isinstance(answer, StreamError)
+
+
+def test_every_request_is_settled_once(rig):
+    """By the stage that answers it for good: the encoder if it refuses, else the decoder."""
+    lease = Lease(0, 5)
+    (frames,) = rig.encoder.process([rig.mel(lease, slice(2), True)])
+    assert rig.ledger.settled_requests().tolist() == [0, 0, 0]
+    rig.decoder.process([DecoderRequest(lease, frames, 0, True, False)])
+    assert rig.ledger.settled_requests().tolist() == [1, 0, 0]
+    rig.encoder.process([rig.mel(Lease(0, 4), slice(2))])
+    assert rig.ledger.settled_requests().tolist() == [2, 0, 0]
+
+
+def test_nothing_to_process(rig):
+    assert (rig.encoder.process([]), rig.decoder.process([])) == ([], [])
