@@ -114,8 +114,8 @@ class TritonServer:
     def stop(self, drain: bool = True) -> bool:
         """Ends all processes and removes their files; with `drain` live streams may go on for `drain_s` first.
 
-        Returns False where processes had to be killed: not given a drain, or still not gone after it. Triton waits for
-        live sequences, and also for gRPC calls that a client leaves open.
+        Returns False where the server was killed: not given a drain, or not gone after it. Triton waits for live
+        sequences, and also for gRPC calls that a client leaves open.
         """
         if self._process is None:
             return True
@@ -123,7 +123,7 @@ class TritonServer:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(self._options.drain_s + _EXIT_GRACE_S)
-        was_clean = self.has_ended()
+        was_clean = self.has_ended() and self._process.returncode == 0
         self.kill()
         if self._guard is not None:
             self._guard.stdin.close()

@@ -19,7 +19,6 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from penstock.cli import main
 from penstock.errors import PenstockError
 from penstock.health import probe
 from penstock.ports import Ports
@@ -280,27 +279,3 @@ def test_serve_fails_with_the_models_reason(repository, bundled_model):
             r'penstock: error: the server did not start: model asr: ValueError: 13 is "unlucky" \(.*\)\n',
             process.stderr.read(),
         )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "nowhere"], "nowhere: no such file or directory"),
-        (["--model", "MODEL", "--context", "70,7"], r"context \[70,7\] is not one of this checkpoint's: \[70,13\]"),
-        (["--model", "MODEL", "--context", "wide"], "context 'wide': expected LEFT,RIGHT"),
-        (["--model", "MODEL", "--max-streams", "0"], "--max-streams is 0, expected a positive number"),
-        (["--model", "MODEL", "--model-repository", "src"], "src: not a model repository"),
-        (["--model", "MODEL", "--http-port", "BUSY"], r"http port \d+ is in use"),
-        ([], "--model is missing"),
-    ],
-)
-def test_serve_refuses_what_it_can_check_before_the_start(
-    server, bundled_model, capsys, monkeypatch, arguments, message
-):
-    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
-    known = {"MODEL": str(bundled_model), "BUSY": str(server.ports.http)}
-    ports = [f"--{name}-port=0" for name in Ports._fields]
-    started = time.monotonic()
-    assert main(["serve", *ports, *(known.get(argument, argument) for argument in arguments)]) == 1
-    assert time.monotonic() - started < 1
-    assert re.match(f"penstock: error: {message}", capsys.readouterr().err)

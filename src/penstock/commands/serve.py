@@ -7,17 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from penstock.config import AttentionContext, ModelConfig
 from penstock.errors import PenstockError
 from penstock.model_repository import find_model_repository
 from penstock.ports import Ports, claim_ports
 from penstock.server import ServerError, TritonServer
 from penstock.server_launch import ALL_INTERFACES, LOOPBACK, ServerOptions
 from penstock.triton_install import TritonInstall, find_triton
-
-if TYPE_CHECKING:  # torch is imported only once the ports are known to be free
-    from penstock.config import AttentionContext, ModelConfig
 
 _POLL_S = 0.2
 
@@ -104,16 +101,16 @@ def _prepare_model(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]
     ]
 
 
-def bytes_per_stream(config: "ModelConfig", context: "AttentionContext") -> int:
-    """Memory that one stream's encoder and decoder state takes on the device."""
-    import torch
-
-    from penstock.encoder.state import EncoderState
-
-    encoder = EncoderState(config.encoder, context, 1, "meta", torch.float32)
-    predictor = config.transducer
-    decoder_numbers = 2 * predictor.predictor_layers * predictor.predictor_hidden + predictor.joint_hidden
-    return encoder.bytes_per_slot + 4 * decoder_numbers
+def bytes_per_stream(config: ModelConfig, context: AttentionContext) -> int:
+    """Memory that one stream's state takes on the device: `EncoderState` and `GreedyState`, told without torch."""
+    encoder, transducer = config.encoder, config.transducer
+    cached_frames = context.left + context.chunk_encoder_frames
+    keys_and_values = 2 * encoder.n_layers * cached_frames * encoder.d_model
+    conv_tails = encoder.n_layers * (encoder.conv_kernel_size - 1) * encoder.d_model
+    columns = encoder.mel_bins + encoder.subsampling_channels * sum(encoder.subsampled_mel_bins[:-1])
+    predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.joint_hidden
+    counters = 4  # chunks; search position, frames, labels at the frame
+    return 4 * (keys_and_values + conv_tails + columns + predictor) + 8 * counters
 
 
 def _serve(server: TritonServer, description: list[str]) -> int:
