@@ -1,13 +1,15 @@
 """A member's environment: every variable, its default, and wrong values by name."""
 
 import os
+import re
 
 import pytest
 import torch
 
 from penstock.config import AttentionContext
 from penstock.errors import PenstockError
-from penstock.settings import DEFAULT_MAX_STREAMS, Settings, parse_context
+from penstock.model_repository import find_model_repository
+from penstock.settings import DEFAULT_MAX_STREAMS, MOST_STREAMS, Settings, parse_context
 
 
 @pytest.fixture
@@ -67,12 +69,20 @@ def test_half_a_stream_is_named(environment, variable):
         ({"PENSTOCK_MODEL": ""}, "PENSTOCK_MODEL is not set"),
         ({"PENSTOCK_MODEL": "/nowhere"}, "/nowhere: not a bundle"),
         ({"PENSTOCK_CONTEXT": "6"}, "context '6': expected LEFT,RIGHT"),
+        ({"PENSTOCK_MAX_STREAMS": "4001"}, "4001 streams are not supported; supported: up to 4000"),
         ({"PENSTOCK_CONTEXT": "70,6"}, r"context \[70,6\] is not one of this checkpoint's: \[14,6\] \[12,3\]"),
     ],
 )
 def test_a_wrong_model_or_context_is_named(environment, changes, match):
     with pytest.raises(PenstockError, match=match):
         Settings.from_environment(environment | changes)
+
+
+def test_triton_can_hold_more_sequences_than_there_may_be_streams():
+    for member in ("features", "encoder", "decoder"):
+        text = (find_model_repository() / member / "config.pbtxt").read_text(encoding="utf-8")
+        (candidates,) = re.findall(r"max_candidate_sequences: (\d+)", text)
+        assert int(candidates) > MOST_STREAMS
 
 
 def test_no_model_at_all():

@@ -11,13 +11,15 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from penstock.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
 from penstock.errors import CheckpointError
+
+if TYPE_CHECKING:  # so that a configuration can be checked without waiting for torch
+    import torch
 
 FORMAT = "penstock-bundle"
 FORMAT_VERSION = 1
@@ -128,7 +130,7 @@ class Checkpoint:
             if sha256_of(self.directory / name) != self._sha256.get(name):
                 raise CheckpointError(f"{self.directory / name}: its SHA-256 is not the one in {CONFIG_FILE}")
 
-    def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
+    def tensors(self, *prefixes: str) -> "dict[str, torch.Tensor]":
         """The tensors whose names start with one of `prefixes` (all without any), as float32 on the CPU.
 
         A missing, misshapen or non-floating tensor raises CheckpointError with its name.
@@ -169,7 +171,7 @@ class Checkpoint:
 def write_checkpoint(
     directory: str | Path,
     config: ModelConfig,
-    tensors: dict[str, torch.Tensor],
+    tensors: "dict[str, torch.Tensor]",
     tokenizer_model: bytes,
     source: dict[str, str],
 ) -> Checkpoint:
@@ -177,6 +179,8 @@ def write_checkpoint(
 
     `tensors` must hold exactly the names and shapes of `tensor_shapes(config)`; else CheckpointError with the name.
     """
+    from safetensors.torch import save_file
+
     shapes = tensor_shapes(config)
     for name in sorted(shapes.keys() ^ tensors.keys()):
         raise CheckpointError(f"tensor {name} is {'missing' if name in shapes else 'not expected'}")

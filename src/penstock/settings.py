@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.errors import CheckpointError, PenstockError
@@ -15,6 +13,8 @@ from penstock.slot_ledger import SlotLedger
 from penstock.streams import slot_count
 
 DEFAULT_MAX_STREAMS = 64
+MOST_STREAMS = 4000
+"""Below `max_candidate_sequences` of the members: a sequence beyond that is not refused, it waits without a word."""
 
 
 def parse_context(text: str) -> AttentionContext:
@@ -24,6 +24,13 @@ def parse_context(text: str) -> AttentionContext:
     except ValueError:
         raise CheckpointError(f"context {text!r}: expected LEFT,RIGHT in encoder frames, for example 70,6") from None
     return AttentionContext(left, right)
+
+
+def check_max_streams(max_streams: int) -> int:
+    """The number, if a server can have so many streams; else PenstockError."""
+    if max_streams > MOST_STREAMS:
+        raise PenstockError(f"{max_streams} streams are not supported; supported: up to {MOST_STREAMS} a server")
+    return max_streams
 
 
 @dataclass(frozen=True)
@@ -53,10 +60,10 @@ class Settings:
         return cls(
             checkpoint=checkpoint,
             context=checkpoint.config.encoder.select_context(parse_context(context) if context else None),
-            max_streams=_positive(environment, "PENSTOCK_MAX_STREAMS", DEFAULT_MAX_STREAMS, int),
+            max_streams=check_max_streams(_positive(environment, "PENSTOCK_MAX_STREAMS", DEFAULT_MAX_STREAMS, int)),
             idle_limit_s=_positive(environment, "PENSTOCK_IDLE_SECONDS", 0.0, float) if idle else None,
             runtime_directory=Path(runtime),
-            device=environment.get("PENSTOCK_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu"),
+            device=environment.get("PENSTOCK_DEVICE") or _best_device(),
             threads=_positive(environment, "PENSTOCK_THREADS", 1, int),
         )
 
@@ -68,6 +75,12 @@ class Settings:
     def open_ledger(self) -> SlotLedger:
         """The ledger that this server's members share."""
         return SlotLedger(self.slots, self.runtime_directory / "slots")
+
+
+def _best_device() -> str:
+    import torch  # here, so that the launcher can check a context without waiting for it
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _positive(environment: Mapping[str, str], name: str, default, kind: type):

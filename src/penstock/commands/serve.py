@@ -79,12 +79,12 @@ def _prepare_model(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]
     """The members' environment, and the lines that say what is served."""
     from penstock.checkpoint import Checkpoint
     from penstock.model_source import resolve_model
-    from penstock.settings import DEFAULT_MAX_STREAMS, parse_context
+    from penstock.settings import DEFAULT_MAX_STREAMS, check_max_streams, parse_context
 
     checkpoint = Checkpoint(resolve_model(args.model))
     wanted = parse_context(args.context) if args.context else None
     context = checkpoint.config.encoder.select_context(wanted)
-    max_streams = args.max_streams or DEFAULT_MAX_STREAMS
+    max_streams = check_max_streams(args.max_streams or DEFAULT_MAX_STREAMS)
     environment = {
         "PENSTOCK_MODEL": str(checkpoint.directory.absolute()),
         "PENSTOCK_CONTEXT": f"{context.left},{context.right}",
