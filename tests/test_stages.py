@@ -17,6 +17,7 @@ from tests.golden import golden_case
 from tests.streaming import mel_chunks
 
 CONTEXT = AttentionContext(6, 1)
+SIGNAL = "long"  # its last chunk is not full
 
 
 class Rig:
@@ -30,15 +31,15 @@ class Rig:
         self.decoder = DecoderStage(checkpoint, 3, self.ledger)
 
     def mel(self, lease: Lease, chunks: slice, is_start: bool = False) -> EncoderRequest:
-        """Some chunks of the "medium" signal."""
-        all_chunks = mel_chunks(self.case.mel("medium"), self.config.encoder, CONTEXT)
+        """Some chunks of the signal."""
+        all_chunks = mel_chunks(self.case.mel(SIGNAL), self.config.encoder, CONTEXT)
         some = all_chunks[chunks]
         mel = torch.stack([mel for mel, _ in some]) if some else torch.zeros(0, *all_chunks[0][0].shape)
         return EncoderRequest(lease, MelChunks(mel, some[-1][1] if some else 0, 0), is_start)
 
     def encoded(self, lease: Lease, frames: slice, is_start: bool = False, is_end: bool = False) -> DecoderRequest:
-        """Some encoder frames of the "medium" signal."""
-        encoded = self.case.encoded(CONTEXT, "medium")
+        """Some encoder frames of the signal."""
+        encoded = self.case.encoded(CONTEXT, SIGNAL)
         return DecoderRequest(lease, encoded[frames], 0, is_start, is_end)
 
 
@@ -63,17 +64,17 @@ def test_requests_with_any_number_of_chunks_share_a_batch(rig):
         for slot, frames in zip(turn, rig.encoder.process(requests), strict=True):
             found[slot].append(frames)
     for parts in found.values():
-        torch.testing.assert_close(torch.cat(parts), rig.case.encoded(CONTEXT, "medium"), atol=1e-4, rtol=0)
+        torch.testing.assert_close(torch.cat(parts), rig.case.encoded(CONTEXT, SIGNAL), atol=1e-4, rtol=0)
 
 
 def test_a_stale_request_disturbs_nobody_in_either_stage(rig):
     lease, stale = Lease(1, 10), Lease(1, 9)
-    expected = rig.case.encoded(CONTEXT, "medium")
+    expected = rig.case.encoded(CONTEXT, SIGNAL)
     first, refused = rig.encoder.process([rig.mel(lease, slice(3), True), rig.mel(stale, slice(1))])
     (second,) = rig.encoder.process([rig.mel(lease, slice(3, None))])
     assert isinstance(refused, StreamError)
     torch.testing.assert_close(torch.cat([first, second]), expected, atol=1e-4, rtol=0)
-    golden = rig.case.greedy(CONTEXT, "medium")
+    golden = rig.case.greedy(CONTEXT, SIGNAL)
     one, refused = rig.decoder.process([rig.encoded(lease, slice(4), True), rig.encoded(stale, slice(4))])
     (two,) = rig.decoder.process([rig.encoded(lease, slice(4, None), is_end=True)])
     assert isinstance(refused, StreamError)

@@ -86,11 +86,12 @@ _FEW_FRAMES = 24
 
 
 def depthwise(padded: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Depthwise convolution in time: padded [B, T + k - 1, D], weight [D, k] -> [B, T, D]."""
+    """Depthwise convolution in time: padded [B, k - 1 + T, D], weight [D, k] -> [B, T, D]."""
     batch, length, d = padded.shape
     taps = weight.shape[1]
-    if padded.is_cpu and batch * (length - taps + 1) <= _FEW_FRAMES:
-        out = (padded.unfold(1, taps, 1) * weight).sum(-1)
+    frames = length - taps + 1
+    if padded.is_cpu and (frames == 1 or batch * frames <= _FEW_FRAMES):
+        out = (padded * weight.t()).sum(1) if frames == 1 else (padded.unfold(1, taps, 1) * weight).sum(-1)
         return out if bias is None else out.add_(bias)
     out = F.conv2d(padded.transpose(1, 2).unsqueeze(2), weight[:, None, None], bias, groups=d)
     return out.squeeze(2).transpose(1, 2).contiguous()
