@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from penstock.config import AttentionContext
+from penstock.encoder import subsampling
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.encoder.state import EncoderState
 from penstock.errors import CheckpointError
@@ -107,6 +108,16 @@ def test_a_batch_of_any_size_and_mix_of_ages_is_each_stream_alone(golden_bundle,
     reference = EncoderReference(encoder.config, golden_bundle("tdt_gaps").tensors("encoder."))
     for slot, mel in enumerate(mels):
         assert_same(together[slot], reference.encode(mel, context))
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_convolving_a_few_rows_at_a_time_changes_nothing(encoder, mels, monkeypatch, rows):
+    """On the CPU large batches are convolved in parts."""
+    chunks = {slot: mel_chunks(mel, encoder.config, encoder.context) for slot, mel in enumerate(mels)}
+    expected = encode_streams(encoder, chunks, random.Random(0))
+    monkeypatch.setattr(subsampling, "_tile_rows", lambda *_: rows)
+    for slot, frames in encode_streams(encoder, chunks, random.Random(0)).items():
+        assert_same(frames, expected[slot])
 
 
 def test_permuted_rows_give_permuted_results(encoder, mels):

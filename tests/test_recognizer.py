@@ -199,6 +199,21 @@ def test_a_stream_whose_start_was_refused_may_start_yet(recognizer):
     assert recognizer.table.live_streams == 0
 
 
+def test_whole_numbers_are_refused_by_name(recognizer):
+    """They would be taken for a very loud signal."""
+    with pytest.raises(StreamError, match=r"samples are int16 \[10\], expected float32"):
+        recognizer.open_stream().push(np.zeros(10, np.int16))
+
+
+def test_a_stream_whose_first_request_was_a_refused_end_still_closes(recognizer):
+    stream = recognizer.open_stream()
+    with pytest.raises(StreamError, match="not finite"):
+        stream.finish(np.full(10, np.nan, np.float32))
+    stream.push(NO_SAMPLES)
+    stream.close()
+    assert recognizer.table.live_streams == 0
+
+
 def test_streams_without_a_name_get_different_ones(recognizer):
     assert recognizer.open_stream().id != recognizer.open_stream().id
 

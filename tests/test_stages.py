@@ -1,5 +1,6 @@
-"""The later stages on their own, with requests that only processes which run side by side can produce."""
+"""The stages on their own, with requests that only processes which run side by side can produce."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,12 +8,13 @@ from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.decoding.label_looping import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.errors import StreamError
+from penstock.errors import StreamError, StreamErrorKind
 from penstock.features import MelChunks
 from penstock.slot_ledger import SlotLedger
 from penstock.stages.decoder import DecoderRequest, DecoderStage
 from penstock.stages.encoder import EncoderRequest, EncoderStage
-from penstock.streams import Lease
+from penstock.stages.features import AudioRequest, FeatureReply, FeatureStage
+from penstock.streams import Lease, StreamTable, slot_count
 from tests.golden import golden_case
 from tests.streaming import mel_chunks
 
@@ -113,6 +115,20 @@ def test_every_request_is_settled_once(rig):
     assert rig.ledger.settled_requests().tolist() == [1, 0, 0]
     rig.encoder.process([rig.mel(Lease(0, 4), slice(2))])
     assert rig.ledger.settled_requests().tolist() == [2, 0, 0]
+
+
+def test_a_slot_waits_for_the_requests_that_the_front_end_handed_on(golden_bundle):
+    ledger = SlotLedger(slot_count(1))
+    stage = FeatureStage(golden_bundle("rnnt_hybrid"), CONTEXT, StreamTable(1, ledger))
+
+    def whole_stream(name: str) -> FeatureReply | StreamError:
+        return stage.process([AudioRequest(name, np.zeros(0, np.float32), is_start=True, is_end=True)])[0]
+
+    leases = [whole_stream(name).lease for name in "abc"]
+    assert len({lease.slot for lease in leases}) == 3
+    assert whole_stream("d").kind is StreamErrorKind.UNAVAILABLE
+    ledger.settle("decoder", leases[1].slot)
+    assert whole_stream("d").lease.slot == leases[1].slot
 
 
 def test_nothing_to_process(rig):
