@@ -19,10 +19,11 @@ class Norm:
 
     def __init__(self, tensors: Tensors):
         self._weight, self._bias = tensors["weight"], tensors["bias"]
+        self._shape = self._weight.shape
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [..., D]"""
-        return F.layer_norm(x, self._weight.shape, self._weight, self._bias)
+        return torch.layer_norm(x, self._shape, self._weight, self._bias)
 
 
 class Linear:
@@ -73,8 +74,8 @@ class Convolution:
         window_end: its last T frames, which this chunk's inputs are written to.
         """
         batch, frames, d = window_end.shape
-        pair = self._pointwise1(self._norm(x)).view(batch, frames, 2 * d)
-        torch.ops.aten.glu.out(pair, -1, out=window_end)
+        value, gate = self._pointwise1(self._norm(x)).view(batch, frames, 2 * d).split(d, dim=2)
+        torch.mul(value, gate.sigmoid_(), out=window_end)  # GLU, into its place
         mixed = depthwise(window, self._depthwise_weight, self._depthwise_bias).view(-1, d)
         if self._depthwise_norm is not None:
             mixed = self._depthwise_norm(mixed)
