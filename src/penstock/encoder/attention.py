@@ -23,14 +23,12 @@ class PageRows(NamedTuple):
     """[B, 1, P * T], 0 where a key is to be seen and very negative elsewhere."""
 
 
-def page_rows(table: torch.Tensor, key_is_seen: torch.Tensor, n_heads: int, dtype: torch.dtype) -> PageRows:
-    """table: [B, P] page numbers, oldest first, chunk at work last; key_is_seen: [B, P * T] bool."""
-    half = torch.arange(2 * n_heads, device=table.device).view(-1, 1, 1)  # a page holds H key rows, then H value rows
-    rows = table.unsqueeze(0) * (2 * n_heads) + half  # [2H, B, P]
+def find_page_rows(table: torch.Tensor, key_is_seen: torch.Tensor, dtype: torch.dtype) -> PageRows:
+    """table: [2 * H, B, P] from `EncoderState.page_table`; key_is_seen: [B, P * T] bool."""
     # Finite, so that a padding row without a single key gives numbers and not NaN.
     hidden = torch.finfo(dtype).min / 4
     bias = torch.zeros(key_is_seen.shape, dtype=dtype, device=table.device).masked_fill_(~key_is_seen, hidden)
-    return PageRows(rows[:, :, -1].flatten(), rows.flatten(), bias.unsqueeze(1))
+    return PageRows(table[:, :, -1].flatten(), table.flatten(), bias.unsqueeze(1))
 
 
 def relative_positions(context: AttentionContext, d_model: int, device, dtype) -> torch.Tensor:
@@ -67,7 +65,7 @@ class Attention:
     def step(self, x: torch.Tensor, residual: torch.Tensor, page_rows: torch.Tensor, rows: PageRows) -> torch.Tensor:
         """Returns residual + attention(x), [B * T, D].
 
-        x: [B * T, D], normalised; page_rows: this layer's pages as rows [S * P * 2 * H, T * dh], of which
+        x: [B * T, D], normalised; page_rows: this layer's pages as rows [S * 2 * H * P, T * dh], of which
         `chunk_at_work` are overwritten.
         """
         heads, d_head = self._heads, self._d_head

@@ -9,7 +9,7 @@ import torch
 
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
-from penstock.encoder.attention import page_rows, relative_positions
+from penstock.encoder.attention import find_page_rows, relative_positions
 from penstock.encoder.layer import ConformerLayer, subset
 from penstock.encoder.state import EncoderState
 from penstock.encoder.subsampling import Subsampling
@@ -57,16 +57,15 @@ class StreamingEncoder:
         rows = state.gather(slots)
         is_first = rows.chunks_seen == 0
         subsampled = self._subsampling.step(mel.to(self._dtype), rows.subsampling_columns, is_first, valid_mel_frames)
-        attention_rows = page_rows(
+        attention_rows = find_page_rows(
             state.page_table(slots, rows.chunks_seen),
             self._keys_seen(rows.chunks_seen, subsampled.valid_encoder_frames),
-            self.config.n_heads,
             self._dtype,
         )
         x = subsampled.frames  # [B * T, D]
         per_layer = zip(self._layers, state.page_rows, rows.conv_windows, rows.conv_window_ends, strict=True)
-        for layer, page_rows_of_layer, window, window_end in per_layer:
-            x = layer.step(x, page_rows_of_layer, attention_rows, window, window_end)
+        for layer, page_rows, window, window_end in per_layer:
+            x = layer.step(x, page_rows, attention_rows, window, window_end)
         state.scatter(slots, rows, subsampled.columns)
         return Encoded(x.view(len(slots), -1, self.config.d_model), subsampled.valid_encoder_frames)
 

@@ -26,7 +26,8 @@ class EncoderState:
     Keys and values live in pages of one chunk each, `pages_per_slot` pages to a stream: the left context and the chunk
     at work. A chunk overwrites the oldest page, so a page is written once and never moves.
 
-    kv_pages: [layers, S * pages, 2 (key, value), heads, chunk_frames * d_head]
+    kv_pages: [layers, S, 2 (key, value), heads, pages, chunk_frames * d_head]; a head's pages lie side by side, so that
+    reading all of them is one run through memory.
     """
 
     def __init__(self, config: EncoderConfig, context: AttentionContext, slots: int, device, dtype):
@@ -39,10 +40,10 @@ class EncoderState:
         self.conv_tails = torch.zeros(config.n_layers, slots, config.conv_kernel_size - 1, config.d_model, **options)
         self.subsampling_columns = tuple(torch.zeros(slots, *shape, **options) for shape in _column_shapes(config))
         self.kv_pages = torch.zeros(
-            config.n_layers, slots * self.pages_per_slot, 2, config.n_heads,
+            config.n_layers, slots, 2, config.n_heads, self.pages_per_slot,
             context.chunk_encoder_frames * config.d_head, **options,
         )  # fmt: skip
-        # The same memory as rows, layer by layer: [S * pages * 2 * heads, chunk_frames * d_head].
+        # The same memory as rows, layer by layer: [S * 2 * heads * pages, chunk_frames * d_head].
         self.page_rows = [pages.view(-1, pages.shape[-1]) for pages in self.kv_pages]
         self._page_ages = torch.arange(self.pages_per_slot - 1, -1, -1, device=device)  # oldest first, 0 is this chunk
 
@@ -78,13 +79,17 @@ class EncoderState:
         self.conv_tails.index_fill_(1, slots, 0)
         for column in self.subsampling_columns:
             column.index_fill_(0, slots, 0)
-        by_slot = self.kv_pages.view(self.config.n_layers, self.slots, -1)
-        by_slot.index_fill_(1, slots, 0)
+        self.kv_pages.index_fill_(1, slots, 0)
 
     def page_table(self, slots: torch.Tensor, chunks_seen: torch.Tensor) -> torch.Tensor:
-        """[B, pages] page numbers of each stream, oldest chunk first; the last is the page of the chunk at work."""
+        """[2 * heads, B, pages] rows of `page_rows`: keys of each head, then values, of each stream its pages.
+
+        A stream's oldest chunk comes first; the last is the page of the chunk at work.
+        """
         page = torch.remainder(chunks_seen.unsqueeze(1) - self._page_ages, self.pages_per_slot)
-        return slots.unsqueeze(1) * self.pages_per_slot + page
+        halves = 2 * self.config.n_heads
+        half = torch.arange(halves, device=slots.device).unsqueeze(1) + slots * halves  # [2 * heads, B]
+        return half.unsqueeze(2) * self.pages_per_slot + page
 
     def page_is_live(self, chunks_seen: torch.Tensor) -> torch.Tensor:
         """[B, pages] bool, in the order of `page_table`: True where the stream is old enough to have that chunk."""
