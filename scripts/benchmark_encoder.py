@@ -25,7 +25,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmark_report import describe, machine, progress, table, write_json  # noqa: E402
+from benchmark_report import describe, machine, progress, publish, table  # noqa: E402
 
 from penstock.checkpoint import Checkpoint  # noqa: E402
 from penstock.config import AttentionContext  # noqa: E402
@@ -123,9 +123,7 @@ def main() -> None:
             for context in arguments.contexts
             for batch in arguments.batches
         ]
-    print(to_markdown(where, results))
-    if arguments.json:
-        write_json(arguments.json, {"machine": where, "results": results})
+    publish(to_markdown(where, results), {"machine": where, "results": results}, arguments.json)
 
 
 def parse_arguments() -> argparse.Namespace:

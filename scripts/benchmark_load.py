@@ -94,37 +94,40 @@ class LoadGenerator:
         call = stub.ModelStreamInfer()
         sent: list[SentPiece] = []
         reader = asyncio.create_task(self._read(call, recording, sent))
-        samples = 0
         try:
-            for piece in self._pieces[recording]:
-                samples += piece.samples
-                deadline_s = start_s + samples / SAMPLE_RATE_HZ
-                await _sleep_until(deadline_s)
-                sent.append(SentPiece(deadline_s, asyncio.get_running_loop().time(), piece.is_last))
-                if self._begin_s <= deadline_s < self._end_s:
-                    self._result.pieces.append(sent[-1])
-                await call.write(model_request(MODEL_NAME, stream_id, piece))
-            await call.done_writing()
+            await self._send(call, stream_id, recording, start_s, sent)
             await reader
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             self._result.errors.append(f"{stream_id}: {error}")
         finally:
             reader.cancel()
-            call.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _send(self, call, stream_id: str, recording: int, start_s: float, sent: list[SentPiece]) -> None:
+        samples = 0
+        for piece in self._pieces[recording]:
+            samples += piece.samples
+            deadline_s = start_s + samples / SAMPLE_RATE_HZ
+            await _sleep_until(deadline_s)
+            sent.append(SentPiece(deadline_s, asyncio.get_running_loop().time(), piece.is_last))
+            if self._begin_s <= deadline_s < self._end_s:
+                self._result.pieces.append(sent[-1])
+            await call.write(model_request(MODEL_NAME, stream_id, piece))
+        await call.done_writing()
 
     async def _read(self, call, recording: int, sent: list[SentPiece]) -> None:
-        covered_s = 0.0
-        for number in range(len(self._pieces[recording])):
-            reply = await call.read()
-            if reply is grpc.aio.EOF or reply.error_message:
-                message = "the call has ended" if reply is grpc.aio.EOF else reply.error_message
-                self._result.errors.append(message)
-                return
-            sent[number].answered_s = asyncio.get_running_loop().time()
+        covered_s, replies = 0.0, 0
+        while (reply := await call.read()) is not grpc.aio.EOF:
+            if reply.error_message:
+                self._result.errors.append(reply.error_message)
+                continue
+            piece, replies = sent[replies], replies + 1
+            piece.answered_s = asyncio.get_running_loop().time()
             result = InferResult(reply.infer_response)
             before_s, covered_s = covered_s, float(result.as_numpy("AUDIO_PROCESSED")[0, 0])
-            sent[number].completes_chunk = covered_s > before_s
-        self._result.texts.setdefault(recording, set()).add(result.as_numpy("TEXT")[0, 0].decode())
+            piece.completes_chunk = covered_s > before_s
+            if piece.is_last:
+                self._result.texts.setdefault(recording, set()).add(result.as_numpy("TEXT")[0, 0].decode())
 
 
 def _cut(samples: np.ndarray, piece_samples: int) -> list[Piece]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from benchmark_report import ROOT, describe, machine, progress, table, write_json
+from benchmark_report import ROOT, describe, machine, progress, publish, table
 
 from penstock.audio import read_audio
 from penstock.config import AttentionContext
@@ -117,9 +117,11 @@ def main() -> None:
         for streams in arguments.streams:
             workload = Workload(recordings, streams, 1 if streams > 1 or arguments.quick else 2)
             results += run_case(arguments, workload, context, streams, alone)
-    print(to_markdown(where, results))
-    if arguments.json:
-        write_json(arguments.json, {"machine": where, "model": arguments.model.name, "results": results})
+    publish(
+        to_markdown(where, results),
+        {"machine": where, "model": arguments.model.name, "results": results},
+        arguments.json,
+    )
 
 
 def parse_arguments() -> argparse.Namespace:

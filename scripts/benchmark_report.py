@@ -57,11 +57,14 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     return dict(zip(("p50", "p95", "p99", "max"), map(float, found), strict=True))
 
 
-def write_json(path: Path, document: dict) -> None:
-    """Writes a result, and the folder if need be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    progress(f"wrote {path}")
+def publish(markdown: str, document: dict, json_path: Path | None) -> None:
+    """Prints a result; with a path also writes it there as JSON, and as Markdown beside it."""
+    print(markdown, flush=True)
+    if json_path is not None:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        json_path.with_suffix(".md").write_text(markdown + "\n", encoding="utf-8")
+        progress(f"wrote {json_path}")
 
 
 def progress(message: str) -> None:

@@ -9,8 +9,9 @@ answer to the piece that completed it comes later than one chunk's duration afte
 number that passes is searched on one server, then confirmed with a longer trial on a new one. With --streams these
 numbers are tried, and nothing is searched.
 
-Cores: CPU seconds a second, from /proc; the load generator runs on the same machine and takes its share. Batch, queue
-and compute: Triton's own counters, means over the requests; every request counts the whole time of its batch.
+Cores: CPU seconds a second, from /proc; the load generator runs on the same machine and takes its share, as do other
+programs ("others"), which should have none. Batch, queue and compute: Triton's own counters, means over the requests;
+every request counts the whole time of its batch.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import json
 import os
 import re
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmark_load import LoadGenerator, LoadResult
-from benchmark_report import ROOT, describe, machine, percentiles, progress, table, write_json
+from benchmark_report import ROOT, describe, machine, percentiles, progress, publish, table
 
 from penstock.audio import read_audio
 from penstock.checkpoint import Checkpoint
@@ -85,9 +87,11 @@ def main() -> None:
         progress(f"context {context}")
         bench = Bench(arguments, recordings, context, config.chunk_ms(context) / 1000)
         results += [trial | {"context": list(context)} for trial in bench.measure()]
-    print(to_markdown(where, results))
-    if arguments.json:
-        write_json(arguments.json, {"machine": where, "model": arguments.model.name, "results": results})
+    publish(
+        to_markdown(where, results),
+        {"machine": where, "model": arguments.model.name, "results": results},
+        arguments.json,
+    )
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -163,7 +167,11 @@ class Bench:
             probe = Probe(server)
 
             def trial(streams: int, seconds: float) -> dict:
-                result = load.run(streams, self._arguments.ramp_seconds, seconds, probe)
+                try:
+                    result = load.run(streams, self._arguments.ramp_seconds, seconds, probe)
+                except urllib.error.URLError as error:
+                    reason = server.end_reason() if server.has_ended() else error
+                    raise SystemExit(f"the server is gone at {streams} streams: {reason}") from error
                 self._check_texts(result)
                 summary = summarise(streams, self._chunk_s, result)
                 progress(_one_line(summary))
@@ -206,6 +214,7 @@ def summarise(streams: int, chunk_s: float, result: LoadResult) -> dict:
     before, after = result.probes
     seconds = after.time_s - before.time_s
     cores = {name: (after.cpu_s[name] - before.cpu_s[name]) / seconds for name in before.cpu_s}
+    server_cores = sum(cores.get(name, 0.0) for name in ("tritonserver", *MEMBERS))
     return {
         "streams": streams,
         "passed": not result.errors and late_share <= MOST_LATE_SHARE and final["p95"] <= LONGEST_P95_FINAL_S,
@@ -218,7 +227,8 @@ def summarise(streams: int, chunk_s: float, result: LoadResult) -> dict:
         "generator_lag_ms": _in_ms(percentiles([piece.sent_s - piece.deadline_s for piece in result.pieces])),
         "errors": result.errors[:5],
         "cores": cores,
-        "server_cores": sum(cores.get(name, 0.0) for name in ("tritonserver", *MEMBERS)),
+        "server_cores": server_cores,
+        "cores_of_others": max(0.0, cores["machine"] - server_cores - cores["load generator"]),
         "members": {name: _member(name, before.triton, after.triton) for name in MEMBERS},
     }
 
@@ -249,7 +259,7 @@ def _one_line(trial: dict) -> str:
     return (
         f"  {trial['streams']} streams {verdict}: {100 * trial['late_share']:.2f} % late, "
         f"final p50 {final['p50']:.0f} p95 {final['p95']:.0f} ms, generator's own lag p99 {lag['p99']:.1f} ms, "
-        f"server {trial['server_cores']:.2f} cores{errors}"
+        f"cores: server {trial['server_cores']:.2f}, others {trial['cores_of_others']:.2f}{errors}"
     )
 
 
@@ -278,14 +288,14 @@ def to_markdown(where: dict, results: list[dict]) -> str:
     """Two tables: what is reached, and where the time goes."""
     header = [
         "context", "streams", "a core", "a busy core", "late", "final p50", "p95", "p99", "server cores", "generator",
-        "lag p99", "all",
+        "lag p99", "others",
     ]  # fmt: skip
     rows = [
         [
             _context(r), r["streams"], r["streams"] / where["cores"], r["streams"] / r["server_cores"],
             f"{100 * r['late_share']:.2f} %", *(f"{r['final_latency_ms'][p]:.0f} ms" for p in ("p50", "p95", "p99")),
             r["server_cores"], r["cores"]["load generator"], f"{r['generator_lag_ms']['p99']:.1f} ms",
-            r["cores"]["machine"],
+            r["cores_of_others"],
         ]
         for r in results
     ]  # fmt: skip
