@@ -54,11 +54,12 @@ class LoadGenerator:
         self._url = url
         self._pieces = [_cut(samples, round(piece_ms * SAMPLE_RATE_HZ / 1000)) for samples in recordings]
         self._result = LoadResult()
-        self._calls: set[asyncio.Task] = set()
+        self._runs = 0
 
     def run(self, streams: int, ramp_s: float, measured_s: float, probe: Callable[[], object]) -> LoadResult:
         """Starts `streams` streams at random moments of the first `ramp_s` seconds, then measures."""
         self._result = LoadResult()
+        self._runs += 1  # part of each stream's id: the server may still hold streams of an earlier run
         asyncio.run(self._run(streams, ramp_s, measured_s, probe))
         return self._result
 
@@ -83,7 +84,9 @@ class LoadGenerator:
             calls = []
             for turn in itertools.count():
                 recording = (number + turn) % len(self._pieces)
-                calls.append(asyncio.create_task(self._utterance(stub, f"{number}-{turn}", recording, start_s)))
+                calls.append(
+                    asyncio.create_task(self._utterance(stub, f"{self._runs}-{number}-{turn}", recording, start_s))
+                )
                 start_s += sum(piece.samples for piece in self._pieces[recording]) / SAMPLE_RATE_HZ
                 if start_s >= self._end_s:
                     break
@@ -116,12 +119,12 @@ class LoadGenerator:
         await call.done_writing()
 
     async def _read(self, call, recording: int, sent: list[SentPiece]) -> None:
-        covered_s, replies = 0.0, 0
+        covered_s, answers = 0.0, iter(sent)  # one answer to each piece, in their order
         while (reply := await call.read()) is not grpc.aio.EOF:
+            piece = next(answers)
             if reply.error_message:
                 self._result.errors.append(reply.error_message)
-                continue
-            piece, replies = sent[replies], replies + 1
+                return
             piece.answered_s = asyncio.get_running_loop().time()
             result = InferResult(reply.infer_response)
             before_s, covered_s = covered_s, float(result.as_numpy("AUDIO_PROCESSED")[0, 0])

@@ -53,7 +53,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     """p50, p95, p99 and the largest; NaN without values."""
     if not len(values):
         return dict.fromkeys(("p50", "p95", "p99", "max"), float("nan"))
-    found = np.percentile(values, [50, 95, 99, 100])
+    found = np.percentile(values, [50, 95, 99, 100], method="higher")  # defined for infinite values
     return dict(zip(("p50", "p95", "p99", "max"), map(float, found), strict=True))
 
 
