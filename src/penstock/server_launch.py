@@ -13,6 +13,7 @@ from penstock.triton_install import TritonInstall
 
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"
 _CLOSED_APIS = "shared-memory,model-repository,trace,logging"
+_POOLED_REQUESTS = 4096
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -35,6 +36,8 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
         "model-repository": options.model_repository.absolute(),
         "model-control-mode": "none",
         "exit-timeout-secs": options.drain_s,
+        # With the usual pool of 8, Triton 2.51 ends by SIGSEGV when several requests of a stream wait (docs/log.md).
+        "grpc-infer-allocation-pool-size": _POOLED_REQUESTS,
         "allow-sagemaker": "false",
         "allow-vertex-ai": "false",
         "backend-config": f"python,shm-region-prefix-name={shared_memory}",
