@@ -165,3 +165,11 @@ def assert_all_slots_are_fresh(recognizer: StreamingRecognizer, samples: np.ndar
     for _ in range(2):
         found = recognize_together(recognizer, [samples] * recognizer.table.max_streams, random.Random(0))
         assert [h.outcome for h in found] == [expected] * recognizer.table.max_streams
+
+
+def test_a_stream_twice_in_a_batch_is_refused_by_name(golden_bundle):
+    recognizer = StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, max_streams=2)
+    requests = [AudioRequest("twin", np.zeros(160, np.float32), is_start=True) for _ in range(2)]
+    with pytest.raises(ValueError, match="'twin' occurs more than once"):
+        recognizer.process(requests)
+    assert recognizer.table.live_streams == 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
 
@@ -101,7 +102,13 @@ class StreamingRecognizer:
 
     @torch.inference_mode()
     def process(self, requests: list[AudioRequest]) -> list[StreamResult | StreamError]:
-        """Answers one request each of different streams, all in one batch; results in the order of the requests."""
+        """Answers one request each of different streams, all in one batch; results in the order of the requests.
+
+        Raises ValueError, and does nothing, where a stream occurs twice.
+        """
+        repeated = [stream_id for stream_id, count in Counter(r.stream_id for r in requests).items() if count > 1]
+        if repeated:
+            raise ValueError(f"stream {repeated[0]!r} occurs more than once; a batch takes one request a stream")
         answers: list = self._features.process(requests)
         rows = [i for i, answer in enumerate(answers) if isinstance(answer, FeatureReply)]
         encoded = self._encoder.process(
