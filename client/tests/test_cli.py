@@ -213,6 +213,8 @@ def test_ctrl_c_ends_cleanly_and_frees_the_stream(url, protocol, audio_file, rec
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Tests that run in the background of a shell inherit an ignored SIGINT; a terminal's program does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline_s = time.monotonic() + 10
     while len(recognizer.requests) < 2:
