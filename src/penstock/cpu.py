@@ -1,7 +1,6 @@
 """How a process of ours uses the CPU. Called by commands and the server's members, never by importing the library."""
 
 import ctypes
-import os
 
 import torch
 
@@ -22,9 +21,3 @@ def prepare_process(threads: int) -> None:
         return
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
     libc.mallopt(_M_TRIM_THRESHOLD, _LARGE_BLOCK_BYTES)
-
-
-def threads_from_environment(variable: str, default: int = 1) -> int:
-    """A positive number of threads from an environment variable."""
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() and int(text) > 0 else default

@@ -176,7 +176,7 @@ class FeatureExtractor:
             valid = whole if complete else 0
             filled += [self.geometry.window_samples] * len(complete)
             if last and (remaining := self._state.remaining_mel_frames(slot)):
-                complete.append(self._unfinished_window(slot))
+                complete.append(self._state.windows[slot].copy())  # silent behind its audio: see LogMel
                 filled.append(int(self._state.filled_samples[slot]))
                 valid = remaining
             windows += complete
@@ -185,11 +185,6 @@ class FeatureExtractor:
             covered.append(self._state.heard_samples(slot) if last else self._state.covered_samples(slot))
         mel = self._to_mel(windows, filled)
         return [MelChunks(*row) for row in zip(mel.split(counts), last_valid, covered, strict=True)]
-
-    def _unfinished_window(self, slot: int) -> np.ndarray:
-        window = self._state.windows[slot].copy()
-        window[self._state.filled_samples[slot] :] = 0.0
-        return window
 
     def _to_mel(self, windows: list[np.ndarray], filled: list[int]) -> torch.Tensor:
         if not windows:

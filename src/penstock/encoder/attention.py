@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.config import AttentionContext, EncoderConfig
-
-Tensors = dict[str, torch.Tensor]
+from penstock.encoder.linear import Linear, Tensors, subset
 
 
 class PageRows(NamedTuple):
@@ -56,8 +55,7 @@ class Attention:
         bias_u, bias_v = tensors["position_bias_u"] * scale, tensors["position_bias_v"] * scale  # [H, dh]
         query_bias = tensors.get("query.bias", zeros) * scale + bias_u.flatten()
         self._qkv_bias = torch.cat([query_bias, tensors.get("key.bias", zeros), tensors.get("value.bias", zeros)])
-        self._out_weight = tensors["out.weight"].t().contiguous()
-        self._out_bias = tensors.get("out.bias")
+        self._out = Linear(subset(tensors, "out"))
         projected = positions @ tensors["position.weight"].t()  # [L + 2T - 1, D]
         self._positions = projected.view(-1, self._heads, self._d_head).permute(1, 2, 0).contiguous()
         self._position_bias = torch.bmm((bias_v - bias_u).unsqueeze(1), self._positions)  # [H, 1, L + 2T - 1]
@@ -82,8 +80,7 @@ class Attention:
         scores = torch.baddbmm(bias.view(heads * batch, frames, -1), query, keys.transpose(1, 2))
         mixed = torch.bmm(torch.softmax(scores, dim=-1), values)  # [H * B, T, dh]
         mixed = mixed.view(heads, -1, d_head).transpose(0, 1).reshape(batch * frames, -1)
-        out = torch.addmm(residual, mixed, self._out_weight)
-        return out if self._out_bias is None else out.add_(self._out_bias)
+        return self._out.add_to(residual, mixed)
 
 
 def _relative_shift(by_distance: torch.Tensor, batch: int, frames: int) -> torch.Tensor:

@@ -10,7 +10,8 @@ import torch
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.encoder.attention import find_page_rows, relative_positions
-from penstock.encoder.layer import ConformerLayer, subset
+from penstock.encoder.layer import ConformerLayer
+from penstock.encoder.linear import subset
 from penstock.encoder.state import EncoderState
 from penstock.encoder.subsampling import Subsampling
 

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from penstock.config import EncoderConfig
-
-Tensors = dict[str, torch.Tensor]
+from penstock.encoder.linear import Tensors
 
 
 class Subsampled(NamedTuple):
