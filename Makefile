@@ -5,9 +5,11 @@ ORACLE_VENV := .venv-oracle
 BIN := $(VENV)/bin
 MODEL ?= models/an4-rnnt-hybrid
 CONTEXT ?= 70,6
+AN4 ?= an4
+TRAIN_OUT ?= build/train-demo
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark clean
+.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark train-demo clean
 
 # torch first and alone, so that a CPU build offered by the local pip configuration is taken; the Triton wheel without
 # its Python dependencies, of which the server needs none.
@@ -22,6 +24,11 @@ $(ORACLE_VENV)/.done: constraints.txt
 	$(PYTHON) -m venv $(ORACLE_VENV)
 	$(ORACLE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(ORACLE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[oracle,dev]' nemo_toolkit==3.0.0
+	touch $@
+
+# NeMo needs a newer numpy than constraints.txt has for the server, so only these three are pinned by it.
+$(ORACLE_VENV)/.train: $(ORACLE_VENV)/.done
+	grep -E '^(matplotlib|pocketsphinx|tqdm)==' constraints.txt | xargs $(ORACLE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[train]'
 	touch $@
 
 setup: $(VENV)/.done
@@ -54,6 +61,10 @@ serve: setup
 
 benchmark: setup oracle-setup
 	$(BIN)/python scripts/benchmark.py --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL)
+
+# AN4: the release, a folder or an archive (docs/training.md).
+train-demo: $(ORACLE_VENV)/.train
+	$(ORACLE_VENV)/bin/python scripts/prepare_an4.py $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python scripts/train_demo.py --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl --out $(TRAIN_OUT)
 
 clean:
 	rm -rf $(VENV) $(ORACLE_VENV) build dist .pytest_cache .ruff_cache

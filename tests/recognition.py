@@ -34,8 +34,8 @@ class Heard:
 
     @property
     def outcome(self) -> tuple:
-        """What must not depend on pieces or company: all but the last bits of the scores."""
-        return [token[:3] for token in self.tokens], self.words, self.text
+        """What must not depend on pieces or company: all but the last bits of scores and confidences."""
+        return [token[:3] for token in self.tokens], [word[:3] for word in self.words], self.text
 
 
 def recognize_alone(recognizer: StreamingRecognizer, samples: np.ndarray, pieces=(slice(None),)) -> Heard:

@@ -5,7 +5,6 @@ import torch
 
 from penstock.config import TransducerConfig
 from penstock.decoding.frame_advance import FrameAdvance
-from penstock.decoding.networks import Scores
 
 
 @pytest.mark.parametrize(
@@ -23,10 +22,7 @@ from penstock.decoding.networks import Scores
 )
 def test_frames(durations, chosen, after_label, after_blank):
     advance = FrameAdvance(TransducerConfig(5, 4, 1, 4, "relu", durations))
-    scores = None
-    if durations:
-        scores = torch.zeros(2, len(durations))
-        scores[:, chosen] = 1.0
-    frames = advance(Scores(torch.zeros(2, 6), None, scores), torch.tensor([False, True]))
+    duration = None if chosen is None else torch.tensor([chosen, chosen])
+    frames = advance(duration, torch.tensor([False, True]))
     assert frames.tolist() == [after_label, after_blank]
     assert frames.dtype == torch.int64

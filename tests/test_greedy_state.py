@@ -5,10 +5,8 @@ import torch
 
 from penstock.decoding.greedy_state import GreedyRows, GreedyState, fresh_rows
 from penstock.decoding.networks import TransducerNetwork
-
-
-def leaves(rows: GreedyRows) -> list[torch.Tensor]:
-    return [t for field in rows for t in (field if isinstance(field, tuple) else (field,))]
+from penstock.decoding.rows import leaves
+from penstock.fusion.fusion import FusionRows
 
 
 def fill_rows_(rows: GreedyRows, values: list[int]) -> GreedyRows:
@@ -52,6 +50,15 @@ def test_a_reset_slot_is_fresh_and_others_stay(network):
     state.reset(torch.tensor([2, 0]))
     assert same(state.gather(torch.tensor([0, 2])), fresh_rows(network, 2))
     assert values_of(state.gather(torch.tensor([1]))) == {(5,)}
+
+
+def test_what_a_stream_chose_is_set_with_the_reset(network):
+    state = GreedyState(network, 3)
+    state.reset(torch.tensor([2, 0]), FusionRows(torch.tensor([4, 5]), torch.tensor([6, 7]), torch.tensor([0.5, 0.0])))
+    fusion = state.gather(torch.tensor([0, 1, 2])).fusion
+    assert [field.tolist() for field in fusion] == [[5, 0, 4], [7, 0, 6], [0.0, 0.0, 0.5]]
+    state.reset(torch.tensor([2]))
+    assert same(state.gather(torch.tensor([1, 2])), fresh_rows(network, 2))
 
 
 def test_gathered_rows_are_copies(network):

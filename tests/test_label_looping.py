@@ -9,7 +9,7 @@ import torch
 from penstock.checkpoint import Checkpoint
 from penstock.decoding.greedy_state import fresh_rows
 from penstock.decoding.label_looping import LabelLooping
-from penstock.decoding.networks import Scores, TransducerNetwork
+from penstock.decoding.networks import Choice, TransducerNetwork
 from tests.decoding import (
     DURATIONS,
     assert_same_labels,
@@ -107,10 +107,9 @@ class AsTdt:
     def __getattr__(self, name: str) -> object:
         return getattr(self._rnnt, name)
 
-    def score(self, frame_rows: torch.Tensor, predictor_rows: torch.Tensor) -> Scores:
-        scores = self._rnnt.score(frame_rows, predictor_rows)
-        is_blank = scores.blank > scores.labels.max(dim=-1).values
-        return scores._replace(durations=torch.stack([~is_blank, is_blank], dim=-1).float())
+    def choose(self, frame_rows: torch.Tensor, predictor_rows: torch.Tensor) -> Choice:
+        choice = self._rnnt.choose(frame_rows, predictor_rows)
+        return choice._replace(duration=choice.is_blank.long())
 
 
 @pytest.mark.parametrize("blank_rate", [OFTEN_BLANK, RARELY_BLANK])

@@ -7,6 +7,8 @@ import pytest
 
 from penstock.cli import main
 from penstock.commands import serve
+from penstock.decoding.beam_sizes import BeamSizes
+from penstock.decoding.beam_state import BeamState
 from penstock.decoding.greedy_state import GreedyState
 from penstock.decoding.networks import TransducerNetwork
 from penstock.encoder.state import EncoderState
@@ -53,6 +55,5 @@ def test_bytes_per_stream_is_what_the_states_take(golden_bundle, case):
     network = TransducerNetwork(checkpoint)
     for context in config.encoder.contexts:
         encoder = EncoderState(config.encoder, context, 3, "cpu", network.dtype)
-        assert (
-            serve.bytes_per_stream(config, context) == encoder.bytes_per_slot + GreedyState(network, 3).bytes_per_slot
-        )
+        states = (encoder, GreedyState(network, 3), BeamState(network, 3, BeamSizes(3)))
+        assert serve.bytes_per_stream(config, context, 3) == sum(state.bytes_per_slot for state in states)

@@ -62,12 +62,21 @@ def test_json(model, audio, capsys, piece_ms):
     for path, line in zip(audio, lines(capsys), strict=True):
         document = json.loads(line)
         golden = golden_case("rnnt_hybrid").greedy((6, 1), Path(path).stem)
-        assert list(document) == ["audio", "text", "tokens", "timestamps", "words", "audio_s"]
+        assert list(document) == ["audio", "text", "tokens", "timestamps", "words", "alternatives", "audio_s"]
         assert (document["audio"], document["tokens"]) == (path, golden.tokens)
         assert document["timestamps"] == golden.timestamps
         assert document["audio_s"] == len(golden_pcm(Path(path).stem)) / 16000
         assert [word["word"] for word in document["words"]] == document["text"].split()
-        assert all(set(word) == {"word", "start_ms", "end_ms"} for word in document["words"])
+        assert all(set(word) == {"word", "start_ms", "end_ms", "confidence"} for word in document["words"])
+
+
+def test_a_beam_with_alternatives_and_phrases(model, audio, capsys):
+    chosen = ["--decoder", "alsd", "--n-best", "2", "--boost-phrase", "seven", "--boost", "3"]
+    assert run("--model", model, "--context", "6,1", "--json", *chosen, audio[0]) == 0
+    (document,) = lines(capsys)
+    document = json.loads(document) if isinstance(document, str) else document
+    assert document["alternatives"][0]["text"] == document["text"]
+    assert len(document["alternatives"]) == 2
 
 
 def test_real_speech_in_the_default_context(bundled_model, capsys):

@@ -1,5 +1,6 @@
 """Words and their times from tokens that come in pieces."""
 
+import math
 import random
 
 import pytest
@@ -28,7 +29,7 @@ def words_of(pieces: list[str | bytes], *timestamps: int, duration: int = 0) -> 
     """Words with their first frame and the frame behind them."""
     transcript = Transcript(Pieces(*pieces), FRAME_MS)
     words = transcript.add(tokens_at(*timestamps, duration=duration)) + transcript.finish()
-    return [(text, start // 80, end // 80) for text, start, end in words]
+    return [(text, start // 80, end // 80) for text, start, end, _ in words]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +65,27 @@ def test_a_word_is_finished_by_the_next_one_or_by_the_end():
     assert transcript.add([first]) == []
     assert transcript.add([second]) == []
     assert transcript.text == "hello"
-    assert transcript.add([third]) == [Word("hello", 80, 240)]
+    assert transcript.add([third]) == [Word("hello", 80, 240, math.exp(-1))]
     assert transcript.text == "hello you"
-    assert transcript.finish() == [Word("you", 400, 480)]
+    assert transcript.finish() == [Word("you", 400, 480, math.exp(-1))]
+
+
+def test_a_word_is_as_sure_as_its_least_sure_token():
+    transcript = Transcript(Pieces(" he", "llo", " you"), FRAME_MS)
+    tokens = [Token(i, i, 1, score) for i, score in enumerate((-0.1, -2.0, -0.5))]
+    words = transcript.add(tokens) + transcript.finish()
+    assert [word.confidence for word in words] == [math.exp(-2.0), math.exp(-0.5)]
+
+
+def test_text_with_what_may_change_leaves_the_transcript_as_it_is():
+    transcript = Transcript(Pieces(" he", "llo", b"\xc3"), FRAME_MS)
+    first, second, third = tokens_at(1, 2, 3)
+    transcript.add([first])
+    assert transcript.text_with([second]) == "hello"
+    assert transcript.text_with([second, third]) == "hello"
+    assert transcript.whole_text_with([second, third]) == "hello\ufffd"
+    assert transcript.text == "he"
+    assert transcript.add([second]) == [] and transcript.text == "hello"
 
 
 def test_a_space_is_shown_only_with_what_follows():
@@ -80,7 +99,7 @@ def test_a_space_is_shown_only_with_what_follows():
 
 def test_times_are_rounded_to_milliseconds():
     transcript = Transcript(Pieces("a"), 1000 / 30)
-    assert (transcript.add(tokens_at(1)) + transcript.finish()) == [Word("a", 33, 67)]
+    assert (transcript.add(tokens_at(1)) + transcript.finish()) == [Word("a", 33, 67, math.exp(-1))]
 
 
 @pytest.mark.parametrize("case", ["rnnt_hybrid", "rnnt_bytes"])

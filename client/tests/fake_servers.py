@@ -55,10 +55,13 @@ def _grpc_request(request) -> Request:
     assert request.model_name == "asr"
     (tensor,), (audio,) = request.inputs, request.raw_input_contents
     assert (tensor.name, tensor.datatype, list(tensor.shape)) == ("AUDIO", "FP32", [1, len(audio) // 4])
-    parameters = request.parameters
-    stream_id = parameters["sequence_id"].string_param or parameters["sequence_id"].int64_param
-    flags = (parameters["sequence_start"].bool_param, parameters["sequence_end"].bool_param)
-    return Request(stream_id, np.frombuffer(audio, np.float32), *flags)
+    parameters = {name: getattr(p, p.WhichOneof("parameter_choice")) for name, p in request.parameters.items()}
+    return _request(parameters, audio)
+
+
+def _request(parameters: dict[str, object], audio: bytes) -> Request:
+    sequence = [parameters.pop(f"sequence_{name}") for name in ("id", "start", "end")]
+    return Request(sequence[0], np.frombuffer(audio, np.float32), *sequence[1:], parameters)
 
 
 def _grpc_response(outputs: dict[str, np.ndarray]):
@@ -127,8 +130,8 @@ def _http_request(body: bytes, header_length: int) -> Request:
     header, audio = json.loads(body[:header_length]), body[header_length:]
     (tensor,), parameters = header["inputs"], header["parameters"]
     assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("AUDIO", "FP32", [1, len(audio) // 4])
-    flags = (parameters["sequence_start"], parameters["sequence_end"])
-    return Request(parameters["sequence_id"], np.frombuffer(audio, np.float32), *flags)
+    assert parameters.pop("binary_data_output") is True
+    return _request(parameters, audio)
 
 
 def _http_body(outputs: dict[str, np.ndarray]) -> tuple[bytes, int]:

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,8 @@ class Request(NamedTuple):
     samples: np.ndarray
     is_start: bool
     is_end: bool
+    parameters: dict[str, Any]
+    """All but the sequence's."""
 
 
 class RefusalError(Exception):
@@ -38,6 +40,7 @@ class FakeRecognizer:
         self.requests: list[Request] = []
         self.heard: dict[StreamId, int] = {}
         """Samples so far of each live stream."""
+        self.n_best: dict[StreamId, int] = {}
         self.before_answer: Callable[[Request], None] = lambda request: None
         self._lock = threading.Lock()
 
@@ -54,7 +57,10 @@ class FakeRecognizer:
             if stream_id not in self.heard and len(self.heard) >= self.max_streams:
                 message = f"in ensemble 'asr', stream {stream_id!r} refused: all {self.max_streams} slots are taken"
                 raise RefusalError(message, 503)
+            if request.parameters.get("lm_weight"):
+                raise RefusalError(f"in ensemble 'asr', stream {stream_id!r}: lm_weight is 2.5, but there is no model")
             self.heard[stream_id] = 0
+            self.n_best[stream_id] = request.parameters.get("n_best", 0)
         if stream_id not in self.heard:
             raise RefusalError(f"in ensemble 'asr', stream {stream_id!r} is not open: it was expired")
         before = self.heard[stream_id]
@@ -65,17 +71,22 @@ class FakeRecognizer:
         after = before + request.samples.size
         if not request.is_end:
             self.heard[stream_id] = after
-        return outputs(before, after, request.is_end)
+        return outputs(before, after, request.is_end, self.n_best[stream_id])
 
 
 def word(index: int) -> str:
     return ("wörd", "λέξη", "語", "🙂")[index % 4] + str(index)
 
 
-def outputs(before: int, after: int, is_end: bool) -> dict[str, np.ndarray]:
+def confidence(index: int) -> float:
+    return 1 - index % 4 / 8
+
+
+def outputs(before: int, after: int, is_end: bool, n_best: int = 0) -> dict[str, np.ndarray]:
     """What the model answers after `after` samples of which `before` were answered before, each [1, k]."""
     begun = range(-(-before // WORD_SAMPLES), -(-after // WORD_SAMPLES))
     complete = range(max(0, -(-before // WORD_SAMPLES) - 1), max(0, -(-after // WORD_SAMPLES) - (not is_end)))
+    alternatives = range(n_best if is_end else 0)
     text = " ".join(word(index) for index in range(-(-after // WORD_SAMPLES)))
     return {
         "SEGMENT": np.array([[3]], np.int32),
@@ -85,9 +96,16 @@ def outputs(before: int, after: int, is_end: bool) -> dict[str, np.ndarray]:
         "WORDS": texts([word(index) for index in complete]),
         "WORD_START_MS": np.array([[WORD_MS * index for index in complete]], np.int32),
         "WORD_END_MS": np.array([[WORD_MS * (index + 1) for index in complete]], np.int32),
+        "WORD_CONFIDENCE": np.array([[confidence(index) for index in complete]], np.float32),
+        "ALTERNATIVES": texts([f"{text} ({rank})" for rank in alternatives]),
+        "ALTERNATIVE_SCORES": np.array([[-0.5 - rank for rank in alternatives]], np.float32),
         "TOKENS": np.array([list(begun)], np.int32),
         "TIMESTAMPS": np.array([[2 * index for index in begun]], np.int32),
     }
+
+
+SCORES = ("WORD_CONFIDENCE", "ALTERNATIVES", "ALTERNATIVE_SCORES")
+"""Outputs that not every server has."""
 
 
 def texts(values: list[str]) -> np.ndarray:
@@ -127,7 +145,8 @@ class FakeTransport:
         self.sent_s.append(time.monotonic())
         samples = np.frombuffer(piece.audio, "<f4")
         try:
-            reply = self._recognizer.answer(Request(self._stream_id, samples, piece.is_first, piece.is_last))
+            request = Request(self._stream_id, samples, piece.is_first, piece.is_last, dict(piece.parameters))
+            reply = self._recognizer.answer(request)
             self._mailbox.deliver(parse_reply(self._stream_id, reply.get))
         except RefusalError as error:
             self._mailbox.fail(refusal(self._stream_id, str(error)))

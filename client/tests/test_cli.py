@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from client.tests.fakes import RefusalError, outputs
+from client.tests.fakes import RefusalError, confidence, outputs
 from client.tests.terminal import Terminal
 from penstock_client.cli import main
 from penstock_client.protocol import parse_reply
@@ -63,7 +63,11 @@ def test_json_is_one_object_a_file(run, audio_file):
             "text": TEXT,
             "tokens": list(result.new_tokens),
             "timestamps": list(result.new_timestamps),
-            "words": [{"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms} for w in result.new_words],
+            "words": [
+                {"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms, "confidence": confidence(i)}
+                for i, w in enumerate(result.new_words)
+            ],
+            "alternatives": [],
             "audio_s": 2.4,
         }
 
@@ -125,6 +129,42 @@ def test_stream_id_reaches_the_server(run, audio_file, recognizer, given, sent):
     assert {request.stream_id for request in recognizer.requests} == {sent}
 
 
+def test_options_reach_the_server(run, audio_file, recognizer, tmp_path):
+    phrases = tmp_path / "phrases.txt"
+    phrases.write_text("\ufeffnew york\n\n  λέξη : 3 \n", encoding="utf-8")
+    beam = ["--decoder", "aes", "--beam-size", 3, "--n-best", 2, "--lm-weight", 0]
+    boosts = ["--boost-phrase", "a b:-1.5", "--boost-phrase", "c", "--boosted-phrases", phrases, "--boost", 4]
+    assert run(audio_file, audio_file, *beam, *boosts)[0] == 0
+    (first, second) = (request.parameters for request in recognizer.requests if request.is_start)
+    assert json.loads(first.pop("boosted_phrases")) == [["a b", -1.5], "c", "new york", ["λέξη", 3.0]]
+    assert first == {"decoder": "aes", "beam_size": 3, "n_best": 2, "lm_weight": 0.0, "boost": 4.0}
+    assert second.keys() == {"boosted_phrases", *first}
+
+
+@GRPC_ONLY
+def test_without_options_nothing_is_asked_for(run, audio_file, recognizer):
+    run(audio_file)
+    assert {json.dumps(request.parameters) for request in recognizer.requests} == {"{}"}
+
+
+@GRPC_ONLY
+def test_alternatives_follow_the_text(run, audio_file):
+    _, out, _ = run(audio_file, "--decoder", "alsd", "--n-best", "2")
+    assert out == f"{TEXT}\n    -0.50  {TEXT} (0)\n    -1.50  {TEXT} (1)\n"
+
+
+@GRPC_ONLY
+def test_json_has_the_alternatives(run, audio_file):
+    _, out, _ = run(audio_file, "--json", "--decoder", "alsd", "--n-best", "1")
+    assert json.loads(out)["alternatives"] == [{"text": f"{TEXT} (0)", "score": -0.5}]
+
+
+def test_options_that_the_server_refuses_are_told_in_its_words(run, audio_file):
+    status, out, err = run(audio_file, "--lm-weight", "2.5", "--stream-id", "s")
+    message = "stream 's': lm_weight is 2.5, but there is no model"
+    assert (status, out, err) == (1, "", f"penstock-client: error: {audio_file}: {message}\n")
+
+
 @GRPC_ONLY
 def test_chunk_ms_is_what_is_sent_at_once(run, audio_file, recognizer):
     run(audio_file, "--chunk-ms", "700")
@@ -141,6 +181,19 @@ def test_chunk_ms_is_what_is_sent_at_once(run, audio_file, recognizer):
         (["a.wav", "b.wav", "--stream-id", "s"], "one AUDIO file"),
         (["a.wav", "--url", "http://localhost:8000"], "host:port"),
         (["a.wav", "--json", "--interim"], "not allowed with"),
+        (["a.wav", "--decoder", "beam"], "invalid choice: 'beam'"),
+        (["a.wav", "--beam-size", "4"], "beam_size is 4, but decoder 'greedy' has no beam"),
+        (["a.wav", "--decoder", "alsd", "--beam-size", "0"], "beam_size is 0"),
+        (["a.wav", "--decoder", "aes", "--beam-size", "2", "--n-best", "3"], "n_best is 3"),
+        (["a.wav", "--lm-weight", "-1"], "lm_weight is -1.0"),
+        (["a.wav", "--boost", "nan", "--boost-phrase", "a"], "boost is nan"),
+        (["a.wav", "--boost", "2"], "--boost goes with"),
+        (["a.wav", "--boost-phrase", "a:2,5"], "--boost-phrase: '2,5' in 'a:2,5' is not a number"),
+        (["a.wav", "--boost-phrase", "a:inf"], "'inf' in 'a:inf' is not a number"),
+        (["a.wav", "--boost-phrase", " :2"], "' :2' holds no words"),
+        (["a.wav", "--boost-phrase", ""], "'' holds no words"),
+        (["a.wav", "--boosted-phrases", "/missing.txt"], "/missing.txt: no such file or directory"),
+        (["a.wav", "--boosted-phrases", sys.executable], "not a text file in UTF-8"),
     ],
 )
 def test_wrong_usage_is_told_at_once(capsys, arguments, reason):
@@ -148,6 +201,14 @@ def test_wrong_usage_is_told_at_once(capsys, arguments, reason):
         main(arguments)
     assert exit_.value.code == 2
     assert reason in capsys.readouterr().err
+
+
+def test_bad_lines_of_a_file_of_phrases_are_numbered(capsys, tmp_path):
+    phrases = tmp_path / "phrases.txt"
+    phrases.write_text("a\n\nb:\n")
+    with pytest.raises(SystemExit):
+        main(["a.wav", "--boosted-phrases", str(phrases)])
+    assert f"{phrases}, line 3: '' in 'b:' is not a number" in capsys.readouterr().err
 
 
 @GRPC_ONLY

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.tests.fakes import FakeConnection, FakeRecognizer, outputs
-from penstock_client import Client, ClientError, ServerFullError, StreamClosedError, StreamError
+from penstock_client import Client, ClientError, ServerFullError, StreamClosedError, StreamError, StreamOptions
 from penstock_client.protocol import parse_reply
 
 
@@ -73,6 +73,15 @@ def test_realtime_reports_a_failure_at_once(client, recognizer):
     with pytest.raises(ClientError, match="gone"):
         client.transcribe(np.zeros(160_000, np.float32), realtime=True)
     assert len(recognizer.requests) == 1
+
+
+def test_options_start_a_stream_and_bring_alternatives(client, recognizer, samples):
+    options = StreamOptions(decoder="alsd", n_best=2)
+    transcript = client.transcribe(samples, options=options)
+    assert [request.parameters for request in recognizer.requests] == [options.parameters()] + [{}] * 23
+    assert [alternative.text for alternative in transcript.alternatives] == [f"{transcript.text} ({i})" for i in (0, 1)]
+    assert [word.confidence for word in transcript.words[:5]] == [1.0, 0.875, 0.75, 0.625, 1.0]
+    assert client.transcribe(samples).alternatives == ()
 
 
 @pytest.mark.parametrize("chunk_ms", [0, -1, 0.01])

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.tests.fakes import outputs, texts
+from client.tests.fakes import SCORES, outputs, texts
 from penstock_client import (
+    Alternative,
     ProtocolError,
     ServerFullError,
     StreamClosedError,
@@ -13,7 +14,15 @@ from penstock_client import (
     Transcript,
     Word,
 )
-from penstock_client.protocol import MAX_PIECE_SAMPLES, PieceCutter, as_samples, check_stream_id, parse_reply, refusal
+from penstock_client.protocol import (
+    END_PIECE,
+    MAX_PIECE_SAMPLES,
+    PieceCutter,
+    as_samples,
+    check_stream_id,
+    parse_reply,
+    refusal,
+)
 
 
 @settings(max_examples=50, deadline=None)
@@ -35,6 +44,15 @@ def test_pieces_carry_all_audio_in_order_with_one_first_and_one_last(pushes, lim
 def test_limit_of_a_request_is_thirty_seconds():
     sizes = [piece.samples for piece in PieceCutter("s").cut(np.zeros(MAX_PIECE_SAMPLES + 1))]
     assert sizes == [30 * 16_000, 1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(pushes=st.lists(st.integers(0, 40), min_size=1, max_size=5), limit=st.integers(1, 16))
+def test_parameters_go_with_the_first_piece_only(pushes, limit):
+    cutter = PieceCutter("s", limit, {"n_best": 2})
+    pieces = [piece for push in pushes for piece in cutter.cut(np.zeros(push))]
+    assert [piece.parameters for piece in pieces] == [{"n_best": 2}] + [{}] * (len(pieces) - 1)
+    assert END_PIECE.parameters == {}
 
 
 def test_nothing_follows_the_last_piece():
@@ -108,7 +126,8 @@ def test_transcript_joins_segments_in_order():
 
 def test_reply_is_parsed_into_python_values():
     result = parse_reply("s", outputs(0, 1600, True).get)
-    assert result.new_words == (Word("wörd0", 0, 50), Word("λέξη1", 50, 100))
+    assert result.new_words == (Word("wörd0", 0, 50, 1.0), Word("λέξη1", 50, 100, 0.875))
+    assert result.alternatives == ()
     assert (result.segment, result.text, result.is_final) == (3, "wörd0 λέξη1", True)
     assert (result.new_tokens, result.new_timestamps) == ((0, 1), (0, 2))
     assert result.audio_processed_s == pytest.approx(0.1)
@@ -116,7 +135,29 @@ def test_reply_is_parsed_into_python_values():
     assert type(result.is_final) is bool
 
 
-@pytest.mark.parametrize("name", list(outputs(0, 0, True)))
+def test_alternatives_are_parsed_in_their_order():
+    result = parse_reply("s", outputs(0, 800, True, n_best=2).get)
+    assert result.alternatives == (Alternative("wörd0 (0)", -0.5), Alternative("wörd0 (1)", -1.5))
+    assert {type(alternative.score) for alternative in result.alternatives} == {float}
+
+
+def test_a_server_without_scores_is_understood():
+    reply = {name: values for name, values in outputs(0, 1600, True, n_best=2).items() if name not in SCORES}
+    result = parse_reply("s", reply.get)
+    assert result.new_words == (Word("wörd0", 0, 50), Word("λέξη1", 50, 100))
+    assert [word.confidence for word in result.new_words] == [None, None]
+    assert result.alternatives == ()
+
+
+def test_transcript_keeps_the_alternatives_of_the_final_result():
+    transcript = Transcript()
+    for segment, is_final in ((0, True), (1, False)):
+        reply = {**outputs(0, 800, is_final, n_best=2), "SEGMENT": np.array([[segment]])}
+        transcript.add(parse_reply("s", reply.get))
+    assert [alternative.score for alternative in transcript.alternatives] == [-0.5, -1.5]
+
+
+@pytest.mark.parametrize("name", [name for name in outputs(0, 0, True) if name not in SCORES])
 def test_missing_output_is_named(name):
     reply = outputs(0, 1600, True)
     del reply[name]
@@ -133,6 +174,9 @@ def test_missing_output_is_named(name):
         ("SEGMENT", np.array([[1, 2]])),
         ("WORD_END_MS", np.array([[1]])),
         ("TIMESTAMPS", np.array([[1]])),
+        ("WORD_CONFIDENCE", np.array([[0.5]], np.float32)),
+        ("ALTERNATIVES", texts(["a"])),
+        ("ALTERNATIVE_SCORES", np.array([[-1.0]], np.float32)),
     ],
 )
 def test_malformed_output_is_a_protocol_error(name, values):
@@ -148,6 +192,9 @@ def test_malformed_output_is_a_protocol_error(name, values):
         ("in ensemble 'asr', stream 's' is not open: it was expired", StreamNotOpenError),
         ("inference request for sequence s must specify the START flag on the first request", StreamNotOpenError),
         ("stream 's': 1 of 2 samples are not finite", StreamError),
+        ("stream 's': boosted phrases: phrase 1 ('it is not open') has boost 900.0", StreamError),
+        ("""stream 's': phrase 1 ("it's UNAVAILABLE") and phrase 2 ('\\'UNAVAILABLE"') are refused""", StreamError),
+        ("stream 's': the server's slots are taken, it isn't UNAVAILABLE", ServerFullError),
     ],
 )
 def test_refusals_carry_the_servers_message_and_the_stream(message, kind):

@@ -1,5 +1,6 @@
 """Both transports against a server on a real socket: the same promises for gRPC and HTTP."""
 
+import json
 import socket
 import threading
 import time
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from client.tests.fake_servers import Wire
-from client.tests.fakes import RefusalError, outputs
+from client.tests.fakes import SCORES, RefusalError, outputs
 from penstock_client import (
     Client,
     ConnectionLostError,
@@ -18,6 +19,7 @@ from penstock_client import (
     ServerUnreachableError,
     StreamError,
     StreamNotOpenError,
+    StreamOptions,
 )
 from penstock_client.protocol import parse_reply
 
@@ -67,6 +69,52 @@ def test_odd_pieces_arrive_whole_and_in_order(client, recognizer, samples, strea
     assert len(results) == len(requests)
     assert stream.transcript.words == list(expected(samples).new_words)
     assert stream.transcript.text == results[-1].text == expected(samples).text
+
+
+def test_options_go_with_the_start_only_and_keep_their_types(client, recognizer):
+    phrases = ["new york", ("λέξη 🙂", 3)]
+    options = StreamOptions(decoder="aes", beam_size=3, n_best=2, lm_weight=0, boosted_phrases=phrases, boost=4)
+    with client.open_stream(options=options) as stream:
+        stream.send(np.zeros(31 * 16_000))  # two pieces
+        stream.finish()
+        *interim, final = stream
+    first, *others = (request.parameters for request in recognizer.requests)
+    assert json.loads(first.pop("boosted_phrases")) == ["new york", ["λέξη 🙂", 3.0]]
+    assert first == {"decoder": "aes", "beam_size": 3, "n_best": 2, "lm_weight": 0.0, "boost": 4.0}
+    assert {name: type(value) for name, value in first.items() if name != "decoder"} == {
+        "beam_size": int,
+        "n_best": int,
+        "lm_weight": float,
+        "boost": float,
+    }
+    assert others == [{}, {}]
+    assert [len(result.alternatives) for result in (*interim, final)] == [0, 0, 2]
+    assert final.alternatives == parse_reply("s", outputs(0, 31 * 16_000, True, 2).get).alternatives
+
+
+def test_a_stream_abandoned_is_ended_without_its_options(client, recognizer):
+    with client.open_stream(options=StreamOptions(boost=1.0)) as stream:
+        stream.send([0.0])
+        assert stream.poll(5)
+    eventually(lambda: not recognizer.heard)
+    assert [request.parameters for request in recognizer.requests] == [{"boost": 1.0}, {}]
+
+
+def test_refused_options_fail_their_stream_only(client, samples):
+    with pytest.raises(StreamError, match=r"^stream 's': lm_weight is 2\.5, but there is no model$") as error:
+        client.transcribe(samples, stream_id="s", options=StreamOptions(lm_weight=2.5))
+    assert type(error.value) is StreamError
+    assert client.transcribe(samples).text == expected(samples).text
+
+
+def test_a_server_without_scores_is_understood(client, recognizer, samples, monkeypatch):
+    answer = recognizer.answer
+    monkeypatch.setattr(
+        recognizer, "answer", lambda request: {k: v for k, v in answer(request).items() if k not in SCORES}
+    )
+    transcript = client.transcribe(samples)
+    assert transcript.text == expected(samples).text
+    assert {word.confidence for word in transcript.words} == {None}
 
 
 def test_a_long_push_is_split(client, recognizer):

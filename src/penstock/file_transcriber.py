@@ -9,7 +9,7 @@ import numpy as np
 from penstock.audio import read_audio
 from penstock.errors import AudioError, StreamError
 from penstock.recognizer import StreamingRecognizer
-from penstock.stages.decoder import StreamResult
+from penstock.stages.decoder import Alternative, StreamResult
 from penstock.stages.features import AudioRequest
 from penstock.transcript import Token, Word
 
@@ -23,6 +23,7 @@ class FileTranscript:
     text: str = ""
     tokens: list[Token] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
+    alternatives: list[Alternative] = field(default_factory=list)
     error: str | None = None
 
     def add(self, result: StreamResult) -> None:
@@ -30,17 +31,20 @@ class FileTranscript:
         self.text = result.text
         self.tokens += result.tokens
         self.words += result.words
+        self.alternatives += result.alternatives
 
 
 class _OpenFile:
-    def __init__(self, index: int, samples: np.ndarray, transcript: FileTranscript):
+    def __init__(self, index: int, samples: np.ndarray, transcript: FileTranscript, options: dict):
         self.index, self.samples, self.transcript = index, samples, transcript
+        self.options = options
         self.position = 0
 
     def next_request(self, piece_samples: int) -> AudioRequest:
         start, self.position = self.position, self.position + piece_samples
         piece = self.samples[start : self.position]
-        return AudioRequest(self.index, piece, is_start=start == 0, is_end=self.is_done)
+        options = self.options if start == 0 else {}
+        return AudioRequest(self.index, piece, is_start=start == 0, is_end=self.is_done, options=options)
 
     @property
     def is_done(self) -> bool:
@@ -50,9 +54,11 @@ class _OpenFile:
 class FileTranscriber:
     """Streams files in pieces of `piece_samples`, at most as many at once as the recogniser has streams."""
 
-    def __init__(self, recognizer: StreamingRecognizer, piece_samples: int):
+    def __init__(self, recognizer: StreamingRecognizer, piece_samples: int, options: dict | None = None):
+        """options: of every stream, as in `penstock.stream_options`."""
         self._recognizer = recognizer
         self._piece_samples = piece_samples
+        self._options = options or {}
 
     def transcribe(self, paths: Iterable[str | Path]) -> Iterator[FileTranscript]:
         """Yields one transcript a file, in the order of `paths`; a file that fails has `error` set."""
@@ -87,7 +93,7 @@ class FileTranscriber:
                 finished[index] = transcript
                 return True  # so that results before it come out first
             transcript.audio_s = len(samples) / self._recognizer.sample_rate_hz
-            open_files.append(_OpenFile(index, samples, transcript))
+            open_files.append(_OpenFile(index, samples, transcript, self._options))
         return True
 
     def _advance(self, open_files: list[_OpenFile], finished: dict[int, FileTranscript]) -> list[_OpenFile]:

@@ -14,9 +14,10 @@ from penstock.config import AttentionContext, ModelConfig
 from penstock.errors import StreamError
 from penstock.model_source import resolve_model
 from penstock.slot_ledger import SlotLedger
-from penstock.stages.decoder import DecoderRequest, DecoderStage, StreamResult
+from penstock.stages.decoder import DEFAULT_DECODING, DecoderRequest, DecoderStage, StreamResult
 from penstock.stages.encoder import EncoderRequest, EncoderStage
 from penstock.stages.features import AudioRequest, FeatureReply, FeatureStage
+from penstock.stream_options import DecodingConfig
 from penstock.streams import StreamTable, slot_count
 from penstock.transcript import Token, Word
 
@@ -24,8 +25,9 @@ from penstock.transcript import Token, Word
 class Stream:
     """One live stream of a recogniser; close it, or use it as a context manager."""
 
-    def __init__(self, recognizer: "StreamingRecognizer", stream_id: Hashable):
+    def __init__(self, recognizer: "StreamingRecognizer", stream_id: Hashable, options: dict | None = None):
         self.id = stream_id
+        self._options = options or {}
         self.words: list[Word] = []
         """All words finished so far."""
         self.tokens: list[Token] = []
@@ -52,7 +54,8 @@ class Stream:
         samples = np.asarray(samples)
         if samples.dtype.kind == "f":  # others are refused by name: integers would be taken for a very loud signal
             samples = samples.astype(np.float32, copy=False)
-        request = AudioRequest(self.id, samples, not self._is_started, is_end)
+        options = {} if self._is_started else self._options
+        request = AudioRequest(self.id, samples, not self._is_started, is_end, options)
         (result,) = self._recognizer.process([request])
         self._is_ended |= is_end and self._is_started
         if isinstance(result, StreamError):
@@ -79,16 +82,20 @@ class StreamingRecognizer:
         max_streams: int = 16,
         device: str = "cpu",
         idle_limit_s: float = float("inf"),
+        decoding: DecodingConfig = DEFAULT_DECODING,
     ):
-        """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's, its first by default."""
+        """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's, its first by default.
+
+        decoding: language model and beam size on offer; what a stream uses of them it says with its start.
+        """
         checkpoint = Checkpoint(resolve_model(str(model)))
         self.config: ModelConfig = checkpoint.config
         self.context = self.config.encoder.select_context(AttentionContext(*context) if context else None)
         ledger = SlotLedger(slot_count(max_streams))
         self.table = StreamTable(max_streams, ledger, idle_limit_s)
-        self._features = FeatureStage(checkpoint, self.context, self.table, device)
+        self._features = FeatureStage(checkpoint, self.context, self.table, device, decoding)
         self._encoder = EncoderStage(checkpoint, self.context, self.table.slots, ledger, device)
-        self._decoder = DecoderStage(checkpoint, self.table.slots, ledger, device)
+        self._decoder = DecoderStage(checkpoint, self.table.slots, ledger, device, decoding, self.context)
         self._names = itertools.count(1)
 
     @property
@@ -96,9 +103,9 @@ class StreamingRecognizer:
         """Rate that samples must have."""
         return self.config.features.sample_rate_hz
 
-    def open_stream(self, stream_id: Hashable | None = None) -> Stream:
-        """A new stream. Its slot is taken with its first request."""
-        return Stream(self, f"stream-{next(self._names)}" if stream_id is None else stream_id)
+    def open_stream(self, stream_id: Hashable | None = None, options: dict | None = None) -> Stream:
+        """A new stream with options as in `penstock.stream_options`. Its slot is taken with its first request."""
+        return Stream(self, f"stream-{next(self._names)}" if stream_id is None else stream_id, options)
 
     @torch.inference_mode()
     def process(self, requests: list[AudioRequest]) -> list[StreamResult | StreamError]:
@@ -121,7 +128,8 @@ class StreamingRecognizer:
             else:
                 request = requests[i]
                 lease, chunks = answers[i]
-                work = DecoderRequest(lease, frames, chunks.covered_samples, request.is_start, request.is_end)
+                options = request.options if request.is_start else {}
+                work = DecoderRequest(lease, frames, chunks.covered_samples, request.is_start, request.is_end, options)
                 decodable.append((i, work))
         decoded = self._decoder.process([request for _, request in decodable])
         for (i, _), answer in zip(decodable, decoded, strict=True):

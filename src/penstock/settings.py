@@ -10,6 +10,7 @@ from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.errors import CheckpointError, PenstockError
 from penstock.slot_ledger import SlotLedger
+from penstock.stream_options import DecodingConfig
 from penstock.streams import slot_count
 
 DEFAULT_MAX_STREAMS = 64
@@ -35,7 +36,9 @@ def check_max_streams(max_streams: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """PENSTOCK_MODEL, _CONTEXT, _MAX_STREAMS, _IDLE_SECONDS, _RUNTIME_DIR, _DEVICE, _THREADS."""
+    """PENSTOCK_MODEL, _CONTEXT, _MAX_STREAMS, _IDLE_SECONDS, _RUNTIME_DIR, _DEVICE, _THREADS, and the decoder's _LM,
+    _LM_WEIGHT, _BEAM_SIZE, _CUDA_GRAPHS.
+    """
 
     checkpoint: Checkpoint
     context: AttentionContext
@@ -45,6 +48,7 @@ class Settings:
     runtime_directory: Path
     device: str
     threads: int
+    decoding: DecodingConfig
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -65,6 +69,12 @@ class Settings:
             runtime_directory=Path(runtime),
             device=environment.get("PENSTOCK_DEVICE") or _best_device(),
             threads=_positive(environment, "PENSTOCK_THREADS", 1, int),
+            decoding=DecodingConfig(
+                lm=environment.get("PENSTOCK_LM") or None,
+                lm_weight=_positive(environment, "PENSTOCK_LM_WEIGHT", 0.0, float),
+                beam_size=_positive(environment, "PENSTOCK_BEAM_SIZE", DecodingConfig.beam_size, int),
+                cuda_graphs=environment.get("PENSTOCK_CUDA_GRAPHS") or DecodingConfig.cuda_graphs,
+            ),
         )
 
     @property

@@ -24,7 +24,9 @@ class Tokenizer:
             model.LoadFromSerializedProto(Path(path).read_bytes())
         except (OSError, RuntimeError) as error:
             raise CheckpointError(f"{path}: not a SentencePiece model: {error}") from error
+        self._model = model
         self.size = model.get_piece_size()
+        self.unknown = model.unk_id()
         self._pieces: list[str | bytes] = [self._piece(model, i) for i in range(self.size)]
 
     @staticmethod
@@ -41,6 +43,10 @@ class Tokenizer:
     def piece(self, token: int) -> str | bytes:
         """What token id 0 .. size - 1 stands for."""
         return self._pieces[token]
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens that the model was trained to write for `text`; `unknown` stands for what it cannot write."""
+        return self._model.encode(text)
 
     def decode(self, tokens: list[int]) -> str:
         """The text of a whole sequence."""
@@ -70,6 +76,13 @@ class IncrementalText:
         if isinstance(piece, bytes):
             return self._append(self._bytes.decode(piece))
         return self._append(self._bytes.decode(b"", final=True) + piece)
+
+    def copy(self) -> "IncrementalText":
+        """The same text, to go on with apart."""
+        other = IncrementalText(self._tokenizer)
+        other.text = self.text
+        other._bytes.setstate(self._bytes.getstate())
+        return other
 
     def finish(self) -> str:
         """Ends the sequence; an unfinished character becomes U+FFFD."""

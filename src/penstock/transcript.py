@@ -3,6 +3,7 @@
 import re
 from typing import NamedTuple
 
+from penstock.decoding.confidence import word_confidence
 from penstock.tokenizer import IncrementalText, Tokenizer
 
 _SPACE = re.compile(r"\s")
@@ -26,6 +27,8 @@ class Word(NamedTuple):
     text: str
     start_ms: int
     end_ms: int
+    confidence: float = 1.0
+    """0 .. 1, see `penstock.decoding.confidence`."""
 
 
 class Transcript:
@@ -36,11 +39,29 @@ class Transcript:
         self._text = IncrementalText(tokenizer)
         self._word = ""
         self._start_frame = self._end_frame = 0
+        self._scores: list[float] = []
 
     @property
     def text(self) -> str:
         """All text so far, unfinished word included, without the space that may already announce the next one."""
         return self._text.text.rstrip(" ")
+
+    def text_with(self, tokens: list[Token]) -> str:
+        """All text, if `tokens` followed; they do not become part of it."""
+        if not tokens:
+            return self.text
+        text = self._text.copy()
+        for token in tokens:
+            text.add(token.id)
+        return text.text.rstrip(" ")
+
+    def whole_text_with(self, tokens: list[Token]) -> str:
+        """As `text_with`, at the end of the stream: an unfinished character shows as U+FFFD."""
+        text = self._text.copy()
+        for token in tokens:
+            text.add(token.id)
+        text.finish()
+        return text.text.rstrip(" ")
 
     def add(self, tokens: list[Token]) -> list[Word]:
         """Appends tokens and returns the words that are finished now."""
@@ -64,11 +85,14 @@ class Transcript:
     def _extend(self, part: str, token: Token) -> None:
         if part:
             self._word += part
+            self._scores.append(token.score)
             self._end_frame = token.timestamp + max(token.duration, 1)
 
     def _finish_word(self) -> list[Word]:
         text, self._word = self._word, ""
+        scores, self._scores = self._scores, []
         if not text:
             return []
         end_frame = max(self._end_frame, self._start_frame + 1)
-        return [Word(text, round(self._start_frame * self._frame_ms), round(end_frame * self._frame_ms))]
+        start_ms, end_ms = round(self._start_frame * self._frame_ms), round(end_frame * self._frame_ms)
+        return [Word(text, start_ms, end_ms, word_confidence(scores) if scores else 0.0)]

@@ -35,14 +35,19 @@ def is_end(request) -> bool:
 
 def audio_request(request) -> AudioRequest:
     """AUDIO [1, n], the correlation id, the flags and the options of a request."""
-    parameters = request.parameters()
     return AudioRequest(
         stream_id=request.correlation_id(),
         samples=pb_utils.get_input_tensor_by_name(request, "AUDIO").as_numpy()[0],
         is_start=is_start(request),
         is_end=is_end(request),
-        options=json.loads(parameters) if parameters else {},
+        options=stream_options(request),
     )
+
+
+def stream_options(request) -> dict:
+    """The parameters of a request."""
+    parameters = request.parameters()
+    return json.loads(parameters) if parameters else {}
 
 
 def tensor(request, name: str) -> torch.Tensor:
@@ -119,8 +124,11 @@ _OUTPUTS = {
     "WORDS": lambda r: _texts(word.text for word in r.words),
     "WORD_START_MS": lambda r: _numbers((word.start_ms for word in r.words), np.int32),
     "WORD_END_MS": lambda r: _numbers((word.end_ms for word in r.words), np.int32),
+    "WORD_CONFIDENCE": lambda r: _numbers((word.confidence for word in r.words), np.float32),
     "TOKENS": lambda r: _numbers((token.id for token in r.tokens), np.int32),
     "TIMESTAMPS": lambda r: _numbers((token.timestamp for token in r.tokens), np.int32),
+    "ALTERNATIVES": lambda r: _texts(one.text for one in r.alternatives),
+    "ALTERNATIVE_SCORES": lambda r: _numbers((one.score for one in r.alternatives), np.float32),
 }
 
 

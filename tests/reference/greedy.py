@@ -4,6 +4,7 @@ What the fast searches must reproduce, and the baseline that benchmarks start fr
 tensors: predictor and joint are written out here once more.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -34,8 +35,11 @@ class GreedyReference:
         self._tensors = tensors
         self._max_symbols = max_symbols or config.max_symbols
 
-    def decode(self, encoded: torch.Tensor) -> list[Label]:
-        """encoded: [T, D], the whole utterance."""
+    def decode(self, encoded: torch.Tensor, choose: Callable[[torch.Tensor], int] | None = None) -> list[Label]:
+        """encoded: [T, D], the whole utterance.
+
+        choose: says which label it is, once it is not blank, from the log-probabilities [V] of the labels.
+        """
         blank = self._config.vocabulary_size
         prediction, state = self.predict(blank, self.start())
         found: list[Label] = []
@@ -47,7 +51,10 @@ class GreedyReference:
             if label == blank:
                 frame, labels_here = frame + max(1, duration), 0
                 continue
-            score = float(logits[: blank + 1].log_softmax(0)[label])
+            log_probs = logits[: blank + 1].log_softmax(0)
+            if choose is not None:
+                label = choose(log_probs[:blank])
+            score = float(log_probs[label])
             found.append(Label(label, frame, duration, score))
             prediction, state = self.predict(label, state)
             labels_here += 1

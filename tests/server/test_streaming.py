@@ -45,7 +45,7 @@ def expected(bundled_model) -> list[Heard]:
             transcript.text,
             tuple(token.id for token in transcript.tokens),
             tuple(token.timestamp for token in transcript.tokens),
-            tuple(transcript.words),
+            tuple(word[:3] for word in transcript.words),
         )
         for transcript in transcripts
     ]
@@ -143,10 +143,10 @@ def test_unknown_options_are_refused_by_name(server: RunningServer):
     client = triton_grpc.InferenceServerClient(server.url("grpc"))
     audio = triton_grpc.InferInput("AUDIO", [1, 0], "FP32")
     audio.set_data_from_numpy(np.zeros((1, 0), np.float32))
-    with pytest.raises(triton_grpc.InferenceServerException, match="'boosted_phrases' is not an option") as refusal:
+    with pytest.raises(triton_grpc.InferenceServerException, match="'language' is not an option") as refusal:
         client.infer(
             "asr", [audio], sequence_id="optional", sequence_start=True, sequence_end=True,
-            parameters={"boosted_phrases": "hello"},
+            parameters={"language": "de"},
         )  # fmt: skip
     assert "INVALID_ARGUMENT" in str(refusal.value.status())
 

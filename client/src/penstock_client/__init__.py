@@ -14,13 +14,15 @@ from penstock_client.errors import (
     StreamError,
     StreamNotOpenError,
 )
-from penstock_client.protocol import SAMPLE_RATE_HZ, Result, StreamId, Word
+from penstock_client.options import StreamOptions
+from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Result, StreamId, Word
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
 from penstock_client.version import __version__
 
 __all__ = [
     "SAMPLE_RATE_HZ",
+    "Alternative",
     "AudioError",
     "Client",
     "ClientError",
@@ -35,6 +37,7 @@ __all__ = [
     "StreamError",
     "StreamId",
     "StreamNotOpenError",
+    "StreamOptions",
     "Transcript",
     "Word",
     "__version__",

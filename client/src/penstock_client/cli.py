@@ -7,6 +7,8 @@ import sys
 from penstock_client.audio import read_audio
 from penstock_client.client import Client
 from penstock_client.errors import ClientError, StreamId
+from penstock_client.option_arguments import add_option_arguments, read_options
+from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ, check_stream_id
 from penstock_client.report import JsonReport, PlainReport, Report
 from penstock_client.version import __version__
@@ -33,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     style = parser.add_mutually_exclusive_group()
     style.add_argument("--interim", action="store_true", help="show the transcript while it grows")
     style.add_argument("--json", action="store_true", help="print one JSON object a file")
+    add_option_arguments(parser)
     return parser
 
 
@@ -44,24 +47,25 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--stream-id names one stream, so it goes with one AUDIO file")
     sys.stdout.reconfigure(errors="replace")
     try:
+        options = read_options(args)
         client = Client(args.url or _DEFAULT_URLS[args.protocol], args.protocol, timeout_s=args.timeout)
     except ValueError as error:
         parser.error(str(error))
     try:
         with client:
-            return _FAILED if _transcribe_all(client, args, _report(args)) else 0
+            return _FAILED if _transcribe_all(client, options, args, _report(args)) else 0
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone
         return _FAILED
 
 
-def _transcribe_all(client: Client, args: argparse.Namespace, report: Report) -> int:
+def _transcribe_all(client: Client, options: StreamOptions, args: argparse.Namespace, report: Report) -> int:
     """Streams one file after the other; returns how many failed."""
     failures = 0
     for path in args.audio:
         try:
-            _transcribe(client, path, args, report)
+            _transcribe(client, path, options, args, report)
         except ClientError as error:
             failures += 1
             message = str(error)
@@ -70,7 +74,7 @@ def _transcribe_all(client: Client, args: argparse.Namespace, report: Report) ->
     return failures
 
 
-def _transcribe(client: Client, path: str, args: argparse.Namespace, report: Report) -> None:
+def _transcribe(client: Client, path: str, options: StreamOptions, args: argparse.Namespace, report: Report) -> None:
     samples = read_audio(path)
     with contextlib.ExitStack() as unless_done:
         unless_done.callback(report.abort)
@@ -79,6 +83,7 @@ def _transcribe(client: Client, path: str, args: argparse.Namespace, report: Rep
             chunk_ms=args.chunk_ms,
             realtime=args.simulate_realtime,
             stream_id=args.stream_id,
+            options=options,
             on_progress=report.progress,
         )
         unless_done.pop_all()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from penstock_client.audio import read_audio
 from penstock_client.errors import StreamId
+from penstock_client.options import StreamOptions
 from penstock_client.pacing import Pacer
 from penstock_client.protocol import MODEL_NAME, SAMPLE_RATE_HZ, as_samples, check_stream_id
 from penstock_client.stream import Stream
@@ -43,13 +44,15 @@ class Client:
         self._connection = connect(url, protocol, model) if connection is None else connection
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 
-    def open_stream(self, stream_id: StreamId | None = None) -> Stream:
+    def open_stream(self, stream_id: StreamId | None = None, options: StreamOptions | None = None) -> Stream:
         """A new stream. Its id must not be in use on the server: that stream would be restarted.
 
-        Without an id it gets a unique one. Raises ValueError for an id that Triton does not take.
+        Without an id it gets a unique one. Raises ValueError for an id that Triton does not take. Options that the
+        server refuses fail the stream with a StreamError in place of its first result.
         """
         stream_id = uuid.uuid4().hex if stream_id is None else check_stream_id(stream_id)
-        stream = Stream(stream_id, self._connection.open_transport(stream_id, self._timeout_s))
+        transport = self._connection.open_transport(stream_id, self._timeout_s)
+        stream = Stream(stream_id, transport, options.parameters() if options else None)
         self._streams.add(stream)
         return stream
 
@@ -60,6 +63,7 @@ class Client:
         chunk_ms: float = 100,
         realtime: bool = False,
         stream_id: StreamId | None = None,
+        options: StreamOptions | None = None,
         on_progress: Callable[[Transcript], None] | None = None,
     ) -> Transcript:
         """Streams a file, or mono samples [n] at 16 kHz, and returns the complete transcript.
@@ -72,7 +76,7 @@ class Client:
             raise ValueError(f"chunk_ms is {chunk_ms!r}, expected at least one sample")
         samples = read_audio(audio) if isinstance(audio, str | Path) else as_samples(audio)
         report = on_progress or (lambda transcript: None)
-        with self.open_stream(stream_id) as stream:
+        with self.open_stream(stream_id, options) as stream:
             _send_recording(stream, samples, chunk_samples, Pacer() if realtime else None, report)
             for _ in stream:
                 report(stream.transcript)

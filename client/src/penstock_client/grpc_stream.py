@@ -42,6 +42,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
 )
 
+_PARAMETER_FIELDS = {str: "string_param", int: "int64_param", float: "double_param"}
+
 
 class GrpcConnection:
     """The connection to one server's gRPC port; `url` is host:port."""
@@ -142,4 +144,6 @@ def model_request(model: str, stream_id: StreamId, piece: Piece) -> service_pb2.
         request.parameters["sequence_id"].int64_param = stream_id
     request.parameters["sequence_start"].bool_param = piece.is_first
     request.parameters["sequence_end"].bool_param = piece.is_last
+    for name, value in piece.parameters.items():
+        setattr(request.parameters[name], _PARAMETER_FIELDS[type(value)], value)
     return request

@@ -4,9 +4,11 @@ Knows no network and no threads. The transports turn a `Piece` into their own re
 reply to `parse_reply`.
 """
 
+import re
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,9 @@ _MAX_STRING_ID_BYTES = 128  # Triton's limits of a correlation id
 _MAX_NUMERIC_ID = 2**63 - 1
 _BYTES_PER_SAMPLE = 4
 
+Parameter = str | int | float
+"""The kinds of Triton request parameters that options are made of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -41,6 +46,8 @@ class Piece:
     """Samples as little-endian float32, maybe none."""
     is_first: bool
     is_last: bool
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    """The stream's options; only the first piece has any."""
 
     @property
     def samples(self) -> int:
@@ -59,6 +66,17 @@ class Word:
     text: str
     start_ms: int
     end_ms: int
+    confidence: float | None = None
+    """How sure the network is of the word, 0 .. 1; None where the server does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One hypothesis of a beam search for the whole text."""
+
+    text: str
+    score: float
+    """Natural logarithm; comparable within one result only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +96,27 @@ class Result:
     """Token ids found since the stream's previous result."""
     new_timestamps: tuple[int, ...]
     """For each new token its encoder frame, counted from the stream's start."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Best first, as many as the stream's option `n_best` asked for; only in the final result."""
     round_trip_s: float = 0.0
     """From the piece being sent to this reply; set by the transport."""
 
 
 class PieceCutter:
-    """Cuts one stream's audio into pieces that a request can hold, and marks the first and the last."""
+    """Cuts one stream's audio into pieces that a request can hold, and marks the first and the last.
 
-    def __init__(self, stream_id: StreamId, max_piece_samples: int = MAX_PIECE_SAMPLES):
+    `parameters` go with the first piece only.
+    """
+
+    def __init__(
+        self,
+        stream_id: StreamId,
+        max_piece_samples: int = MAX_PIECE_SAMPLES,
+        parameters: Mapping[str, Parameter] | None = None,
+    ):
         self._stream_id = stream_id
         self._max_piece_samples = max_piece_samples
+        self._parameters = parameters or {}
         self._is_started = False
         self._is_ended = False
 
@@ -105,6 +134,7 @@ class PieceCutter:
                 audio=array[start : start + self._max_piece_samples].tobytes(),
                 is_first=start == 0 and not self._is_started,
                 is_last=start == starts[-1] and is_last,
+                parameters={} if start or self._is_started else self._parameters,
             )
             for start in starts
         ]
@@ -144,18 +174,22 @@ def check_stream_id(stream_id: StreamId) -> StreamId:
 def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], np.ndarray | None]) -> Result:
     """The result that a reply's outputs hold; `as_numpy` looks one up by name: [1, k], or None where it is missing.
 
-    Raises ProtocolError for anything that a Penstock server does not send.
+    Confidences and alternatives may be missing: not every Penstock server sends them. Raises ProtocolError for anything
+    that none does.
     """
     try:
-        return _parse(lambda name: _row(as_numpy, name))
+        return _parse(partial(_row, as_numpy))
     except (ValueError, TypeError, LookupError, AttributeError, struct.error) as error:
         raise ProtocolError(stream_id, f"the server's reply cannot be read: {error}") from error
 
 
-def _parse(row: Callable[[str], list[Any]]) -> Result:
+def _parse(row: Callable[..., list[Any]]) -> Result:
     (segment,), (text,), (is_final,) = row("SEGMENT"), row("TEXT"), row("IS_FINAL")
     (audio_processed_s,) = row("AUDIO_PROCESSED")
-    words = zip(row("WORDS"), row("WORD_START_MS"), row("WORD_END_MS"), strict=True)
+    words = row("WORDS")
+    confidences = row("WORD_CONFIDENCE", [None] * len(words))
+    word_rows = zip(words, row("WORD_START_MS"), row("WORD_END_MS"), confidences, strict=True)
+    alternatives = zip(row("ALTERNATIVES", []), row("ALTERNATIVE_SCORES", []), strict=True)
     tokens, timestamps = tuple(row("TOKENS")), tuple(row("TIMESTAMPS"))
     if len(tokens) != len(timestamps):
         raise ValueError(f"{len(tokens)} TOKENS but {len(timestamps)} TIMESTAMPS")
@@ -164,17 +198,21 @@ def _parse(row: Callable[[str], list[Any]]) -> Result:
         text=text.decode(),
         is_final=is_final,
         audio_processed_s=audio_processed_s,
-        new_words=tuple(Word(word.decode(), start_ms, end_ms) for word, start_ms, end_ms in words),
+        new_words=tuple(Word(word.decode(), *rest) for word, *rest in word_rows),
         new_tokens=tokens,
         new_timestamps=timestamps,
+        alternatives=tuple(Alternative(text.decode(), score) for text, score in alternatives),
     )
 
 
-def _row(as_numpy: Callable[[str], np.ndarray | None], name: str) -> list[Any]:
+def _row(as_numpy: Callable[[str], np.ndarray | None], name: str, default: list[Any] | None = None) -> list[Any]:
+    """The values of an output; one without a default must be there."""
     output = as_numpy(name)
-    if output is None:
+    if output is not None:
+        return output.ravel().tolist()
+    if default is None:
         raise KeyError(f"output {name} is missing")
-    return output.ravel().tolist()
+    return default
 
 
 # The streaming RPC carries a message but no status, so the message has to tell.
@@ -184,10 +222,15 @@ _REFUSALS: tuple[tuple[type[StreamError], tuple[str, ...]], ...] = (
 )
 
 
+_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
+"""What a message quotes, an id or a phrase, is the user's and says nothing of the kind of refusal."""
+
+
 def refusal(stream_id: StreamId, message: str, model: str = MODEL_NAME) -> StreamError:
     """The exception for an error message that the server sent instead of a result."""
     message = message.removeprefix(f"in ensemble '{model}', ")
+    own_words = _QUOTED.sub("", message)
     for kind, signs in _REFUSALS:
-        if any(sign in message for sign in signs):
+        if any(sign in own_words for sign in signs):
             return kind(stream_id, message)
     return StreamError(stream_id, message)

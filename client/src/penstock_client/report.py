@@ -5,7 +5,7 @@ import os
 from typing import Protocol, TextIO
 
 from penstock_client.live_text import LiveText, printable
-from penstock_client.protocol import Word
+from penstock_client.protocol import Alternative, Word
 from penstock_client.transcript import Transcript
 
 
@@ -24,6 +24,8 @@ class Report(Protocol):
 
 class PlainReport:
     """One line a file, with its name in front where there are several; its latency goes to `notes`.
+
+    Word times, if asked for, and the alternatives that the server sent follow that line.
 
     With `interim` the transcript is shown as it grows: in place on a terminal, else as a line for each change.
     """
@@ -55,6 +57,8 @@ class PlainReport:
         print_line(self._out, f"{path}: {text}" if self._names else text)
         for word in transcript.words if self._word_times else ():
             print_line(self._out, word_line(word))
+        for alternative in transcript.alternatives:
+            print_line(self._out, alternative_line(alternative))
         latency_ms = 1000 * (transcript.latency_s or 0.0)
         print_line(self._notes, f"{path}: {audio_s:.2f} s of audio, final text {latency_ms:.0f} ms after its end")
 
@@ -83,21 +87,31 @@ class JsonReport:
 
 
 def document(path: str, transcript: Transcript, audio_s: float) -> dict[str, object]:
-    """A transcript as `penstock transcribe --json` writes it, and its latency."""
+    """A transcript in the form of `penstock transcribe --json`, with what a server adds, and its latency."""
     return {
         "audio": path,
         "text": transcript.text,
         "tokens": transcript.tokens,
         "timestamps": transcript.timestamps,
-        "words": [{"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms} for w in transcript.words],
+        "words": [_word_document(word) for word in transcript.words],
+        "alternatives": [{"text": a.text, "score": a.score} for a in transcript.alternatives],
         "audio_s": audio_s,
         "latency_ms": None if transcript.latency_s is None else round(1000 * transcript.latency_s, 1),
     }
 
 
+def _word_document(word: Word) -> dict[str, object]:
+    return {"word": word.text, "start_ms": word.start_ms, "end_ms": word.end_ms, "confidence": word.confidence}
+
+
 def word_line(word: Word) -> str:
     """A word with its times in seconds."""
     return f"{word.start_ms / 1000:9.2f} {word.end_ms / 1000:9.2f}  {printable(word.text)}"
+
+
+def alternative_line(alternative: Alternative) -> str:
+    """An alternative with its score."""
+    return f"{alternative.score:9.2f}  {printable(alternative.text)}"
 
 
 def is_terminal(out: TextIO) -> bool:

@@ -1,11 +1,11 @@
 """One audio stream as its user sees it: samples in, results out, a transcript that grows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy.typing as npt
 
 from penstock_client.errors import ClientError, StreamClosedError, StreamId
-from penstock_client.protocol import PieceCutter, Result
+from penstock_client.protocol import Parameter, PieceCutter, Result
 from penstock_client.transcript import Transcript
 from penstock_client.transport import Transport
 
@@ -17,12 +17,12 @@ class Stream:
     iterates after `finish`.
     """
 
-    def __init__(self, stream_id: StreamId, transport: Transport):
+    def __init__(self, stream_id: StreamId, transport: Transport, parameters: Mapping[str, Parameter] | None = None):
         self.stream_id = stream_id
         self.transcript = Transcript()
         """What the results handed out so far add up to."""
         self._transport = transport
-        self._cutter = PieceCutter(stream_id)
+        self._cutter = PieceCutter(stream_id, parameters=parameters)
         self._is_closed = False
 
     def send(self, samples: npt.ArrayLike) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from penstock_client.protocol import Result, Word
+from penstock_client.protocol import Alternative, Result, Word
 
 
 @dataclass
@@ -16,6 +16,8 @@ class Transcript:
     tokens: list[int] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
     """For each token its encoder frame, counted from the stream's start."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Of the newest segment that is final, best first; see `StreamOptions.n_best`."""
     audio_processed_s: float = 0.0
     is_complete: bool = False
     """True once the last piece of audio has been answered."""
@@ -33,4 +35,6 @@ class Transcript:
         self.words += result.new_words
         self.tokens += result.new_tokens
         self.timestamps += result.new_timestamps
+        if result.is_final:
+            self.alternatives = result.alternatives
         self.audio_processed_s = result.audio_processed_s

@@ -16,8 +16,12 @@ class TritonPythonModel:
         """Builds the stage from the environment (`penstock.settings`)."""
         settings = Settings.from_environment()
         prepare_process(settings.threads)
-        self._stage = DecoderStage(settings.checkpoint, settings.slots, settings.open_ledger(), settings.device)
-        triton_io.log_start("decoder", f"greedy on {settings.device}")
+        self._stage = DecoderStage(
+            settings.checkpoint, settings.slots, settings.open_ledger(), settings.device, settings.decoding,
+            settings.context,
+        )  # fmt: skip
+        lm = settings.decoding.lm or "none"
+        triton_io.log_start("decoder", f"on {settings.device}, driver {self._stage.driver_name}, language model: {lm}")
         gc.collect()
         gc.freeze()
 
@@ -32,4 +36,6 @@ class TritonPythonModel:
     def _work(self, request) -> DecoderRequest:
         lease, _, covered = triton_io.ticket(request)
         encoded = triton_io.tensor(request, "ENCODED")
-        return DecoderRequest(lease, encoded, covered, triton_io.is_start(request), triton_io.is_end(request))
+        is_start, is_end = triton_io.is_start(request), triton_io.is_end(request)
+        options = triton_io.stream_options(request) if is_start else {}
+        return DecoderRequest(lease, encoded, covered, is_start, is_end, options)

@@ -20,7 +20,7 @@ class TritonPythonModel:
         prepare_process(settings.threads)
         idle_limit_s = min(settings.idle_limit_s or math.inf, triton_io.sequence_idle_limit_s(args))
         table = StreamTable(settings.max_streams, settings.open_ledger(), idle_limit_s)
-        self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.device)
+        self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.device, settings.decoding)
         self._device = settings.device
         triton_io.log_start("features", f"{settings.max_streams} streams, expired after {idle_limit_s:g} s of silence")
         gc.collect()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.config import AttentionContext, ModelConfig
+from penstock.decoding.beam_sizes import BeamSizes
 from penstock.errors import PenstockError
 from penstock.model_repository import find_model_repository
 from penstock.ports import Ports, claim_ports
@@ -34,6 +35,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--idle-seconds", type=float, metavar="S", help="expire a stream that is silent for so long (30)"
     )
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of each member process (1)")
+    parser.add_argument("--lm", default=os.environ.get("PENSTOCK_LM"), metavar="FILE", help="n-gram language model")
+    parser.add_argument("--lm-weight", type=float, default=0.0, metavar="W", help="of streams that name none (0)")
+    parser.add_argument("--beam-size", type=int, default=4, metavar="K", help="hypotheses a stream has room for (4)")
+    parser.add_argument(
+        "--cuda-graphs",
+        default="auto",
+        choices=("auto", "eager", "staged", "while"),
+        help="driver of the decoder (auto)",
+    )
     for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
         parser.add_argument(f"--{name}-port", type=int, default=port, metavar="PORT", help=f"({port}; 0: any free one)")
     parser.add_argument("--listen-on-all-interfaces", action="store_true", help="not only on 127.0.0.1; no encryption")
@@ -80,37 +90,57 @@ def _prepare_model(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]
     from penstock.checkpoint import Checkpoint
     from penstock.model_source import resolve_model
     from penstock.settings import DEFAULT_MAX_STREAMS, check_max_streams, parse_context
+    from penstock.stream_options import DecodingConfig
 
     checkpoint = Checkpoint(resolve_model(args.model))
     wanted = parse_context(args.context) if args.context else None
     context = checkpoint.config.encoder.select_context(wanted)
     max_streams = check_max_streams(args.max_streams or DEFAULT_MAX_STREAMS)
+    decoding = DecodingConfig(args.lm and os.path.abspath(args.lm), args.lm_weight, args.beam_size, args.cuda_graphs)
+    if decoding.lm and not os.path.isfile(decoding.lm):
+        raise PenstockError(f"--lm: no such file: {args.lm}")
     environment = {
         "PENSTOCK_MODEL": str(checkpoint.directory.absolute()),
         "PENSTOCK_CONTEXT": f"{context.left},{context.right}",
         "PENSTOCK_MAX_STREAMS": str(max_streams),
         "PENSTOCK_THREADS": str(args.threads),
+        "PENSTOCK_LM": decoding.lm or "",
+        "PENSTOCK_LM_WEIGHT": f"{decoding.lm_weight:g}" if decoding.lm_weight else "",
+        "PENSTOCK_BEAM_SIZE": str(decoding.beam_size),
+        "PENSTOCK_CUDA_GRAPHS": decoding.cuda_graphs,
     }
     if args.idle_seconds is not None:
         environment["PENSTOCK_IDLE_SECONDS"] = f"{args.idle_seconds:g}"
     kind = "TDT" if checkpoint.config.transducer.is_tdt else "RNN-T"
-    chunk_ms, megabytes = checkpoint.config.chunk_ms(context), bytes_per_stream(checkpoint.config, context) / 1e6
+    chunk_ms, megabytes = (
+        checkpoint.config.chunk_ms(context),
+        bytes_per_stream(checkpoint.config, context, decoding.beam_size) / 1e6,
+    )
     return environment, [
         f"{checkpoint.directory.name}: {kind}, context {context}, chunks of {chunk_ms:g} ms",
         f"{max_streams} streams, {megabytes:.2f} MB each",
     ]
 
 
-def bytes_per_stream(config: ModelConfig, context: AttentionContext) -> int:
-    """Memory that one stream's state takes on the device: `EncoderState` and `GreedyState`, told without torch."""
+def bytes_per_stream(config: ModelConfig, context: AttentionContext, beam_size: int) -> int:
+    """Memory that one stream's state takes on the device: encoder, greedy and beam state, told without torch."""
+    beam = BeamSizes(beam_size)
     encoder, transducer = config.encoder, config.transducer
     cached_frames = context.left + context.chunk_encoder_frames
     keys_and_values = 2 * encoder.n_layers * cached_frames * encoder.d_model
     conv_tails = encoder.n_layers * (encoder.conv_kernel_size - 1) * encoder.d_model
     columns = encoder.mel_bins + encoder.subsampling_channels * sum(encoder.subsampled_mel_bins[:-1])
     predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.joint_hidden
-    counters = 4  # chunks; search position, frames, labels at the frame
-    return 4 * (keys_and_values + conv_tails + columns + predictor) + 8 * counters
+    counters = 6  # chunks; search position, frames, labels at the frame; language model and phrase list
+    greedy = 4 * (predictor + 1) + 8 * counters
+    return 4 * (keys_and_values + conv_tails + columns) + greedy + _beam_bytes(predictor, transducer.joint_hidden, beam)
+
+
+def _beam_bytes(predictor: int, joint_hidden: int, beam: BeamSizes) -> int:
+    """`BeamState`; predictor: numbers of one hypothesis's predictor."""
+    token_bytes, hypothesis_bytes = 3 * 8 + 2 * 4, 7 * 8 + 8 + 2 * 8 + 4
+    each = beam.tail_labels * token_bytes + hypothesis_bytes + 4 * predictor
+    return beam.beam_size * each + 4 * beam.carried_encoder_frames * joint_hidden + 4 * 8
 
 
 def _serve(server: TritonServer, description: list[str]) -> int:

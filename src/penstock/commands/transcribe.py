@@ -19,6 +19,13 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--piece-ms", type=float, default=100.0, metavar="N", help="audio pushed at once (100)")
     parser.add_argument("--streams", type=int, default=8, metavar="N", help="files streamed at once (8)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (1)")
+    parser.add_argument("--decoder", default="greedy", metavar="NAME", help="greedy, alsd or aes (greedy)")
+    parser.add_argument("--beam-size", type=int, metavar="K", help="hypotheses of alsd or aes (4)")
+    parser.add_argument("--n-best", type=int, metavar="N", help="alternatives in the JSON output, with alsd or aes")
+    parser.add_argument("--lm", metavar="FILE", help="n-gram language model, as `penstock lm build` makes it")
+    parser.add_argument("--lm-weight", type=float, default=0.0, metavar="W", help="weight of the language model (0)")
+    parser.add_argument("--boost-phrase", action="append", default=[], metavar="TEXT", help="repeatable")
+    parser.add_argument("--boost", type=float, metavar="B", help="bonus a token of a boosted phrase, in nats (2)")
     parser.add_argument("--json", action="store_true", help="one JSON object a file, with tokens and word times")
     parser.set_defaults(run=run)
 
@@ -29,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.file_transcriber import FileTranscriber
     from penstock.recognizer import StreamingRecognizer
     from penstock.settings import parse_context
+    from penstock.stream_options import DecodingConfig, parse_stream_options
 
     _check(args)
     paths = args.audio + (_manifest_paths(Path(args.from_manifest)) if args.from_manifest else [])
@@ -36,10 +44,13 @@ def run(args: argparse.Namespace) -> int:
         raise PenstockError("no audio: name files, or a manifest with --from-manifest")
     prepare_process(args.threads)
     context = parse_context(args.context) if args.context else None
-    recognizer = StreamingRecognizer(args.model, context, max_streams=args.streams)
+    decoding = DecodingConfig(args.lm, args.lm_weight, args.beam_size or DecodingConfig.beam_size)
+    options = _stream_options(args)
+    parse_stream_options(options, decoding)
+    recognizer = StreamingRecognizer(args.model, context, max_streams=args.streams, decoding=decoding)
     piece_samples = max(1, round(args.piece_ms * recognizer.sample_rate_hz / 1000))
     failures = 0
-    for transcript in FileTranscriber(recognizer, piece_samples).transcribe(paths):
+    for transcript in FileTranscriber(recognizer, piece_samples, options).transcribe(paths):
         if transcript.error:
             failures += 1
             print(f"penstock: error: {transcript.error}", file=sys.stderr, flush=True)
@@ -60,6 +71,13 @@ def _check(args: argparse.Namespace) -> None:
         raise PenstockError(f"--piece-ms is {args.piece_ms:g}, at most 30000")
 
 
+def _stream_options(args: argparse.Namespace) -> dict:
+    """Of every file's stream; `penstock.stream_options` checks them."""
+    options = {"decoder": args.decoder, "beam_size": args.beam_size, "n_best": args.n_best, "boost": args.boost}
+    options["boosted_phrases"] = args.boost_phrase or None
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _manifest_paths(manifest: Path) -> list[str]:
     """Paths of a manifest's audio; relative ones are taken from the manifest's folder."""
     try:
@@ -77,6 +95,10 @@ def _document(transcript) -> dict:
         "text": transcript.text,
         "tokens": [token.id for token in transcript.tokens],
         "timestamps": [token.timestamp for token in transcript.tokens],
-        "words": [{"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms} for w in transcript.words],
+        "words": [
+            {"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms, "confidence": round(w.confidence, 4)}
+            for w in transcript.words
+        ],
+        "alternatives": [{"text": a.text, "score": a.score} for a in transcript.alternatives],
         "audio_s": transcript.audio_s,
     }

@@ -3,7 +3,6 @@
 import torch
 
 from penstock.config import TransducerConfig
-from penstock.decoding.networks import Scores
 
 
 class FrameAdvance:
@@ -14,9 +13,12 @@ class FrameAdvance:
             torch.tensor(config.tdt_durations, dtype=torch.int64, device=device) if config.is_tdt else None
         )
 
-    def __call__(self, scores: Scores, is_blank: torch.Tensor) -> torch.Tensor:
-        """Frames [N] int64 that each of N choices moves on; is_blank: [N] bool."""
+    def __call__(self, duration: torch.Tensor | None, is_blank: torch.Tensor) -> torch.Tensor:
+        """Frames [...] int64 that each choice moves on; is_blank: [...] bool.
+
+        duration: [...] int64, the best duration's index into the model's list; not looked at for RNN-T.
+        """
         if self._durations is None:
             return is_blank.long()
-        frames = self._durations.index_select(0, scores.durations.argmax(dim=-1))
+        frames = self._durations.index_select(0, duration.flatten()).view_as(is_blank)
         return torch.maximum(frames, is_blank.long())

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.networks import PredictorState, TransducerNetwork
+from penstock.decoding.rows import leaves, map_rows
+from penstock.fusion.fusion import FusionRows
 
 
 class GreedyRows(NamedTuple):
@@ -20,11 +22,8 @@ class GreedyRows(NamedTuple):
     """[B] int64, encoder frames of all earlier chunks."""
     labels_at_frame: torch.Tensor
     """[B] int64, labels already emitted at `next_frame`."""
-
-
-def select(condition: torch.Tensor, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Rows of `new` where `condition` [B] holds, else of `old`; both [B, ...]."""
-    return torch.where(condition.view(-1, *(1,) * (new.dim() - 1)), new, old)
+    fusion: FusionRows
+    """Tensors [B]; all 0 in a fresh row, which has no effect: no phrases, and a language model of weight 0."""
 
 
 class GreedyState:
@@ -32,42 +31,35 @@ class GreedyState:
 
     def __init__(self, network: TransducerNetwork, slots: int):
         self._fresh = fresh_rows(network, 1)
-        self._slots = GreedyRows(*_map(lambda t: t.expand(slots, *t.shape[1:]).clone(), self._fresh))
+        self._slots = map_rows(lambda t: t.expand(slots, *t.shape[1:]).clone(), self._fresh)
         self.slots = slots
 
     @property
     def bytes_per_slot(self) -> int:
         """Device memory of one stream."""
-        return sum(t.numel() * t.element_size() for t in _leaves(self._slots)) // self.slots
+        return sum(t.numel() * t.element_size() for t in leaves(self._slots)) // self.slots
 
     def gather(self, slots: torch.Tensor) -> GreedyRows:
         """Copies the rows of `slots` [B] int64."""
-        return GreedyRows(*_map(lambda t: t.index_select(0, slots), self._slots))
+        return map_rows(lambda t: t.index_select(0, slots), self._slots)
 
     def scatter(self, slots: torch.Tensor, rows: GreedyRows) -> None:
         """Writes the rows of `slots` [B] back."""
-        for storage, new in zip(_leaves(self._slots), _leaves(rows), strict=True):
+        for storage, new in zip(leaves(self._slots), leaves(rows), strict=True):
             storage.index_copy_(0, slots, new)
 
-    def reset(self, slots: torch.Tensor) -> None:
-        """Makes `slots` [B] hypotheses without labels."""
-        for storage, fresh in zip(_leaves(self._slots), _leaves(self._fresh), strict=True):
-            storage.index_copy_(0, slots, fresh.expand(len(slots), *fresh.shape[1:]))
+    def reset(self, slots: torch.Tensor, fusion: FusionRows | None = None) -> None:
+        """Makes `slots` [B] hypotheses without labels; fusion: what their streams chose, [B], None for nothing."""
+        fresh = map_rows(lambda t: t.expand(len(slots), *t.shape[1:]), self._fresh)
+        self.scatter(slots, fresh if fusion is None else fresh._replace(fusion=fusion))
 
 
 def fresh_rows(network: TransducerNetwork, batch: int) -> GreedyRows:
-    """`batch` hypotheses without labels."""
+    """`batch` hypotheses without labels, without language model and phrases."""
     start = network.start(batch)
-    frame, seen, labels = (torch.zeros(batch, dtype=torch.int64, device=network.device) for _ in range(3))
-    return GreedyRows(start.rows, start.state, frame, seen, labels)
 
+    def zeros(dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.zeros(batch, dtype=dtype, device=network.device)
 
-def _map(function, rows: GreedyRows) -> list:
-    return [tuple(map(function, field)) if isinstance(field, tuple) else function(field) for field in rows]
-
-
-def _leaves(rows: GreedyRows) -> list[torch.Tensor]:
-    leaves = []
-    for field in rows:
-        leaves += field if isinstance(field, tuple) else [field]
-    return leaves
+    fusion = FusionRows(zeros(), zeros(), zeros(torch.float32))
+    return GreedyRows(start.rows, start.state, zeros(), zeros(), zeros(), fusion)

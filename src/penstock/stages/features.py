@@ -11,9 +11,13 @@ from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext, ModelConfig
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.features import ChunkGeometry, FeatureExtractor, LogMel, MelChunks
+from penstock.fusion.phrase_tokens import tokenize_phrases
 from penstock.stages.slot_guard import STEP_ERRORS
+from penstock.stream_options import DecodingConfig, parse_stream_options
 from penstock.streams import Lease, StreamTable
+from penstock.tokenizer import Tokenizer
 
+DEFAULT_DECODING = DecodingConfig()
 MAX_REQUEST_S = 30.0
 MAX_MAGNITUDE = 32768.0
 
@@ -28,7 +32,7 @@ class AudioRequest:
     is_start: bool = False
     is_end: bool = False
     options: dict = field(default_factory=dict)
-    """Options of the stream, with its start only. None are known so far."""
+    """Of the stream, with its start only: see `penstock.stream_options`."""
 
 
 class FeatureReply(NamedTuple):
@@ -52,7 +56,14 @@ def chunk_geometry(config: ModelConfig, context: AttentionContext) -> ChunkGeome
 class FeatureStage:
     """Admits streams and turns their samples into chunks."""
 
-    def __init__(self, checkpoint: Checkpoint, context: AttentionContext, table: StreamTable, device="cpu"):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        context: AttentionContext,
+        table: StreamTable,
+        device: str = "cpu",
+        decoding: DecodingConfig = DEFAULT_DECODING,
+    ):
         config = checkpoint.config
         tensors = checkpoint.tensors("features.")
         log_mel = LogMel(
@@ -63,6 +74,8 @@ class FeatureStage:
         geometry = chunk_geometry(config, config.encoder.select_context(context))
         self.table = table
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots, torch.device(device))
+        self._decoding = decoding
+        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
 
     @torch.inference_mode()
@@ -107,11 +120,20 @@ class FeatureStage:
             self.table.close(request.stream_id)
         return StreamError(StreamErrorKind.INVALID_ARGUMENT, f"stream {request.stream_id!r}: {problem}")
 
+    def _options_problem(self, request: AudioRequest) -> str | None:
+        """Found here, before a slot is taken, although the decoder is what uses the options."""
+        if not request.is_start:
+            return f"{', '.join(map(repr, sorted(request.options)))} is not accepted after the start"
+        try:
+            tokenize_phrases(parse_stream_options(request.options, self._decoding).phrases, self._tokenizer)
+        except StreamError as error:
+            return str(error)
+        return None
+
     def _problem(self, request: AudioRequest) -> str | None:
         samples = request.samples
-        if request.options:
-            known = "an option of the stream start; none are known" if request.is_start else "accepted after the start"
-            return f"{', '.join(map(repr, sorted(request.options)))} is not {known}"
+        if request.options and (problem := self._options_problem(request)):
+            return problem
         if samples.ndim != 1 or samples.dtype != np.float32:
             return f"samples are {samples.dtype} {list(samples.shape)}, expected float32 [n]"
         if len(samples) > self._max_request_samples:

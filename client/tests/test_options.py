@@ -1,0 +1,98 @@
+import dataclasses
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock_client import StreamOptions
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+TEXTS = st.text(min_size=1).filter(str.strip)
+
+
+def test_defaults_ask_for_nothing():
+    assert StreamOptions().parameters() == {}
+    assert StreamOptions(decoder="greedy", n_best=0, boosted_phrases=[]).parameters() == {}
+
+
+@settings(max_examples=30, deadline=None)
+@given(phrases=st.lists(TEXTS | st.tuples(TEXTS, NUMBERS)), weight=NUMBERS.map(abs), boost=NUMBERS)
+def test_parameters_carry_what_was_chosen(phrases, weight, boost):
+    options = StreamOptions(
+        decoder="alsd", beam_size=4, n_best=4, lm_weight=weight, boosted_phrases=phrases, boost=boost
+    )
+    parameters = options.parameters()
+    heard = json.loads(parameters.pop("boosted_phrases", "[]"))
+    assert [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in heard] == phrases
+    assert parameters == {"decoder": "alsd", "beam_size": 4, "n_best": 4, "lm_weight": weight, "boost": boost}
+
+
+def test_a_weight_of_zero_is_a_choice():
+    assert StreamOptions(lm_weight=0).parameters() == {"lm_weight": 0.0}
+
+
+@pytest.mark.parametrize("number", [2, 2.0, np.float32(2), np.int64(2), Fraction(2)])
+def test_numbers_of_any_kind_become_floats(number):
+    parameters = StreamOptions(lm_weight=number, boost=number, boosted_phrases=[("a", number)]).parameters()
+    assert parameters == {"lm_weight": 2.0, "boost": 2.0, "boosted_phrases": '[["a", 2.0]]'}
+    assert type(parameters["lm_weight"]) is type(parameters["boost"]) is float
+
+
+def test_whole_numbers_become_ints():
+    parameters = StreamOptions(decoder="aes", beam_size=np.int32(3), n_best=np.uint8(2)).parameters()
+    assert (type(parameters["beam_size"]), type(parameters["n_best"])) == (int, int)
+
+
+def test_options_cannot_change_and_do_not_follow_the_callers_list():
+    phrases = ["a", ["b", 1]]
+    options = StreamOptions(boosted_phrases=phrases)
+    phrases.append("c")
+    assert options.boosted_phrases == ("a", ("b", 1.0))
+    assert options == StreamOptions(boosted_phrases=("a", ("b", 1.0))) and len({options, options}) == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.boost = 1.0
+
+
+def test_n_best_without_a_beam_size_is_left_to_the_server():
+    assert StreamOptions(decoder="alsd", n_best=99).parameters() == {"decoder": "alsd", "n_best": 99}
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"decoder": "beam"}, "decoder is 'beam', expected 'greedy', 'alsd' or 'aes'"),
+        ({"decoder": None}, "decoder is None"),
+        ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0, expected a whole number from 1"),
+        ({"decoder": "alsd", "beam_size": 2.0}, "beam_size is 2.0"),
+        ({"decoder": "alsd", "beam_size": True}, "beam_size is True"),
+        ({"decoder": "alsd", "beam_size": "4"}, "beam_size is '4'"),
+        ({"decoder": "alsd", "beam_size": 2**31}, "beam_size is 2147483648"),
+        ({"decoder": "alsd", "n_best": -1}, "n_best is -1, expected a whole number from 0"),
+        ({"decoder": "aes", "beam_size": 2, "n_best": 3}, "n_best is 3, expected at most the beam size, 2"),
+        ({"beam_size": 1}, "beam_size is 1, but decoder 'greedy' has no beam"),
+        ({"n_best": 1}, "n_best is 1, but decoder 'greedy' has no beam"),
+        ({"lm_weight": -0.1}, "lm_weight is -0.1, expected a finite number from 0"),
+        ({"lm_weight": math.nan}, "lm_weight is nan"),
+        ({"lm_weight": math.inf}, "lm_weight is inf"),
+        ({"lm_weight": 10**400}, "lm_weight is 1000"),
+        ({"lm_weight": "1"}, "lm_weight is '1'"),
+        ({"lm_weight": True}, "lm_weight is True"),
+        ({"boost": math.nan}, "boost is nan, expected a finite number"),
+        ({"boosted_phrases": "abc"}, "boosted_phrases is str, expected a list of phrases"),
+        ({"boosted_phrases": {"a"}}, "boosted_phrases is set"),
+        ({"boosted_phrases": None}, "boosted_phrases is NoneType"),
+        ({"boosted_phrases": ["a", " \t"]}, r"boosted phrase 2 is ' \\t', expected one or more words"),
+        ({"boosted_phrases": [("a",)]}, r"boosted phrase 1 is \('a',\), expected text or \(text, boost\)"),
+        ({"boosted_phrases": [3]}, "boosted phrase 1 is 3"),
+        ({"boosted_phrases": [(3, "a")]}, "boosted phrase 1 is 3"),
+        ({"boosted_phrases": [("a", "b")]}, "boost of boosted phrase 1 is 'b'"),
+        ({"boosted_phrases": [("a", math.nan)]}, "boost of boosted phrase 1 is nan"),
+    ],
+)
+def test_bad_values_are_named(values, message):
+    with pytest.raises(ValueError, match="^" + message):
+        StreamOptions(**values)

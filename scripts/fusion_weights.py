@@ -1,0 +1,340 @@
+"""Word errors against the weight of a language model: Figure 2 of Grigoryan et al. for any model and manifest.
+
+    python scripts/fusion_weights.py --lm FILE --manifest FILE.jsonl [--model BUNDLE] [--context L,R]... [--limit N]
+        [--algorithms alsd,aes] [--beam K] [--weights 0,0.1,...] [--json FILE.json] [--plot FILE.png]
+
+Every utterance is encoded once for each context (all of the model's by default) and decoded whole: by greedy search
+with the language model, and by each beam search with the paper's four strategies, equations 2 and 3 (`BlankScoring`)
+with early and late pruning. The weight 0, no language model, is always among the weights. The weight with the fewest
+errors is chosen on the same utterances; "other speakers" is the WER if each speaker's weight is chosen on the others'.
+Needs jiwer (extra `evaluate`), and matplotlib for --plot.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from beam_lag import encode_all
+from benchmark_report import ROOT, progress, table
+
+from penstock.checkpoint import Checkpoint
+from penstock.config import AttentionContext
+from penstock.decoding import beam_state, greedy_state
+from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam_sizes import BeamSizes
+from penstock.decoding.label_looping import LabelLooping
+from penstock.decoding.networks import TransducerNetwork
+from penstock.errors import PenstockError
+from penstock.evaluation.confidence import bootstrap_interval
+from penstock.evaluation.hardware import describe_hardware
+from penstock.evaluation.manifest import Utterance, read_manifest
+from penstock.evaluation.report import check_writable
+from penstock.evaluation.word_errors import EditCounts, compare, total
+from penstock.fusion.blank_scoring import BlankScoring, FusionStrategy, Pruning
+from penstock.fusion.fusion import Fusion, FusionRows
+from penstock.fusion.ngram_file import load_ngram_lm
+from penstock.fusion.ngram_lm import NgramLm
+from penstock.fusion.token_names import read_token_names
+from penstock.tokenizer import Tokenizer
+
+GREEDY = "greedy"
+TITLES = {GREEDY: "greedy", "alsd": "ALSD++", "aes": "AES++"}
+EQUATIONS = {BlankScoring.LABELS_ONLY: "eq. 2", BlankScoring.BLANK_TOO: "eq. 3"}
+STRATEGIES = [FusionStrategy(equation, pruning) for equation in BlankScoring for pruning in Pruning]
+
+
+class Point(NamedTuple):
+    """All utterances decoded in one way."""
+
+    context: str
+    search: str
+    """`GREEDY`, or the value of a `BeamAlgorithm`."""
+    strategy: str
+    """As `strategy_name` has it; "" for greedy search."""
+    weight: float
+    words: list[EditCounts]
+    """Of each utterance."""
+
+    @property
+    def counts(self) -> EditCounts:
+        """Of all utterances."""
+        return total(self.words)
+
+
+class Encoded(NamedTuple):
+    """B utterances, ready to be decoded."""
+
+    frame_rows: torch.Tensor
+    """[B, T, J]"""
+    lengths: torch.Tensor
+    """[B] int64, encoder frames"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    arguments = parse_arguments(argv)
+    torch.set_num_threads(arguments.threads)
+    try:
+        utterances, points = check_and_measure(arguments)
+    except PenstockError as error:
+        progress(f"fusion_weights: {error}")
+        return 1
+    speakers = [utterance.speaker or str(utterance.line) for utterance in utterances]
+    print(summary(points, speakers))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(document(arguments, points), indent=1) + "\n", encoding="utf-8")
+    if arguments.plot:
+        plot(points, arguments.plot, f"{len(utterances)} utterances, beam {arguments.beam}")
+    return 0
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line's values."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lm", type=Path, required=True, metavar="FILE", help="ARPA, or compiled")
+    parser.add_argument("--manifest", type=Path, required=True, metavar="FILE.jsonl")
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / "an4-rnnt-hybrid", metavar="BUNDLE")
+    parser.add_argument("--context", action="append", metavar="L,R", help="may be repeated; all by default")
+    parser.add_argument("--algorithms", type=algorithms, default=list(BeamAlgorithm), metavar="alsd,aes")
+    parser.add_argument("--beam", type=int, default=4, metavar="K")
+    parser.add_argument("--weights", type=weights, default=weights("0,.05,.1,.15,.2,.3,.4,.5,.6,.8,1,1.2"))
+    parser.add_argument("--limit", type=int, metavar="N", help="utterances, from the first on")
+    parser.add_argument("--threads", type=int, default=1, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE.json", help="every figure")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="WER against weight")
+    return parser.parse_args(argv)
+
+
+def algorithms(text: str) -> list[BeamAlgorithm]:
+    """ "alsd,aes" """
+    return [BeamAlgorithm(name) for name in text.split(",")]
+
+
+def weights(text: str) -> list[float]:
+    """In order, each once, 0 among them."""
+    found = {0.0, *map(float, text.split(","))}
+    if not all(0 <= weight < math.inf for weight in found):
+        raise ValueError("weights are numbers from 0 on")
+    return sorted(found)
+
+
+def check_and_measure(arguments: argparse.Namespace) -> tuple[list[Utterance], list[Point]]:
+    """Finds what is missing before the work; PenstockError says what."""
+    needs = {"jiwer": "pip install 'penstock[evaluate]'"}
+    if arguments.plot:
+        needs["matplotlib"] = "pip install matplotlib, or leave --plot out"
+    for package, remedy in needs.items():
+        if not is_installed(package):
+            raise PenstockError(f"{package} is needed: {remedy}")
+    for path in filter(None, (arguments.json, arguments.plot)):
+        check_writable(path)
+    checkpoint = Checkpoint(arguments.model)
+    lm = load_ngram_lm(arguments.lm, read_token_names(checkpoint.tokenizer_path))
+    encoder = checkpoint.config.encoder
+    asked = [AttentionContext(*map(int, text.split(","))) for text in arguments.context or ()]
+    contexts = [encoder.select_context(context) for context in asked or encoder.contexts]
+    utterances = read_manifest(arguments.manifest, arguments.limit)
+    measure = Measure(checkpoint, lm, utterances, arguments.weights)
+    points = []
+    for context in contexts:
+        progress(f"context [{context.left},{context.right}]: encoding {len(utterances)} utterances")
+        with torch.inference_mode():
+            frames = encode_all(checkpoint, context, arguments.manifest, arguments.limit)
+            points += measure.all_points(context, frames, arguments.algorithms, arguments.beam)
+    return utterances, points
+
+
+def is_installed(package: str) -> bool:
+    """Whether it can be imported; it is not imported."""
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # something stands in for it without saying where it came from
+        return False
+
+
+class Measure:
+    """Decodes in every way and counts word errors."""
+
+    def __init__(self, checkpoint: Checkpoint, lm: NgramLm, utterances: list[Utterance], weights: list[float]):
+        self._network = TransducerNetwork(checkpoint)
+        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self._lm, self._fusion = lm, Fusion(lm)
+        self._references = [utterance.reference for utterance in utterances]
+        self._weights = weights
+
+    def all_points(
+        self, context: AttentionContext, frames: list[torch.Tensor], searches: list[BeamAlgorithm], beam_size: int
+    ) -> Iterator[Point]:
+        """Greedy search, then each beam search with each strategy, with each weight."""
+        place = f"[{context.left},{context.right}]"
+        rows = self._network.project_encoder(torch.nn.utils.rnn.pad_sequence(frames, batch_first=True))
+        encoded = Encoded(rows, torch.tensor([len(each) for each in frames]))
+        for weight in self._weights:
+            yield Point(place, GREEDY, "", weight, self._errors(self.greedy(encoded, weight)))
+        for algorithm, strategy in itertools.product(searches, STRATEGIES):
+            search = BeamSearch(self._network, algorithm, self._fusion, strategy)
+            for weight in self._weights:
+                found = self._errors(self.beam(search, encoded, beam_size, weight))
+                yield Point(place, algorithm.value, strategy_name(strategy), weight, found)
+            progress(f"context {place}: {TITLES[algorithm.value]}, {strategy_name(strategy)}")
+
+    def greedy(self, encoded: Encoded, weight: float) -> list[list[int]]:
+        """Labels of each utterance."""
+        batch = len(encoded.lengths)
+        rows = greedy_state.fresh_rows(self._network, batch)._replace(fusion=self._fusion_rows(batch, weight))
+        hyps, _ = LabelLooping(self._network, fusion=self._fusion).decode(*encoded, rows)
+        return _below(hyps.labels, hyps.lengths)
+
+    def beam(self, search: BeamSearch, encoded: Encoded, beam_size: int, weight: float) -> list[list[int]]:
+        """Labels of each utterance's best hypothesis, the end of the sentence scored."""
+        batch = len(encoded.lengths)
+        sizes = BeamSizes(beam_size)
+        rows = beam_state.fresh_rows(self._network, batch, sizes, fusion=self._fusion_rows(batch, weight))
+        update, rows = search.decode(*encoded, torch.ones(batch, dtype=torch.bool), rows)
+        if int(rows.dropped.sum()):
+            raise PenstockError("hypotheses were dropped: these utterances are too long to be decoded whole")
+        tails = search.n_best(rows).tails
+        stable = _below(update.stable.tokens.labels, update.stable.lengths)
+        best = _below(tails.tokens.labels[:, 0], tails.lengths[:, 0])
+        return [first + rest for first, rest in zip(stable, best, strict=True)]
+
+    def _fusion_rows(self, batch: int, weight: float) -> FusionRows:
+        start = torch.full((batch,), self._lm.start_state, dtype=torch.int64)
+        return FusionRows(start, torch.zeros_like(start), torch.full((batch,), weight))
+
+    def _errors(self, labels: list[list[int]]) -> list[EditCounts]:
+        texts = map(self._tokenizer.decode, labels)
+        return [compare(*pair).words for pair in zip(self._references, texts, strict=True)]
+
+
+def _below(labels: torch.Tensor, lengths: torch.Tensor) -> list[list[int]]:
+    return [row[:length] for row, length in zip(labels.tolist(), lengths.tolist(), strict=True)]
+
+
+def strategy_name(strategy: FusionStrategy) -> str:
+    """For example "eq. 3 late"."""
+    return f"{EQUATIONS[strategy.blank_scoring]} {strategy.pruning.value}"
+
+
+def curves(points: Sequence[Point]) -> dict[tuple[str, str, str], list[Point]]:
+    """The points of each (context, search, strategy), by weight."""
+    found = defaultdict(list)
+    for point in points:
+        found[point[:3]].append(point)
+    return {key: sorted(curve, key=lambda point: point.weight) for key, curve in found.items()}
+
+
+def best_of(curve: Sequence[Point]) -> Point:
+    """The one with the fewest errors; of equals the one with the lowest weight."""
+    return min(curve, key=lambda point: (point.counts.edits, point.weight))
+
+
+def errors_with_weight_of_other_speakers(curve: Sequence[Point], speakers: Sequence[str]) -> int:
+    """Word errors if the weight for each speaker is the one with the fewest errors of all the others."""
+    edits = 0
+    for speaker in set(speakers):
+        is_own = [each == speaker for each in speakers]
+
+        def of_others(point: Point, is_own: list[bool] = is_own) -> int:
+            return sum(word.edits for word, own in zip(point.words, is_own, strict=True) if not own)
+
+        chosen = min(curve, key=of_others)
+        edits += sum(word.edits for word, own in zip(chosen.words, is_own, strict=True) if own)
+    return edits
+
+
+def summary(points: Sequence[Point], speakers: Sequence[str]) -> str:
+    """A table with the best weight of each curve."""
+    by_key = curves(points)
+    header = ["context", "search", "strategy", "WER % without", "best weight", "WER %", "95 %", "sub", "del", "ins"]
+    header += ["fewer than greedy", "than without", "WER % other speakers"]
+    lines = []
+    for (context, search, strategy), curve in by_key.items():
+        best, without = best_of(curve), curve[0].counts
+        counts = best.counts
+        greedy = by_key[context, GREEDY, ""][0].counts
+        interval = bootstrap_interval([w.edits for w in best.words], [w.reference_units for w in best.words])
+        elsewhere = errors_with_weight_of_other_speakers(curve, speakers) / counts.reference_units
+        line = [context, TITLES[search], strategy, percent(without.rate), f"{best.weight:g}", percent(counts.rate)]
+        line += [" to ".join(map(percent, interval)), counts.substitutions, counts.deletions, counts.insertions]
+        lines.append([*line, gain(greedy, counts), gain(without, counts), percent(elsewhere)])
+    return table(header, lines)
+
+
+def percent(rate: float) -> str:
+    """A rate as a percentage."""
+    return f"{100 * rate:.1f}"
+
+
+def gain(before: EditCounts, after: EditCounts) -> str:
+    """By how many per cent there are fewer errors."""
+    return f"{100 * (1 - after.edits / before.edits):.1f} %" if before.edits else "-"
+
+
+def document(arguments: argparse.Namespace, points: Sequence[Point]) -> dict:
+    """Everything, for a file."""
+    fields = ("substitutions", "deletions", "insertions")
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "hardware": describe_hardware(),
+        "beam": arguments.beam,
+        "points": [
+            dict(zip(Point._fields[:4], point[:4], strict=True))
+            | {field: getattr(point.counts, field) for field in fields}
+            | {"wer": point.counts.rate, "edits": [word.edits for word in point.words]}
+            for point in points
+        ],
+    }
+
+
+def plot(points: Sequence[Point], path: Path, subtitle: str) -> None:
+    """WER against weight, a panel for each context and beam search; greedy search in all of them."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    by_key = curves(points)
+    contexts = list(dict.fromkeys(point.context for point in points))
+    searches = list(dict.fromkeys(point.search for point in points if point.search != GREEDY))
+    size = (4.6 * len(searches), 3.4 * len(contexts) + 0.9)
+    figure, axes = pyplot.subplots(len(contexts), len(searches), squeeze=False, sharex=True, sharey="row", figsize=size)
+    colours, styles = {"eq. 2": "tab:orange", "eq. 3": "tab:blue"}, {"early": "--", "late": "-"}
+    for (row, context), (column, search) in itertools.product(enumerate(contexts), enumerate(searches)):
+        axis = axes[row][column]
+        greedy = by_key[context, GREEDY, ""]
+        axis.axhline(100 * greedy[0].counts.rate, color="grey", linestyle=":", label="greedy, no LM")
+        _draw(axis, greedy, color="grey", label="greedy with LM")
+        for name in map(strategy_name, STRATEGIES):
+            equation, pruning = name.rsplit(" ", 1)
+            _draw(axis, by_key[context, search, name], color=colours[equation], linestyle=styles[pruning], label=name)
+        axis.set_title(f"{TITLES[search]}, context {context}", fontsize=10)
+        axis.grid(alpha=0.3)
+    for axis in axes[-1]:
+        axis.set_xlabel("weight of the language model")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("WER, %")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=9)
+    figure.suptitle(subtitle, fontsize=10)
+    figure.tight_layout(rect=(0, 0.7 / size[1], 1, 1))
+    figure.savefig(path, dpi=80, pil_kwargs={"optimize": True})
+    pyplot.close(figure)
+
+
+def _draw(axis: object, curve: Sequence[Point], **style: object) -> None:
+    rates = [100 * point.counts.rate for point in curve]
+    axis.plot([point.weight for point in curve], rates, marker="o", markersize=3, **style)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

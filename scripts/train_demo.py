@@ -1,0 +1,181 @@
+#!/usr/bin/env python
+"""Trains the demonstration models (RNN-T and TDT on one encoder) and writes them as .nemo files.
+
+Needs the extra `train`. Data: manifests of JSON lines (audio_filepath, text, speaker), as
+scripts/prepare_an4.py makes them from the public AN4 release. Run again with the same --out to go on after a stop.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from penstock.training.augmentation import AugmentationConfig, Augmenter
+from penstock.training.batches import BatchMaker, Source
+from penstock.training.corpus import Recording, Utterance, read_manifest
+from penstock.training.curve import plot_curve
+from penstock.training.demo_model import (
+    TDT_DURATIONS,
+    DemoModelConfig,
+    build_model,
+    share_encoder,
+    standardise_input,
+    train_tokenizer,
+)
+from penstock.training.features_cache import FeatureCache
+from penstock.training.measure import Measure
+from penstock.training.recombination import Recombiner
+from penstock.training.sound_effects import sound_effect
+from penstock.training.synthesis import Synthesiser
+from penstock.training.trainer import Trainer, TrainerConfig
+
+DURATIONS = {"rnnt": (), "tdt": TDT_DURATIONS}
+SHORTEST_BATCH_S = 8.0
+"""A run of utterances of at least 5 s has to fit in."""
+
+
+def main() -> None:
+    """Prepares the data (once), trains, exports."""
+    arguments = _arguments()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(arguments.seed)
+    random = np.random.default_rng(arguments.seed)
+    cache = FeatureCache(arguments.out / "features")
+    real = cache.load("train", lambda: [r for path in arguments.train for r in read_manifest(path)], align=True)
+    noises = _noises(arguments, cache, random)
+    synthetic = _synthetic(arguments, cache, [u.words for u in real if u.words])
+    models = _models(arguments, real)
+    trainer = Trainer(models, {name: DURATIONS[name] for name in models}, _trainer_config(arguments))
+    state = arguments.out / "state.pt"
+    if state.exists():
+        trainer.load(state)
+        random = np.random.default_rng((arguments.seed, trainer.step))  # fresh draws, not those already seen
+        print(f"goes on at step {trainer.step}, {trainer.elapsed_s / 60:.1f} min")
+    encode = next(iter(models.values())).tokenizer.text_to_ids
+    augmenter = Augmenter(AugmentationConfig(), noises, random)
+    frames = round(100 * arguments.batch_s)
+    maker = BatchMaker(_sources(real, synthetic, augmenter, random, frames), augmenter, encode, random, frames)
+    _train(trainer, models, maker, Measure(arguments.validation), arguments.out)
+    _export(trainer, models, arguments.out)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, nargs="+", required=True, help="manifests to train on")
+    parser.add_argument("--validation", type=Path, help="manifest to measure on now and then; never trained on")
+    parser.add_argument("--noise", type=Path, nargs="*", default=[], help="manifests of audio without speech")
+    parser.add_argument("--out", type=Path, required=True, help="folder for features, state, curve and .nemo files")
+    parser.add_argument("--models", nargs="+", choices=DURATIONS, default=list(DURATIONS), help="heads to train")
+    parser.add_argument("--synthetic", type=int, default=1500, help="utterances from espeak-ng and flite; 0 for none")
+    parser.add_argument("--vocabulary", type=int, default=128, help="BPE pieces")
+    parser.add_argument("--steps", type=int, default=TrainerConfig.steps)
+    parser.add_argument("--minutes", type=float, help="train for so long instead of for --steps")
+    parser.add_argument("--batch-s", type=float, default=32.0, help="audio a step, padding included")
+    parser.add_argument("--learning-rate", type=float, default=TrainerConfig.peak_learning_rate)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.batch_s < SHORTEST_BATCH_S:
+        parser.error(f"--batch-s: {arguments.batch_s:g}, expected at least {SHORTEST_BATCH_S:g}")
+    return arguments
+
+
+def _trainer_config(arguments: argparse.Namespace) -> TrainerConfig:
+    return TrainerConfig(steps=arguments.steps, minutes=arguments.minutes, peak_learning_rate=arguments.learning_rate)
+
+
+def _noises(arguments: argparse.Namespace, cache: FeatureCache, random: np.random.Generator) -> list[np.ndarray]:
+    recorded = cache.load("noise", lambda: [r for path in arguments.noise for r in read_manifest(path)])
+    made = cache.load_samples("effects", lambda: [sound_effect(random) for _ in range(150)])
+    return [u.mel for u in recorded] * 6 + [u.mel for u in made]
+
+
+def _synthetic(arguments: argparse.Namespace, cache: FeatureCache, shapes: list[tuple[str, ...]]) -> list[Utterance]:
+    if not arguments.synthetic:
+        return []
+    synthesiser = Synthesiser(shapes, np.random.default_rng(arguments.seed + 1))
+
+    def say_all() -> list[Recording]:
+        return [synthesiser.say(i) for i in tqdm(range(arguments.synthetic), desc="synthetic speech", unit="utt")]
+
+    return cache.load(f"synthetic-{arguments.synthetic}", say_all)
+
+
+def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, torch.nn.Module]:
+    """By name; all have the first one's encoder and CTC head."""
+    tokenizer = arguments.out / "tokenizer"
+    if not (tokenizer / "tokenizer.model").exists():
+        train_tokenizer([" ".join(u.words) for u in real], tokenizer, arguments.vocabulary)
+    config = DemoModelConfig()
+    models = {name: build_model(config, tokenizer, DURATIONS[name]) for name in arguments.models}
+    first, *others = models.values()
+    standardise_input(first, [u.mel for u in real[::5]])
+    for other in others:
+        share_encoder(first, other)
+    return {name: model.to(arguments.device) for name, model in models.items()}
+
+
+def _sources(
+    real: list[Utterance],
+    synthetic: list[Utterance],
+    augmenter: Augmenter,
+    random: np.random.Generator,
+    batch_frames: int,
+) -> list[Source]:
+    """The mixture: real utterances whole, recombined and in long runs; sounds without words; synthetic utterances."""
+    recombiner = Recombiner(real, random)
+
+    def draw(utterances: list[Utterance]) -> Callable[[], Utterance]:
+        return lambda: utterances[random.integers(len(utterances))]
+
+    sources = [
+        Source(0.40, draw(real)),
+        Source(0.33, recombiner.words),
+        Source(0.06, lambda: recombiner.run(int(random.integers(500, min(1800, batch_frames))))),
+        Source(0.05, lambda: Utterance(augmenter.noise(int(random.integers(60, 500))), (), "noise")),
+    ]
+    if synthetic:
+        sources.append(Source(0.16, draw(synthetic)))
+    return sources
+
+
+def _train(
+    trainer: Trainer, models: dict[str, torch.nn.Module], maker: BatchMaker, measure: Measure, out: Path
+) -> None:
+    bar = tqdm(total=100.0, initial=100 * trainer.progress, unit="%", bar_format="{l_bar}{bar}| {postfix}")
+
+    def report(point: dict) -> None:
+        bar.n = 100 * trainer.progress
+        shown = {name: f"{value:.3g}" for name, value in point.items() if name not in ("learning_rate", "norm")}
+        bar.set_postfix(shown)
+        with (out / "curve.jsonl").open("a") as file:
+            file.write(json.dumps(point) + "\n")
+        plot_curve(trainer.curve, out / "curve.png")
+
+    def measured() -> dict[str, float]:
+        trainer.average.swap(trainer.module)
+        found = measure(models)
+        trainer.average.swap(trainer.module)
+        return found
+
+    def set_masks(on: bool) -> None:
+        maker.masks = on
+
+    trainer.run(iter(maker), report, lambda: trainer.save(out / "state.pt"), measured, set_masks)
+    bar.close()
+
+
+def _export(trainer: Trainer, models: dict[str, torch.nn.Module], out: Path) -> None:
+    """Writes the averaged weights."""
+    trainer.average.swap(trainer.module)
+    for name, model in models.items():
+        model.save_to(str(out / f"{name}.nemo"))
+        print(f"wrote {out / name}.nemo")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Benchmarks of parts of the recogniser, ours and others' side by side."""

@@ -1,0 +1,44 @@
+"""Label-looping in which every stream has a phrase list of its own: what boosting costs. Knows no clock."""
+
+import random
+
+import torch
+
+from penstock.checkpoint import Checkpoint
+from penstock.decoding.greedy_state import GreedyRows, fresh_rows
+from penstock.decoding.networks import TransducerNetwork
+from penstock.fusion.fusion import Fusion, FusionRows
+from penstock.fusion.phrase_list import PhraseList
+from penstock.fusion.phrase_store import PhraseStore
+from penstock.tokenizer import Tokenizer
+
+PHRASES_PER_STREAM = 100
+_BOOST = 1.0
+_MEMORY_BYTES = 256 * 2**20
+
+
+class BoostedStreams:
+    """Phrase lists of made-up words for `streams` streams, all different."""
+
+    def __init__(self, checkpoint: Checkpoint, streams: int, device: str):
+        tokenizer, chance = Tokenizer(checkpoint.tokenizer_path), random.Random(0)
+        store = PhraseStore(tokenizer, _MEMORY_BYTES, device)
+        self.fusion = Fusion(boost=store.boost)
+        lists = (_phrases(tokenizer, chance) for _ in range(streams))
+        self._starts = torch.tensor([store.acquire(phrases) for phrases in lists], device=device)
+
+    def start_rows(self, network: TransducerNetwork, batch: int) -> GreedyRows:
+        """Fresh hypotheses of the first `batch` streams."""
+        zeros = torch.zeros(batch, dtype=torch.int64, device=network.device)
+        rows = FusionRows(zeros, self._starts[:batch].clone(), zeros.float())
+        return fresh_rows(network, batch)._replace(fusion=rows)
+
+
+def _phrases(tokenizer: Tokenizer, chance: random.Random) -> PhraseList:
+    texts: dict[str, None] = {}
+    while len(texts) < PHRASES_PER_STREAM:
+        tokens = chance.choices(range(tokenizer.size), k=chance.randint(3, 8))
+        text = " ".join(tokenizer.decode(tokens).split())
+        if text and tokenizer.unknown not in tokenizer.encode(text):
+            texts[text] = None
+    return PhraseList((text, _BOOST) for text in texts)

@@ -1,0 +1,136 @@
+"""Runs a benchmark of decoders: sets the contestants up, lets them and the encoder take turns, makes figures of it."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import eq
+from typing import NamedTuple
+
+from penstock.benchmarking.contestant import CHUNKS, PENSTOCK, WHOLE, Absence, Chunk, Contestant, Entry, cut
+from penstock.benchmarking.our_decoders import LABEL_LOOPING, Wanted, our_contestants
+from penstock.benchmarking.stopwatch import Spread, take_turns
+from penstock.benchmarking.subject import Subject
+
+
+class Plan(NamedTuple):
+    """What to measure."""
+
+    batches: Sequence[int]
+    beams: Sequence[int]
+    decoders: Sequence[str]
+    device: str
+    repeats: int
+    with_nemo: bool = False
+    """NeMo's decoders too, and ours also over whole utterances, as most of NeMo's run."""
+    warm_up_rounds: int = 1
+
+
+class Figures(NamedTuple):
+    """One decoder at one batch size. Times are medians; what needs an encoder is None without one."""
+
+    entry: Entry
+    batch: int
+    audio_s: float
+    """Of all streams together."""
+    decoder: Spread
+    """Seconds for all streams from start to end."""
+    encoder: Spread | None
+    """Seconds for the same chunks, measured in the same rounds."""
+    labels: int
+    """Of all streams together: decoders that find more do more work."""
+    streams_as_label_looping: float | None
+    """Share of the streams whose labels are exactly those of our eager label-looping in chunks; None without it."""
+
+    @property
+    def decoder_s_per_audio_s(self) -> float:
+        """Seconds in the decoder for a second of audio."""
+        return self.decoder.median / self.audio_s
+
+    @property
+    def non_encoder_rtfx(self) -> float:
+        """Seconds of audio decoded in a second."""
+        return self.audio_s / self.decoder.median
+
+    @property
+    def total_rtfx(self) -> float | None:
+        """Seconds of audio encoded and decoded in a second."""
+        return None if self.encoder is None else self.audio_s / (self.encoder.median + self.decoder.median)
+
+    @property
+    def decoder_share(self) -> float | None:
+        """Of the time in encoder and decoder."""
+        return None if self.encoder is None else self.decoder.median / (self.encoder.median + self.decoder.median)
+
+
+class Field(NamedTuple):
+    """Who takes part."""
+
+    contestants: list[Contestant]
+    absent: list[Absence]
+
+
+def set_up(subject: Subject, plan: Plan) -> Field:
+    """Builds all decoders; on a GPU this captures graphs."""
+    spans = (CHUNKS, WHOLE) if plan.with_nemo else (CHUNKS,)
+    wanted = Wanted(
+        plan.decoders, plan.beams, spans, plan.device, max(plan.batches), subject.context.chunk_encoder_frames
+    )
+    found = list(our_contestants(subject.checkpoint, wanted))
+    if plan.with_nemo:
+        from penstock.benchmarking.nemo_decoders import nemo_contestants
+
+        found += nemo_contestants(subject.checkpoint, wanted)
+    return Field(
+        [one for one in found if isinstance(one, Contestant)], [one for one in found if isinstance(one, Absence)]
+    )
+
+
+_ENCODER = "encoder"
+_FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
+_STANDARD = Entry(PENSTOCK, LABEL_LOOPING, "eager")
+
+
+def measure(subject: Subject, field: Field, plan: Plan) -> Iterator[list[Figures]]:
+    """For each batch size the figures of all contestants.
+
+    One that fails is taken from the field's contestants and put to its absent: the others' figures are not lost.
+    """
+    for batch in plan.batches:
+        encoded = subject.encoded[:batch]
+        inputs = {
+            CHUNKS: cut(encoded, subject.context.chunk_encoder_frames),
+            WHOLE: cut(encoded, encoded.shape[1]),
+        }
+        _drop_failing(field, inputs, batch)
+        works: dict = {one.entry: partial(one.decode, inputs[one.entry.span]) for one in field.contestants}
+        if subject.encode is not None:
+            works[_ENCODER] = partial(subject.encode, batch)
+        timed = take_turns(works, plan.repeats, plan.warm_up_rounds, plan.device)
+        encoder = timed[_ENCODER].seconds if _ENCODER in timed else None
+        labels = {one.entry: one.labels(timed[one.entry].result) for one in field.contestants}
+        yield [
+            Figures(
+                entry=entry,
+                batch=batch,
+                audio_s=batch * subject.stream_s,
+                decoder=timed[entry].seconds,
+                encoder=encoder,
+                labels=sum(map(len, found)),
+                streams_as_label_looping=_share_of_same(found, labels.get(_STANDARD)),
+            )
+            for entry, found in labels.items()
+        ]
+
+
+def _drop_failing(field: Field, inputs: dict[str, list[Chunk]], batch: int) -> None:
+    """Runs everybody once."""
+    for one in list(field.contestants):
+        try:
+            one.labels(one.decode(inputs[one.entry.span]))
+        except _FAILURES as error:
+            field.contestants.remove(one)
+            reason = f"failed at batch {batch}: {type(error).__name__}: {error}"
+            field.absent.append(Absence(one.entry, reason, is_failure=True))
+
+
+def _share_of_same(found: list[list[int]], standard: list[list[int]] | None) -> float | None:
+    return None if standard is None else sum(map(eq, found, standard)) / len(found)

@@ -1,0 +1,204 @@
+"""The benchmark of decoders as JSON and as tables."""
+
+import dataclasses
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from penstock.benchmarking.contestant import CHUNKS, NEMO, WHOLE, Absence, Entry
+from penstock.benchmarking.decoding import Figures, Plan
+from penstock.benchmarking.our_decoders import LABEL_LOOPING
+from penstock.benchmarking.subject import Subject
+from penstock.errors import PenstockError
+from penstock.evaluation.hardware import describe_hardware
+from penstock.version import __version__
+
+FORMAT, FORMAT_VERSION = "penstock-decoding-benchmark", 1
+_PACKAGES = ("torch", "numpy", "cuda-bindings", "triton", "nemo_toolkit")
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Where, when and how it was measured."""
+
+    device: str
+    threads: int
+    hardware: str
+    load_average_before: float = field(default_factory=lambda: os.getloadavg()[0])
+    date: str = field(default_factory=lambda: datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
+    command: str = field(default_factory=lambda: shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
+    commit: str | None = field(default_factory=lambda: _commit())
+    python: str = field(default_factory=platform.python_version)
+    packages: dict[str, str] = field(default_factory=lambda: _versions())
+
+    @classmethod
+    def here(cls, device: str, threads: int) -> "Circumstances":
+        """Of this process."""
+        return cls(device, threads, describe_hardware(device))
+
+
+@dataclass
+class Part:
+    """One model's results."""
+
+    subject: Subject
+    absent: list[Absence]
+    figures: list[Figures]
+
+
+def document(where: Circumstances, plan: Plan, parts: Sequence[Part]) -> dict:
+    """All as JSON values; docs/benchmark_decoding.md tells the fields."""
+    return {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "penstock": __version__,
+        **dataclasses.asdict(where),
+        "plan": plan._asdict(),
+        "subjects": [_part(part) for part in parts],
+    }
+
+
+def write(path: Path, document: dict) -> None:
+    """Writes the report, or replaces that of a part of the run."""
+    try:
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise PenstockError(f"--json: {path}: {error.strerror}") from error
+
+
+def _part(part: Part) -> dict:
+    subject = part.subject
+    transducer = subject.checkpoint.config.transducer
+    return {
+        "name": subject.name,
+        "note": subject.note,
+        "kind": "tdt" if transducer.is_tdt else "rnnt",
+        "transducer": dataclasses.asdict(transducer),
+        "context": list(subject.context),
+        "chunk_encoder_frames": subject.context.chunk_encoder_frames,
+        "stream_s": subject.stream_s,
+        "stream_encoder_frames": subject.encoded.shape[1],
+        "has_encoder": subject.encode is not None,
+        "absent": [
+            dataclasses.asdict(absence.entry) | {"reason": absence.reason, "is_failure": absence.is_failure}
+            for absence in part.absent
+        ],
+        "results": [_figures(figures) for figures in part.figures],
+    }
+
+
+def _figures(figures: Figures) -> dict:
+    return {
+        **dataclasses.asdict(figures.entry),
+        "batch": figures.batch,
+        "audio_s": figures.audio_s,
+        "decoder_s": figures.decoder._asdict(),
+        "encoder_s": figures.encoder._asdict() if figures.encoder else None,
+        "decoder_s_per_audio_s": figures.decoder_s_per_audio_s,
+        "non_encoder_rtfx": figures.non_encoder_rtfx,
+        "total_rtfx": figures.total_rtfx,
+        "decoder_share": figures.decoder_share,
+        "labels": figures.labels,
+        "streams_as_label_looping": figures.streams_as_label_looping,
+    }
+
+
+def render(where: Circumstances, plan: Plan, part: Part) -> str:
+    """What a person reads of one model: a table for each figure, a line for each decoder, a column for each batch."""
+    subject = part.subject
+    heading = (
+        f"## {subject.name}, context {subject.context}: {subject.stream_s:g} s a stream in chunks of "
+        f"{subject.context.chunk_encoder_frames} encoder frames\n\n{subject.note}\n\n"
+        f"{where.hardware}; {where.device}, threads {where.threads}, load before {where.load_average_before:.1f}; "
+        f"torch {where.packages.get('torch')}; {where.date}, commit {where.commit}; {plan.repeats} repeats"
+    )
+    found = {(figures.entry, figures.batch): figures for figures in part.figures}
+    entries = list(dict.fromkeys(figures.entry for figures in part.figures))
+    batches = list(dict.fromkeys(figures.batch for figures in part.figures))
+    tables = [heading]
+    for title, cell in _tables(part.figures):
+        cells = [[str(e), *(cell(found[e, b]) if (e, b) in found else "-" for b in batches)] for e in entries]
+        tables.append(f"{title}\n\n{_table(['decoder', *(f'batch {b}' for b in batches)], cells)}")
+    if part.absent:
+        tables.append("\n".join(["Absent:", *(f"- {absence.entry}: {absence.reason}" for absence in part.absent)]))
+    return "\n\n".join(tables)
+
+
+def _tables(figures: Sequence[Figures]) -> list[tuple[str, Callable[[Figures], str]]]:
+    """Titles with what stands in the cells."""
+    tables: list[tuple[str, Callable[[Figures], str]]] = [
+        ("Decoder, ms for a second of audio: median (least .. most)", _milliseconds),
+        ("Non-encoder RTFx", lambda f: _number(f.non_encoder_rtfx)),
+    ]
+    if any(f.encoder for f in figures):
+        tables += [
+            ("Total RTFx (encoder and decoder)", lambda f: _number(f.total_rtfx)),
+            ("Share of the time in the decoder, %", lambda f: _number(100.0 * f.decoder_share)),
+        ]
+    for span in (CHUNKS, WHOLE):
+        rivals = {f.batch: f for f in figures if _is_rival(f.entry, span)}
+        if rivals:
+            title = f"Times as fast as NeMo's label-looping ({span})"
+            tables.append((title, lambda f, r=rivals: _ratio(r.get(f.batch), f)))
+    return [*tables, ("Labels found (streams exactly as our label-looping, %)", _labels)]
+
+
+def _is_rival(entry: Entry, span: str) -> bool:
+    """The last of them is the one with graphs, where there is one."""
+    return (entry.implementation, entry.decoder, entry.span) == (NEMO, LABEL_LOOPING, span)
+
+
+def _milliseconds(figures: Figures) -> str:
+    median, least, most = (_number(1000.0 * seconds / figures.audio_s) for seconds in figures.decoder)
+    return f"{median} ({least} .. {most})"
+
+
+def _ratio(rival: Figures | None, figures: Figures) -> str:
+    return _number(rival.decoder.median / figures.decoder.median) if rival else "-"
+
+
+def _labels(figures: Figures) -> str:
+    share = figures.streams_as_label_looping
+    return str(figures.labels) if share is None else f"{figures.labels} ({100.0 * share:.0f})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    """Markdown that also reads well on a terminal."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = [
+        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        for row in (header, rule, *rows)
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _commit() -> str | None:
+    """Of the sources this package runs from, if they are in a repository of their own."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

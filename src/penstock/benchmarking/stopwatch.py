@@ -1,0 +1,64 @@
+"""Times pieces of work that take turns. Knows not what they do."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Spread(NamedTuple):
+    """Seconds of all repeats."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> "Spread":
+        """At least one."""
+        return cls(statistics.median(seconds), min(seconds), max(seconds))
+
+
+class Timed(NamedTuple):
+    """One piece of work."""
+
+    seconds: Spread
+    result: Any
+    """What the last repeat returned."""
+
+
+def take_turns(
+    works: Mapping[Hashable, Callable[[], Any]], repeats: int, warm_up_rounds: int, device: str
+) -> dict[Hashable, Timed]:
+    """Runs every work once a round, in another order each round; the first `warm_up_rounds` do not count."""
+    clock = _time_on_cuda if device.startswith("cuda") else _time_on_host
+    order, shuffle = list(works), random.Random(0).shuffle
+    seconds: dict[Hashable, list[float]] = {name: [] for name in works}
+    results = {}
+    for turn in range(warm_up_rounds + repeats):
+        shuffle(order)
+        for name in order:
+            taken, results[name] = clock(works[name])
+            if turn >= warm_up_rounds:
+                seconds[name].append(taken)
+    return {name: Timed(Spread.of(seconds[name]), results[name]) for name in works}
+
+
+def _time_on_host(work: Callable[[], Any]) -> tuple[float, Any]:
+    started = time.perf_counter()
+    result = work()
+    return time.perf_counter() - started, result
+
+
+def _time_on_cuda(work: Callable[[], Any]) -> tuple[float, Any]:
+    """From an idle device until all kernels are done, with what the host takes in between."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    result = work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1000.0, result

@@ -1,0 +1,112 @@
+"""AES++: frame-synchronous beam search with adaptive expansion, for RNN-T and TDT.
+
+Grigoryan et al., "Pushing the limits of beam search decoding for Transducer-based ASR models", section 2.2, after Kim
+et al., IEEE SPL 2020, with prefix search for the longest prefix only. All hypotheses of a stream that stand at its
+earliest frame are expanded until they have left it; TDT hypotheses that have jumped ahead wait. Knows no chunks.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock.decoding.beam_expansion import Expander, Expansions, Limits
+from penstock.decoding.beam_hyps import ABSENT, extend_hash
+from penstock.decoding.beam_work import BeamMoves, BeamWork, choose
+from penstock.decoding.networks import Scores, TransducerNetwork
+from penstock.decoding.rows import flatten_rows
+
+_BEYOND = torch.iinfo(torch.int64).max
+
+
+class AesLimits(NamedTuple):
+    """The paper's parameters; Kim et al.'s values by default."""
+
+    expansions_per_frame: int = 2
+    """Labels that a hypothesis may take at one frame before a blank is forced."""
+    margin: float = 2.3
+    """gamma: expansions that score this much below the hypothesis's best are pruned."""
+    extra_labels: int = 2
+    """beta: a hypothesis is expanded by its best K + beta labels."""
+
+
+class AesSearch:
+    """One step: every hypothesis at a stream's earliest frame leaves it."""
+
+    def __init__(self, network: TransducerNetwork, expander: Expander, limits: AesLimits | None = None):
+        self.moves = BeamMoves(network, expander)
+        self._expander = expander
+        self._limits = limits or AesLimits()
+        self._blank = network.blank
+        self.columns_per_step = self._limits.expansions_per_frame
+
+    def most_labels(self, frames: int) -> int:
+        """Labels that a hypothesis can take at `frames` encoder frames."""
+        return frames * self._limits.expansions_per_frame
+
+    def most_columns(self, frames: int) -> int:
+        """What the steps can take at `frames` encoder frames: each leaves a stream's earliest frame for good."""
+        return frames * self.columns_per_step
+
+    def look(self, work: BeamWork) -> None:
+        """A stream can step where a hypothesis has a frame to look at."""
+        torch.any(work.is_unfinished, dim=1, out=work.can_step)
+
+    def step(self, work: BeamWork) -> None:
+        """Moves the streams on for which `work.can_step` holds."""
+        frames = torch.where(work.is_unfinished, work.hyps.rows.next_frames, _BEYOND).amin(dim=1, keepdim=True)
+        frames = torch.where(work.can_step.unsqueeze(1), frames, -1)  # of the others no hypothesis stands there
+        for turn in range(self._limits.expansions_per_frame):
+            scores = self.moves.score(work)
+            if turn == 0:
+                self._search_prefixes(work, scores, _stand_at(work, frames))
+            self._expand(work, scores, _stand_at(work, frames))
+        self.moves.force_on(work, _stand_at(work, frames))
+
+    def _expand(self, work: BeamWork, scores: Scores, expands: torch.Tensor) -> None:
+        beam_size, extra = work.hyps.beam_size, self._limits.extra_labels
+        widths = (work.beam_sizes + extra).repeat_interleave(beam_size)
+        limits = Limits(beam_size + extra, widths, self._limits.margin)
+        best = self._expander.rank(scores, flatten_rows(work.context.fusion), limits)
+        self.moves.follow(work, choose(work, self._without_known(work, best), expands))
+
+    def _without_known(self, work: BeamWork, best: Expansions) -> Expansions:
+        """Without the labels that lead to a hypothesis of the beam: the prefix search has counted them there.
+
+        A label that does not move time also leads to one that has left the frame by a blank of one frame since: for
+        RNN-T the text alone decides, as in NeMo.
+        """
+        rows, width = work.hyps.rows, best.labels.shape[1]
+        labels, jumps = (field.view(*rows.scores.shape, width) for field in (best.labels, best.jumps))
+        hashes = extend_hash(rows.hashes.unsqueeze(2), labels).flatten(1).unsqueeze(2)  # [B, K * W, 1]
+        lengths = (rows.lengths.unsqueeze(2) + 1).expand_as(labels).flatten(1).unsqueeze(2)
+        arrives = (rows.next_frames.unsqueeze(2) + jumps).flatten(1).unsqueeze(2)
+        is_still = (jumps == 0).flatten(1).unsqueeze(2)
+        frames = rows.next_frames.unsqueeze(1)  # [B, 1, K]
+        is_known = (hashes == rows.hashes.unsqueeze(1)) & (lengths == rows.lengths.unsqueeze(1))
+        is_known &= (arrives == frames) | (is_still & (arrives + 1 == frames))
+        is_known &= rows.is_live.unsqueeze(1)
+        is_known = is_known.any(dim=2).view(best.labels.shape) & (best.labels != self._blank)
+        return best._replace(ranking_scores=torch.where(is_known, ABSENT, best.ranking_scores))
+
+    def _search_prefixes(self, work: BeamWork, scores: Scores, expands: torch.Tensor) -> None:
+        """Adds to each hypothesis the probability of its prefix's step to it, if the beam holds the prefix.
+
+        The prefix (one label shorter) must stand at the frame of this turn, and be a duration before the hypothesis.
+        """
+        rows = work.hyps.rows
+        batch, beam_size = expands.shape
+        labels = rows.last_labels.clamp(min=0).unsqueeze(1).expand(-1, beam_size, -1)  # [B, prefix, hypothesis]
+        frames = rows.next_frames.unsqueeze(1) - rows.next_frames.unsqueeze(2)
+        is_prefix = extend_hash(rows.hashes.unsqueeze(2), labels) == rows.hashes.unsqueeze(1)
+        is_prefix &= rows.lengths.unsqueeze(2) + 1 == rows.lengths.unsqueeze(1)
+        is_prefix &= expands.unsqueeze(2)
+        step = self._expander.label_scores(scores, flatten_rows(work.context.fusion), labels.flatten(0, 1))
+        step = step + self._expander.duration_scores(scores, frames.flatten(0, 1))
+        through = rows.scores.unsqueeze(2) + step.view(batch, beam_size, beam_size)
+        through = torch.where(is_prefix & rows.is_live.unsqueeze(1), through, ABSENT).logsumexp(dim=1)
+        rows.scores.copy_(torch.where(rows.is_live, torch.logaddexp(rows.scores, through), rows.scores))
+
+
+def _stand_at(work: BeamWork, frames: torch.Tensor) -> torch.Tensor:
+    """[B, K] bool, True for hypotheses at `frames` [B, 1]."""
+    return work.hyps.rows.is_live & (work.hyps.rows.next_frames == frames)

@@ -1,0 +1,125 @@
+"""Recordings and what is said in them, from NeMo's manifests (JSON lines). Knows nothing of recognition."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import soundfile
+
+from penstock.errors import AudioError, PenstockError
+
+_DURATION_TOLERANCE_S = 0.5
+
+
+class ManifestError(PenstockError):
+    """A manifest cannot be used; the text starts with the file, and the line and the field where there are such."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One line of a manifest."""
+
+    audio: Path
+    audio_s: float
+    """From the file's header, which counts; the manifest's duration is often rounded."""
+    reference: str
+    """What is said, as written there; empty where nobody speaks."""
+    manifest: Path
+    line: int
+    """From 1."""
+    speaker: str | None = None
+    stated_s: float | None = None
+    """The manifest's duration."""
+
+    @property
+    def is_stated_wrongly(self) -> bool:
+        """True where the manifest's duration is so far off that it may be meant for another recording."""
+        return self.stated_s is not None and abs(self.stated_s - self.audio_s) > _DURATION_TOLERANCE_S
+
+
+def read_manifest(manifest: Path, limit: int | None = None) -> list[Utterance]:
+    """The utterances of a manifest (the first `limit`), whose relative audio paths start from the manifest's folder.
+
+    Looks at the header of every audio file, so that a missing one is found before hours of work. Raises ManifestError.
+    """
+    try:
+        lines = manifest.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ManifestError(f"{manifest}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{manifest}: not a text in UTF-8: {error}") from error
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()][:limit]
+    if not numbered:
+        raise ManifestError(f"{manifest}: holds no utterances")
+    return [_parse(manifest, number, line) for number, line in numbered]
+
+
+def _parse(manifest: Path, number: int, line: str) -> Utterance:
+    where = f"{manifest}:{number}"
+    entry = _entry(where, line)
+    audio = manifest.parent / _required_text(where, entry, "audio_filepath")
+    if entry.get("offset"):
+        raise ManifestError(f"{where}: offset: {entry['offset']!r}; only whole files are supported")
+    try:
+        audio_s = audio_seconds(audio)
+    except AudioError as error:
+        raise ManifestError(f"{where}: audio_filepath: {error}") from error
+    return Utterance(
+        audio=audio,
+        audio_s=audio_s,
+        reference=_required_text(where, entry, "text"),
+        manifest=manifest,
+        line=number,
+        speaker=_speaker(where, entry),
+        stated_s=_duration(where, entry),
+    )
+
+
+def audio_seconds(path: Path) -> float:
+    """Length of an audio file as its header tells; AudioError for one that is missing, unreadable or empty."""
+    try:
+        header = soundfile.info(path)
+    except (OSError, RuntimeError, TypeError) as error:  # soundfile's own are RuntimeErrors; TypeError for *.raw
+        reason = "not a readable audio file" if path.exists() else "no such file"
+        raise AudioError(f"{path}: {reason}") from error
+    if not header.frames:
+        raise AudioError(f"{path}: holds no audio")
+    return header.frames / header.samplerate
+
+
+def _entry(where: str, line: str) -> dict:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise ManifestError(f"{where}: not JSON: {error}") from error
+    if not isinstance(entry, dict):
+        raise ManifestError(f"{where}: {line.strip()[:40]!r}, expected a JSON object with audio_filepath and text")
+    return entry
+
+
+def _required_text(where: str, entry: dict, field: str) -> str:
+    if field not in entry:
+        raise ManifestError(f"{where}: {field}: is missing")
+    value = entry[field]
+    if not isinstance(value, str):
+        raise ManifestError(f"{where}: {field}: {value!r}, expected a string")
+    return value
+
+
+def _duration(where: str, entry: dict) -> float | None:
+    value = entry.get("duration")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ManifestError(f"{where}: duration: {value!r}, expected a positive number of seconds")
+    return float(value)
+
+
+def _speaker(where: str, entry: dict) -> str | None:
+    value = entry.get("speaker")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ManifestError(f"{where}: speaker: {value!r}, expected a name or a number")
+    return str(value)

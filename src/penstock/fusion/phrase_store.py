@@ -1,0 +1,121 @@
+"""PhraseStore: which phrase lists lie in the arena and how many streams need each. Knows no searches."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from penstock.errors import StreamError, StreamErrorKind
+from penstock.fusion.phrase_arena import NO_PHRASES, STATES_PER_PAGE, PageCount, PhraseArena, Placement
+from penstock.fusion.phrase_boost import PhraseBoost
+from penstock.fusion.phrase_list import PhraseList, refusal
+from penstock.fusion.phrase_table import PhraseTable, build_table
+from penstock.fusion.phrase_tokens import continues_word, tokenize_phrases
+from penstock.fusion.phrase_trie import PhraseTrie
+from penstock.tokenizer import Tokenizer
+
+DEFAULT_MEMORY_BYTES = 128 * 2**20
+
+
+@dataclass
+class _Stored:
+    digest: bytes
+    place: Placement
+    references: int = 0
+
+
+class PhraseStore:
+    """Phrase lists in device memory, each once however many streams have it.
+
+    Lists that no stream needs stay until their memory is wanted; the one left longest ago goes first. Call it from the
+    thread that runs the searches, with their CUDA stream current: what it writes is ordered before the next search and
+    after the last.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        device: torch.device | str = "cpu",
+    ):
+        """memory_bytes: on the device, taken at once and never more. ValueError where it is too little."""
+        self._tokenizer = tokenizer
+        self._continues_word = np.array(continues_word(tokenizer))
+        self._arena = PhraseArena(tokenizer.size, memory_bytes, device)
+        self.boost = PhraseBoost(self._arena, self._continues_word.tolist())
+        self._by_digest: dict[bytes, _Stored] = {}
+        self._by_start: dict[int, _Stored] = {}
+        self._idle: OrderedDict[bytes, _Stored] = OrderedDict()  # without references, left longest ago first
+
+    @property
+    def lists(self) -> int:
+        """Lists in memory, needed or not."""
+        return len(self._by_digest)
+
+    @property
+    def free(self) -> PageCount:
+        """Memory in which no list lies."""
+        return self._arena.free
+
+    def acquire(self, phrases: PhraseList) -> int:
+        """The state in which a stream with these phrases starts; one `release` of it is owed, but for NO_PHRASES.
+
+        StreamError INVALID_ARGUMENT where the model cannot write a phrase or the list is larger than the whole memory;
+        UNAVAILABLE where other streams' lists fill it. Nothing is changed then.
+        """
+        if not len(phrases):
+            return NO_PHRASES
+        stored = self._by_digest.get(phrases.digest) or self._store(phrases)
+        stored.references += 1
+        self._idle.pop(stored.digest, None)
+        return stored.place.start
+
+    def release(self, start: int) -> None:
+        """Ends one stream's need of what `acquire` gave it. ValueError where nobody holds `start`."""
+        if start == NO_PHRASES:
+            return
+        stored = self._by_start.get(start)
+        if stored is None or not stored.references:
+            raise ValueError(f"phrase list {start} is not held by any stream")
+        stored.references -= 1
+        if not stored.references:
+            self._idle[stored.digest] = stored
+
+    def _store(self, phrases: PhraseList) -> _Stored:
+        table = self._build(phrases)
+        self._make_room(len(phrases), self._arena.size_of(table))
+        stored = _Stored(phrases.digest, self._arena.write(table))
+        self._by_digest[stored.digest] = stored
+        self._by_start[stored.place.start] = stored
+        self._idle[stored.digest] = stored
+        return stored
+
+    def _build(self, phrases: PhraseList) -> PhraseTable:
+        trie = PhraseTrie(tokenize_phrases(phrases, self._tokenizer), self._continues_word.tolist())
+        return build_table(trie, self._continues_word, self._arena.lendable.rows)
+
+    def _make_room(self, phrases: int, size: PageCount) -> None:
+        if not size.fits(self._arena.lendable):
+            raise refusal(
+                f"{phrases} phrases need memory for {_describe(size)}; accepted: lists that need up to "
+                f"{_describe(self._arena.lendable)}"
+            )
+        room = self._arena.free
+        for stored in self._idle.values():
+            room += stored.place.size
+        if not size.fits(room):
+            raise StreamError(
+                StreamErrorKind.UNAVAILABLE,
+                f"boosted phrases: {phrases} phrases need memory for {_describe(size)}; accepted: lists that need up "
+                f"to {_describe(room)} while other streams hold theirs; send fewer phrases or try again later",
+            )
+        while not size.fits(self._arena.free):
+            digest, stored = self._idle.popitem(last=False)
+            del self._by_digest[digest]
+            del self._by_start[stored.place.start]
+            self._arena.erase(stored.place)
+
+
+def _describe(size: PageCount) -> str:
+    return f"{size.state_pages * STATES_PER_PAGE} states (about one a token) and {size.rows} tables"

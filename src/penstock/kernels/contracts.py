@@ -1,0 +1,102 @@
+"""What the kernels and their torch twins take and return. Knows neither."""
+
+from typing import NamedTuple
+
+import torch
+
+
+class JointChoice(NamedTuple):
+    """What the joint says of pairs of frame and prediction. Shapes [N, W] or [N], as the frame rows had it.
+
+    Log-probabilities are float32 and over labels and blank; those of durations over durations. Among equals the lowest
+    index is taken.
+    """
+
+    blank_score: torch.Tensor
+    """Log-probability of blank."""
+    label: torch.Tensor
+    """int64, the best label by acoustic score."""
+    label_score: torch.Tensor
+    """Its log-probability."""
+    duration: torch.Tensor | None
+    """int64, index of the best duration into the model's list; None for RNN-T."""
+    duration_score: torch.Tensor | None
+    """Its log-probability, or None."""
+    fused_label: torch.Tensor | None
+    """int64, the best label by log-probability plus `extra`; None without `extra`."""
+    fused_label_score: torch.Tensor | None
+    """The log-probability of `fused_label`, without `extra`."""
+    fused_total: torch.Tensor | None
+    """The same with `extra`."""
+
+
+class JointWeights(NamedTuple):
+    """The joint from the sum of the projections on. J joint width, V labels without blank, D durations."""
+
+    weight: torch.Tensor
+    """[J, V + 1 + D], blank at V, float32, float16 or bfloat16."""
+    bias: torch.Tensor
+    """[V + 1 + D], of the same type."""
+    vocabulary_size: int
+    activation: str
+    """relu, tanh or sigmoid."""
+
+    @property
+    def durations(self) -> int:
+        """D; 0 for RNN-T."""
+        return len(self.bias) - self.vocabulary_size - 1
+
+
+class LstmLayerWeights(NamedTuple):
+    """One layer; gates in the order input, forget, cell, output."""
+
+    input_weight: torch.Tensor | None
+    """[H, 4 * H]; None for the first layer, whose input product is in the label table."""
+    hidden_weight: torch.Tensor
+    """[H, 4 * H]"""
+    bias: torch.Tensor | None
+    """[4 * H], both biases; None for the first layer."""
+
+
+class PredictorWeights(NamedTuple):
+    """LSTM prediction network with its projection into the joint."""
+
+    label_gates: torch.Tensor
+    """[V + 1, 4 * H]: the first layer's gates from the label alone, biases included."""
+    layers: tuple[LstmLayerWeights, ...]
+    projection_weight: torch.Tensor
+    """[H, J]"""
+    projection_bias: torch.Tensor
+    """[J]"""
+
+
+class PredictorRows(NamedTuple):
+    """What N hypotheses hold of the predictor."""
+
+    rows: torch.Tensor
+    """[N, J]"""
+    hidden: torch.Tensor
+    """[N, layers, H]"""
+    cell: torch.Tensor
+    """[N, layers, H]"""
+
+
+class NgramArcs(NamedTuple):
+    """A back-off model as flat arrays: S states, A arcs, V labels. Scores are float32, natural logarithm."""
+
+    arc_starts: torch.Tensor
+    """[S + 1] int64: state s owns the arcs arc_starts[s] .. arc_starts[s + 1] - 1. The empty context owns none."""
+    arc_keys: torch.Tensor
+    """[A + 1 or more] int64, sorted: state * V + label; those behind the A arcs are above all that can be asked for."""
+    arc_scores: torch.Tensor
+    """[at least A]"""
+    arc_states: torch.Tensor
+    """[at least A] int64, where the arc leads."""
+    root_scores: torch.Tensor
+    """[V], what the empty context says of each label."""
+    root_states: torch.Tensor
+    """[V] int64"""
+    backoff_scores: torch.Tensor
+    """[S], 0 for the empty context."""
+    backoff_states: torch.Tensor
+    """[S] int64, the empty context's is itself."""

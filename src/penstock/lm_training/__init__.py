@@ -1,0 +1,1 @@
+"""Estimating an n-gram language model over a recognizer's tokens from plain text."""

@@ -1,0 +1,1 @@
+"""Training of the demonstration models: data, augmentation, losses, the loop. Needs extra `train`; serving never."""

@@ -1,0 +1,155 @@
+"""The demonstration models as NeMo builds them: one encoder with a CTC head, and a Transducer head of each kind.
+
+The RNN-T and the TDT model are trained at once on one encoder, so that a step costs little more than one of them alone.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+import torch
+from nemo.collections.asr.models import EncDecHybridRNNTCTCBPEModel
+from omegaconf import OmegaConf
+
+TDT_DURATIONS = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class DemoModelConfig:
+    """Sizes. The defaults make about 5 million parameters."""
+
+    layers: int = 8
+    width: int = 144
+    heads: int = 4
+    subsampling_channels: int = 64
+    hidden: int = 256
+    contexts: tuple[tuple[int, int], ...] = ((70, 13), (70, 6), (70, 1), (70, 0))
+    context_probabilities: tuple[float, ...] = (0.2, 0.35, 0.15, 0.3)
+    dropout: float = 0.1
+    predictor_dropout: float = 0.2
+
+
+def train_tokenizer(transcripts: list[str], directory: Path, vocabulary: int) -> Path:
+    """A BPE tokenizer in NeMo's layout; `vocabulary` pieces."""
+    directory.mkdir(parents=True, exist_ok=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(transcripts), model_prefix=str(directory / "tokenizer"), model_type="bpe",
+        vocab_size=vocabulary, character_coverage=1.0, bos_id=-1, eos_id=-1, minloglevel=2,
+        split_by_whitespace=True, hard_vocab_limit=False,
+    )  # fmt: skip
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(directory / "tokenizer.model"))
+    pieces = [processor.id_to_piece(i) for i in range(1, processor.get_piece_size())]
+    (directory / "vocab.txt").write_text("".join(f"{_wordpiece(piece)}\n" for piece in pieces))
+    return directory
+
+
+def build_model(config: DemoModelConfig, tokenizer: Path, durations: tuple[int, ...] = ()) -> torch.nn.Module:
+    """A hybrid RNN-T/CTC model, or TDT/CTC where durations (encoder frames) are given."""
+    return EncDecHybridRNNTCTCBPEModel(cfg=OmegaConf.create(_nemo_config(config, tokenizer, durations)))
+
+
+def share_encoder(model: torch.nn.Module, other: torch.nn.Module) -> None:
+    """Gives `other` the encoder and CTC head of `model`."""
+    other.encoder, other.ctc_decoder = model.encoder, model.ctc_decoder
+
+
+def standardise_input(model: torch.nn.Module, mels: list[np.ndarray]) -> None:
+    """Folds the features' mean and deviation into the first convolution: a raw log-mel mean of -12 hinders training."""
+    values = np.concatenate(mels)
+    mean, deviation = float(values.mean()), float(values.std())
+    convolution = next(m for m in model.encoder.pre_encode.modules() if isinstance(m, torch.nn.Conv2d))
+    with torch.no_grad():
+        convolution.weight.div_(deviation)
+        convolution.bias.sub_(mean * convolution.weight.sum(dim=(1, 2, 3)))
+
+
+def _wordpiece(piece: str) -> str:
+    return piece[1:] if piece.startswith("▁") else f"##{piece}"
+
+
+def _nemo_config(config: DemoModelConfig, tokenizer: Path, durations: tuple[int, ...]) -> dict:
+    """The whole model; a TDT model where durations are given."""
+    defaults = {"enc_hidden": config.width, "pred_hidden": config.hidden, "joint_hidden": config.hidden}
+    decoding = {"strategy": "greedy_batch", "greedy": {"max_symbols": 10}}
+    if durations:
+        defaults |= {"tdt_durations": list(durations), "num_tdt_durations": len(durations)}
+        decoding |= {"model_type": "tdt", "durations": list(durations)}
+    return {
+        "sample_rate": 16000, "compute_eval_loss": False, "log_prediction": False, "rnnt_reduction": "mean_batch",
+        "skip_nan_grad": False, "model_defaults": defaults, "tokenizer": {"dir": str(tokenizer), "type": "bpe"},
+        "preprocessor": _front_end_config(), "spec_augment": _spec_augment_config(),
+        "encoder": _encoder_config(config), "decoder": _predictor_config(config),
+        "joint": _joint_config(config, durations), "aux_ctc": _ctc_config(config), "decoding": decoding,
+        "loss": _loss_config(durations), "optim": {"name": "adamw", "lr": 1e-3},
+    }  # fmt: skip
+
+
+def _front_end_config() -> dict:
+    return {
+        "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor", "sample_rate": 16000,
+        "normalize": "NA", "window_size": 0.025, "window_stride": 0.01, "window": "hann", "features": 80,
+        "n_fft": 512, "frame_splicing": 1, "dither": 1e-5, "pad_to": 0,
+    }  # fmt: skip
+
+
+def _spec_augment_config() -> dict:
+    """NeMo wants one; the training here has its own (`augmentation.py`)."""
+    return {
+        "_target_": "nemo.collections.asr.modules.SpectrogramAugmentation", "freq_masks": 2, "time_masks": 4,
+        "freq_width": 16, "time_width": 0.05,
+    }  # fmt: skip
+
+
+def _predictor_config(config: DemoModelConfig) -> dict:
+    return {
+        "_target_": "nemo.collections.asr.modules.RNNTDecoder", "normalization_mode": None,
+        "random_state_sampling": False, "blank_as_pad": True,
+        "prednet": {
+            "pred_hidden": config.hidden, "pred_rnn_layers": 1, "t_max": None, "dropout": config.predictor_dropout,
+        },
+    }  # fmt: skip
+
+
+def _joint_config(config: DemoModelConfig, durations: tuple[int, ...]) -> dict:
+    return {
+        "_target_": "nemo.collections.asr.modules.RNNTJoint", "log_softmax": None, "preserve_memory": False,
+        "fuse_loss_wer": False, "fused_batch_size": -1,
+        "jointnet": {"joint_hidden": config.hidden, "activation": "relu", "dropout": 0.0},
+        **({"num_extra_outputs": len(durations)} if durations else {}),
+    }  # fmt: skip
+
+
+def _ctc_config(config: DemoModelConfig) -> dict:
+    return {
+        "ctc_loss_weight": 0.3, "use_cer": False, "ctc_reduction": "mean_batch",
+        "decoder": {
+            "_target_": "nemo.collections.asr.modules.ConvASRDecoder", "feat_in": config.width, "num_classes": -1,
+            "vocabulary": [],
+        },
+        "decoding": {"strategy": "greedy"},
+    }  # fmt: skip
+
+
+def _loss_config(durations: tuple[int, ...]) -> dict:
+    """NeMo's losses for whoever trains on in NeMo; the training here has its own (`transducer_loss.py`)."""
+    return {
+        "loss_name": "tdt" if durations else "default",
+        "tdt_kwargs": {"durations": list(durations), "sigma": 0.0, "omega": 0.0},
+        "warprnnt_numba_kwargs": {"fastemit_lambda": 0.0, "clamp": -1.0},
+    }
+
+
+def _encoder_config(config: DemoModelConfig) -> dict:
+    return {
+        "_target_": "nemo.collections.asr.modules.ConformerEncoder", "feat_in": 80, "feat_out": -1,
+        "n_layers": config.layers, "d_model": config.width, "use_bias": True, "subsampling": "dw_striding",
+        "subsampling_factor": 8, "subsampling_conv_channels": config.subsampling_channels,
+        "causal_downsampling": True, "ff_expansion_factor": 4, "self_attention_model": "rel_pos",
+        "n_heads": config.heads, "att_context_size": [list(context) for context in config.contexts],
+        "att_context_probs": list(config.context_probabilities), "att_context_style": "chunked_limited",
+        "xscaling": True, "untie_biases": True, "pos_emb_max_len": 5000, "conv_kernel_size": 9,
+        "conv_norm_type": "layer_norm", "conv_context_size": "causal", "dropout": config.dropout,
+        "dropout_pre_encoder": config.dropout, "dropout_emb": 0.0, "dropout_att": config.dropout,
+        "stochastic_depth_drop_prob": 0.0,
+    }  # fmt: skip

@@ -1,0 +1,197 @@
+"""Drives beam search in tests: in double precision, so that rounding decides nothing; whole and in random chunks."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from penstock.checkpoint import Checkpoint
+from penstock.decoding.beam_results import TokenLists
+from penstock.decoding.beam_search import BeamSearch
+from penstock.decoding.beam_sizes import BeamSizes
+from penstock.decoding.beam_state import BeamRows, fresh_rows
+from penstock.decoding.networks import TransducerNetwork
+from penstock.fusion.automaton import Arcs
+from penstock.fusion.fusion import FusionRows
+from tests.random_models import random_checkpoint
+from tests.reference.beam import BeamReference, Hypothesis, PlainFusion
+from tests.reference.greedy import Label
+from tests.streaming import NAN
+
+VOCABULARY = 48
+
+
+class Found(NamedTuple):
+    """One finished hypothesis."""
+
+    labels: list[Label]
+    score: float
+    acoustic: float
+
+
+@dataclass
+class Choices:
+    """What the streams of a batch chose; None: the default."""
+
+    beam_sizes: list[int] | None = None
+    weights: list[float] | None = None
+
+
+def make(directory: Path, seed: int, durations=(), blank_rate: float = 0.5) -> tuple[Checkpoint, TransducerNetwork]:
+    checkpoint = random_checkpoint(directory, seed, durations=durations, blank_rate=blank_rate)
+    return checkpoint, TransducerNetwork(checkpoint, dtype=torch.float64)
+
+
+def labels_of(lists: TokenLists, *row: int) -> list[Label]:
+    count = int(lists.lengths[row])
+    columns = (field[row][:count].tolist() for field in lists.tokens[:4])
+    return [Label(*values) for values in zip(*columns, strict=True)]
+
+
+def start(network: TransducerNetwork, batch: int, sizes: BeamSizes, choices: Choices | None = None) -> BeamRows:
+    choices = choices or Choices()
+    beam_sizes = None if choices.beam_sizes is None else torch.tensor(choices.beam_sizes)
+    fusion = None
+    if choices.weights is not None:
+        zeros = torch.zeros(batch, dtype=torch.int64)
+        fusion = FusionRows(zeros, zeros, torch.tensor(choices.weights))
+    return fresh_rows(network, batch, sizes, beam_sizes, fusion)
+
+
+def search_whole(
+    network: TransducerNetwork,
+    search: BeamSearch,
+    streams: list[torch.Tensor],
+    sizes: BeamSizes,
+    choices: Choices | None = None,
+) -> list[list[Found]]:
+    """The n best of all streams [T, D], in one batch and one chunk."""
+    lengths = torch.tensor([len(stream) for stream in streams])
+    encoded = torch.nn.utils.rnn.pad_sequence(streams, batch_first=True, padding_value=NAN)
+    rows = start(network, len(streams), sizes, choices)
+    update, rows = search.decode(network.project_encoder(encoded), lengths, torch.ones(len(streams)).bool(), rows)
+    return n_best_of(search, rows, [labels_of(update.stable, row) for row in range(len(streams))])
+
+
+def n_best_of(search: BeamSearch, rows: BeamRows, stable: list[list[Label]]) -> list[list[Found]]:
+    best = search.n_best(rows)
+    found = []
+    for row, prefix in enumerate(stable):
+        count = int((best.scores[row] > -torch.inf).sum())
+        assert count > 0
+        found.append(
+            [
+                Found(
+                    prefix + labels_of(best.tails, row, k),
+                    float(best.scores[row, k]),
+                    float(best.acoustic_scores[row, k]),
+                )
+                for k in range(count)
+            ]
+        )
+        assert [len(one.labels) for one in found[-1]] == best.lengths[row, :count].tolist()
+    return found
+
+
+@dataclass
+class Chunked:
+    """Streams decoded in random chunks."""
+
+    n_best: list[list[Found]]
+    rows: BeamRows
+    partial: list[list[list[Label]]]
+    """Of each stream after each step: the labels of its best hypothesis."""
+    stable: list[list[int]]
+    """Of each stream after each step: how many of these are stable."""
+
+
+def search_in_chunks(
+    network: TransducerNetwork,
+    search: BeamSearch,
+    streams: list[torch.Tensor],
+    rows: BeamRows,
+    chance: random.Random,
+    most_frames: int = 5,
+) -> Chunked:
+    """All streams side by side, each step with 0 .. most_frames frames of each; they end at different times."""
+    count = len(streams)
+    stable: list[list[Label]] = [[] for _ in streams]
+    partial, stable_counts = [[] for _ in streams], [[] for _ in streams]
+    position, is_done = [0] * count, [False] * count
+    while not all(is_done):
+        pieces = [s[at : at + chance.randint(0, most_frames)] for at, s in zip(position, streams, strict=True)]
+        encoded = torch.full((count, most_frames + chance.randint(0, 2), streams[0].shape[1]), NAN)
+        is_end = [False] * count
+        for row, piece in enumerate(pieces):
+            encoded[row, : len(piece)] = piece
+            position[row] += len(piece)
+            is_end[row] = is_done[row] or (position[row] == len(streams[row]) and chance.random() < 0.7)
+            is_done[row] = is_end[row]
+        lengths = torch.tensor([len(piece) for piece in pieces])
+        update, rows = search.decode(network.project_encoder(encoded), lengths, torch.tensor(is_end), rows)
+        for row in range(count):
+            stable[row] += labels_of(update.stable, row)
+            partial[row].append(stable[row] + labels_of(update.tail, row))
+            stable_counts[row].append(len(stable[row]))
+    return Chunked(n_best_of(search, rows, stable), rows, partial, stable_counts)
+
+
+def assert_same_beam(found: list[Found], expected: list[Found], atol: float = 1e-9) -> None:
+    """The same hypotheses in the same order: labels, times, durations, scores."""
+    assert [[label[:3] for label in one.labels] for one in found] == [
+        [label[:3] for label in one.labels] for one in expected
+    ]
+    for field in (1, 2):
+        a, b = (torch.tensor([one[field] for one in beam], dtype=torch.float64) for beam in (found, expected))
+        torch.testing.assert_close(a, b, atol=atol, rtol=0)
+    scores = [torch.tensor([label.score for one in beam for label in one.labels]) for beam in (found, expected)]
+    torch.testing.assert_close(*scores, atol=1e-5, rtol=0)
+
+
+def from_reference(beam: list[Hypothesis], final: torch.Tensor | None = None) -> list[Found]:
+    """Distinct label sequences by score / (labels + 1), best first."""
+    found = []
+    for hypothesis in beam:
+        ending = 0.0 if final is None else float(final[hypothesis.lm_state])
+        score = hypothesis.score + ending
+        found.append(Found(hypothesis.labels, score, score - hypothesis.external - ending))
+    found.sort(key=lambda one: -one.score / (len(one.labels) + 1))
+    seen: set[tuple[int, ...]] = set()
+    kept = []
+    for one in found:
+        ids = tuple(label.id for label in one.labels)
+        if ids not in seen:
+            kept.append(one)
+        seen.add(ids)
+    return kept
+
+
+def reference(checkpoint: Checkpoint, beam_size: int, **options: object) -> BeamReference:
+    tensors = checkpoint.tensors("predictor.", "joint.")
+    return BeamReference(checkpoint.config.transducer, tensors, beam_size, **options)
+
+
+class TableAutomaton:
+    """An automaton written out: scores [states, V], next_states [states, V], final [states]."""
+
+    def __init__(self, seed: int, states: int = 7, vocabulary_size: int = VOCABULARY):
+        generator = torch.Generator().manual_seed(seed)
+        self.vocabulary_size = vocabulary_size
+        self.scores = (torch.randn(states, vocabulary_size, generator=generator) * 1.5).log_softmax(dim=1)
+        self.next_states = torch.randint(states, (states, vocabulary_size), generator=generator)
+        self.final = torch.randn(states, generator=generator) - 2.0
+
+    def label_scores(self, states: torch.Tensor) -> torch.Tensor:
+        return self.scores[states]
+
+    def advance(self, states: torch.Tensor, labels: torch.Tensor) -> Arcs:
+        return Arcs(self.scores[states, labels], self.next_states[states, labels])
+
+    def final_scores(self, states: torch.Tensor) -> torch.Tensor:
+        return self.final[states]
+
+    def plain(self, weight: float, **options: object) -> PlainFusion:
+        """The same for the reference."""
+        return PlainFusion(self.scores, self.next_states, self.final, weight, **options)

@@ -1,0 +1,86 @@
+"""Manifests: what is read, and errors that name file, line and field before any work is done."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from penstock.evaluation.manifest import ManifestError, read_manifest
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Writes a manifest of such lines beside the files tone.wav (0.5 s at 8 kHz), empty.wav and broken.wav."""
+    soundfile.write(tmp_path / "tone.wav", np.zeros(4000, np.float32), 8000)
+    soundfile.write(tmp_path / "empty.wav", np.zeros(0, np.float32), 8000)
+    (tmp_path / "broken.wav").write_bytes(b"no audio")
+
+    def write(*lines: object) -> Path:
+        path = tmp_path / "set.jsonl"
+        texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+def entry(**changes: object) -> dict:
+    return {"audio_filepath": "tone.wav", "duration": 0.5, "text": "a b"} | changes
+
+
+def test_fields(manifest, tmp_path):
+    path = manifest(entry(speaker="x", more=[1]), "", entry(text="", audio_filepath=str(tmp_path / "tone.wav")))
+    first, second = read_manifest(path)
+    assert (first.audio, first.audio_s, first.reference, first.speaker) == (tmp_path / "tone.wav", 0.5, "a b", "x")
+    assert (second.audio, second.reference, second.speaker, second.line) == (tmp_path / "tone.wav", "", None, 3)
+
+
+def test_the_header_tells_the_length(manifest):
+    right, wrong, unstated = read_manifest(
+        manifest(entry(duration=0.6), entry(duration=30), {"audio_filepath": "tone.wav", "text": ""})
+    )
+    assert {utterance.audio_s for utterance in (right, wrong, unstated)} == {0.5}
+    assert [utterance.is_stated_wrongly for utterance in (right, wrong, unstated)] == [False, True, False]
+
+
+def test_a_limit_leaves_later_lines_alone(manifest):
+    assert [u.line for u in read_manifest(manifest(entry(), "", entry(), "not even JSON"), limit=2)] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "not JSON: "),
+        ("[1]", "'[1]', expected a JSON object"),
+        ({"text": "a"}, "audio_filepath: is missing"),
+        ({"audio_filepath": "tone.wav"}, "text: is missing"),
+        (entry(text=None), "text: None, expected a string"),
+        (entry(audio_filepath=3), "audio_filepath: 3, expected a string"),
+        (entry(duration="long"), "duration: 'long', expected a positive number"),
+        (entry(duration=True), "duration: True, expected"),
+        (entry(duration=-1), "duration: -1, expected"),
+        (entry(duration=float("inf")), "duration: inf, expected"),
+        (entry(speaker=["x"]), "speaker: ['x'], expected a name"),
+        (entry(offset=1.5), "offset: 1.5; only whole files"),
+        (entry(audio_filepath="gone.wav"), "audio_filepath: {folder}/gone.wav: no such file"),
+        (entry(audio_filepath="broken.wav"), "audio_filepath: {folder}/broken.wav: not a readable audio file"),
+        (entry(audio_filepath="empty.wav"), "audio_filepath: {folder}/empty.wav: holds no audio"),
+    ],
+)
+def test_errors_name_file_line_and_field(manifest, tmp_path, line, message):
+    path = manifest(entry(), line)
+    with pytest.raises(ManifestError) as error:
+        read_manifest(path)
+    assert str(error.value).startswith(f"{path}:2: {message.format(folder=tmp_path)}")
+
+
+def test_a_manifest_that_is_none(manifest, tmp_path):
+    with pytest.raises(ManifestError, match=r"gone\.jsonl: No such file"):
+        read_manifest(tmp_path / "gone.jsonl")
+    with pytest.raises(ManifestError, match=r"set\.jsonl: holds no utterances"):
+        read_manifest(manifest(""))
+    (tmp_path / "latin.jsonl").write_bytes('{"text": "é"}'.encode("latin-1"))
+    with pytest.raises(ManifestError, match=r"latin\.jsonl: not a text in UTF-8"):
+        read_manifest(tmp_path / "latin.jsonl")

@@ -1,0 +1,71 @@
+"""Phrase boosting on a CUDA device: the CPU's scores, no waiting for the host, graphs that see lists added later."""
+
+import random
+
+import pytest
+import torch
+
+from penstock.fusion.phrase_store import PhraseStore
+from tests.fusion.phrases import NumberTokenizer, as_list, expected_totals, random_boosts, random_labels
+
+pytestmark = pytest.mark.gpu
+
+SIZE = 40
+TOKENIZER = NumberTokenizer([label % 3 == 0 for label in range(SIZE)])
+
+
+def random_lists(count: int) -> list[dict]:
+    chance = random.Random(0)
+    return [random_boosts(chance, SIZE) for _ in range(count)]
+
+
+def totals_of(boost, starts: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """[B] what all labels [B, U] are worth."""
+    totals = torch.zeros(len(starts), device=starts.device)
+    for column in labels.unbind(1):
+        arcs = boost.advance(starts, column)
+        totals, starts = totals + arcs.scores, arcs.next_states
+    return totals + boost.final_scores(starts)
+
+
+def test_scores_are_those_of_the_cpu():
+    lists = random_lists(16)
+    found = []
+    for device in ("cpu", "cuda"):
+        store = PhraseStore(TOKENIZER, 2**22, device)
+        states = torch.tensor([store.acquire(as_list(boosts)) for boosts in lists], device=device)
+        scores = [store.boost.label_scores(states)]
+        for label in range(SIZE):
+            arcs = store.boost.advance(states, torch.full_like(states, label))
+            scores.append(store.boost.label_scores(arcs.next_states) + arcs.scores.unsqueeze(1))
+        found.append(torch.stack(scores).cpu())
+    assert torch.equal(*found)
+
+
+def test_a_captured_lookup_sees_lists_that_come_later_and_never_waits():
+    lists = random_lists(8)
+    chance = random.Random(1)
+    rows = [random_labels(chance, SIZE, boosts, 12) for boosts in lists]
+    labels = torch.tensor(rows, device="cuda")
+    store = PhraseStore(TOKENIZER, 2**22, "cuda")
+    starts = torch.zeros(len(lists), dtype=torch.int64, device="cuda")
+    totals_of(store.boost, starts, labels)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.cuda.graph(graph):
+            totals = totals_of(store.boost, starts, labels)
+            store.boost.label_scores(starts)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for _ in range(2):  # the second time from the cache
+        held = [store.acquire(as_list(boosts)) for boosts in reversed(lists)][::-1]
+        starts.copy_(torch.tensor(held))
+        graph.replay()
+        expected = [
+            expected_totals(row, boosts, TOKENIZER.continues_word)[-1] for row, boosts in zip(rows, lists, strict=True)
+        ]
+        torch.testing.assert_close(totals.double().cpu(), torch.stack(expected), rtol=0, atol=1e-4)
+        for start in held:
+            store.release(start)

@@ -1,0 +1,332 @@
+"""CUDA graphs on a real device: the labels of eager search, no waiting inside, buckets, two models, after errors."""
+
+import pytest
+import torch
+
+from penstock.cuda_graphs import obstacle_to_while, select_driver
+from penstock.decoding.beam_hyps import TokenRows
+from penstock.decoding.beam_results import TokenLists
+from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam_sizes import BeamSizes
+from penstock.decoding.beam_state import fresh_rows as fresh_beams
+from penstock.decoding.beam_workspace import BeamBuffers
+from penstock.decoding.captured_beam_search import CapturedBeamSearch
+from penstock.decoding.captured_search import CapturedSearch
+from penstock.decoding.frame_looping import FrameLooping
+from penstock.decoding.greedy_search import GreedySearch
+from penstock.decoding.greedy_state import GreedyRows, fresh_rows
+from penstock.decoding.greedy_workspace import StaticBuffers
+from penstock.decoding.label_looping import LabelLooping
+from penstock.decoding.networks import TransducerNetwork
+from penstock.graphs.driver import EagerDriver, GraphError
+from penstock.graphs.program import Program, While, steps_with_depth
+from tests.automata import fusion_rows, random_fusion
+from tests.decoding import assert_same_labels, labels_of, random_streams
+from tests.random_models import random_checkpoint
+
+pytestmark = pytest.mark.gpu
+
+SEARCHES = (LabelLooping, FrameLooping)
+DURATIONS = ((), (0, 1, 2), (0, 2, 4), (2, 5))
+LENGTHS = (24, 1, 11, 0, 16)
+WEIGHTS, PHRASES = [0.4, 0.0, 0.7, 0.0, -0.3], [0, 3, 1, 0, 2]
+FRAMES, MAX_BATCH = 6, 6
+BEAM = BeamSizes(4, carried_encoder_frames=12, tail_labels=40)
+
+
+@pytest.fixture(params=["staged", "while"])
+def driver(request):
+    obstacle = obstacle_to_while(torch.device("cuda")) if request.param == "while" else None
+    if obstacle:
+        pytest.skip(obstacle)
+    return select_driver(request.param, "cuda").driver
+
+
+@pytest.fixture
+def while_driver():
+    obstacle = obstacle_to_while(torch.device("cuda"))
+    if obstacle:
+        pytest.skip(obstacle)
+    return select_driver("while", "cuda").driver
+
+
+@pytest.fixture
+def make(tmp_path):
+    def make(durations=(), seed=1, device="cuda", dtype=torch.float32) -> TransducerNetwork:
+        checkpoint = random_checkpoint(tmp_path, seed, durations=durations, blank_rate=0.5)
+        return TransducerNetwork(checkpoint, device, dtype)
+
+    return make
+
+
+class NoSynchronisation:
+    """Inside, whatever waits for the device is an error."""
+
+    def __enter__(self) -> None:
+        torch.cuda.set_sync_debug_mode("error")
+
+    def __exit__(self, *_) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def decode(
+    network: TransducerNetwork, search, streams: list[torch.Tensor], has_fusion=False, chunk=FRAMES
+) -> list[list]:
+    """All streams side by side in chunks, rubbish behind their ends."""
+    device = network.device
+    rows = start(network, len(streams), has_fusion)
+    found: list[list] = [[] for _ in streams]
+    for begin in range(0, max(map(len, streams)), chunk):
+        pieces = [stream[begin : begin + chunk] for stream in streams]
+        encoded = torch.full((len(streams), chunk, streams[0].shape[1]), torch.nan)
+        for row, piece in enumerate(pieces):
+            encoded[row, : len(piece)] = piece
+        lengths = torch.tensor(list(map(len, pieces)), device=device)
+        hyps, rows = search.decode(network.project_encoder(encoded.to(device)), lengths, rows)
+        host = hyps.to_host()
+        for row, labels in enumerate(found):
+            labels += labels_of(host, row)
+    return found
+
+
+def start(network: TransducerNetwork, batch: int, has_fusion: bool) -> GreedyRows:
+    rows = fresh_rows(network, batch)
+    if not has_fusion:
+        return rows
+    return rows._replace(fusion=fusion_rows(WEIGHTS[:batch], PHRASES[:batch], network.device))
+
+
+def make_search(kind: type, network: TransducerNetwork, has_fusion: bool) -> GreedySearch:
+    fusion = random_fusion(network.blank, network.device) if has_fusion else None
+    return kind(network, max_symbols=4, fusion=fusion)
+
+
+@pytest.mark.parametrize("has_fusion", [False, True])
+@pytest.mark.parametrize("durations", DURATIONS)
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_captured_is_eager(make, driver, kind, durations, has_fusion):
+    network = make(durations)
+    search = make_search(kind, network, has_fusion)
+    captured = CapturedSearch(search, driver, MAX_BATCH, FRAMES)
+    streams = random_streams(1, LENGTHS)
+    expected = decode(network, search, streams, has_fusion)
+    assert sum(map(len, expected)) > 3
+    for chunk in (1, FRAMES, 2 * FRAMES + 1):
+        assert_same_labels(decode(network, captured, streams, has_fusion, chunk), expected)
+
+
+@pytest.mark.parametrize("durations", [(), (0, 2, 4)])
+def test_captured_is_the_cpu(make, driver, durations):
+    on_cpu, on_gpu = make(durations, device="cpu"), make(durations)
+    streams = random_streams(2, LENGTHS)
+    expected = decode(on_cpu, make_search(LabelLooping, on_cpu, True), streams, True)
+    captured = CapturedSearch(make_search(LabelLooping, on_gpu, True), driver, MAX_BATCH, FRAMES)
+    assert_same_labels(decode(on_gpu, captured, streams, True), expected)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 6, 7])
+def test_buckets(make, driver, batch):
+    network = make((0, 1, 2))
+    search = LabelLooping(network)
+    captured = CapturedSearch(search, driver, MAX_BATCH, FRAMES)
+    streams = random_streams(3, (11,) * batch)
+    for _ in range(2):
+        assert_same_labels(decode(network, captured, streams), decode(network, search, streams))
+
+
+@pytest.mark.parametrize("has_fusion", [False, True])
+@pytest.mark.parametrize("durations", [(), (0, 1, 2)])
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_steps_never_synchronise(make, kind, durations, has_fusion):
+    network = make(durations)
+    search = make_search(kind, network, has_fusion)
+    program = search.program(StaticBuffers(network, 3, 5, 50).workspace(3))
+    for _ in range(2):  # the first time kernels are loaded
+        with torch.inference_mode(), NoSynchronisation():
+            for _, step in steps_with_depth(program.body):
+                step()
+
+
+@pytest.mark.parametrize("frames", [FRAMES, 3 * FRAMES - 1])
+@pytest.mark.parametrize("has_fusion", [False, True])
+def test_one_graph_never_synchronises(make, while_driver, has_fusion, frames):
+    network = make((0, 1, 2))
+    search = make_search(LabelLooping, network, has_fusion)
+    captured = CapturedSearch(search, while_driver, MAX_BATCH, FRAMES)
+    frame_rows = network.project_encoder(torch.stack(random_streams(4, (frames,) * 5)).cuda())
+    lengths, rows = torch.full((5,), frames, device="cuda"), start(network, 5, has_fusion)
+    expected, _ = search.decode(frame_rows, lengths, rows)
+    captured.decode(frame_rows, lengths, rows)
+    with NoSynchronisation():
+        hyps, _ = captured.decode(frame_rows, lengths, rows)
+    found, expected = (h.to_host() for h in (hyps, expected))
+    assert expected.lengths.sum() > 0
+    assert_same_labels(*([labels_of(h, row) for row in range(5)] for h in (found, expected)))
+
+
+def test_two_models_at_once(make, driver):
+    networks = [make((), 1), make((0, 1, 2), 2)]
+    searches = [LabelLooping(network) for network in networks]
+    captured = [CapturedSearch(search, driver, 2, FRAMES) for search in searches]
+    streams = random_streams(5, (20, 9))
+    for _ in range(3):
+        for network, search, one in zip(networks, searches, captured, strict=True):
+            assert_same_labels(decode(network, one, streams), decode(network, search, streams))
+
+
+def test_memory_of_others_is_left_alone(make, driver):
+    """What graphs keep between their steps is given to nobody else."""
+    network = make()
+    search = LabelLooping(network)
+    captured = CapturedSearch(search, driver, MAX_BATCH, FRAMES)
+    torch.cuda.empty_cache()
+    others = [torch.full((size,), 7.0, device="cuda") for size in (1, 100, 1000, 100_000, 3_000_000) * 20]
+    streams = random_streams(6, LENGTHS)
+    assert_same_labels(decode(network, captured, streams), decode(network, search, streams))
+    assert all(bool((tensor == 7.0).all()) for tensor in others)
+
+
+def test_it_works_again_after_an_error(make, driver):
+    network = make()
+    search = LabelLooping(network)
+    captured = CapturedSearch(search, driver, 2, FRAMES)
+    streams = random_streams(7, (9, 9))
+    wrong = torch.zeros(2, FRAMES, network.frame_width + 1, device="cuda")
+    with pytest.raises(RuntimeError):
+        captured.decode(wrong, torch.tensor([3, 3], device="cuda"), fresh_rows(network, 2))
+    assert_same_labels(decode(network, captured, streams), decode(network, search, streams))
+
+
+def test_a_capture_that_fails_leaves_the_driver_usable(make, while_driver):
+    flags = torch.zeros(1, dtype=torch.bool, device="cuda")
+    is_capturing = torch.cuda.is_current_stream_capturing
+
+    def wait() -> None:
+        if is_capturing():
+            flags.item()
+
+    with pytest.raises((RuntimeError, GraphError)):
+        while_driver.prepare(Program(flags, (While(0, (wait,)),)))
+    network = make()
+    search = LabelLooping(network)
+    captured = CapturedSearch(search, while_driver, 2, FRAMES)
+    streams = random_streams(8, (9, 9))
+    assert_same_labels(decode(network, captured, streams), decode(network, search, streams))
+
+
+def test_a_loop_in_a_loop_on_the_device(driver):
+    """Counts to 3 four times."""
+    flags = torch.zeros(2, dtype=torch.bool, device="cuda")
+    inner, outer, total = torch.zeros(3, 1, dtype=torch.int64, device="cuda").unbind()
+
+    def begin() -> None:
+        outer.zero_()
+        flags.copy_(torch.cat([outer < 0, outer < 4]))
+
+    def open_round() -> None:
+        inner.zero_()
+        torch.lt(inner, 3, out=flags[:1])
+
+    def count() -> None:
+        inner.add_(1)
+        total.add_(1)
+        torch.lt(inner, 3, out=flags[:1])
+
+    def close_round() -> None:
+        outer.add_(1)
+        torch.lt(outer, 4, out=flags[1:])
+
+    run = driver.prepare(Program(flags, (begin, While(1, (open_round, While(0, (count,)), close_round)))))
+    total.zero_()
+    run()
+    run()
+    assert (total.item(), outer.item()) == (24, 4)
+
+
+def start_beams(network: TransducerNetwork, batch: int):
+    fusion = fusion_rows(WEIGHTS[:batch], PHRASES[:batch], network.device)
+    beam_sizes = torch.tensor([4, 2, 3, 1, 4][:batch], device=network.device)
+    return fresh_beams(network, batch, BEAM, beam_sizes, fusion)
+
+
+def make_beam(network: TransducerNetwork, algorithm: BeamAlgorithm) -> BeamSearch:
+    return BeamSearch(network, algorithm, random_fusion(network.blank, network.device), max_symbols=3)
+
+
+def decode_beams(network: TransducerNetwork, search, streams: list[torch.Tensor], chunk: int) -> list[tuple]:
+    """Labels (with times) and score of each stream's best hypothesis."""
+    rows, device = start_beams(network, len(streams)), network.device
+    stable: list[list] = [[] for _ in streams]
+    longest = max(map(len, streams))
+    for begin in range(0, longest, chunk):
+        pieces = [stream[begin : begin + chunk] for stream in streams]
+        encoded = torch.full((len(streams), chunk, streams[0].shape[1]), torch.nan)
+        for row, piece in enumerate(pieces):
+            encoded[row, : len(piece)] = piece
+        lengths = torch.tensor(list(map(len, pieces)), device=device)
+        is_end = torch.tensor([begin + chunk >= len(stream) for stream in streams], device=device)
+        update, rows = search.decode(network.project_encoder(encoded.to(device)), lengths, is_end, rows)
+        for row, labels in enumerate(stable):
+            labels += token_list(update.stable, row)
+    best = search.n_best(rows)
+    tails = TokenLists(TokenRows(*(field[:, 0] for field in best.tails.tokens)), best.tails.lengths[:, 0])
+    return [(stable[row] + token_list(tails, row), round(float(best.scores[row, 0]), 6)) for row in range(len(streams))]
+
+
+def token_list(lists: TokenLists, row: int) -> list[tuple]:
+    tokens, lengths = lists.to_host()
+    return list(zip(*(field[row, : lengths[row]].tolist() for field in tokens[:3]), strict=True))
+
+
+@pytest.mark.parametrize("durations", DURATIONS)
+@pytest.mark.parametrize("algorithm", BeamAlgorithm)
+def test_captured_beam_is_eager(make, driver, algorithm, durations):
+    """With fusion, in double precision, so that rounding decides nothing; 5 streams in a bucket of 6."""
+    network = make(durations, dtype=torch.float64)
+    search = make_beam(network, algorithm)
+    captured = CapturedBeamSearch(search, driver, MAX_BATCH, FRAMES, BEAM)
+    streams = random_streams(1, LENGTHS)
+    for chunk in (1, FRAMES, 2 * FRAMES):
+        eager = search if chunk <= FRAMES else CapturedBeamSearch(search, EagerDriver(), MAX_BATCH, FRAMES, BEAM)
+        expected = decode_beams(network, eager, streams, chunk)
+        assert sum(len(labels) for labels, _ in expected) > 3
+        assert decode_beams(network, captured, streams, chunk) == expected
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2)])
+@pytest.mark.parametrize("algorithm", BeamAlgorithm)
+def test_beam_steps_never_synchronise(make, algorithm, durations):
+    network = make(durations)
+    search = make_beam(network, algorithm)
+    reach = BEAM.carried_encoder_frames + FRAMES
+    most = search.search.most_labels(reach), search.search.most_columns(reach)
+    program = search.program(BeamBuffers(network, 3, FRAMES, BEAM, *most).workspace(3))
+    for _ in range(2):  # the first time kernels are loaded
+        with torch.inference_mode(), NoSynchronisation():
+            for _, step in steps_with_depth(program.body):
+                step()
+
+
+@pytest.mark.parametrize("frames", [FRAMES, 3 * FRAMES - 1])
+@pytest.mark.parametrize("algorithm", BeamAlgorithm)
+def test_one_beam_graph_never_synchronises(make, while_driver, algorithm, frames):
+    network = make((0, 1, 2))
+    captured = CapturedBeamSearch(make_beam(network, algorithm), while_driver, MAX_BATCH, FRAMES, BEAM)
+    frame_rows = network.project_encoder(torch.stack(random_streams(4, (frames,) * 5)).cuda())
+    lengths, rows = torch.full((5,), frames, device="cuda"), start_beams(network, 5)
+    is_end = torch.ones(5, dtype=torch.bool, device="cuda")
+    captured.decode(frame_rows, lengths, is_end, rows)
+    with NoSynchronisation():
+        update, after = captured.decode(frame_rows, lengths, is_end, rows)
+    assert after.frames_seen.tolist() == [frames] * 5
+    assert (update.stable.lengths + update.tail.lengths).sum() > 0
+
+
+@pytest.mark.parametrize("labels", [3, 32, 33, 100])
+def test_lists_reach_the_host_whole(labels):
+    whole = torch.arange(2 * 100, device="cuda").view(2, 100)
+    lists = TokenLists(TokenRows(whole, whole, whole, whole.float(), whole.float()), whole[:, 0] * 0 + labels)
+    tokens, lengths = lists.to_host()
+    assert lengths.tolist() == [labels] * 2
+    for field in tokens:
+        assert field[:, :labels].tolist() == whole[:, :labels].tolist()

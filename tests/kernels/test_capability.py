@@ -1,0 +1,90 @@
+"""Kernels are chosen where they run, refused by name where they do not, and loaded only when wanted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from penstock.checkpoint import Checkpoint
+from penstock.decoding.networks import TransducerNetwork
+from penstock.kernels import available, capability, why_unavailable
+from penstock.kernels.contracts import JointWeights
+from penstock.kernels.joint import FusedJoint
+from tests.kernels.inputs import random_joint
+from tests.random_models import random_checkpoint
+
+SHARED_MEMORY_BYTES = 99 * 1024  # of the least devices that we claim to run on (compute capability 8.6 and 8.9)
+
+
+def test_a_cpu_takes_the_twin():
+    assert not available("cpu")
+    assert "not on cpu" in why_unavailable("cpu")
+    assert not FusedJoint(random_joint(0, 5, 4, 0, "relu")).uses_kernel
+
+
+def test_a_missing_language_is_said(monkeypatch):
+    monkeypatch.setattr(capability.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="the GPU language\\) is not installed"):
+        FusedJoint(random_joint(0, 5, 4, 0, "relu"), use_kernel=True)
+
+
+def test_a_folder_of_that_name_is_no_language(monkeypatch):
+    """A server's installation has one, which a search path may reach: there is a `triton`, and no language in it."""
+
+    def fail(name: str):
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(capability.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(capability.importlib, "import_module", fail)
+    assert "does not load: No module named 'triton.language'" in capability.why_no_language()
+
+
+def test_nothing_is_loaded_unasked():
+    code = """
+import sys, torch
+from penstock.kernels import available
+from penstock.kernels.joint import FusedJoint
+from penstock.kernels.predictor import FusedPredictor
+from penstock.kernels.ngram import NgramLookup
+assert not available("cpu")
+assert "triton" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_says_what_the_network_says(tmp_path, seed):
+    """Of the tensors that a `TransducerNetwork` is made of."""
+    durations = (0, 1, 2, 4) if seed % 2 else ()
+    checkpoint: Checkpoint = random_checkpoint(tmp_path, seed, durations=durations)
+    network, config = TransducerNetwork(checkpoint), checkpoint.config.transducer
+    tensors = checkpoint.tensors("joint.")
+    weight, bias = tensors["joint.output.weight"].t().contiguous(), tensors["joint.output.bias"]
+    joint = FusedJoint(JointWeights(weight, bias, config.vocabulary_size, config.joint_activation))
+    rows = torch.randn(6, 5, config.joint_hidden, generator=torch.Generator().manual_seed(seed))
+    predictor_rows = network.start(6).rows
+    choice, scores = joint(rows, predictor_rows), network.score(rows, predictor_rows.unsqueeze(1))
+    label_score, label = scores.labels.max(-1)
+    assert torch.equal(choice.label.flatten(), label)
+    torch.testing.assert_close(choice.label_score.flatten(), label_score)
+    torch.testing.assert_close(choice.blank_score.flatten(), scores.blank)
+    if durations:
+        assert torch.equal(choice.duration.flatten(), scores.durations.argmax(-1))
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16"])
+def test_every_kernel_compiles_for_a_device(kind, tmp_path, monkeypatch):
+    """The interpreter takes what the compiler refuses; the compiler needs no device."""
+    if capability.importlib.util.find_spec("triton") is None:
+        pytest.skip("the GPU language is not installed: extra `kernels`")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    script = Path(__file__).with_name("compile_kernels.py")
+    done = subprocess.run([sys.executable, script, "86", kind, "1"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kernels = [line.split() for line in done.stdout.splitlines()]
+    assert len(kernels) == 6
+    for name, _, shared_bytes in kernels:
+        assert int(shared_bytes) <= SHARED_MEMORY_BYTES, name

@@ -1,0 +1,222 @@
+"""Beam search against NeMo's `malsd_batch` and `maes_batch` on the same encoder output: same best labels, same score.
+
+NeMo differs in ways that are faults or choices of its own. Each is switched on in the plain search, which must then
+find what NeMo finds, or mended in NeMo, which must then find what is found here:
+
+- TDT: the place in the list of durations is taken for the duration: switch `durations_are_places`
+- TDT: a blank forced by max_symbols moves by its best duration: switch `forced_blank_takes_its_duration`
+- AES: which hypotheses still expand is kept by place while the beam is sorted, so that some leave a frame without
+  their blank: one line mended
+- RNN-T: eq. 3 is not applied to blanks that are forced, by ALSD with early pruning and by AES: mended
+- AES: early pruning with eq. 3 counts the label's score twice: not compared
+"""
+
+import inspect
+import random
+import sys
+
+import pytest
+
+pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
+
+import torch
+from nemo.collections.asr.parts.submodules.rnnt_maes_batched_computer import ModifiedAESBatchedRNNTComputer
+from nemo.collections.asr.parts.submodules.rnnt_malsd_batched_computer import ModifiedALSDBatchedRNNTComputer
+from nemo.collections.asr.parts.submodules.tdt_malsd_batched_computer import ModifiedALSDBatchedTDTComputer
+
+from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam_sizes import BeamSizes
+from penstock.decoding.networks import TransducerNetwork
+from penstock.fusion.blank_scoring import BlankScoring, FusionStrategy, Pruning
+from penstock.fusion.fusion import Fusion
+from tests.beam import Choices, TableAutomaton, reference, search_whole
+from tests.oracle.subjects import SUBJECT_NAMES, Subject, long_speech, subject
+
+pytestmark = pytest.mark.oracle
+
+PIECES, LONGEST = 40, 60
+LEAST_SHARE = 0.99
+AES_LIMITS = {"maes_num_steps": 2, "maes_expansion_beta": 2, "maes_expansion_gamma": 2.3}
+
+
+def is_rnnt(name: str) -> bool:
+    return not name.startswith("tdt")
+
+
+RNNT = [name for name in SUBJECT_NAMES if is_rnnt(name)]
+_pieces: dict[str, list[torch.Tensor]] = {}
+
+
+def pieces_of(one: Subject) -> list[torch.Tensor]:
+    """Encoder output of speech, cut into utterances of 1 .. LONGEST frames."""
+    if one.name not in _pieces:
+        encoded = one.encode_mel(one.mel(long_speech(90.0)), one.contexts[0])
+        chance = random.Random(1)
+        lengths = [chance.randint(1, LONGEST) for _ in range(PIECES)]
+        starts = [chance.randint(0, len(encoded) - length) for length in lengths]
+        _pieces[one.name] = [encoded[at : at + length] for at, length in zip(starts, lengths, strict=True)]
+    return _pieces[one.name]
+
+
+class NemoFusionModel:
+    """A table as NeMo's fusion models are called."""
+
+    def __init__(self, table: TableAutomaton):
+        self._table = table
+
+    def to(self, device: torch.device) -> "NemoFusionModel":
+        return self
+
+    def get_init_states(self, batch_size: int, bos: bool) -> torch.Tensor:
+        return torch.zeros(batch_size, dtype=torch.int64)
+
+    def advance(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._table.scores[states], self._table.next_states[states]
+
+
+def silent_end(one: Subject) -> TableAutomaton:
+    """A language model in which ending costs nothing: NeMo never adds what ending adds."""
+    table = TableAutomaton(3, vocabulary_size=one.checkpoint.config.transducer.vocabulary_size)
+    table.final.zero_()
+    return table
+
+
+def nemo_search(one: Subject, computer, pieces: list[torch.Tensor]) -> list[tuple[list[int], float]]:
+    """Best labels and their score; scores not divided by the length."""
+    lengths = torch.tensor([len(piece) for piece in pieces])
+    with torch.no_grad():
+        hyps, _ = computer(torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True), lengths)
+    best = hyps.to_hyps_list(score_norm=True)
+    return [(hypothesis.y_sequence.tolist(), hypothesis.score) for hypothesis in best]
+
+
+def nemo_alsd(one: Subject, beam_size: int, **fusion: object):
+    common = {
+        "decoder": one.model.decoder, "joint": one.model.joint, "blank_index": one.model.decoder.blank_idx,
+        "beam_size": beam_size, "max_symbols_per_step": one.checkpoint.config.transducer.max_symbols,
+        "allow_cuda_graphs": False,
+    }  # fmt: skip
+    if is_rnnt(one.name):
+        is_unfused = fusion and (fusion["pruning_mode"], fusion["blank_lm_score_mode"]) == ("early", "lm_weighted_full")
+        kind = mended(ModifiedALSDBatchedRNNTComputer, *[_ALSD_FORCED_BLANK] * bool(is_unfused))
+        return kind(**common, **fusion)
+    durations = list(one.checkpoint.config.transducer.tdt_durations)
+    return ModifiedALSDBatchedTDTComputer(durations=durations, **common, **fusion)
+
+
+_AES_FLAGS = (
+    "to_update = torch.logical_and(to_update, last_labels_wb != self._blank_index)",
+    "to_update = torch.logical_and(to_update.gather(1, hyp_indices), last_labels_wb != self._blank_index)",
+)
+_AES_FORCED_BLANK = (
+    "batched_hyps.scores + logps[..., -1]",
+    "batched_hyps.scores + logps[..., -1] * (1 + self.ngram_lm_alpha)",
+)
+_ALSD_FORCED_BLANK = (
+    "hyps_scores + log_probs_blank",
+    "hyps_scores + log_probs_blank * (1 + sum(self.fusion_models_alpha))",
+)
+
+
+def mended(kind: type, *changes: tuple[str, str]) -> type:
+    """NeMo's class with some expressions replaced."""
+    source = inspect.getsource(kind)
+    for faulty, right in changes:
+        assert faulty in source
+        source = source.replace(faulty, right)
+    names = dict(vars(sys.modules[kind.__module__]))
+    exec(source, names)
+    return names[kind.__name__]
+
+
+def nemo_aes(one: Subject, beam_size: int, kind: type = ModifiedAESBatchedRNNTComputer, **fusion: object):
+    return kind(
+        decoder=one.model.decoder, joint=one.model.joint, blank_index=one.model.decoder.blank_idx, beam_size=beam_size,
+        allow_cuda_graphs=False, **AES_LIMITS, **fusion,
+    )  # fmt: skip
+
+
+def share_of_same(found, expected) -> float:
+    assert sum(len(labels) for labels, _ in expected) > PIECES
+    same = [a[0] == b[0] and abs(a[1] - b[1]) < 1e-3 for a, b in zip(found, expected, strict=True)]
+    return sum(same) / len(same)
+
+
+def search(one: Subject, pieces, beam_size: int, algorithm=BeamAlgorithm.ALSD, choices=None, **options: object):
+    """Without what ending adds: NeMo adds nothing."""
+    network = TransducerNetwork(one.checkpoint)
+    beam_search = BeamSearch(network, algorithm, **options)
+    found = search_whole(network, beam_search, pieces, BeamSizes(beam_size), choices)
+    return [([label.id for label in beam[0].labels], beam[0].score) for beam in found]
+
+
+def search_plainly(one: Subject, pieces, beam_size: int, **options: object):
+    plain, found = reference(one.checkpoint, beam_size, **options), []
+    for piece in pieces:
+        beam = plain.alsd(piece)
+        best = max(beam, key=lambda hypothesis: hypothesis.score / (len(hypothesis.labels) + 1))
+        found.append((list(best.ids), best.score))
+    return found
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 4, 8])
+@pytest.mark.parametrize("name", SUBJECT_NAMES)
+def test_alsd(name, beam_size):
+    one = subject(name)
+    pieces = pieces_of(one)
+    expected = nemo_search(one, nemo_alsd(one, beam_size), pieces)
+    durations = one.checkpoint.config.transducer.tdt_durations
+    if durations == tuple(range(len(durations))):
+        assert share_of_same(search(one, pieces, beam_size), expected) >= LEAST_SHARE
+    else:
+        faulty = search_plainly(one, pieces, beam_size, durations_are_places=True, forced_blank_takes_its_duration=True)
+        assert share_of_same(faulty, expected) >= LEAST_SHARE
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 4, 8])
+@pytest.mark.parametrize("name", RNNT)
+def test_aes(name, beam_size):
+    one = subject(name)
+    pieces = pieces_of(one)
+    found = search(one, pieces, beam_size, BeamAlgorithm.AES)
+    right = nemo_search(one, nemo_aes(one, beam_size, mended(ModifiedAESBatchedRNNTComputer, _AES_FLAGS)), pieces)
+    assert share_of_same(found, right) >= LEAST_SHARE
+    faulty = share_of_same(found, nemo_search(one, nemo_aes(one, beam_size), pieces))
+    print(f"{name}, beam {beam_size}: {faulty:.3f} as NeMo unmended")
+
+
+STRATEGIES = [(scoring, pruning) for scoring in BlankScoring for pruning in Pruning]
+NEMO_SCORING = {BlankScoring.LABELS_ONLY: "no_score", BlankScoring.BLANK_TOO: "lm_weighted_full"}
+
+
+@pytest.mark.parametrize(("scoring", "pruning"), STRATEGIES)
+@pytest.mark.parametrize("name", ["rnnt_hybrid", "rnnt_batch_norm", "tdt_hybrid"])
+def test_alsd_with_a_language_model(name, scoring, pruning):
+    one = subject(name)
+    pieces, table, weight = pieces_of(one), silent_end(one), 0.4
+    nemo = nemo_alsd(
+        one, 4, fusion_models=[NemoFusionModel(table)], fusion_models_alpha=[weight],
+        blank_lm_score_mode=NEMO_SCORING[scoring], pruning_mode=pruning.value,
+    )  # fmt: skip
+    found = search(
+        one, pieces, 4, choices=Choices(weights=[weight] * len(pieces)), fusion=Fusion(table),
+        strategy=FusionStrategy(scoring, pruning, least_label_probability=1e-2),
+    )  # fmt: skip
+    assert share_of_same(found, nemo_search(one, nemo, pieces)) >= LEAST_SHARE
+
+
+@pytest.mark.parametrize(("scoring", "pruning"), STRATEGIES[:1] + STRATEGIES[1:2] + STRATEGIES[3:])
+def test_aes_with_a_language_model(scoring, pruning):
+    one = subject("rnnt_hybrid")
+    pieces, table, weight = pieces_of(one), silent_end(one), 0.4
+    changes = [_AES_FLAGS, *[_AES_FORCED_BLANK] * (scoring is BlankScoring.BLANK_TOO)]
+    kind = mended(ModifiedAESBatchedRNNTComputer, *changes)
+    nemo = nemo_aes(
+        one, 4, kind, ngram_lm_model=NemoFusionModel(table), ngram_lm_alpha=weight,
+        blank_lm_score_mode=NEMO_SCORING[scoring], pruning_mode=pruning.value,
+    )  # fmt: skip
+    found = search(
+        one, pieces, 4, BeamAlgorithm.AES, Choices(weights=[weight] * len(pieces)), fusion=Fusion(table),
+        strategy=FusionStrategy(scoring, pruning),
+    )  # fmt: skip
+    assert share_of_same(found, nemo_search(one, nemo, pieces)) >= LEAST_SHARE

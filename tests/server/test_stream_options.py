@@ -1,0 +1,116 @@
+"""Decoder, language model and phrases chosen stream by stream, through a real server on both protocols."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.audio import read_audio
+from penstock.fusion.arpa_writer import write_arpa
+from penstock.fusion.token_names import read_token_names
+from penstock.lm_training.build import build_lm
+from penstock.recognizer import StreamingRecognizer
+from penstock.stream_options import DecodingConfig
+from penstock.tokenizer import Tokenizer
+from penstock_client import Client, StreamError, StreamOptions
+from tests.golden import golden_utterances
+from tests.server.conftest import CONTEXT, RunningServer, running_server
+
+pytestmark = pytest.mark.server
+
+UTTERANCES = [utterance.path for utterance in golden_utterances()]
+PIECE_SAMPLES = 4007
+CHOICES = (
+    StreamOptions(),
+    StreamOptions(decoder="alsd", n_best=3),
+    StreamOptions(decoder="aes", beam_size=2, lm_weight=0.4),
+    StreamOptions(lm_weight=0.5, boosted_phrases=["rubout", ("go", -2.0)], boost=1.5),
+    StreamOptions(decoder="alsd", lm_weight=0.3, boosted_phrases=["erase"], n_best=1),
+)
+SENTENCES = ["rubout g m e f three nine", "enter six five", "erase c q q f seven", "go", "one two three four", "yes"]
+
+
+@pytest.fixture(scope="module")
+def lm(bundled_model, tmp_path_factory) -> Path:
+    """A small language model over the bundled model's tokens."""
+    tokenizer = bundled_model / "tokenizer.model"
+    path = tmp_path_factory.mktemp("lm") / "commands.arpa"
+    sentences = [Tokenizer(tokenizer).encode(text) for text in SENTENCES * 4]
+    write_arpa(build_lm(sentences, read_token_names(tokenizer), 3).arpa, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lm_server(bundled_model, lm) -> Iterator[RunningServer]:
+    """With a language model that streams use by asking."""
+    yield from running_server(bundled_model, 16, 30.0, {"PENSTOCK_LM": str(lm), "PENSTOCK_BEAM_SIZE": "4"})
+
+
+@pytest.fixture(scope="module")
+def expected(bundled_model, lm) -> list[list[tuple]]:
+    """What this process makes of each choice and utterance."""
+    recognizer = StreamingRecognizer(bundled_model, CONTEXT, max_streams=4, decoding=DecodingConfig(str(lm)))
+    return [[_here(recognizer, path, choice) for path in UTTERANCES] for choice in CHOICES]
+
+
+def _here(recognizer: StreamingRecognizer, path: Path, choice: StreamOptions) -> tuple:
+    with recognizer.open_stream(options=choice.parameters()) as stream:
+        result = stream.finish(read_audio(path, 16000))
+        words = [tuple(word[:3]) for word in stream.words]
+        return result.text, words, [one.text for one in result.alternatives], [w.confidence for w in stream.words]
+
+
+def _there(client: Client, path: Path, choice: StreamOptions) -> tuple:
+    samples = read_audio(path, 16000)
+    with client.open_stream(options=choice) as stream:
+        for start in range(0, len(samples), PIECE_SAMPLES):
+            stream.send(samples[start : start + PIECE_SAMPLES])
+        stream.finish()
+        results = list(stream)
+    words = [word for result in results for word in result.new_words]
+    final = results[-1]
+    places = [(word.text, word.start_ms, word.end_ms) for word in words]
+    return final.text, places, [one.text for one in final.alternatives], [word.confidence for word in words]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_each_stream_is_decoded_as_it_chose(lm_server, expected, protocol):
+    def hear(job: tuple[int, int]) -> tuple:
+        choice, utterance = job
+        with Client(lm_server.url(protocol), protocol=protocol) as client:
+            return _there(client, UTTERANCES[utterance], CHOICES[choice])
+
+    jobs = [(c, u) for u in range(len(UTTERANCES)) for c in range(len(CHOICES))]
+    with ThreadPoolExecutor(10) as pool:
+        for (choice, utterance), heard in zip(jobs, pool.map(hear, jobs), strict=True):
+            wanted = expected[choice][utterance]
+            assert heard[:3] == wanted[:3], CHOICES[choice]
+            assert heard[3] == pytest.approx(wanted[3], abs=1e-3)
+    assert len({str(one[:3]) for one in (choice[0] for choice in expected)}) > 1
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize(
+    ("choice", "match"),
+    [
+        (StreamOptions(decoder="alsd", beam_size=10_000), "beam_size is 10000; accepted: whole numbers from 1 to 4"),
+        (StreamOptions(boosted_phrases=["日本"]), "cannot be written in the model's alphabet"),
+    ],
+)
+def test_a_wrong_choice_is_refused_by_name_before_the_stream_starts(lm_server, protocol, choice, match):
+    with Client(lm_server.url(protocol), protocol=protocol) as client:
+        with pytest.raises(StreamError, match=match), client.open_stream(options=choice) as stream:
+            stream.finish()
+            list(stream)
+        assert _there(client, UTTERANCES[0], StreamOptions())[0]
+
+
+def test_a_server_without_a_language_model_says_so(server):
+    with (
+        Client(server.url("grpc")) as client,
+        pytest.raises(StreamError, match="no language model is loaded"),
+        client.open_stream(options=StreamOptions(lm_weight=0.5)) as stream,
+    ):
+        stream.finish()
+        list(stream)

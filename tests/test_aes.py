@@ -1,0 +1,56 @@
+"""AES++ finds what the plain search finds, in any chunks and company."""
+
+import random
+
+import pytest
+import torch
+
+from penstock.decoding.aes import AesLimits
+from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam_sizes import BeamSizes
+from tests.beam import assert_same_beam, from_reference, make, reference, search_in_chunks, search_whole, start
+from tests.decoding import DURATIONS, random_streams
+from tests.reference.beam import AesParameters
+
+LENGTHS = (10, 1, 6, 0)
+
+
+def aes(network, *limits: float) -> BeamSearch:
+    return BeamSearch(network, BeamAlgorithm.AES, aes_limits=AesLimits(*limits))
+
+
+@pytest.mark.parametrize("limits", [(2, 2.3, 2), (1, 9.0, 0), (4, 5.0, 1)])
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(DURATIONS)), ids=str)
+def test_the_plain_search(tmp_path, seed, durations, limits):
+    checkpoint, network = make(tmp_path, seed, durations)
+    streams = random_streams(seed, LENGTHS)
+    for beam_size in (1, 3):
+        plain = reference(checkpoint, beam_size, aes=AesParameters(*limits))
+        found = search_whole(network, aes(network, *limits), streams, BeamSizes(beam_size))
+        for stream, beam in zip(streams, found, strict=True):
+            assert_same_beam(beam, from_reference(plain.aes_search(stream)))
+
+
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(DURATIONS)), ids=str)
+def test_random_chunks_are_the_whole(tmp_path, seed, durations):
+    _, network = make(tmp_path, seed, durations)
+    streams = random_streams(seed, (30, 3, 17, 0))
+    search, sizes = aes(network), BeamSizes(4, carried_encoder_frames=0)
+    whole = search_whole(network, search, streams, sizes)
+    for most_frames in (1, 4):
+        rows = start(network, len(streams), sizes)
+        chunked = search_in_chunks(network, search, streams, rows, random.Random(seed), most_frames)
+        for found, expected in zip(chunked.n_best, whole, strict=True):
+            assert_same_beam(found, expected, atol=0.0)
+
+
+def test_it_never_waits(tmp_path):
+    """Hypotheses that jumped ahead wait for the others, so none is behind the frames seen."""
+    _, network = make(tmp_path, 3, (0, 2, 4))
+    search = aes(network)
+    rows = start(network, 1, BeamSizes(6, carried_encoder_frames=0))
+    for stream in random_streams(9, (1,) * 20):
+        frames = network.project_encoder(stream[None])
+        update, rows = search.decode(frames, torch.tensor([1]), torch.tensor([False]), rows)
+        assert update.lag_encoder_frames.tolist() == [0]
+    assert rows.hypotheses.lengths.max() > 3

@@ -1,0 +1,81 @@
+"""New utterances from old ones: one speaker each, frames copied, the transcript that of the pieces."""
+
+import numpy as np
+import pytest
+
+from penstock.training.recombination import Recombiner
+from tests.training.made_up import utterance, word_code
+
+SAID = [
+    utterance(1, "go north a b"),
+    utterance(1, "b c stop", aligned=False),
+    utterance(1, "c d"),
+    utterance(2, "stop e"),
+    utterance(2, "yes f g"),
+    utterance(3, "no", aligned=False),
+]
+WORDS = {1: {"go", "north", "a", "b", "c", "d"}, 2: {"stop", "e", "yes", "f", "g"}}
+
+
+def frames_of(speaker: int) -> set[bytes]:
+    return {frame.tobytes() for said in SAID if said.speaker == f"speaker {speaker}" for frame in said.mel}
+
+
+def drawn(count: int = 100):
+    recombiner = Recombiner(SAID, np.random.default_rng(5))
+    return [recombiner.words() for _ in range(count)]
+
+
+def test_frames_are_copies_of_one_speakers_frames():
+    speakers = set()
+    for found in drawn():
+        (speaker,) = set(found.mel[:, 0].astype(int))
+        assert found.speaker == f"speaker {speaker}"
+        assert {frame.tobytes() for frame in found.mel} <= frames_of(speaker)
+        speakers.add(speaker)
+    assert speakers == {1, 2}  # nothing of the third is aligned
+
+
+def test_the_transcript_is_that_of_the_pieces():
+    for found in drawn():
+        codes = found.mel[:, 2].astype(int)
+        heard = [code for before, code in zip([0, *codes], codes, strict=False) if code and code != before]
+        said = [word_code(word) for word in found.words]
+        # Two pieces of one word without a pause between still have silent margins.
+        assert heard == said
+
+
+def test_words_are_those_of_the_speaker_in_the_shape_of_a_sentence():
+    shapes = {tuple(len(word) == 1 for word in said.words) for said in SAID}
+    for found in drawn():
+        assert set(found.words) <= WORDS[int(found.mel[0, 0])]
+        assert tuple(len(word) == 1 for word in found.words) in shapes
+
+
+def test_every_word_of_a_speaker_comes_up_and_sentences_are_new():
+    found = drawn(300)
+    assert {word for u in found for word in u.words} == WORDS[1] | WORDS[2]
+    assert len({u.words for u in found} - {u.words for u in SAID}) > 20
+
+
+def test_a_word_is_never_cut_short():
+    for found in drawn():
+        sounding = found.mel[:, 2] > 0
+        assert sounding.sum() == 20 * len(found.words)
+
+
+@pytest.mark.parametrize("longest", [1, 200, 1000])
+def test_runs_are_whole_utterances_of_one_speaker(longest):
+    recombiner = Recombiner(SAID, np.random.default_rng(6))
+    by_frames = {said.mel.tobytes(): said for said in SAID}
+    most = 0
+    for _ in range(40):
+        run = recombiner.run(longest)
+        begins = np.flatnonzero(run.mel[:, 1] == 0)
+        parts = [by_frames[part.tobytes()] for part in np.split(run.mel, begins[1:])]
+        assert {part.speaker for part in parts} == {run.speaker}
+        assert run.words == tuple(word for part in parts for word in part.words)
+        assert len(parts) == 1 or len(run.mel) <= longest
+        most = max(most, len(parts))
+    assert (most > 1) == (longest > 1)
+    assert most <= 12

@@ -1,0 +1,177 @@
+"""The training loop on a tiny model: schedule, falling losses, checkpoints that resume exactly."""
+
+from collections import Counter
+from itertools import count, pairwise
+
+import pytest
+import torch
+
+from penstock.training.trainer import Trainer, TrainerConfig
+from tests.training.tiny_model import TinyModel, toy_batch
+
+DURATIONS = {"rnnt": (), "tdt": (0, 1, 2)}
+STATE_KEYS = {"module", "optimizer", "average", "step", "elapsed_s", "curve", "config", "random"}
+
+
+def trainer(seed: int = 0, **config) -> Trainer:
+    torch.manual_seed(seed)
+    models = {name: TinyModel(len(durations)) for name, durations in DURATIONS.items()}
+    models["tdt"].encoder, models["tdt"].ctc_decoder = models["rnnt"].encoder, models["rnnt"].ctc_decoder
+    return Trainer(models, DURATIONS, TrainerConfig(**({"steps": 100} | config)))
+
+
+def parameters(made: Trainer) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in made.module.named_parameters()}
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+def test_the_learning_rate_warms_up_and_falls_as_a_cosine():
+    made = trainer(peak_learning_rate=2.0, warm_up=0.1)
+    rates = []
+    for made.step in range(101):
+        rates.append(made.learning_rate())
+    assert rates[0] == pytest.approx(0.02)
+    assert rates[5] == pytest.approx(1.0)
+    assert max(rates) == rates[10] == pytest.approx(2.0)
+    assert rates[55] == pytest.approx(2.0 * (0.01 + 0.99 / 2))
+    assert rates[100] == pytest.approx(0.02)
+    assert all(a < b for a, b in pairwise(rates[1:11]))
+    assert all(a > b for a, b in pairwise(rates[10:]))
+
+
+def test_minutes_count_instead_of_steps_where_given():
+    made = trainer(minutes=2.0)
+    made.step, made.elapsed_s = 90, 30.0
+    assert made.progress == pytest.approx(0.25)
+    made.elapsed_s = 500.0
+    assert made.progress == 1.0
+
+
+def test_losses_fall_on_a_task_that_can_be_learned():
+    made = trainer(peak_learning_rate=0.04, steps=150)
+    heads = list(DURATIONS)
+    made.module.eval()
+    with torch.no_grad():
+        before = made.losses(toy_batch(999), heads)
+    for seed in range(150):
+        made.train_step(toy_batch(seed))
+    made.module.eval()
+    with torch.no_grad():
+        after = made.losses(toy_batch(999), heads)
+    assert before.keys() == after.keys() == {"ctc", "rnnt", "tdt"}
+    for name in after:
+        assert after[name] < 0.4 * before[name], (name, before[name], after[name])
+
+
+def test_a_step_trains_the_head_drawn_and_leaves_the_other():
+    made = trainer(warm_up=0.0, weight_decay=0.0)
+    before = parameters(made)
+    found = made.train_step(toy_batch(1))
+    (head,) = found.keys() & DURATIONS.keys()
+    (other,) = DURATIONS.keys() - {head}
+    after = parameters(made)
+    for name in before:
+        assert torch.equal(before[name], after[name]) == name.startswith(other), name
+
+
+def test_heads_are_drawn_by_their_weights():
+    made = trainer()
+    drawn = Counter()
+    weight = next(made.module.parameters())
+
+    def losses(batch, heads):
+        drawn.update(heads)
+        return {name: weight.sum() for name in ("ctc", *heads)}
+
+    made.losses = losses
+    for _ in range(400):
+        made.train_step(None)
+    assert drawn["rnnt"] / 400 == pytest.approx(0.65, abs=0.06) and drawn.total() == 400
+
+
+def test_a_step_with_a_bad_gradient_changes_nothing():
+    made = trainer()
+    made.train_step(toy_batch(1))
+    before, average = parameters(made), {name: t.clone() for name, t in made.average.tensors.items()}
+    bad = toy_batch(2)
+    bad.mel[0, 0, 0] = float("nan")
+    made.train_step(bad)
+    assert_equal(before, parameters(made))
+    assert_equal(average, made.average.tensors)
+    made.train_step(toy_batch(3))
+    assert all(torch.isfinite(tensor).all() for tensor in parameters(made).values())
+
+
+def test_a_resumed_run_is_the_run_that_never_stopped(tmp_path):
+    whole = trainer(seed=0)
+    for seed in range(6):
+        whole.train_step(toy_batch(seed))
+    path = tmp_path / "state.pt"
+    whole.curve.append({"step": 6, "ctc": 1.5})
+    whole.elapsed_s = 12.5
+    whole.save(path)
+    wanted = [whole.train_step(toy_batch(seed)) for seed in range(6, 20)]
+
+    resumed = trainer(seed=7)
+    resumed.load(path)
+    assert (resumed.step, resumed.elapsed_s, resumed.curve) == (6, 12.5, [{"step": 6, "ctc": 1.5}])
+    assert [resumed.train_step(toy_batch(seed)) for seed in range(6, 20)] == wanted  # dropout included
+    assert_equal(parameters(whole), parameters(resumed))
+    assert_equal(whole.average.tensors, resumed.average.tensors)
+
+
+def test_a_checkpoint_keeps_its_keys_and_leaves_no_partial_file(tmp_path):
+    made = trainer()
+    made.save(tmp_path / "state.pt")
+    made.save(tmp_path / "state.pt")
+    assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert state.keys() == STATE_KEYS
+    assert state["average"].keys() == {"tensors", "updates"}
+
+
+def test_a_run_reports_measures_saves_and_lets_masks_begin():
+    made = trainer(steps=20, mask_after=0.25, report_every_s=0.0, save_every_s=1e9, measure_every_s=1e9)
+    reported, masks, saved = [], [], []
+    made.run(
+        (toy_batch(seed) for seed in count()),
+        reported.append,
+        lambda: saved.append(made.step),
+        lambda: {"WER tiny": 50.0},
+        masks.append,
+    )
+    assert made.step == 20 and made.progress == 1
+    assert [point["step"] for point in reported] == list(range(1, 21)) and reported == made.curve
+    assert masks == [False] * 5 + [True] * 15
+    assert saved == [20]
+    assert [point["step"] for point in reported if "WER tiny" in point] == [20]
+    assert all(a["elapsed_s"] < b["elapsed_s"] for a, b in pairwise(reported))
+
+
+def test_a_reported_loss_is_the_mean_since_the_last_report():
+    made = trainer(steps=8, report_every_s=1e9)
+    losses = []
+    step = made.train_step
+
+    def noted(batch):
+        found = step(batch)
+        losses.append(found["ctc"])
+        return found
+
+    made.train_step = noted
+    reported = []
+    made.run((toy_batch(seed) for seed in count()), reported.append, lambda: None, dict, lambda on: None)
+    (point,) = reported
+    assert len(losses) == 8 and point["ctc"] == pytest.approx(sum(losses) / 8)
+
+
+def test_a_finished_run_does_nothing():
+    made = trainer(steps=3)
+    made.step = 3
+    made.run(iter(()), None, None, None, None)
+    assert made.step == 3 and made.curve == []
