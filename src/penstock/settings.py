@@ -37,7 +37,7 @@ def check_max_streams(max_streams: int) -> int:
 @dataclass(frozen=True)
 class Settings:
     """PENSTOCK_MODEL, _CONTEXT, _MAX_STREAMS, _IDLE_SECONDS, _RUNTIME_DIR, _DEVICE, _THREADS, and the decoder's _LM,
-    _LM_WEIGHT, _BEAM_SIZE, _CUDA_GRAPHS.
+    _LM_WEIGHT, _BEAM_SIZE, _CUDA_GRAPHS, _KERNELS.
     """
 
     checkpoint: Checkpoint
@@ -74,6 +74,7 @@ class Settings:
                 lm_weight=_positive(environment, "PENSTOCK_LM_WEIGHT", 0.0, float),
                 beam_size=_positive(environment, "PENSTOCK_BEAM_SIZE", DecodingConfig.beam_size, int),
                 cuda_graphs=environment.get("PENSTOCK_CUDA_GRAPHS") or DecodingConfig.cuda_graphs,
+                kernels=environment.get("PENSTOCK_KERNELS") or DecodingConfig.kernels,
             ),
         )
 

@@ -31,6 +31,8 @@ class DecodingConfig:
     """Hypotheses that every stream has room for; a stream may ask for fewer."""
     cuda_graphs: str = "auto"
     """Driver of the searches: one of `penstock.cuda_graphs.OPTIONS`."""
+    kernels: str = "torch"
+    """Who computes joint, predictor and look-ups: one of `penstock.kernels.capability.KERNELS`."""
 
     def __post_init__(self):
         if not 1 <= self.beam_size <= LARGEST_BEAM:

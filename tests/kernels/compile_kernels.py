@@ -52,7 +52,8 @@ def compile_all(capability: int, kind: str, variants: int) -> None:
     for activation, has_extra in (("tanh", True), ("sigmoid", False), ("relu", True))[:variants]:
         constants = JOINT | {"block_pairs": pairs, "activation": activation, "has_extra": has_extra}
         _compile(fused_joint._share_kernel, share, constants, capability)
-    _compile(fused_joint._merge_kernel, share, {"block_pairs": 128, "has_extra": True}, capability)
+    merge = {"labels": JOINT["labels"], "block_pairs": 128, "has_extra": True}
+    _compile(fused_joint._merge_kernel, share, merge, capability)
     step = _named(
         "*" + kind,
         "label_gates inputs hidden cell input_weight hidden_weight weight bias new_hidden new_cell old_rows new_rows",

@@ -21,7 +21,11 @@ class TritonPythonModel:
             settings.context,
         )  # fmt: skip
         lm = settings.decoding.lm or "none"
-        triton_io.log_start("decoder", f"on {settings.device}, driver {self._stage.driver_name}, language model: {lm}")
+        triton_io.log_start(
+            "decoder",
+            f"on {settings.device}, driver {self._stage.driver_name}, kernels {settings.decoding.kernels}, "
+            f"language model: {lm}",
+        )
         gc.collect()
         gc.freeze()
 

@@ -44,6 +44,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         choices=("auto", "eager", "staged", "while"),
         help="driver of the decoder (auto)",
     )
+    parser.add_argument(
+        "--kernels",
+        default="torch",
+        choices=("torch", "auto", "fused"),
+        help="who computes joint and predictor (torch)",
+    )
     for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
         parser.add_argument(f"--{name}-port", type=int, default=port, metavar="PORT", help=f"({port}; 0: any free one)")
     parser.add_argument("--listen-on-all-interfaces", action="store_true", help="not only on 127.0.0.1; no encryption")
@@ -96,7 +102,9 @@ def _prepare_model(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]
     wanted = parse_context(args.context) if args.context else None
     context = checkpoint.config.encoder.select_context(wanted)
     max_streams = check_max_streams(args.max_streams or DEFAULT_MAX_STREAMS)
-    decoding = DecodingConfig(args.lm and os.path.abspath(args.lm), args.lm_weight, args.beam_size, args.cuda_graphs)
+    decoding = DecodingConfig(
+        args.lm and os.path.abspath(args.lm), args.lm_weight, args.beam_size, args.cuda_graphs, args.kernels
+    )
     if decoding.lm and not os.path.isfile(decoding.lm):
         raise PenstockError(f"--lm: no such file: {args.lm}")
     environment = {
@@ -108,6 +116,7 @@ def _prepare_model(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]
         "PENSTOCK_LM_WEIGHT": f"{decoding.lm_weight:g}" if decoding.lm_weight else "",
         "PENSTOCK_BEAM_SIZE": str(decoding.beam_size),
         "PENSTOCK_CUDA_GRAPHS": decoding.cuda_graphs,
+        "PENSTOCK_KERNELS": decoding.kernels,
     }
     if args.idle_seconds is not None:
         environment["PENSTOCK_IDLE_SECONDS"] = f"{args.idle_seconds:g}"

@@ -28,9 +28,10 @@ def load_ngram_lm(
     names: TokenNames,
     device: torch.device | str = "cpu",
     token_format: TokenFormat | None = None,
+    kernels: str = "auto",
 ) -> NgramLm:
-    """`read_tables`, on a device."""
-    return NgramLm(read_tables(path, names, token_format), device)
+    """`read_tables`, on a device. kernels: as in `NgramLm`."""
+    return NgramLm(read_tables(path, names, token_format), device, kernels)
 
 
 def read_tables(path: str | Path, names: TokenNames, token_format: TokenFormat | None = None) -> NgramTables:

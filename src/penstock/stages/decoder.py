@@ -118,10 +118,11 @@ class DecoderStage:
         self._config = checkpoint.config
         choice = select_driver(decoding.cuda_graphs, device)
         self.driver_name = choice.driver.name
+        """What runs the searches, for the log."""
         chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
         driving = Driving(choice.driver, min(slots, LARGEST_CAPTURED_BATCH), chunk_encoder_frames)
         self._decoding = decoding
-        self._network = TransducerNetwork(checkpoint, device)
+        self._network = TransducerNetwork(checkpoint, device, kernels=decoding.kernels)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._fusion = StreamFusion(checkpoint, self._tokenizer, decoding, slots, device)
         sizes = BeamSizes(decoding.beam_size)

@@ -21,7 +21,7 @@ class StreamFusion:
         self, checkpoint: Checkpoint, tokenizer: Tokenizer, config: DecodingConfig, slots: int, device: str = "cpu"
     ):
         names = read_token_names(checkpoint.tokenizer_path) if config.lm else None
-        self._lm = load_ngram_lm(config.lm, names, device) if config.lm else None
+        self._lm = load_ngram_lm(config.lm, names, device, kernels=config.kernels) if config.lm else None
         self._store = PhraseStore(tokenizer, device=device)
         self.fusion = Fusion(self._lm, self._store.boost)
         self._device = device
