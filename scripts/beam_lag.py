@@ -26,6 +26,7 @@ from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam_sizes import BeamSizes
 from penstock.decoding.beam_state import fresh_rows
 from penstock.decoding.networks import Scores, TransducerNetwork
+from penstock.reporting.table import markdown_table
 from penstock.slot_ledger import SlotLedger
 from penstock.stages.encoder import EncoderRequest, EncoderStage
 from penstock.stages.features import AudioRequest, FeatureStage
@@ -163,16 +164,9 @@ def measure(
 
 def table(lags: list[Lags]) -> str:
     """Markdown."""
-    lines = [
-        "| model | search | beam | chunk | chunks | mean lag | median | 95 % | most | forced on |",
-        "|" + "---|" * 10,
-    ]
-    lines += [
-        f"| {r.model} | {r.search} | {r.beam_size} | {r.chunk_encoder_frames} | {r.chunks} | {r.mean:.2f} | {r.median}"
-        f" | {r.p95} | {r.most} | {r.forced_on} |"
-        for r in lags
-    ]
-    return "\n".join(lines)
+    header = ["model", "search", "beam", "chunk", "chunks", "mean lag", "median", "95 %", "most", "forced on"]
+    rows = [(*r[:5], f"{r.mean:.2f}", r.median, r.p95, r.most, r.forced_on) for r in lags]
+    return markdown_table(header, rows)
 
 
 if __name__ == "__main__":

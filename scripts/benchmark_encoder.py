@@ -25,13 +25,14 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmark_report import describe, machine, progress, publish, table  # noqa: E402
+from benchmark_report import describe, machine, progress, publish  # noqa: E402
 
 from penstock.checkpoint import Checkpoint  # noqa: E402
 from penstock.config import AttentionContext  # noqa: E402
 from penstock.cpu import prepare_process  # noqa: E402
 from penstock.encoder.encoder import StreamingEncoder  # noqa: E402
 from penstock.nemo_import import import_nemo  # noqa: E402
+from penstock.reporting.table import markdown_table  # noqa: E402
 from penstock.settings import parse_context  # noqa: E402
 from tests.oracle.nemo_models import ModelSpec, build_model  # noqa: E402
 from tests.oracle.signals import make_signals  # noqa: E402
@@ -257,7 +258,7 @@ def to_markdown(where: dict, results: list[dict]) -> str:
         ]
         for r in results
     ]  # fmt: skip
-    return f"{table(header, rows)}\n\n{describe(where)}"
+    return f"{markdown_table(header, rows)}\n\n{describe(where)}"
 
 
 if __name__ == "__main__":

@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from benchmark_report import ROOT, describe, machine, progress, publish, table
+from benchmark_report import ROOT, describe, machine, progress, publish
 
 from penstock.audio import read_audio
 from penstock.config import AttentionContext
 from penstock.cpu import prepare_process
+from penstock.evaluation.edit_distance import edit_distance
 from penstock.recognizer import StreamingRecognizer
+from penstock.reporting.table import markdown_table
 from penstock.settings import parse_context
 from penstock.stages.decoder import StreamResult
 from penstock.stages.features import AudioRequest
@@ -221,16 +223,6 @@ def summarise(
     }
 
 
-def edit_distance(reference: list[str], found: list[str]) -> int:
-    """Words to change, insert or delete."""
-    row = list(range(len(found) + 1))
-    for i, word in enumerate(reference, 1):
-        diagonal, row[0] = row[0], i
-        for j, other in enumerate(found, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
-    return row[-1]
-
-
 def to_markdown(where: dict, results: list[dict]) -> str:
     """The table."""
     header = [
@@ -243,7 +235,7 @@ def to_markdown(where: dict, results: list[dict]) -> str:
         context = f"[{r['context'][0]},{r['context'][1]}]"
         errors = f"{r['word_errors']} of {r['words']}"
         rows.append([context, r["streams"], r["system"], r["rtfx"], faster, *shares, errors])
-    return f"{table(header, rows)}\n\n{describe(where)}"
+    return f"{markdown_table(header, rows)}\n\n{describe(where)}"
 
 
 if __name__ == "__main__":

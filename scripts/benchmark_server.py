@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmark_load import LoadGenerator, LoadResult
-from benchmark_report import ROOT, describe, machine, percentiles, progress, publish, table
+from benchmark_report import ROOT, describe, machine, percentiles, progress, publish
 
 from penstock.audio import read_audio
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.model_repository import find_model_repository
+from penstock.reporting.table import markdown_table
 from penstock.server import TritonServer
 from penstock.server_launch import LOOPBACK, ServerOptions
 from penstock.settings import parse_context
@@ -306,7 +307,7 @@ def to_markdown(where: dict, results: list[dict]) -> str:
             member = r["members"].get(name, {})
             share = f"{100 * r['cores'][name] / r['server_cores']:.0f} %"
             parts.append([_context(r), r["streams"], name, r["cores"][name], share, *(member.values() or ("", "", ""))])
-    return f"{table(header, rows)}\n\n{table(parts_header, parts)}\n\n{describe(where)}"
+    return f"{markdown_table(header, rows)}\n\n{markdown_table(parts_header, parts)}\n\n{describe(where)}"
 
 
 def _context(result: dict) -> str:

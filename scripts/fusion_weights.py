@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 from beam_lag import encode_all
-from benchmark_report import ROOT, progress, table
+from benchmark_report import ROOT, progress
 
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
@@ -35,7 +35,6 @@ from penstock.decoding.label_looping import LabelLooping
 from penstock.decoding.networks import TransducerNetwork
 from penstock.errors import PenstockError
 from penstock.evaluation.confidence import bootstrap_interval
-from penstock.evaluation.hardware import describe_hardware
 from penstock.evaluation.manifest import Utterance, read_manifest
 from penstock.evaluation.report import check_writable
 from penstock.evaluation.word_errors import EditCounts, compare, total
@@ -44,6 +43,8 @@ from penstock.fusion.fusion import Fusion, FusionRows
 from penstock.fusion.ngram_file import load_ngram_lm
 from penstock.fusion.ngram_lm import NgramLm
 from penstock.fusion.token_names import read_token_names
+from penstock.reporting.hardware import describe_hardware
+from penstock.reporting.table import markdown_table
 from penstock.tokenizer import Tokenizer
 
 GREEDY = "greedy"
@@ -267,7 +268,7 @@ def summary(points: Sequence[Point], speakers: Sequence[str]) -> str:
         line = [context, TITLES[search], strategy, percent(without.rate), f"{best.weight:g}", percent(counts.rate)]
         line += [" to ".join(map(percent, interval)), counts.substitutions, counts.deletions, counts.insertions]
         lines.append([*line, gain(greedy, counts), gain(without, counts), percent(elsewhere)])
-    return table(header, lines)
+    return markdown_table(header, lines)
 
 
 def percent(rate: float) -> str:

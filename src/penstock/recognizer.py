@@ -14,10 +14,10 @@ from penstock.config import AttentionContext, ModelConfig
 from penstock.errors import StreamError
 from penstock.model_source import resolve_model
 from penstock.slot_ledger import SlotLedger
-from penstock.stages.decoder import DEFAULT_DECODING, DecoderRequest, DecoderStage, StreamResult
+from penstock.stages.decoder import DecoderRequest, DecoderStage, StreamResult
 from penstock.stages.encoder import EncoderRequest, EncoderStage
 from penstock.stages.features import AudioRequest, FeatureReply, FeatureStage
-from penstock.stream_options import DecodingConfig
+from penstock.stream_options import DEFAULT_DECODING, DecodingConfig
 from penstock.streams import StreamTable, slot_count
 from penstock.transcript import Token, Word
 

@@ -1,17 +1,25 @@
-"""What a member process of the server is told by its environment. One home for the variables' names and defaults."""
+"""What a server can be told. One home for the settings' names, defaults and limits: each is an environment variable,
+most are flags of `penstock serve` too. `Settings` is what a member process of the server reads of them.
+"""
 
+import math
 import os
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
+from penstock.decoding.beam_sizes import LARGEST_BEAM
 from penstock.errors import CheckpointError, PenstockError
-from penstock.slot_ledger import SlotLedger
-from penstock.stream_options import DecodingConfig
-from penstock.streams import slot_count
+from penstock.stream_options import LARGEST_LM_WEIGHT, DecodingConfig
+
+# What members alone need is imported where they ask for it: a launcher or a health check starts without numpy or torch.
+if TYPE_CHECKING:
+    from penstock.checkpoint import Checkpoint
+    from penstock.slot_ledger import SlotLedger
 
 DEFAULT_MAX_STREAMS = 64
 MOST_STREAMS = 4000
@@ -27,20 +35,138 @@ def parse_context(text: str) -> AttentionContext:
     return AttentionContext(left, right)
 
 
-def check_max_streams(max_streams: int) -> int:
-    """The number, if a server can have so many streams; else PenstockError."""
-    if max_streams > MOST_STREAMS:
-        raise PenstockError(f"{max_streams} streams are not supported; supported: up to {MOST_STREAMS} a server")
-    return max_streams
+@dataclass(frozen=True)
+class Setting:
+    """One thing that a server can be told."""
+
+    name: str
+    """In Python: `max_streams`."""
+    parse: Callable[[str], Any]
+    """Raises ValueError where the text is not accepted."""
+    accepted: str
+    default: Any = None
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable: PENSTOCK_MAX_STREAMS."""
+        return f"PENSTOCK_{self.name.upper()}"
+
+    @property
+    def flag(self) -> str:
+        """Its flag of `penstock serve`: --max-streams."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def source(self, given: str | None) -> str:
+        """What a user calls it: the flag if that was given, else the variable."""
+        return self.variable if given is None else self.flag
+
+    def read(self, environment: Mapping[str, str] = os.environ, given: str | None = None) -> Any:
+        """The value: of the flag if `given`, else of the variable, else the default. An empty variable is as none.
+
+        PenstockError names the flag or variable that is wrong and says what is accepted.
+        """
+        text = (environment.get(self.variable) or None) if given is None else given
+        if text is None:
+            return self.default
+        try:
+            return self.parse(text)
+        except (ValueError, CheckpointError):
+            raise PenstockError(f"{self.source(given)} is {text!r}; accepted: {self.accepted}") from None
+
+
+def _text(name: str, accepted: str) -> Setting:
+    def parse(text: str) -> str:
+        if not text:
+            raise ValueError
+        return text
+
+    return Setting(name, parse, accepted)
+
+
+def _whole(name: str, low: int, high: float, default: int) -> Setting:
+    def parse(text: str) -> int:
+        if not low <= int(text) <= high:
+            raise ValueError
+        return int(text)
+
+    limits = f"from {low} on" if math.isinf(high) else f"from {low} to {high}"
+    return Setting(name, parse, f"whole numbers {limits}", default)
+
+
+def _choice(name: str, values: tuple[str, ...], default: str) -> Setting:
+    def parse(text: str) -> str:
+        if text not in values:
+            raise ValueError
+        return text
+
+    return Setting(name, parse, ", ".join(values), default)
+
+
+def _switch(name: str) -> Setting:
+    meanings = {"1": True, "true": True, "0": False, "false": False}
+
+    def parse(text: str) -> bool:
+        try:
+            return meanings[text.lower()]
+        except KeyError:
+            raise ValueError from None
+
+    return Setting(name, parse, ", ".join(meanings), False)
+
+
+def _seconds(text: str) -> float:
+    if not 0 < float(text) < math.inf:  # NaN is refused too
+        raise ValueError
+    return float(text)
+
+
+def _lm_weight(text: str) -> float:
+    if not 0 <= float(text) <= LARGEST_LM_WEIGHT:
+        raise ValueError
+    return float(text)
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise ValueError
+    return text
+
+
+MODEL = _text("model", "a bundle directory, a .nemo file or a hub id")
+CONTEXT = Setting("context", parse_context, "LEFT,RIGHT in encoder frames, for example 70,6")
+MAX_STREAMS = _whole("max_streams", 1, MOST_STREAMS, DEFAULT_MAX_STREAMS)
+IDLE_SECONDS = Setting("idle_seconds", _seconds, "positive numbers")
+DEVICE = Setting("device", _device, "cpu, cuda, cuda:NUMBER")
+THREADS = _whole("threads", 1, math.inf, 1)
+LM = _text("lm", "a file: ARPA, or what `penstock lm compile` wrote")
+LM_WEIGHT = Setting("lm_weight", _lm_weight, f"numbers from 0 to {LARGEST_LM_WEIGHT:g}", DecodingConfig.lm_weight)
+BEAM_SIZE = _whole("beam_size", 1, LARGEST_BEAM, DecodingConfig.beam_size)
+# Those of penstock.cuda_graphs and penstock.kernels.capability, which a launcher cannot ask without importing torch.
+CUDA_GRAPHS = _choice("cuda_graphs", ("auto", "eager", "staged", "while"), DecodingConfig.cuda_graphs)
+KERNELS = _choice("kernels", ("auto", "torch", "fused"), DecodingConfig.kernels)
+HTTP_PORT = _whole("http_port", 0, 65535, 8000)
+GRPC_PORT = _whole("grpc_port", 0, 65535, 8001)
+METRICS_PORT = _whole("metrics_port", 0, 65535, 8002)
+LISTEN_ON_ALL_INTERFACES = _switch("listen_on_all_interfaces")
+DRAIN_SECONDS = _whole("drain_seconds", 1, math.inf, 8)
+MODEL_REPOSITORY = _text("model_repository", "the directory of the Triton models")
+VERBOSE = _switch("verbose")
+
+SERVE_SETTINGS = (
+    MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, LM, LM_WEIGHT, BEAM_SIZE, CUDA_GRAPHS, KERNELS,
+    HTTP_PORT, GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, MODEL_REPOSITORY, VERBOSE,
+)  # fmt: skip
+"""Flags of `penstock serve`, in the order of its help."""
+
+OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
+"""Read where they are needed (model_source.py, triton_install.py, here); no flags."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """PENSTOCK_MODEL, _CONTEXT, _MAX_STREAMS, _IDLE_SECONDS, _RUNTIME_DIR, _DEVICE, _THREADS, and the decoder's _LM,
-    _LM_WEIGHT, _BEAM_SIZE, _CUDA_GRAPHS, _KERNELS.
-    """
+    """What a member is told, by the variables of the settings above and by PENSTOCK_RUNTIME_DIR."""
 
-    checkpoint: Checkpoint
+    checkpoint: "Checkpoint"
     context: AttentionContext
     max_streams: int
     idle_limit_s: float | None
@@ -53,55 +179,42 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
         """Reads the variables; PenstockError names the one that is missing or wrong."""
-        model = environment.get("PENSTOCK_MODEL")
+        from penstock.checkpoint import Checkpoint
+
+        model = MODEL.read(environment)
         if not model:
             raise PenstockError("PENSTOCK_MODEL is not set: it must name a bundle made by `penstock import`")
         checkpoint = Checkpoint(model)
-        context = environment.get("PENSTOCK_CONTEXT")
         # The members of one server are children of one process, which a runtime directory may be named after.
         runtime = environment.get("PENSTOCK_RUNTIME_DIR") or f"{tempfile.gettempdir()}/penstock-{os.getppid()}"
-        idle = environment.get("PENSTOCK_IDLE_SECONDS")
         return cls(
             checkpoint=checkpoint,
-            context=checkpoint.config.encoder.select_context(parse_context(context) if context else None),
-            max_streams=check_max_streams(_positive(environment, "PENSTOCK_MAX_STREAMS", DEFAULT_MAX_STREAMS, int)),
-            idle_limit_s=_positive(environment, "PENSTOCK_IDLE_SECONDS", 0.0, float) if idle else None,
+            context=checkpoint.config.encoder.select_context(CONTEXT.read(environment)),
+            max_streams=MAX_STREAMS.read(environment),
+            idle_limit_s=IDLE_SECONDS.read(environment),
             runtime_directory=Path(runtime),
-            device=environment.get("PENSTOCK_DEVICE") or _best_device(),
-            threads=_positive(environment, "PENSTOCK_THREADS", 1, int),
+            device=DEVICE.read(environment) or _best_device(),
+            threads=THREADS.read(environment),
             decoding=DecodingConfig(
-                lm=environment.get("PENSTOCK_LM") or None,
-                lm_weight=_positive(environment, "PENSTOCK_LM_WEIGHT", 0.0, float),
-                beam_size=_positive(environment, "PENSTOCK_BEAM_SIZE", DecodingConfig.beam_size, int),
-                cuda_graphs=environment.get("PENSTOCK_CUDA_GRAPHS") or DecodingConfig.cuda_graphs,
-                kernels=environment.get("PENSTOCK_KERNELS") or DecodingConfig.kernels,
+                *(setting.read(environment) for setting in (LM, LM_WEIGHT, BEAM_SIZE, CUDA_GRAPHS, KERNELS))
             ),
         )
 
     @property
     def slots(self) -> int:
         """Slots of every stage's state arrays."""
+        from penstock.streams import slot_count
+
         return slot_count(self.max_streams)
 
-    def open_ledger(self) -> SlotLedger:
+    def open_ledger(self) -> "SlotLedger":
         """The ledger that this server's members share."""
+        from penstock.slot_ledger import SlotLedger
+
         return SlotLedger(self.slots, self.runtime_directory / "slots")
 
 
 def _best_device() -> str:
-    import torch  # here, so that the launcher can check a context without waiting for it
+    import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _positive(environment: Mapping[str, str], name: str, default, kind: type):
-    text = environment.get(name)
-    if not text:
-        return default
-    try:
-        value = kind(text)
-    except ValueError:
-        value = 0
-    if not value > 0:  # NaN is refused too
-        raise PenstockError(f"{name} is {text!r}, expected a positive number")
-    return value

@@ -43,6 +43,9 @@ class DecodingConfig:
             raise PenstockError(f"language model weight {self.lm_weight:g} without a language model")
 
 
+DEFAULT_DECODING = DecodingConfig()
+
+
 @dataclass(frozen=True)
 class StreamOptions:
     """One stream's choice."""

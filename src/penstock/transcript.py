@@ -48,18 +48,11 @@ class Transcript:
 
     def text_with(self, tokens: list[Token]) -> str:
         """All text, if `tokens` followed; they do not become part of it."""
-        if not tokens:
-            return self.text
-        text = self._text.copy()
-        for token in tokens:
-            text.add(token.id)
-        return text.text.rstrip(" ")
+        return self._continued(tokens).text.rstrip(" ") if tokens else self.text
 
     def whole_text_with(self, tokens: list[Token]) -> str:
         """As `text_with`, at the end of the stream: an unfinished character shows as U+FFFD."""
-        text = self._text.copy()
-        for token in tokens:
-            text.add(token.id)
+        text = self._continued(tokens)
         text.finish()
         return text.text.rstrip(" ")
 
@@ -81,6 +74,12 @@ class Transcript:
         """Ends the text; returns the last word, if there is one."""
         self._word += self._text.finish()
         return self._finish_word()
+
+    def _continued(self, tokens: list[Token]) -> IncrementalText:
+        text = self._text.copy()
+        for token in tokens:
+            text.add(token.id)
+        return text
 
     def _extend(self, part: str, token: Token) -> None:
         if part:

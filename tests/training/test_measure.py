@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from penstock.training.measure import Measure, edit_distance
+from penstock.evaluation.edit_distance import edit_distance
+from penstock.training.measure import Measure
 from tests.evaluation.reference_edits import edit_distance as by_the_full_table
 
 

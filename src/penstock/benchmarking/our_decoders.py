@@ -1,6 +1,6 @@
 """Our searches as contestants, with every driver that the device has. Knows no clock."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -145,14 +145,24 @@ def our_contestants(checkpoint: Checkpoint, wanted: Wanted) -> Iterator[Contesta
 def _beam(entry: Entry, network: TransducerNetwork, wanted: Wanted) -> Iterator[Contestant | Absence]:
     """One search for all spans."""
     search, sizes = BeamSearch(network, _BEAM[entry.decoder]), BeamSizes(entry.beam)
-    try:
-        driver = select_driver(entry.driver, wanted.device).driver
-        driven = beam_with_driver(search, driver, wanted.max_batch, wanted.chunk_encoder_frames, sizes)
-    except (GraphError, RuntimeError) as error:
-        yield Absence(entry, f"cannot be captured: {error}")
+    driven = _driven(entry, wanted, lambda *where: beam_with_driver(search, *where, sizes))
+    if isinstance(driven, Absence):
+        yield driven
         return
     for span in wanted.spans:
         yield OurBeam(replace(entry, span=span), network, driven)
+
+
+def _greedy(entry: Entry, network: TransducerNetwork, wanted: Wanted) -> Iterator[Contestant | Absence]:
+    """One search for all spans: capturing is what costs."""
+    search = _GREEDY[entry.decoder](network)
+    driven = _driven(entry, wanted, lambda *where: with_driver(search, *where))
+    if isinstance(driven, Absence):
+        yield driven
+        return
+    for span in wanted.spans:
+        if span == CHUNKS or entry.projections == PRECOMPUTED:
+            yield OurGreedy(replace(entry, span=span), network, driven)
 
 
 def _boosted(
@@ -168,10 +178,17 @@ def _boosted(
             yield Absence(entry, obstacle)
             continue
         search = LabelLooping(network, fusion=streams.fusion)
-        driven = with_driver(
-            search, select_driver(driver, wanted.device).driver, wanted.max_batch, wanted.chunk_encoder_frames
-        )
-        yield OurBoosted(entry, network, driven, streams)
+        driven = _driven(entry, wanted, lambda *where, search=search: with_driver(search, *where))
+        yield driven if isinstance(driven, Absence) else OurBoosted(entry, network, driven, streams)
+
+
+def _driven(entry: Entry, wanted: Wanted, drive: Callable) -> CapturedSearch | CapturedBeamSearch | Absence:
+    """drive: gets driver, largest batch and frames of a chunk, and returns the search ready to be called."""
+    try:
+        driver = select_driver(entry.driver, wanted.device).driver
+        return drive(driver, wanted.max_batch, wanted.chunk_encoder_frames)
+    except (GraphError, RuntimeError) as error:
+        return Absence(entry, f"cannot be captured: {error}")
 
 
 def available_drivers(device: str) -> dict[str, str | None]:
@@ -180,18 +197,3 @@ def available_drivers(device: str) -> dict[str, str | None]:
     if obstacle_to_graphs(where):
         return {"eager": None}
     return {"eager": None, "staged": None, "while": obstacle_to_while(where)}
-
-
-def _greedy(entry: Entry, network: TransducerNetwork, wanted: Wanted) -> Iterator[Contestant | Absence]:
-    """One search for all spans: capturing is what costs."""
-    search = _GREEDY[entry.decoder](network)
-    try:
-        driver = select_driver(entry.driver, wanted.device).driver
-        driven = with_driver(search, driver, wanted.max_batch, wanted.chunk_encoder_frames)
-    except (GraphError, RuntimeError) as error:
-        yield Absence(entry, f"cannot be captured: {error}")
-        return
-    for span in wanted.spans:
-        if span == CHUNKS or entry.projections == PRECOMPUTED:
-            named = Entry(entry.implementation, entry.decoder, entry.driver, None, entry.projections, span)
-            yield OurGreedy(named, network, driven)

@@ -5,12 +5,10 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from penstock.benchmarking.contestant import CHUNKS, NEMO, WHOLE, Absence, Entry
@@ -18,7 +16,9 @@ from penstock.benchmarking.decoding import Figures, Plan
 from penstock.benchmarking.our_decoders import LABEL_LOOPING
 from penstock.benchmarking.subject import Subject
 from penstock.errors import PenstockError
-from penstock.evaluation.hardware import describe_hardware
+from penstock.reporting.hardware import describe_hardware
+from penstock.reporting.software import commit, package_versions
+from penstock.reporting.table import markdown_table, three_digits
 from penstock.version import __version__
 
 FORMAT, FORMAT_VERSION = "penstock-decoding-benchmark", 1
@@ -35,9 +35,9 @@ class Circumstances:
     load_average_before: float = field(default_factory=lambda: os.getloadavg()[0])
     date: str = field(default_factory=lambda: datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
     command: str = field(default_factory=lambda: shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
-    commit: str | None = field(default_factory=lambda: _commit())
+    commit: str | None = field(default_factory=commit)
     python: str = field(default_factory=platform.python_version)
-    packages: dict[str, str] = field(default_factory=lambda: _versions())
+    packages: dict[str, str] = field(default_factory=lambda: package_versions(_PACKAGES))
 
     @classmethod
     def here(cls, device: str, threads: int) -> "Circumstances":
@@ -126,7 +126,7 @@ def render(where: Circumstances, plan: Plan, part: Part) -> str:
     tables = [heading]
     for title, cell in _tables(part.figures):
         cells = [[str(e), *(cell(found[e, b]) if (e, b) in found else "-" for b in batches)] for e in entries]
-        tables.append(f"{title}\n\n{_table(['decoder', *(f'batch {b}' for b in batches)], cells)}")
+        tables.append(f"{title}\n\n{markdown_table(['decoder', *(f'batch {b}' for b in batches)], cells, left=1)}")
     if part.absent:
         tables.append("\n".join(["Absent:", *(f"- {absence.entry}: {absence.reason}" for absence in part.absent)]))
     return "\n\n".join(tables)
@@ -136,12 +136,12 @@ def _tables(figures: Sequence[Figures]) -> list[tuple[str, Callable[[Figures], s
     """Titles with what stands in the cells."""
     tables: list[tuple[str, Callable[[Figures], str]]] = [
         ("Decoder, ms for a second of audio: median (least .. most)", _milliseconds),
-        ("Non-encoder RTFx", lambda f: _number(f.non_encoder_rtfx)),
+        ("Non-encoder RTFx", lambda f: three_digits(f.non_encoder_rtfx)),
     ]
     if any(f.encoder for f in figures):
         tables += [
-            ("Total RTFx (encoder and decoder)", lambda f: _number(f.total_rtfx)),
-            ("Share of the time in the decoder, %", lambda f: _number(100.0 * f.decoder_share)),
+            ("Total RTFx (encoder and decoder)", lambda f: three_digits(f.total_rtfx)),
+            ("Share of the time in the decoder, %", lambda f: three_digits(100.0 * f.decoder_share)),
         ]
     for span in (CHUNKS, WHOLE):
         rivals = {f.batch: f for f in figures if _is_rival(f.entry, span)}
@@ -157,48 +157,14 @@ def _is_rival(entry: Entry, span: str) -> bool:
 
 
 def _milliseconds(figures: Figures) -> str:
-    median, least, most = (_number(1000.0 * seconds / figures.audio_s) for seconds in figures.decoder)
+    median, least, most = (three_digits(1000.0 * seconds / figures.audio_s) for seconds in figures.decoder)
     return f"{median} ({least} .. {most})"
 
 
 def _ratio(rival: Figures | None, figures: Figures) -> str:
-    return _number(rival.decoder.median / figures.decoder.median) if rival else "-"
+    return three_digits(rival.decoder.median / figures.decoder.median) if rival else "-"
 
 
 def _labels(figures: Figures) -> str:
     share = figures.streams_as_label_looping
     return str(figures.labels) if share is None else f"{figures.labels} ({100.0 * share:.0f})"
-
-
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    """Markdown that also reads well on a terminal."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    lines = [
-        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        for row in (header, rule, *rows)
-    ]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _commit() -> str | None:
-    """Of the sources this package runs from, if they are in a repository of their own."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -94,7 +94,8 @@ def _checked_plan(args: argparse.Namespace) -> "Plan":
     from penstock.benchmarking.decoding import Plan
     from penstock.benchmarking.our_decoders import ALL_DECODERS, DECODERS
     from penstock.benchmarking.random_transducer import KINDS, SIZES
-    from penstock.decoding.beam_state import LARGEST_BEAM
+    from penstock.decoding.beam_sizes import LARGEST_BEAM
+    from penstock.device import check_device
     from penstock.evaluation.report import check_writable
 
     decoders = args.decoders.split(",") if args.decoders is not None else list(DECODERS)
@@ -108,7 +109,7 @@ def _checked_plan(args: argparse.Namespace) -> "Plan":
                 raise PenstockError(f"--{name}: {value!r} is not supported; supported: {', '.join(known)}")
     beams = _numbers("beams", args.beams, LARGEST_BEAM)
     args.context = _context(args.context)
-    _check_device(args.device)
+    check_device(args.device)
     if args.json:
         check_writable(args.json)
     return Plan(batches, beams, list(dict.fromkeys(decoders)), args.device, args.repeats, args.nemo)
@@ -138,14 +139,6 @@ def _context(text: str | None) -> "AttentionContext | None":
     if context is not None and (context.left < 0 or not 0 <= context.right <= 1000):
         raise PenstockError(f"--context is {text!r}, expected LEFT at least 0 and RIGHT in 0 .. 1000")
     return context
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
-        found = "cpu, cuda" if torch.cuda.is_available() else "cpu; there is no CUDA device here"
-        raise PenstockError(f"--device is {device!r}, expected {found}")
 
 
 def _subjects(args: argparse.Namespace, plan: "Plan") -> "Iterator[Subject]":

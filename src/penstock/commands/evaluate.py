@@ -99,19 +99,20 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     """A pass for each context and decoder."""
     from penstock.checkpoint import CONFIG_FILE, Checkpoint, sha256_of
     from penstock.cpu import prepare_process
+    from penstock.device import check_device
     from penstock.evaluation.decoder_choice import GREEDY, parse_decoder
-    from penstock.evaluation.hardware import describe_hardware
     from penstock.evaluation.in_process import recognise_in_process
     from penstock.evaluation.report import Subject
     from penstock.evaluation.result import Setting, run_pass
     from penstock.model_source import resolve_model
     from penstock.recognizer import StreamingRecognizer
+    from penstock.reporting.hardware import describe_hardware
 
     decoders = [parse_decoder(text) for text in dict.fromkeys(args.decoder or [])] or [GREEDY]
     checkpoint = Checkpoint(resolve_model(args.model))
     contexts = _contexts(checkpoint.config.encoder, args.context)
     threads, device = args.threads or 1, args.device or "cpu"
-    _check_device(device)
+    check_device(device)
     prepare_process(threads)
     model = {
         "path": args.model,
@@ -127,14 +128,6 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
             )
             outcomes = recognise_in_process(recognizer, utterances, decoder.stream_options)
             yield subject, run_pass(Setting(context, decoder), utterances, outcomes)
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
-        found = "cpu, cuda" if torch.cuda.is_available() else "cpu; there is no CUDA device here"
-        raise PenstockError(f"--device is {device!r}, expected {found}")
 
 
 def _contexts(encoder: "EncoderConfig", wanted: list[str] | None) -> list["AttentionContext"]:
@@ -153,10 +146,10 @@ def _through_server(
     args: argparse.Namespace, utterances: list["Utterance"]
 ) -> Iterator[tuple["Subject", "PassResult"]]:
     """The one pass there is."""
-    from penstock.evaluation.hardware import describe_hardware
     from penstock.evaluation.report import Subject
     from penstock.evaluation.result import Setting, run_pass
     from penstock.evaluation.through_server import connect, recognise_through_server
+    from penstock.reporting.hardware import describe_hardware
 
     with connect(args.url) as client:
         manifests = [str(path) for path in args.manifests]

@@ -5,6 +5,7 @@ import sys
 
 from penstock.errors import PenstockError
 from penstock.health import probe
+from penstock.settings import HTTP_PORT
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -14,7 +15,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="probe a running server end to end",
         description="Sends an empty stream through every member; exit status 0 if it is answered, else 1.",
     )
-    parser.add_argument("--url", default="localhost:8000", metavar="HOST:PORT", help="HTTP address (localhost:8000)")
+    parser.add_argument(
+        "--url",
+        metavar="HOST:PORT",
+        help=f"HTTP address (localhost, port {HTTP_PORT.variable} or {HTTP_PORT.default})",
+    )
     parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="seconds to wait at most (5)")
     parser.set_defaults(run=run)
 
@@ -23,8 +28,16 @@ def run(args: argparse.Namespace) -> int:
     """Prints one line: to stdout if healthy, else to stderr."""
     if not args.timeout > 0:
         raise PenstockError(f"--timeout is {args.timeout:g}, expected a positive number of seconds")
-    health = probe(args.url, args.timeout)
+    health = probe(args.url or _own_url(), args.timeout)
     print(
         "healthy:" if health.is_healthy else "unhealthy:", health.reason, file=None if health.is_healthy else sys.stderr
     )
     return 0 if health.is_healthy else 1
+
+
+def _own_url() -> str:
+    """The server that was told by the same environment as we: the other process of a container."""
+    port = HTTP_PORT.read()
+    if port == 0:
+        raise PenstockError(f"{HTTP_PORT.variable} is 0, any free port: say with --url which one it has become")
+    return f"localhost:{port}"

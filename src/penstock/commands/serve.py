@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from penstock import settings
 from penstock.config import AttentionContext, ModelConfig
 from penstock.decoding.beam_sizes import BeamSizes
 from penstock.errors import PenstockError
@@ -15,71 +16,86 @@ from penstock.model_repository import find_model_repository
 from penstock.ports import Ports, claim_ports
 from penstock.server import ServerError, TritonServer
 from penstock.server_launch import ALL_INTERFACES, LOOPBACK, ServerOptions
+from penstock.settings import SERVE_SETTINGS
+from penstock.stream_options import DecodingConfig
 from penstock.triton_install import TritonInstall, find_triton
 
 _POLL_S = 0.2
+_FLAGS = {
+    settings.MODEL: ("MODEL", "bundle, .nemo file or hub id"),
+    settings.CONTEXT: ("L,R", "attention context in encoder frames (the checkpoint's first)"),
+    settings.MAX_STREAMS: ("N", "live streams at once"),
+    settings.IDLE_SECONDS: ("S", "expire a stream that is silent for so long (30)"),
+    settings.DEVICE: ("DEVICE", "cpu, cuda or cuda:N (cuda where there is one)"),
+    settings.THREADS: ("N", "CPU threads of each member process"),
+    settings.LM: ("FILE", "n-gram language model"),
+    settings.LM_WEIGHT: ("W", "of streams that name none"),
+    settings.BEAM_SIZE: ("K", "hypotheses a stream has room for"),
+    settings.CUDA_GRAPHS: ("DRIVER", f"driver of the decoder: {settings.CUDA_GRAPHS.accepted}"),
+    settings.KERNELS: ("KERNELS", f"who computes joint and predictor: {settings.KERNELS.accepted}"),
+    settings.HTTP_PORT: ("PORT", "0: any free one"),
+    settings.GRPC_PORT: ("PORT", "0: any free one"),
+    settings.METRICS_PORT: ("PORT", "0: any free one"),
+    settings.LISTEN_ON_ALL_INTERFACES: (None, "not only on 127.0.0.1; no encryption"),
+    settings.DRAIN_SECONDS: ("S", "streams may go on after SIGTERM"),
+    settings.MODEL_REPOSITORY: ("DIR", "the Triton models (those of the checkout)"),
+    settings.VERBOSE: (None, "the server's whole log, from its start"),
+}
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Registers the command."""
+    """Registers the command. The flags' values stay text until `run`, which reads them as it reads the variables."""
     parser = subparsers.add_parser(
         "serve",
         help="serve a checkpoint with Triton Inference Server",
-        description="Serves until SIGTERM or SIGINT; live streams may end first, unless a second signal comes.",
+        description="Serves until SIGTERM or SIGINT; live streams may end first, unless a second signal comes. Each "
+        "flag has an environment variable, PENSTOCK_MAX_STREAMS for --max-streams; the flag wins.",
     )
-    parser.add_argument("--model", default=os.environ.get("PENSTOCK_MODEL"), help="bundle, .nemo file or hub id")
-    parser.add_argument("--context", default=os.environ.get("PENSTOCK_CONTEXT"), metavar="L,R",
-                help="X")  # fmt: skip
-    parser.add_argument("--max-streams", type=int, metavar="N", help="live streams at once (64)")
-    parser.add_argument(
-        "--idle-seconds", type=float, metavar="S", help="expire a stream that is silent for so long (30)"
-    )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of each member process (1)")
-    parser.add_argument("--lm", default=os.environ.get("PENSTOCK_LM"), metavar="FILE", help="n-gram language model")
-    parser.add_argument("--lm-weight", type=float, default=0.0, metavar="W", help="of streams that name none (0)")
-    parser.add_argument("--beam-size", type=int, default=4, metavar="K", help="hypotheses a stream has room for (4)")
-    parser.add_argument(
-        "--cuda-graphs",
-        default="auto",
-        choices=("auto", "eager", "staged", "while"),
-        help="driver of the decoder (auto)",
-    )
-    parser.add_argument(
-        "--kernels",
-        default="torch",
-        choices=("torch", "auto", "fused"),
-        help="who computes joint and predictor (torch)",
-    )
-    for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
-        parser.add_argument(f"--{name}-port", type=int, default=port, metavar="PORT", help=f"({port}; 0: any free one)")
-    parser.add_argument("--listen-on-all-interfaces", action="store_true", help="not only on 127.0.0.1; no encryption")
-    parser.add_argument("--drain-seconds", type=int, default=8, metavar="S", help="streams may go on after SIGTERM (8)")
-    parser.add_argument("--model-repository", metavar="DIR", help="the Triton models (those of the checkout)")
-    parser.add_argument("--verbose", action="store_true", help="the server's whole log, from its start")
+    for setting in SERVE_SETTINGS:
+        metavar, about = _FLAGS[setting]
+        if metavar is None:
+            parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=about)
+            continue
+        default = (
+            ""
+            if setting.default is None
+            else f" ({setting.default:g})"
+            if isinstance(setting.default, float)
+            else f" ({setting.default})"
+        )
+        parser.add_argument(setting.flag, metavar=metavar, help=about + default)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Checks everything that can be checked first, then serves."""
-    _check(args)
-    address = ALL_INTERFACES if args.listen_on_all_interfaces else LOOPBACK
-    ports = Ports(args.http_port, args.grpc_port, args.metrics_port)
+    values = argparse.Namespace(
+        **{setting.name: setting.read(given=_given(args, setting)) for setting in SERVE_SETTINGS}
+    )
+    _check_files(args, values)
+    address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
+    ports = Ports(values.http_port, values.grpc_port, values.metrics_port)
     claim_ports(ports, address)
-    repository = find_model_repository(args.model_repository)
+    repository = find_model_repository(values.model_repository)
     install = find_triton()
     _warn_of_wheel(install, address)
-    environment, description = _prepare_model(args)
-    options = ServerOptions(repository, ports, address, args.drain_seconds, environment)
-    return _serve(TritonServer(install, options, sys.stderr.write, args.verbose), description)
+    environment, description = _prepare_model(values)
+    options = ServerOptions(repository, ports, address, values.drain_seconds, environment)
+    return _serve(TritonServer(install, options, sys.stderr.write, values.verbose), description)
 
 
-def _check(args: argparse.Namespace) -> None:
-    if not args.model:
-        raise PenstockError("--model is missing: a bundle directory, a .nemo file or a hub id")
-    for name in ("max_streams", "threads", "idle_seconds", "drain_seconds"):
-        value = getattr(args, name)
-        if value is not None and not value > 0:
-            raise PenstockError(f"--{name.replace('_', '-')} is {value:g}, expected a positive number")
+def _given(args: argparse.Namespace, setting: settings.Setting) -> str | None:
+    """The flag's text; None where it is not given."""
+    value = getattr(args, setting.name)
+    return str(value) if isinstance(value, bool) else value
+
+
+def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
+    if not values.model:
+        model = settings.MODEL
+        raise PenstockError(f"{model.flag} is missing, and {model.variable} is not set; accepted: {model.accepted}")
+    if values.lm and not os.path.isfile(values.lm):
+        raise PenstockError(f"{settings.LM.source(args.lm)}: no such file: {values.lm}")
 
 
 def _warn_of_wheel(install: TritonInstall, address: str) -> None:
@@ -91,35 +107,34 @@ def _warn_of_wheel(install: TritonInstall, address: str) -> None:
         )
 
 
-def _prepare_model(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
+def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     """The members' environment, and the lines that say what is served."""
     from penstock.checkpoint import Checkpoint
     from penstock.model_source import resolve_model
-    from penstock.settings import DEFAULT_MAX_STREAMS, check_max_streams, parse_context
-    from penstock.stream_options import DecodingConfig
 
-    checkpoint = Checkpoint(resolve_model(args.model))
-    wanted = parse_context(args.context) if args.context else None
-    context = checkpoint.config.encoder.select_context(wanted)
-    max_streams = check_max_streams(args.max_streams or DEFAULT_MAX_STREAMS)
     decoding = DecodingConfig(
-        args.lm and os.path.abspath(args.lm), args.lm_weight, args.beam_size, args.cuda_graphs, args.kernels
+        values.lm and os.path.abspath(values.lm),
+        values.lm_weight,
+        values.beam_size,
+        values.cuda_graphs,
+        values.kernels,
     )
-    if decoding.lm and not os.path.isfile(decoding.lm):
-        raise PenstockError(f"--lm: no such file: {args.lm}")
-    environment = {
-        "PENSTOCK_MODEL": str(checkpoint.directory.absolute()),
-        "PENSTOCK_CONTEXT": f"{context.left},{context.right}",
-        "PENSTOCK_MAX_STREAMS": str(max_streams),
-        "PENSTOCK_THREADS": str(args.threads),
-        "PENSTOCK_LM": decoding.lm or "",
-        "PENSTOCK_LM_WEIGHT": f"{decoding.lm_weight:g}" if decoding.lm_weight else "",
-        "PENSTOCK_BEAM_SIZE": str(decoding.beam_size),
-        "PENSTOCK_CUDA_GRAPHS": decoding.cuda_graphs,
-        "PENSTOCK_KERNELS": decoding.kernels,
+    checkpoint = Checkpoint(resolve_model(values.model))
+    context = checkpoint.config.encoder.select_context(values.context)
+    for_members = {
+        settings.MODEL: checkpoint.directory.absolute(),
+        settings.CONTEXT: f"{context.left},{context.right}",
+        settings.MAX_STREAMS: values.max_streams,
+        settings.IDLE_SECONDS: values.idle_seconds,
+        settings.DEVICE: values.device,
+        settings.THREADS: values.threads,
+        settings.LM: decoding.lm,
+        settings.LM_WEIGHT: decoding.lm_weight,
+        settings.BEAM_SIZE: decoding.beam_size,
+        settings.CUDA_GRAPHS: decoding.cuda_graphs,
+        settings.KERNELS: decoding.kernels,
     }
-    if args.idle_seconds is not None:
-        environment["PENSTOCK_IDLE_SECONDS"] = f"{args.idle_seconds:g}"
+    environment = {setting.variable: "" if value is None else str(value) for setting, value in for_members.items()}
     kind = "TDT" if checkpoint.config.transducer.is_tdt else "RNN-T"
     chunk_ms, megabytes = (
         checkpoint.config.chunk_ms(context),
@@ -127,7 +142,7 @@ def _prepare_model(args: argparse.Namespace) -> tuple[dict[str, str], list[str]]
     )
     return environment, [
         f"{checkpoint.directory.name}: {kind}, context {context}, chunks of {chunk_ms:g} ms",
-        f"{max_streams} streams, {megabytes:.2f} MB each",
+        f"{values.max_streams} streams, {megabytes:.2f} MB each",
     ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from penstock.evaluation.report import Subject
 from penstock.evaluation.result import PassResult
+from penstock.reporting.table import markdown_table
 from penstock.version import __version__
 
 _WORST_WORDS = 8
@@ -60,13 +61,8 @@ def _table(results: Sequence[PassResult]) -> str:
     columns += _LAST_COLUMNS
     if any(result.failures for result in results):
         columns.append(("failed", lambda result: str(len(result.failures))))
-    cells = [[title for title, _ in columns], *([value(result) for _, value in columns] for result in results)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    rule = "| " + " | ".join("-" * (width - 1) + ":" for width in widths) + " |"
-    lines = [
-        "| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in cells
-    ]
-    return "\n".join([lines[0], rule, *lines[1:]])
+    rows = ([value(result) for _, value in columns] for result in results)
+    return markdown_table([title for title, _ in columns], rows)
 
 
 def _details(result: PassResult) -> str:

@@ -16,12 +16,18 @@ from penstock.slot_ledger import SlotLedger
 from penstock.stages.decoder_lanes import BeamLane, Chunk, Decoded, DecoderLane, Driving, GreedyLane
 from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard
 from penstock.stages.stream_fusion import StreamFusion
-from penstock.stream_options import BEAM_DECODERS, GREEDY, DecodingConfig, StreamOptions, parse_stream_options
+from penstock.stream_options import (
+    BEAM_DECODERS,
+    DEFAULT_DECODING,
+    GREEDY,
+    DecodingConfig,
+    StreamOptions,
+    parse_stream_options,
+)
 from penstock.streams import Lease
 from penstock.tokenizer import Tokenizer
 from penstock.transcript import Token, Transcript, Word
 
-DEFAULT_DECODING = DecodingConfig()
 LARGEST_CAPTURED_BATCH = 64
 """`max_batch_size` of the decoder's config.pbtxt; a larger batch is decoded without graphs."""
 

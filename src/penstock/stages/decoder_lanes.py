@@ -159,24 +159,23 @@ class BeamLane(DecoderLane):
 
 def _greedy_tokens(hyps: BatchedHyps) -> list[list[Token]]:
     host = hyps.to_host()
-    lengths = host.lengths.tolist()
-    longest = max(lengths)
-    columns = [column[:, :longest].tolist() for column in (host.labels, host.timestamps, host.durations, host.scores)]
-    return [
-        [Token(*values) for values in zip(*(column[row][:count] for column in columns), strict=True)]
-        for row, count in enumerate(lengths)
-    ]
+    return _rows_of_tokens((host.labels, host.timestamps, host.durations, host.scores), host.lengths)
 
 
 def _tokens(lists: TokenLists) -> list[list[Token]]:
     """lists: [B, M]"""
     tokens, lengths = lists.to_host()
-    longest = int(lengths.max())
-    fields = (tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores)
-    columns = [column[:, :longest].tolist() for column in fields]
+    return _rows_of_tokens((tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores), lengths)
+
+
+def _rows_of_tokens(fields: tuple[torch.Tensor, ...], lengths: torch.Tensor) -> list[list[Token]]:
+    """fields: a token's, each [B, M] on the host; lengths: [B]"""
+    counts = lengths.tolist()
+    longest = max(counts)
+    columns = [field[:, :longest].tolist() for field in fields]
     return [
         [Token(*values) for values in zip(*(column[row][:count] for column in columns), strict=True)]
-        for row, count in enumerate(lengths.tolist())
+        for row, count in enumerate(counts)
     ]
 
 

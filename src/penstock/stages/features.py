@@ -13,11 +13,10 @@ from penstock.errors import StreamError, StreamErrorKind
 from penstock.features import ChunkGeometry, FeatureExtractor, LogMel, MelChunks
 from penstock.fusion.phrase_tokens import tokenize_phrases
 from penstock.stages.slot_guard import STEP_ERRORS
-from penstock.stream_options import DecodingConfig, parse_stream_options
+from penstock.stream_options import DEFAULT_DECODING, DecodingConfig, parse_stream_options
 from penstock.streams import Lease, StreamTable
 from penstock.tokenizer import Tokenizer
 
-DEFAULT_DECODING = DecodingConfig()
 MAX_REQUEST_S = 30.0
 MAX_MAGNITUDE = 32768.0
 

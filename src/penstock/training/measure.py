@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
 
+from penstock.evaluation.edit_distance import edit_distance
 from penstock.training.corpus import read_manifest
 
 _CONTEXTS = ((70, 6), (70, 0))
@@ -38,13 +38,3 @@ class Measure:
             errors += edit_distance(recording.words, tuple(best.text.split()))
             words += len(recording.words)
         return 100.0 * errors / max(words, 1)
-
-
-def edit_distance(reference: tuple[str, ...], hypothesis: tuple[str, ...]) -> int:
-    """Least number of words to replace, drop or add."""
-    row = np.arange(len(hypothesis) + 1)
-    for word in reference:
-        diagonal, row[0] = row[0], row[0] + 1
-        for j, other in enumerate(hypothesis, start=1):
-            diagonal, row[j] = row[j], min(diagonal + (word != other), row[j] + 1, row[j - 1] + 1)
-    return int(row[-1])

@@ -7,8 +7,7 @@ from pathlib import Path
 
 def describe_hardware(device: str = "cpu") -> str:
     """For example "Intel Xeon at 2.5 GHz, 2 cores, 8 GiB"; with the GPU's name in front where `device` is one."""
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    host = f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores, {memory_gib:.0f} GiB"
+    host = f"{cpu_name()}, {core_count()} cores, {memory_gib():.0f} GiB"
     if not device.startswith("cuda"):
         return host
     import torch
@@ -16,7 +15,18 @@ def describe_hardware(device: str = "cpu") -> str:
     return f"{torch.cuda.get_device_name(device)}; {host}"
 
 
-def _cpu_name() -> str:
+def core_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory_gib() -> float:
+    """Of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def cpu_name() -> str:
+    """The processor's model, or its kind where the system does not tell."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
