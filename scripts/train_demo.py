@@ -32,6 +32,7 @@ from penstock.training.recombination import Recombiner
 from penstock.training.sound_effects import sound_effect
 from penstock.training.synthesis import Synthesiser
 from penstock.training.trainer import Trainer, TrainerConfig
+from penstock.training.warm_start import WarmStart
 
 DURATIONS = {"rnnt": (), "tdt": TDT_DURATIONS}
 SHORTEST_BATCH_S = 8.0
@@ -69,6 +70,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--validation", type=Path, help="manifest to measure on now and then; never trained on")
     parser.add_argument("--noise", type=Path, nargs="*", default=[], help="manifests of audio without speech")
     parser.add_argument("--out", type=Path, required=True, help="folder for features, state, curve and .nemo files")
+    parser.add_argument("--init", type=Path, help=".nemo file to begin with: its tokenizer and weights")
     parser.add_argument("--models", nargs="+", choices=DURATIONS, default=list(DURATIONS), help="heads to train")
     parser.add_argument("--synthetic", type=int, default=1500, help="utterances from espeak-ng and flite; 0 for none")
     parser.add_argument("--vocabulary", type=int, default=128, help="BPE pieces")
@@ -108,12 +110,18 @@ def _synthetic(arguments: argparse.Namespace, cache: FeatureCache, shapes: list[
 def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, torch.nn.Module]:
     """By name; all have the first one's encoder and CTC head."""
     tokenizer = arguments.out / "tokenizer"
-    if not (tokenizer / "tokenizer.model").exists():
+    start = WarmStart(arguments.init) if arguments.init else None
+    if start:
+        start.write_tokenizer(tokenizer)
+    elif not (tokenizer / "tokenizer.model").exists():
         train_tokenizer([" ".join(u.words) for u in real], tokenizer, arguments.vocabulary)
     config = DemoModelConfig()
     models = {name: build_model(config, tokenizer, DURATIONS[name]) for name in arguments.models}
     first, *others = models.values()
-    standardise_input(first, [u.mel for u in real[::5]])
+    if not start:
+        standardise_input(first, [u.mel for u in real[::5]])
+    for model in models.values() if start else ():
+        start.copy_to(model)
     for other in others:
         share_encoder(first, other)
     return {name: model.to(arguments.device) for name, model in models.items()}

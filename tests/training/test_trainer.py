@@ -10,7 +10,7 @@ from penstock.training.trainer import Trainer, TrainerConfig
 from tests.training.tiny_model import TinyModel, toy_batch
 
 DURATIONS = {"rnnt": (), "tdt": (0, 1, 2)}
-STATE_KEYS = {"module", "optimizer", "average", "step", "elapsed_s", "curve", "config", "random"}
+STATE_KEYS = {"module", "optimizer", "average", "step", "elapsed_s", "curve", "config", "random", "is_aligned"}
 
 
 def trainer(seed: int = 0, **config) -> Trainer:
@@ -151,6 +151,28 @@ def test_a_run_reports_measures_saves_and_lets_masks_begin():
     assert saved == [20]
     assert [point["step"] for point in reported if "WER tiny" in point] == [20]
     assert all(a["elapsed_s"] < b["elapsed_s"] for a, b in pairwise(reported))
+
+
+def test_masks_wait_until_an_alignment_is_found():
+    made = trainer(steps=400, mask_after=0.1, aligned_ctc_loss=2.0)
+    losses = []
+
+    def pretend(batch, heads):
+        weight = next(made.module.parameters()).sum()
+        losses.append(3.0 if made.step < 150 else 1.0)
+        return {name: 0 * weight + losses[-1] for name in ("ctc", *heads)}
+
+    made.losses = pretend
+    began = []
+    for made.step in range(300):
+        made.train_step(None)
+        began.append(made.masks_input)
+    first = began.index(True)
+    assert 150 < first < 200, "the mean follows within some 50 steps"
+    assert all(began[first:])
+    made._watch_alignment(float("nan"))
+    made._watch_alignment(50.0)
+    assert made.masks_input, "masks make the loss rise; they stay"
 
 
 def test_a_reported_loss_is_the_mean_since_the_last_report():

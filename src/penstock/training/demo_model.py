@@ -38,7 +38,14 @@ def train_tokenizer(transcripts: list[str], directory: Path, vocabulary: int) ->
         vocab_size=vocabulary, character_coverage=1.0, bos_id=-1, eos_id=-1, minloglevel=2,
         split_by_whitespace=True, hard_vocab_limit=False,
     )  # fmt: skip
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(directory / "tokenizer.model"))
+    return write_tokenizer((directory / "tokenizer.model").read_bytes(), directory)
+
+
+def write_tokenizer(model: bytes, directory: Path) -> Path:
+    """Writes a SentencePiece model into a directory in NeMo's layout."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "tokenizer.model").write_bytes(model)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [processor.id_to_piece(i) for i in range(1, processor.get_piece_size())]
     (directory / "vocab.txt").write_text("".join(f"{_wordpiece(piece)}\n" for piece in pieces))
     return directory

@@ -28,7 +28,10 @@ class TrainerConfig:
     warm_up: float = 0.06
     """Share of the run."""
     mask_after: float = 0.1
-    """Share of the run before SpecAugment begins: no alignment is found behind masks."""
+    """Share of the run before SpecAugment begins."""
+    aligned_ctc_loss: float = 8.0
+    """SpecAugment also waits for the CTC loss (its mean over some 50 steps) to fall below this: behind masks no
+    alignment is found. While the network knows only how often each label comes, it is above 11 on short utterances."""
     ctc_weight: float = 0.3
     weight_decay: float = 1e-2
     average_decay: float = 0.9985
@@ -65,6 +68,14 @@ class Trainer:
         self.step = 0
         self.elapsed_s = 0.0
         self.curve: list[dict] = []
+        self._ctc_loss_mean = math.inf
+        self.is_aligned = False
+        """Whether the network has once had an alignment of labels and frames."""
+
+    @property
+    def masks_input(self) -> bool:
+        """Whether SpecAugment is to be applied."""
+        return self.is_aligned and self.progress >= self._config.mask_after
 
     @property
     def progress(self) -> float:
@@ -110,6 +121,7 @@ class Trainer:
             self.average.update(self.module)
         self._optimizer.zero_grad(set_to_none=True)
         self.step += 1
+        self._watch_alignment(float(found["ctc"].detach()))
         return {name: float(loss.detach()) for name, loss in found.items()} | {"norm": float(norm)}
 
     def run(
@@ -125,7 +137,7 @@ class Trainer:
         means = _Means()
         reported = saved = measured = self.elapsed_s
         while self.progress < 1:
-            on_masks(self.progress >= self._config.mask_after)
+            on_masks(self.masks_input)
             means.add(self.train_step(next(batches)))
             self.elapsed_s = clock.now()
             is_last = self.progress >= 1
@@ -149,6 +161,7 @@ class Trainer:
             "module": self.module.state_dict(), "optimizer": self._optimizer.state_dict(),
             "average": self.average.state(), "step": self.step, "elapsed_s": self.elapsed_s, "curve": self.curve,
             "config": asdict(self._config), "random": torch.get_rng_state(),
+            "is_aligned": self.is_aligned,
         }  # fmt: skip
         partial = path.with_suffix(".partial")
         torch.save(state, partial)
@@ -161,7 +174,15 @@ class Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
         self.average.load(state["average"])
         self.step, self.elapsed_s, self.curve = state["step"], state["elapsed_s"], state["curve"]
+        self.is_aligned = state["is_aligned"]
         torch.set_rng_state(state["random"].cpu())
+
+    def _watch_alignment(self, ctc_loss: float) -> None:
+        if math.isinf(self._ctc_loss_mean):
+            self._ctc_loss_mean = ctc_loss
+        elif math.isfinite(ctc_loss):
+            self._ctc_loss_mean += 0.02 * (ctc_loss - self._ctc_loss_mean)
+        self.is_aligned |= self._ctc_loss_mean < self._config.aligned_ctc_loss
 
     def _head_of_step(self) -> str:
         """Drawn by the step's number alone, so that a resumed run draws as one that never stopped."""
