@@ -2,7 +2,7 @@
 
 import torch
 
-from penstock.fusion.automaton import Arcs
+from penstock.fusion.automaton import Arcs, Look
 from penstock.fusion.fusion import Fusion, FusionRows
 
 STATES = 5
@@ -30,8 +30,8 @@ class RandomAutomaton:
         at = states * self.vocabulary_size + labels
         return Arcs(self.scores.flatten()[at], self.next_states.flatten()[at])
 
-    def follow(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self.advance(states, labels).next_states
+    def look(self, states: torch.Tensor) -> Look:
+        return Look(self.label_scores(states), lambda labels: self.advance(states, labels).next_states)
 
     def final_scores(self, states: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(states, dtype=torch.float32)

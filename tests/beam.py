@@ -13,7 +13,7 @@ from penstock.decoding.beam_search import BeamSearch
 from penstock.decoding.beam_sizes import BeamSizes
 from penstock.decoding.beam_state import BeamRows, fresh_rows
 from penstock.decoding.networks import TransducerNetwork
-from penstock.fusion.automaton import Arcs
+from penstock.fusion.automaton import Arcs, Look
 from penstock.fusion.fusion import FusionRows
 from tests.random_models import random_checkpoint
 from tests.reference.beam import BeamReference, Hypothesis, PlainFusion
@@ -185,6 +185,9 @@ class TableAutomaton:
 
     def label_scores(self, states: torch.Tensor) -> torch.Tensor:
         return self.scores[states]
+
+    def look(self, states: torch.Tensor) -> Look:
+        return Look(self.scores[states], lambda labels: self.next_states[states, labels])
 
     def advance(self, states: torch.Tensor, labels: torch.Tensor) -> Arcs:
         return Arcs(self.scores[states, labels], self.next_states[states, labels])

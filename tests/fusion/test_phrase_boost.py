@@ -129,7 +129,9 @@ def test_all_labels_at_once_score_as_one_by_one(seed):
     assert torch.equal(store.boost.label_scores(states), every_arc(store.boost, states).scores)
     for label in range(store.boost.vocabulary_size):
         labels = torch.full_like(states, label)
-        assert torch.equal(store.boost.follow(states, labels), store.boost.advance(states, labels).next_states)
+        assert torch.equal(
+            store.boost.look(states).next_states(labels), store.boost.advance(states, labels).next_states
+        )
 
 
 def test_a_state_with_many_ways_on_is_exact():

@@ -183,7 +183,7 @@ class ComingAndGoing(RuleBasedStateMachine):
 
     def addresses_now(self) -> list[int]:
         arena = self.store._arena
-        return [tensor.data_ptr() for tensor in (arena.records, arena.row_scores, arena.row_next)]
+        return [tensor.data_ptr() for tensor in (arena.records, arena.rows)]
 
     @rule(which=st.integers(0, 11))
     def start(self, which):

@@ -86,16 +86,15 @@ class GreedySearch(ABC):
         kept is still that of the network. Kernels keep no scores of all labels, so there the joint is asked again,
         about the one frame of each row.
         """
-        extra = self._fusion.label_scores(work.rows.fusion)
+        look = self._fusion.look(work.rows.fusion)
         if work.label_rows is None:
-            choice = self.network.choose(work.rows_at(work.frame.unsqueeze(1)), work.rows.predictor_rows, extra)
+            choice = self.network.choose(work.rows_at(work.frame.unsqueeze(1)), work.rows.predictor_rows, look.scores)
             work.label.copy_(choice.label.squeeze(1))
             work.score.copy_(choice.score.squeeze(1))
         else:
-            torch.argmax(work.label_rows + extra, dim=1, out=work.label)
+            torch.argmax(work.label_rows + look.scores, dim=1, out=work.label)
             torch.gather(work.label_rows, 1, work.label.unsqueeze(1), out=work.score.unsqueeze(1))
-        followed = self._fusion.follow(work.rows.fusion, work.label)
-        for old, new in zip(work.rows.fusion, followed, strict=True):
+        for old, new in zip(work.rows.fusion, look.follow(work.label), strict=True):
             if old is not new:  # what no label changes
                 replace_rows_(old, work.is_label, new)
 

@@ -1,5 +1,6 @@
 """What a search sees of a language model or a phrase list: a weighted automaton over labels, its states integers."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,6 +13,15 @@ class Arcs(NamedTuple):
     """float32, natural logarithm."""
     next_states: torch.Tensor
     """int64, of the same shape."""
+
+
+class Look(NamedTuple):
+    """All arcs of N states."""
+
+    scores: torch.Tensor
+    """[N, V] float32, as `Automaton.label_scores` has them."""
+    next_states: Callable[[torch.Tensor], torch.Tensor]
+    """Labels [N] int64 -> where they lead, [N] int64."""
 
 
 class Automaton(Protocol):
@@ -28,8 +38,8 @@ class Automaton(Protocol):
     def advance(self, states: torch.Tensor, labels: torch.Tensor) -> Arcs:
         """Takes one arc from each of `states` [...] int64 by `labels` of the same shape (0 .. V-1)."""
 
-    def follow(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The next states [N] of `advance` alone."""
+    def look(self, states: torch.Tensor) -> Look:
+        """The arcs of `states` [N] int64, for a search that chooses by their scores and then follows one of them."""
 
     def final_scores(self, states: torch.Tensor) -> torch.Tensor:
         """Scores [...] float32 of ending in `states` [...]: end of sentence, or bonuses paid back."""

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.fusion.automaton import Automaton
+from penstock.fusion.automaton import Automaton, Look
 
 
 class FusionRows(NamedTuple):
@@ -33,15 +33,18 @@ class Fusion:
 
     def label_scores(self, rows: FusionRows) -> torch.Tensor:
         """What to add to each label's log-probability, [N, V] float32."""
-        total = None
-        if self._lm is not None:
-            total = _weighted(rows.lm_weights.unsqueeze(1), self._lm.label_scores(rows.lm_states))
-        if self._boost is not None:
-            boost = self._boost.label_scores(rows.boost_states)
-            total = boost if total is None else total + boost
-        if total is None:
+        return self.look(rows).scores
+
+    def look(self, rows: FusionRows) -> "FusionLook":
+        """The same, for a search that then follows one label of each hypothesis."""
+        lm = self._lm.look(rows.lm_states) if self._lm is not None else None
+        boost = self._boost.look(rows.boost_states) if self._boost is not None else None
+        if lm is None and boost is None:
             raise ValueError("an empty fusion has no scores: ask is_empty first")
-        return total
+        if lm is None:
+            return FusionLook(boost.scores, rows, None, boost)
+        scores = _weighted(rows.lm_weights.unsqueeze(1), lm.scores)
+        return FusionLook(scores if boost is None else scores + boost.scores, rows, lm, boost)
 
     def advance(self, rows: FusionRows, labels: torch.Tensor) -> tuple[torch.Tensor, FusionRows]:
         """Scores [N] of `labels` [N] int64 as `label_scores` has them, and where they lead."""
@@ -55,15 +58,6 @@ class Fusion:
             total, boost_states = total + arcs.scores, arcs.next_states
         return total, FusionRows(lm_states, boost_states, rows.lm_weights)
 
-    def follow(self, rows: FusionRows, labels: torch.Tensor) -> FusionRows:
-        """Where `labels` [N] int64 lead, for a search that has their scores from `label_scores` already."""
-        lm_states, boost_states = rows.lm_states, rows.boost_states
-        if self._lm is not None:
-            lm_states = self._lm.follow(lm_states, labels)
-        if self._boost is not None:
-            boost_states = self._boost.follow(boost_states, labels)
-        return FusionRows(lm_states, boost_states, rows.lm_weights)
-
     def final_scores(self, rows: FusionRows) -> torch.Tensor:
         """What ending adds to each hypothesis, [N]."""
         total = torch.zeros_like(rows.lm_weights)
@@ -72,6 +66,23 @@ class Fusion:
         if self._boost is not None:
             total = total + self._boost.final_scores(rows.boost_states)
         return total
+
+
+class FusionLook(NamedTuple):
+    """What the automata say of N hypotheses."""
+
+    scores: torch.Tensor
+    """[N, V] float32, what to add to each label's log-probability."""
+    rows: FusionRows
+    """Where the hypotheses stand."""
+    lm: Look | None
+    boost: Look | None
+
+    def follow(self, labels: torch.Tensor) -> FusionRows:
+        """Where `labels` [N] int64 lead."""
+        lm_states = self.rows.lm_states if self.lm is None else self.lm.next_states(labels)
+        boost_states = self.rows.boost_states if self.boost is None else self.boost.next_states(labels)
+        return FusionRows(lm_states, boost_states, self.rows.lm_weights)
 
 
 def _weighted(weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ Knows labels and states; not which words they are, no search and no weights. Sco
 import numpy as np
 import torch
 
-from penstock.fusion.automaton import Arcs
+from penstock.fusion.automaton import Arcs, Look
 from penstock.fusion.ngram_tables import NgramTables
 from penstock.kernels.capability import AUTO, FUSED, resolve
 from penstock.kernels.contracts import NgramArcs
@@ -65,9 +65,9 @@ class NgramLm:
             scores.scatter_(1, columns, backoff.unsqueeze(1) + arcs.arc_scores[places])
         return scores[:, : self.vocabulary_size]
 
-    def follow(self, states: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The next states of `advance` alone."""
-        return self.advance(states, labels).next_states
+    def look(self, states: torch.Tensor) -> Look:
+        """The arcs of `states` [N] int64."""
+        return Look(self.label_scores(states), lambda labels: self.advance(states, labels).next_states)
 
     def advance(self, states: torch.Tensor, labels: torch.Tensor) -> Arcs:
         """Takes one arc from each of `states` [...] int64 by `labels` of the same shape, 0 .. V-1 (not checked)."""

@@ -60,10 +60,8 @@ class PhraseArena:
 
     records: torch.Tensor
     """[S, 4 + 3 OWN_ARCS] int32, where floats are stored bit by bit; see `split_records`. S: states of all pages."""
-    row_scores: torch.Tensor
-    """[R, V + 1] float32; column V is 0."""
-    row_next: torch.Tensor
-    """[R, V + 1] int32, the arena's state numbers."""
+    rows: torch.Tensor
+    """[R, 2, V + 1] int32: scores, stored bit by bit, and the arena's state numbers. Column V is 0."""
 
     def __init__(self, vocabulary_size: int, memory_bytes: int, device: torch.device | str = "cpu"):
         """memory_bytes: of all tensors together, at most. ValueError where it is too little for one small list."""
@@ -76,8 +74,7 @@ class PhraseArena:
         if pages * STATES_PER_PAGE >= 2**31:
             raise ValueError(f"{memory_bytes} bytes for phrase lists are too many: states are numbered in 32 bits")
         self.records = torch.zeros((pages * STATES_PER_PAGE, _STATE_WORDS), dtype=torch.int32, device=device)
-        self.row_scores = torch.zeros((rows, vocabulary_size + 1), device=device)
-        self.row_next = torch.zeros((rows, vocabulary_size + 1), dtype=torch.int32, device=device)
+        self.rows = torch.zeros((rows, 2, vocabulary_size + 1), dtype=torch.int32, device=device)
         # Every state begins as NO_PHRASES: row 0, which is all 0, and no arcs of its own, so label V in each place.
         self.records[:, _HEAD_WORDS : _HEAD_WORDS + OWN_ARCS] = vocabulary_size
         self._state_pool = PagePool(pages, reserved=1)
@@ -110,9 +107,8 @@ class PhraseArena:
         pages, rows = np.array(place.state_pages), np.array(place.rows)
         state = np.arange(size.state_pages * STATES_PER_PAGE)
         number = pages[state // STATES_PER_PAGE] * STATES_PER_PAGE + state % STATES_PER_PAGE
-        device_rows = self._upload(rows)
-        self.row_scores.index_copy_(0, device_rows, self._upload(table.row_scores))
-        self.row_next.index_copy_(0, device_rows, self._upload(number[table.row_next].astype(np.int32)))
+        row_values = np.stack([table.row_scores.view(np.int32), number[table.row_next].astype(np.int32)], axis=1)
+        self.rows.index_copy_(0, self._upload(rows), self._upload(row_values))
         self.records.index_copy_(
             0, self._upload(number[: len(table.row)]), self._upload(_records(table, rows[table.row], number))
         )
@@ -155,10 +151,18 @@ class StateFields(NamedTuple):
     """[N] float32"""
     own_labels: torch.Tensor
     """[N, OWN_ARCS] int32"""
-    own_scores: torch.Tensor
-    """[N, OWN_ARCS] float32"""
-    own_next: torch.Tensor
-    """[N, OWN_ARCS] int32"""
+    own_values: torch.Tensor
+    """[N, 2, OWN_ARCS] int32, scores and next states as in `PhraseArena.rows`"""
+
+    @property
+    def own_scores(self) -> torch.Tensor:
+        """[N, OWN_ARCS] float32"""
+        return self.own_values[:, 0].view(torch.float32)
+
+    @property
+    def own_next(self) -> torch.Tensor:
+        """[N, OWN_ARCS] int32"""
+        return self.own_values[:, 1]
 
 
 def split_records(records: torch.Tensor) -> StateFields:
@@ -169,6 +173,5 @@ def split_records(records: torch.Tensor) -> StateFields:
         offsets=scores[:, 1:3],
         final=scores[:, 3],
         own_labels=records[:, _HEAD_WORDS : _HEAD_WORDS + OWN_ARCS],
-        own_scores=scores[:, _HEAD_WORDS + OWN_ARCS : _HEAD_WORDS + 2 * OWN_ARCS],
-        own_next=records[:, _HEAD_WORDS + 2 * OWN_ARCS :],
+        own_values=records[:, _HEAD_WORDS + OWN_ARCS :].unflatten(1, (2, OWN_ARCS)),
     )
