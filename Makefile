@@ -7,6 +7,7 @@ MODEL ?= models/an4-rnnt-hybrid
 CONTEXT ?= 70,6
 AN4 ?= an4
 TRAIN_OUT ?= build/train-demo
+NOISE ?=
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark train-demo clean
@@ -62,9 +63,9 @@ serve: setup
 benchmark: setup oracle-setup
 	$(BIN)/python scripts/benchmark.py --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL)
 
-# AN4: the release, a folder or an archive (docs/training.md).
+# AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
 train-demo: $(ORACLE_VENV)/.train
-	$(ORACLE_VENV)/bin/python scripts/prepare_an4.py $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python scripts/train_demo.py --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl --out $(TRAIN_OUT)
+	$(ORACLE_VENV)/bin/python scripts/prepare_an4.py $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python scripts/train_demo.py --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl $(if $(NOISE),--noise $(NOISE)) --out $(TRAIN_OUT)
 
 clean:
 	rm -rf $(VENV) $(ORACLE_VENV) build dist .pytest_cache .ruff_cache
