@@ -8,9 +8,13 @@ CONTEXT ?= 70,6
 AN4 ?= an4
 TRAIN_OUT ?= build/train-demo
 NOISE ?=
+STREAMS ?= 8
+MINUTES ?= 2
+SHAPE ?= constant
+LOADTEST := $(BIN)/python -m loadtest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark train-demo clean
+.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity train-demo clean
 
 # torch first and alone, so that a CPU build offered by the local pip configuration is taken; the Triton wheel without
 # its Python dependencies, of which the server needs none.
@@ -62,6 +66,16 @@ serve: setup
 
 benchmark: setup oracle-setup
 	$(BIN)/python scripts/benchmark.py --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL)
+
+# Against a server of its own, in real time (docs/load_testing.md).
+loadtest: setup
+	$(LOADTEST) run --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --shape $(SHAPE) $(LOADTEST_ARGS)
+
+loadtest-ui: setup
+	$(LOADTEST) ui --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --web-host 127.0.0.1 $(LOADTEST_ARGS)
+
+capacity: setup
+	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
 train-demo: $(ORACLE_VENV)/.train

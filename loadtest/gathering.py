@@ -1,0 +1,70 @@
+"""Brings the notes of all of Locust's processes together in the one that writes the report."""
+
+import gevent
+from locust.env import Environment
+from locust.runners import MasterRunner, WorkerRunner
+
+from loadtest.records import Utterance
+
+_MESSAGE = "penstock_utterances"
+_SEND_EVERY_S = 2.0
+_LONGEST_WAIT_S = 10.0
+
+
+class Gathering:
+    """The notes of one process: a worker sends them on, the others keep them."""
+
+    def __init__(self, environment: Environment):
+        self._runner = environment.runner
+        self._utterances: list[Utterance] = []
+        self._finished_workers: set[str] = set()
+        if isinstance(self._runner, MasterRunner):
+            self._runner.register_message(_MESSAGE, self._take_in)
+        if isinstance(self._runner, WorkerRunner):
+            gevent.spawn(self._send_again_and_again)
+
+    @property
+    def is_worker(self) -> bool:
+        """True where another process writes the report."""
+        return isinstance(self._runner, WorkerRunner)
+
+    @property
+    def generates_load(self) -> bool:
+        """True where users run in this process."""
+        return not isinstance(self._runner, MasterRunner)
+
+    def clear(self) -> None:
+        """Forgets what came before, at a test's start."""
+        self._utterances = []
+        self._finished_workers = set()
+
+    def add(self, utterance: Utterance) -> None:
+        """Keeps the notes of an utterance that has ended."""
+        self._utterances.append(utterance)
+
+    def send(self, is_last: bool = False) -> None:
+        """A worker's notes to the master; with `is_last` nothing more comes of this test."""
+        if not self.is_worker or not (self._utterances or is_last):
+            return
+        going, self._utterances = self._utterances, []
+        self._runner.send_message(
+            _MESSAGE, {"utterances": [utterance.to_message() for utterance in going], "is_last": is_last}
+        )
+
+    def gathered(self) -> list[Utterance]:
+        """All notes of the test that has ended; waits for workers that have not sent their last ones yet."""
+        if isinstance(self._runner, MasterRunner):
+            with gevent.Timeout(_LONGEST_WAIT_S, False):
+                while len(self._finished_workers) < len(self._runner.clients.all):
+                    gevent.sleep(0.05)
+        return self._utterances
+
+    def _take_in(self, environment: Environment, msg, **_: object) -> None:
+        self._utterances += map(Utterance.from_message, msg.data["utterances"])
+        if msg.data["is_last"]:
+            self._finished_workers.add(msg.node_id)
+
+    def _send_again_and_again(self) -> None:
+        while True:
+            gevent.sleep(_SEND_EVERY_S)
+            self.send()

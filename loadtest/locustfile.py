@@ -1,0 +1,124 @@
+"""Locust's side of the load test: its user, its shape and its events. `python -m loadtest` starts Locust with it.
+
+    locust -f loadtest/locustfile.py --url localhost:8001 --streams 8 --headless
+
+works as well, against a server that runs already. What is measured, and how, is written in docs/load_testing.md.
+"""
+
+import logging
+import sys
+
+import gevent
+import gevent.event
+import gevent.pool
+import grpc.experimental.gevent
+import locust.runners
+from locust import LoadTestShape, User, events, task
+from locust.env import Environment
+from locust.exception import StopUser
+
+from loadtest.load_test import LoadTest
+from loadtest.options import ON_WEB_PAGE, add_arguments, read_plan
+from loadtest.plan import Plan
+from loadtest.player import ANSWER_WAIT_S, now_s
+from penstock.errors import PenstockError
+from penstock_client import ClientError
+
+# Locust gives up a process that is silent for three seconds, which happens on a machine that is loaded to its limit.
+locust.runners.HEARTBEAT_LIVENESS = 60
+_log = logging.getLogger(__name__)
+_STOP_TIMEOUT_S = ANSWER_WAIT_S + 3.0
+_test: LoadTest | None = None  # of this process
+
+
+class StreamUser(User):
+    """A live stream that never ends: one recording after another, each an utterance and a sequence of its own."""
+
+    def __init__(self, environment: Environment):
+        super().__init__(environment)
+        self._stopping = gevent.event.Event()
+
+    def stop(self, force: bool = False) -> bool:
+        """Locust's, which leaves a running task alone: this one notices."""
+        self._stopping.set()
+        return super().stop(force)
+
+    @task
+    def stream(self) -> None:
+        """Plays until it is stopped. The next recording begins on time, whether or not the last one is answered."""
+        test = _test
+        if test.streaming is None:
+            raise StopUser  # the options are bad
+        schedule = test.streaming.next_schedule()
+        playing = gevent.pool.Group()
+        start_s = now_s() + schedule.start_s(test.plan.stagger_s)
+        for recording in schedule.recordings(len(test.streaming.recordings.samples)):
+            if self._stopping.wait(max(0.0, start_s - now_s())):
+                break
+            player = test.streaming.player(recording, self._stopping.is_set, self._stopping.wait)
+            playing.spawn(test.streaming.play, player, recording, start_s)
+            start_s += player.duration_s
+        playing.join()
+
+
+class PlannedShape(LoadTestShape):
+    """Follows the plan of --shape, --streams and --minutes."""
+
+    _plan: Plan | None = None
+
+    def reset_time(self) -> None:
+        """Locust's, called when a test begins; until its end its plan stays, whatever is typed on the web page."""
+        super().reset_time()
+        try:
+            self._plan = read_plan(self.runner.environment.parsed_options)
+        except ValueError as error:
+            _log.error("%s", error)
+            self._plan = None
+
+    def tick(self) -> tuple[int, float] | None:
+        """Locust asks once a second."""
+        if self._plan and self.get_run_time() < self._plan.duration_s:
+            streams = self._plan.streams_at(self.get_run_time())
+            return streams, float(streams)
+        self.runner.stop()  # Locust itself would not wait for the workers' last notes
+        return None
+
+
+@events.init_command_line_parser.add_listener
+def _add_options(parser) -> None:
+    add_arguments(parser)
+    for action in parser._actions:  # Locust's own way to mark an argument does not reach those of a group
+        if action.dest in ON_WEB_PAGE:
+            action.include_in_web_ui = True
+            action.is_secret = action.is_required = action.is_multiple = False
+
+
+@events.init.add_listener
+def _prepare(environment: Environment, **_: object) -> None:
+    global _test
+    grpc.experimental.gevent.init_gevent()  # after Locust has forked its processes
+    environment.stop_timeout = _STOP_TIMEOUT_S
+    try:
+        _test = LoadTest(environment)
+    except (PenstockError, ClientError, ValueError) as error:
+        _log.error("%s", error)
+        sys.exit(2)
+
+
+@events.test_start.add_listener
+def _start(environment: Environment, **_: object) -> None:
+    try:
+        _test.start()
+    except (PenstockError, ClientError, ValueError) as error:  # the web page lets options be changed
+        _log.error("%s", error)
+        gevent.spawn(environment.runner.stop)
+
+
+@events.test_stopping.add_listener
+def _end_measuring(**_: object) -> None:
+    _test.end_measuring()
+
+
+@events.test_stop.add_listener
+def _stop(**_: object) -> None:
+    _test.stop()

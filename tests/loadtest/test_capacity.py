@@ -1,0 +1,61 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest.capacity import confirm, search
+
+
+class Server:
+    """Carries so many streams, and remembers what it was asked."""
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.asked: list[int] = []
+
+    def __call__(self, streams: int) -> bool:
+        self.asked.append(streams)
+        return streams <= self.capacity
+
+
+def test_doubling_then_bisection():
+    server = Server(50)
+    assert search(server, first=16, most=512, resolution=0.0) == 50
+    assert server.asked == [16, 32, 64, 48, 56, 52, 50, 51]
+
+
+@given(st.integers(0, 300), st.integers(1, 64), st.integers(64, 256))
+def test_the_search_finds_the_capacity(capacity, first, most):
+    server = Server(capacity)
+    assert search(server, first, most, resolution=0.0) == min(capacity, most)
+    assert len(server.asked) == len(set(server.asked)) <= 20
+    assert all(1 <= streams <= most for streams in server.asked)
+
+
+@given(st.integers(1, 300), st.floats(0.0, 0.3))
+def test_a_coarse_search_ends_near_and_never_above(capacity, resolution):
+    found = search(Server(capacity), 16, 512, resolution)
+    assert 1 <= found <= capacity < found + max(1, int(resolution * found))
+
+
+def test_the_search_says_what_it_was_to_begin_with():
+    with pytest.raises(ValueError, match="begins with 9 streams, expected 1 to 8"):
+        search(Server(1), 9, 8, 0.1)
+
+
+def test_a_number_that_passes_the_longer_trial_is_kept():
+    server = Server(60)
+    assert confirm(server, 60, 0.05) == 60
+    assert server.asked == [60]
+
+
+def test_one_that_fails_goes_down_in_steps():
+    server = Server(50)
+    assert confirm(server, 60, 0.05) == 48
+    assert server.asked == [60, 57, 54, 51, 48]
+
+
+@pytest.mark.parametrize("streams", [0, 1, 7])
+def test_nothing_passes(streams):
+    server = Server(0)
+    assert confirm(server, streams, 0.01) == 0
+    assert server.asked == list(range(streams, 0, -1))

@@ -1,0 +1,72 @@
+"""Locust, headless, against a real server: two streams for a few seconds, and its report."""
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from loadtest.__main__ import main
+from loadtest.fresh_server import ReadyServer, ServerPlan, fresh_server
+
+pytestmark = [
+    pytest.mark.server,
+    # Importing Locust here would change sockets and threads for all tests of this process.
+    pytest.mark.skipif(find_spec("locust") is None, reason="needs locust (extra `loadtest`)"),
+]
+
+STREAMS, SLOTS = 2, 3
+
+
+@pytest.fixture(scope="module")
+def server(bundled_model: Path) -> Iterator[ReadyServer]:
+    """Three slots."""
+    with fresh_server(ServerPlan(bundled_model, "70,6", SLOTS, threads=1)) as running:
+        yield running
+
+
+def run(server: ReadyServer, out: Path, *words: str, protocol: str = "grpc", streams: int = STREAMS) -> dict:
+    """A test of a few seconds; the report's only window."""
+    where = ["--url", server.url(protocol), "--protocol", protocol, "--metrics-url", server.metrics_url]
+    where += ["--server-pid", str(server.process_id), "--out", str(out)]
+    size = ["--streams", str(streams), "--minutes", "0.12", "--stagger-seconds", "0.5"]
+    assert main(["run", *where, *size, *words]) in (0, 1)  # whether it passed depends on what else the machine does
+    (window,) = json.loads((out / "loadtest.json").read_text(encoding="utf-8"))["windows"]
+    return window
+
+
+def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path):
+    window = run(server, tmp_path, "--processes", "2")
+    assert window["streams"] == STREAMS
+    assert window["offered_streams"] > 0
+    assert window["seconds"] == pytest.approx(7.2, abs=0.1)
+    assert window["chunk_ms"] == pytest.approx(560.0)  # found in the answers
+    assert window["errors"]["count"] == window["refusals"]["count"] == 0
+    assert window["pieces"] > 60 and window["chunks"] > 5 and window["finals"] > 0
+    assert window["words"]["utterances"] > 0
+    assert window["words"]["recordings_with_several_texts"] == 0
+    for name in ("features", "encoder", "decoder"):
+        assert window["members"][name]["requests"] > 60
+        assert window["machine"]["processes"][name]["pss_mib"] > 1
+    assert {"tritonserver", "load generator"} <= set(window["machine"]["processes"])
+    assert window["generator"]["text"]
+    assert "<h2>Members</h2>" in (tmp_path / "loadtest.html").read_text(encoding="utf-8")
+
+
+def test_users_survive_refusals_and_count_them_apart(server: ReadyServer, tmp_path):
+    """Over HTTP, more streams than slots: the others are served, the test goes on to its end."""
+    window = run(server, tmp_path, "--no-html", protocol="http", streams=SLOTS + 3)
+    assert window["refusals"]["count"] > 0
+    assert window["errors"]["count"] == 0
+    assert window["words"]["utterances"] > 0
+    assert (window["passed"], window["exhausted"][0]["resource"]) == (False, "slots")
+
+
+def test_a_mistake_is_named_and_nothing_runs(server: ReadyServer, tmp_path, capfd):
+    where = ["--url", server.url("grpc"), "--out", str(tmp_path)]
+    assert main(["run", *where, "--streams", "2,3"]) == 2
+    assert "--streams is 2,3: too many numbers for --shape constant" in capfd.readouterr().err
+    assert main(["run", *where, "--recordings", str(tmp_path / "none.jsonl")]) == 2
+    assert "none.jsonl: No such file" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,63 @@
+import argparse
+
+import pytest
+
+from loadtest.options import DEFAULT_RECORDINGS, add_arguments, piece_samples, read_plan, stream_counts
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "counts", "duration_s"),
+    [
+        (["--streams", "5", "--minutes", "1"], [5], 72.0),
+        (["--streams", "2,4,8", "--shape", "sweep", "--minutes", "0.5", "--stagger-seconds", "3"], [2, 4, 8], 105.0),
+        (["--streams", "16", "--shape", "ramp", "--minutes", "2"], [2, 4, 6, 8, 9.5, 11.5, 13, 15], 120.0),
+    ],
+)
+def test_the_plan_that_was_asked_for(words, counts, duration_s):
+    plan = read_plan(options(*words))
+    assert plan.duration_s == pytest.approx(duration_s)
+    assert [window.streams for window in plan.windows] == pytest.approx(counts, abs=0.6)
+
+
+@pytest.mark.parametrize("words", [["--streams", "2,4"], ["--streams", "1,2,3", "--shape", "ramp"]])
+def test_too_many_numbers_for_a_shape_are_refused(words):
+    with pytest.raises(ValueError, match="too many numbers for --shape"):
+        read_plan(options(*words))
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "2,", "1.5", "many"])
+def test_streams_that_are_no_numbers_are_refused(text):
+    with pytest.raises(ValueError, match="--streams is"):
+        stream_counts(text)
+
+
+def test_bad_times_are_refused():
+    with pytest.raises(ValueError, match="--stagger-seconds is -1"):
+        read_plan(options("--stagger-seconds", "-1"))
+    with pytest.raises(ValueError, match="expected a positive number"):
+        read_plan(options("--minutes", "0"))
+
+
+@pytest.mark.parametrize("piece_ms", [0.0, -1.0, 30_001.0])
+def test_pieces_that_the_server_does_not_take_are_refused(piece_ms):
+    with pytest.raises(ValueError, match="--piece-ms is"):
+        piece_samples(piece_ms, 16_000)
+
+
+def test_pieces_in_samples():
+    assert [piece_samples(ms, 16_000) for ms in (100, 560, 30_000)] == [1600, 8960, 480_000]
+
+
+def test_the_default_recordings_are_in_the_repository():
+    assert options().recordings == str(DEFAULT_RECORDINGS)
+    assert DEFAULT_RECORDINGS.is_file()
+
+
+def test_the_streams_own_options_are_there_too():
+    assert options("--decoder", "alsd", "--beam-size", "2").beam_size == 2

@@ -1,0 +1,61 @@
+import pytest
+
+from loadtest.triton_metrics import member_times, parse_metrics
+
+TEXT = """
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="decoder",version="1"} 154
+nv_inference_request_failure{model="asr",reason="OTHER",version="1"} 8
+nv_inference_request_failure{model="asr",reason="BACKEND",version="1"} 2
+nv_inference_compute_infer_duration_us{model="decoder",version="1"} 4.3363e+05
+nv_gpu_utilization{gpu_uuid="GPU-1"} 0.5
+nv_cpu_utilization 0.94
+"""
+
+BEFORE = {("encoder", "request_success"): 100.0, ("encoder", "queue_duration_us"): 5000.0}
+GAINED = {
+    "request_success": 40.0,
+    "exec_count": 10.0,
+    "request_failure": 3.0,
+    "request_duration_us": 400_000.0,
+    "queue_duration_us": 80_000.0,
+    "compute_input_duration_us": 4_000.0,
+    "compute_infer_duration_us": 300_000.0,
+    "compute_output_duration_us": 8_000.0,
+}
+
+
+def after(**change: float) -> dict:
+    return {("encoder", name): BEFORE.get(("encoder", name), 0.0) + value for name, value in (GAINED | change).items()}
+
+
+def test_counters_are_read_and_those_of_one_model_added_up():
+    assert parse_metrics(TEXT) == {
+        ("decoder", "request_success"): 154.0,
+        ("asr", "request_failure"): 10.0,
+        ("decoder", "compute_infer_duration_us"): 433_630.0,
+    }
+
+
+def test_labels_may_come_in_any_order():
+    text = 'nv_inference_count{version="1",model="encoder",gpu_uuid="GPU-model"} 7\n'
+    assert parse_metrics(text) == {("encoder", "count"): 7.0}
+
+
+def test_by_hand():
+    times = member_times("encoder", BEFORE, after())
+    assert (times.requests, times.batches, times.failures, times.batch) == (40, 10, 3, 4)
+    assert (times.total_ms, times.queue_ms) == pytest.approx((10.0, 2.0))
+    assert (times.input_ms, times.infer_ms, times.output_ms) == pytest.approx((0.1, 7.5, 0.2))
+    assert times.compute_ms == pytest.approx(7.8)
+
+
+def test_a_member_without_requests_has_no_times():
+    times = member_times("decoder", BEFORE, after())
+    assert (times.requests, times.batch, times.queue_ms, times.compute_ms) == (0, 0, 0, 0)
+
+
+def test_a_server_that_was_restarted_is_noticed():
+    with pytest.raises(ValueError, match="nv_inference_queue_duration_us of encoder went back"):
+        member_times("encoder", BEFORE, after(queue_duration_us=-1.0))
