@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 from tritonclient.grpc import InferResult, service_pb2_grpc
 
-from penstock_client.grpc_stream import model_request
+from penstock_client.grpc_wire import model_request
 from penstock_client.protocol import MODEL_NAME, Piece
 
 SAMPLE_RATE_HZ = 16000

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from client.tests.async_front import BlockingClient
 from client.tests.fake_servers import GrpcServer, HttpServer, Wire
 from client.tests.fakes import FakeConnection, FakeRecognizer
 from penstock_client import Client
@@ -24,6 +25,19 @@ def connection(recognizer):
 def client(connection):
     """A client whose server is in memory."""
     with Client("memory:1", connection=connection) as client:
+        yield client
+
+
+@pytest.fixture(params=[Client, BlockingClient], ids=["threads", "asyncio"])
+def front(request):
+    """The same methods, with a thread for each stream or with tasks of one event loop."""
+    return request.param
+
+
+@pytest.fixture
+def served_client(front, url, protocol):
+    """A client of each front whose server is on a real socket."""
+    with front(url, protocol, timeout_s=5) as client:
         yield client
 
 

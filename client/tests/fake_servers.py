@@ -3,7 +3,10 @@
 import contextlib
 import json
 import socket
+import ssl
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,20 +15,34 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
+from client.tests.certificates import Certificates
 from client.tests.fakes import FakeRecognizer, RefusalError, Request
 
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 class GrpcServer:
-    """ModelStreamInfer as Triton serves it: errors in the stream, replies in the order of the requests."""
+    """ModelStreamInfer as Triton serves it: errors in the stream, replies in the order of the requests.
 
-    def __init__(self, recognizer: FakeRecognizer):
+    With `certificates` inside TLS, for clients that show a certificate too.
+    """
+
+    def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
         self.servicer = _Servicer(recognizer)
         self._server = grpc.server(ThreadPoolExecutor(16))
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self.servicer, self._server)
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        if certificates:
+            own = [(certificates.server_key.read_bytes(), certificates.server.read_bytes())]
+            credentials = grpc.ssl_server_credentials(own, certificates.client.read_bytes(), True)
+            self.port = self._server.add_secure_port("127.0.0.1:0", credentials)
+        else:
+            self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the latest call."""
+        return self.servicer.headers
 
     def close(self) -> None:
         self._server.stop(None).wait()
@@ -35,9 +52,11 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     def __init__(self, recognizer: FakeRecognizer):
         self._recognizer = recognizer
         self.live_calls = 0
+        self.headers: dict[str, str] = {}
 
     def ModelStreamInfer(self, request_iterator, context):  # noqa: N802
         self.live_calls += 1
+        self.headers = dict(context.invocation_metadata())
         context.add_callback(self._end_call)
         for request in request_iterator:
             try:
@@ -79,13 +98,25 @@ def _raw(values: np.ndarray) -> bytes:
 
 
 class HttpServer:
-    """POST v2/models/asr/infer with binary tensors."""
+    """POST v2/models/asr/infer with binary tensors. `certificates` as with `GrpcServer`."""
 
-    def __init__(self, recognizer: FakeRecognizer):
-        handler = type("Handler", (_Handler,), {"recognizer": recognizer})
-        self._server = _QuietHttpServer(("127.0.0.1", 0), handler)
+    def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
+        self._handler = type("Handler", (_Handler,), {"recognizer": recognizer, "latest_headers": {}})
+        self._server = _QuietHttpServer(("127.0.0.1", 0), self._handler)
+        if certificates:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.client)
+            context.load_cert_chain(certificates.server, certificates.server_key)
+            context.verify_mode = ssl.CERT_REQUIRED
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the latest request."""
+        return self._handler.latest_headers
 
     def close(self) -> None:
         self._server.shutdown()
@@ -103,9 +134,11 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     recognizer: FakeRecognizer
+    latest_headers: dict[str, str]
 
     def do_POST(self) -> None:
         assert self.path == "/v2/models/asr/infer"
+        type(self).latest_headers = {name.lower(): value for name, value in self.headers.items()}
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
             outputs = self.recognizer.answer(_http_request(body, int(self.headers[_HEADER_LENGTH])))
@@ -147,6 +180,14 @@ def _http_body(outputs: dict[str, np.ndarray]) -> tuple[bytes, int]:
     ]
     header = json.dumps({"model_name": "asr", "outputs": tensors}).encode()
     return header + b"".join(raw.values()), len(header)
+
+
+def eventually(condition: Callable[[], object], within_s: float = 2.0) -> None:
+    """Waits until the condition is met; fails where it is not in time."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 class Wire:

@@ -41,6 +41,8 @@ class FakeRecognizer:
         self.heard: dict[StreamId, int] = {}
         """Samples so far of each live stream."""
         self.n_best: dict[StreamId, int] = {}
+        self.segments: dict[StreamId, Segment] = {}
+        """Of each live stream the current one."""
         self.before_answer: Callable[[Request], None] = lambda request: None
         self._lock = threading.Lock()
 
@@ -61,6 +63,7 @@ class FakeRecognizer:
                 raise RefusalError(f"in ensemble 'asr', stream {stream_id!r}: lm_weight is 2.5, but there is no model")
             self.heard[stream_id] = 0
             self.n_best[stream_id] = request.parameters.get("n_best", 0)
+            self.segments[stream_id] = Segment()
         if stream_id not in self.heard:
             raise RefusalError(f"in ensemble 'asr', stream {stream_id!r} is not open: it was expired")
         before = self.heard[stream_id]
@@ -71,7 +74,11 @@ class FakeRecognizer:
         after = before + request.samples.size
         if not request.is_end:
             self.heard[stream_id] = after
-        return outputs(before, after, request.is_end, self.n_best[stream_id])
+        segment = self.segments[stream_id]
+        is_final = request.is_end or request.parameters.get("finalize") is True
+        if is_final:
+            self.segments[stream_id] = Segment(segment.index + 1, after)
+        return outputs(before, after, is_final, self.n_best[stream_id], segment)
 
 
 def word(index: int) -> str:
@@ -82,26 +89,52 @@ def confidence(index: int) -> float:
     return 1 - index % 4 / 8
 
 
-def outputs(before: int, after: int, is_end: bool, n_best: int = 0) -> dict[str, np.ndarray]:
-    """What the model answers after `after` samples of which `before` were answered before, each [1, k]."""
-    begun = range(-(-before // WORD_SAMPLES), -(-after // WORD_SAMPLES))
-    complete = range(max(0, -(-before // WORD_SAMPLES) - 1), max(0, -(-after // WORD_SAMPLES) - (not is_end)))
-    alternatives = range(n_best if is_end else 0)
-    text = " ".join(word(index) for index in range(-(-after // WORD_SAMPLES)))
+class Segment(NamedTuple):
+    """A stretch of a stream that is final as a whole."""
+
+    index: int = 3
+    start: int = 0
+    """Samples of the stream before it."""
+
+
+FIRST_SEGMENT = Segment()
+
+
+def outputs(
+    before: int, after: int, is_final: bool, n_best: int = 0, segment: Segment = FIRST_SEGMENT
+) -> dict[str, np.ndarray]:
+    """What the model answers after `after` samples of which `before` were answered before, each [1, k].
+
+    A segment's first word begins with its first sample.
+    """
+
+    def begun(samples: int) -> int:
+        return -(-(samples - segment.start) // WORD_SAMPLES)
+
+    new = range(begun(before), begun(after))
+    complete = range(max(0, begun(before) - 1), max(0, begun(after) - (not is_final)))
+    alternatives = range(n_best if is_final else 0)
+    text = " ".join(word(index) for index in range(begun(after)))
+    start_ms = 1000 * segment.start // 16_000
     return {
-        "SEGMENT": np.array([[3]], np.int32),
+        "SEGMENT": np.array([[segment.index]], np.int32),
         "TEXT": texts([text]),
-        "IS_FINAL": np.array([[is_end]]),
+        "IS_FINAL": np.array([[is_final]]),
         "AUDIO_PROCESSED": np.array([[after / 16000]], np.float32),
         "WORDS": texts([word(index) for index in complete]),
-        "WORD_START_MS": np.array([[WORD_MS * index for index in complete]], np.int32),
-        "WORD_END_MS": np.array([[WORD_MS * (index + 1) for index in complete]], np.int32),
+        "WORD_START_MS": np.array([[start_ms + WORD_MS * index for index in complete]], np.int32),
+        "WORD_END_MS": np.array([[start_ms + WORD_MS * (index + 1) for index in complete]], np.int32),
         "WORD_CONFIDENCE": np.array([[confidence(index) for index in complete]], np.float32),
         "ALTERNATIVES": texts([f"{text} ({rank})" for rank in alternatives]),
         "ALTERNATIVE_SCORES": np.array([[-0.5 - rank for rank in alternatives]], np.float32),
-        "TOKENS": np.array([list(begun)], np.int32),
-        "TIMESTAMPS": np.array([[2 * index for index in begun]], np.int32),
+        "TOKENS": np.array([list(new)], np.int32),
+        "TIMESTAMPS": np.array([[start_ms // 25 + 2 * index for index in new]], np.int32),
     }
+
+
+def expected(samples: np.ndarray) -> Result:
+    """The reply to all samples at once."""
+    return parse_reply("s", outputs(0, samples.size, True).get)
 
 
 SCORES = ("WORD_CONFIDENCE", "ALTERNATIVES", "ALTERNATIVE_SCORES")
@@ -133,6 +166,7 @@ class FakeTransport:
         self._recognizer = recognizer
         self._stream_id = stream_id
         self._mailbox = Mailbox(stream_id, "memory", timeout_s)
+        self._mailbox.note_connection()
         self.sent_s: list[float] = []
         self.closes = 0
 
@@ -142,6 +176,7 @@ class FakeTransport:
 
     def send(self, piece: Piece) -> None:
         self._mailbox.announce(piece)
+        self._mailbox.next_piece()
         self.sent_s.append(time.monotonic())
         samples = np.frombuffer(piece.audio, "<f4")
         try:
@@ -156,6 +191,9 @@ class FakeTransport:
     def receive(self, wait_s: float | None) -> Result | None:
         return self._mailbox.take(wait_s)
 
+    def cancel(self) -> None:
+        self._mailbox.leave()
+
     def close(self) -> None:
         self.closes += 1
-        self._mailbox.fail(ClientError("closed"))
+        self._mailbox.leave()

@@ -68,6 +68,7 @@ def test_json_is_one_object_a_file(run, audio_file):
                 for i, w in enumerate(result.new_words)
             ],
             "alternatives": [],
+            "segments": [{"text": TEXT, "words": 48, "alternatives": []}],
             "audio_s": 2.4,
         }
 
@@ -166,6 +167,67 @@ def test_options_that_the_server_refuses_are_told_in_its_words(run, audio_file):
 
 
 @GRPC_ONLY
+def test_flags_that_people_know(run, audio_file, recognizer):
+    known = ["--decoder", "alsd", "--max-alternatives", "1", "--boosted-words", "a", "--boosted-words", "b:2"]
+    assert run(audio_file, *known, "--boost", "3")[1].count("(0)") == 1
+    assert recognizer.requests[0].parameters == {
+        "decoder": "alsd",
+        "n_best": 1,
+        "boosted_phrases": '["a", ["b", 2.0]]',
+        "boost": 3.0,
+    }
+
+
+@GRPC_ONLY
+@pytest.mark.parametrize("kind, first", [("srt", "1\n00:00:00,000 --> "), ("vtt", "WEBVTT\n\n00:00:00.000 --> ")])
+def test_subtitles_are_all_that_is_written(run, audio_file, kind, first):
+    status, out, err = run(audio_file, "--format", kind)
+    assert (status, err) == (0, "")
+    assert out.startswith(first)
+    assert [word for word in out.split() if word in TEXT.split()] == TEXT.split()
+
+
+@pytest.fixture
+def two_segments(recognizer, monkeypatch):
+    """A server that ends a segment after half of the audio by itself."""
+    answer = recognizer.answer
+
+    def end_a_segment(request):
+        is_half = len(recognizer.requests) == 11
+        return answer(request._replace(parameters={"finalize": True}) if is_half else request)
+
+    monkeypatch.setattr(recognizer, "answer", end_a_segment)
+    return parse_reply("s", outputs(0, 19_200, True).get).text
+
+
+@GRPC_ONLY
+def test_several_segments_are_one_text(run, audio_file, two_segments):
+    assert run(audio_file)[1] == f"{two_segments} {two_segments}\n"
+    assert run(audio_file, "--json")[0] == 0
+
+
+@GRPC_ONLY
+def test_json_tells_the_segments_apart(run, audio_file, two_segments):
+    document = json.loads(run(audio_file, "--json")[1])
+    assert document["text"] == f"{two_segments} {two_segments}"
+    assert document["segments"] == [{"text": two_segments, "words": 24, "alternatives": []}] * 2
+    assert len(document["words"]) == 48
+
+
+@GRPC_ONLY
+def test_interim_text_grows_over_segments(run, audio_file, two_segments):
+    *interim, final = run(audio_file, "--interim")[1].splitlines()
+    assert final == f"{two_segments} {two_segments}"
+    assert all(final.startswith(line) for line in interim) and len(interim) == 23
+
+
+@GRPC_ONLY
+def test_no_cue_spans_two_segments(run, audio_file, two_segments):
+    out = run(audio_file, "--format", "srt")[1]
+    assert any(block.splitlines()[2].startswith("wörd0") for block in out.split("\n\n")[1:])
+
+
+@GRPC_ONLY
 def test_chunk_ms_is_what_is_sent_at_once(run, audio_file, recognizer):
     run(audio_file, "--chunk-ms", "700")
     assert [request.samples.size for request in recognizer.requests] == [11_200, 11_200, 11_200, 4800]
@@ -181,6 +243,16 @@ def test_chunk_ms_is_what_is_sent_at_once(run, audio_file, recognizer):
         (["a.wav", "b.wav", "--stream-id", "s"], "one AUDIO file"),
         (["a.wav", "--url", "http://localhost:8000"], "host:port"),
         (["a.wav", "--json", "--interim"], "not allowed with"),
+        (["a.wav", "--format", "srt", "--interim"], "not allowed with"),
+        (["a.wav", "--format", "xml"], "invalid choice: 'xml'"),
+        (["a.wav", "b.wav", "--format", "vtt"], "--format vtt writes one file of subtitles"),
+        (["a.wav", "--header", "Bearer x"], "expected NAME:VALUE"),
+        (["a.wav", "--header", "host:x"], "header 'host' is the protocol's own"),
+        (["a.wav", "--client-key", "k.pem"], "client_key is given without client_certificate"),
+        (["a.wav", "--root-certificates", "ca.pem"], "protocol 'grpc' is without TLS"),
+        (["a.wav", "--protocol", "grpcs", "--root-certificates", "/no.pem"], "/no.pem: no such file"),
+        (["a.wav", "--connect-retry", "-1"], "--connect-retry: '-1' is not a number from 0"),
+        (["a.wav", "--boosted-words", "a:x"], "'x' in 'a:x' is not a number"),
         (["a.wav", "--decoder", "beam"], "invalid choice: 'beam'"),
         (["a.wav", "--beam-size", "4"], "beam_size is 4, but decoder 'greedy' has no beam"),
         (["a.wav", "--decoder", "alsd", "--beam-size", "0"], "beam_size is 0"),

@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.tests.fakes import FakeConnection, FakeRecognizer, outputs
+from client.tests.fakes import FakeConnection, FakeRecognizer, expected
 from penstock_client import Client, ClientError, ServerFullError, StreamClosedError, StreamError, StreamOptions
-from penstock_client.protocol import parse_reply
-
-
-def expected(samples):
-    """The reply to all samples at once."""
-    return parse_reply("s", outputs(0, samples.size, True).get)
 
 
 @settings(max_examples=40, deadline=None)
@@ -181,6 +175,12 @@ def test_full_server_disturbs_no_other_stream(recognizer, client, samples):
             client.transcribe(samples, stream_id="b")
         first.finish(samples[8000:])
         assert list(first)[-1].text == expected(samples).text
+
+
+def test_a_closed_client_opens_nothing(client):
+    client.close()
+    with pytest.raises(StreamClosedError, match="stream 's': the client is closed"):
+        client.open_stream("s")
 
 
 @pytest.mark.parametrize("url", ["localhost", "http://localhost:8000", "localhost:", ":8001", "localhost:x", "h/x:1"])

@@ -5,7 +5,8 @@ import pytest
 
 from client.tests.fakes import outputs
 from penstock_client import ClientError, ProtocolError, ReplyTimeoutError
-from penstock_client.mailbox import MAX_UNANSWERED_PIECES, MAX_UNANSWERED_SAMPLES, Mailbox
+from penstock_client.exchange import MAX_UNANSWERED_PIECES, MAX_UNANSWERED_SAMPLES
+from penstock_client.mailbox import Mailbox
 from penstock_client.protocol import END_PIECE, Piece, parse_reply
 
 FIRST = Piece(b"", is_first=True, is_last=False)
@@ -14,7 +15,9 @@ RESULT = parse_reply("s", outputs(0, 0, False).get)
 
 
 def mailbox(timeout_s=5.0):
-    return Mailbox("s", "host:1", timeout_s)
+    box = Mailbox("s", "host:1", timeout_s)
+    box.note_connection()
+    return box
 
 
 def blocks(call, *args, for_s=0.1):
@@ -31,10 +34,10 @@ def test_is_complete_only_once_the_last_result_is_taken():
     box.announce(FIRST)
     box.deliver(RESULT)
     assert box.take(0)
-    assert not box.is_complete and box.is_unfinished
+    assert not box.is_complete
     box.announce(END_PIECE)
     box.deliver(RESULT)
-    assert not box.is_complete and not box.is_unfinished
+    assert not box.is_complete
     assert box.take(0)
     assert box.is_complete
     assert box.take(None) is None

@@ -1,7 +1,6 @@
 """Both transports against a server on a real socket: the same promises for gRPC and HTTP."""
 
 import json
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from client.tests.fake_servers import Wire
-from client.tests.fakes import SCORES, RefusalError, outputs
+from client.tests.fake_servers import eventually
+from client.tests.fakes import SCORES, RefusalError, expected, outputs
 from penstock_client import (
-    Client,
     ConnectionLostError,
     ReplyTimeoutError,
     ServerFullError,
@@ -27,27 +25,8 @@ pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
 @pytest.fixture
-def client(url, protocol):
-    with Client(url, protocol, timeout_s=5) as client:
-        yield client
-
-
-def eventually(condition, within_s=2.0):
-    deadline_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
-def is_reachable(client):
-    try:
-        return client.transcribe(np.zeros(10)).is_complete
-    except ServerUnreachableError:
-        return False
-
-
-def expected(samples):
-    return parse_reply("s", outputs(0, samples.size, True).get)
+def client(served_client):
+    return served_client
 
 
 @pytest.mark.parametrize("stream_id", ["str", "a b é/:", 1, 2**63 - 1])
@@ -235,11 +214,11 @@ def test_closing_does_not_wait_for_a_stuck_server(client, recognizer, no_threads
         release.set()
 
 
-def test_silent_server_is_given_up(url, protocol, recognizer):
+def test_silent_server_is_given_up(front, url, protocol, recognizer):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(10)
     start_s = time.monotonic()
-    with Client(url, protocol, timeout_s=0.3) as client, pytest.raises(ReplyTimeoutError, match=f"{url} for 0.3 s"):
+    with front(url, protocol, timeout_s=0.3) as client, pytest.raises(ReplyTimeoutError, match=f"{url} for 0.3 s"):
         client.transcribe(np.zeros(1600))
     took_s = time.monotonic() - start_s
     release.set()
@@ -338,44 +317,6 @@ def test_grpc_leaves_no_thread_of_the_library_behind(client):
             stream.send([0.0])
             stream.poll(5)
     eventually(lambda: threading.active_count() <= before)
-
-
-def test_absent_server_is_named(protocol):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    start_s = time.monotonic()
-    with (
-        Client(f"127.0.0.1:{port}", protocol) as client,
-        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at 127.0.0.1:{port}: .*refused"),
-    ):
-        client.transcribe(np.zeros(10))
-    assert time.monotonic() - start_s < 2
-
-
-def test_server_that_comes_later_is_found_by_the_same_client(protocol, recognizer, server):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with Client(f"127.0.0.1:{port}", protocol) as client:
-        with pytest.raises(ServerUnreachableError):
-            client.transcribe(np.zeros(10))
-        wire = Wire(server.port, port)
-        eventually(lambda: is_reachable(client), within_s=4)  # gRPC tries again after a second
-        wire.close()
-
-
-def test_what_does_not_speak_the_protocol_is_unreachable(protocol):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-
-        def answer():
-            near, _ = listener.accept()
-            near.recv(10)
-            near.sendall(b"220 mail.example ESMTP\r\n" * 3)
-            near.close()
-
-        threading.Thread(target=answer, daemon=True).start()
-        with Client(f"127.0.0.1:{port}", protocol, timeout_s=2) as client, pytest.raises(ServerUnreachableError):
-            client.transcribe(np.zeros(10))
 
 
 def test_malformed_reply_is_a_clear_error(client, recognizer, monkeypatch):

@@ -9,7 +9,7 @@ from penstock.errors import PenstockError
 from penstock.evaluation import through_server
 from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.through_server import connect, recognise_through_server
-from penstock_client import ServerFullError, ServerUnreachableError, StreamError, Transcript
+from penstock_client import Segment, ServerFullError, ServerUnreachableError, StreamError, Transcript
 
 
 class StandIn:
@@ -29,7 +29,7 @@ class StandIn:
             threading.Event().wait(0.005)
             if failure := self.failures.pop(Path(audio).name, None):
                 raise failure
-            return Transcript({0: f"text of {Path(audio).name}"})
+            return Transcript([Segment(f"text of {Path(audio).name}")])
         finally:
             with self.lock:
                 self.live -= 1

@@ -1,35 +1,45 @@
 """Streaming speech recognition client for a Penstock server: audio out, words back while it is still being sent."""
 
+from penstock_client.async_client import AsyncClient
+from penstock_client.async_stream import AsyncStream
 from penstock_client.audio import read_audio
 from penstock_client.client import Client
+from penstock_client.connection_options import ConnectionOptions
 from penstock_client.errors import (
     AudioError,
     ClientError,
     ConnectionLostError,
+    MicrophoneError,
     ProtocolError,
     ReplyTimeoutError,
     ServerFullError,
     ServerUnreachableError,
     StreamClosedError,
     StreamError,
+    StreamId,
     StreamNotOpenError,
 )
 from penstock_client.options import StreamOptions
-from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Result, StreamId, Word
+from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Result, Word
 from penstock_client.stream import Stream
-from penstock_client.transcript import Transcript
+from penstock_client.transcript import Segment, Transcript
 from penstock_client.version import __version__
 
 __all__ = [
     "SAMPLE_RATE_HZ",
     "Alternative",
+    "AsyncClient",
+    "AsyncStream",
     "AudioError",
     "Client",
     "ClientError",
     "ConnectionLostError",
+    "ConnectionOptions",
+    "MicrophoneError",
     "ProtocolError",
     "ReplyTimeoutError",
     "Result",
+    "Segment",
     "ServerFullError",
     "ServerUnreachableError",
     "Stream",

@@ -1,4 +1,4 @@
-"""The command `penstock-client`: streams audio files to a server and shows their transcripts."""
+"""The command `penstock-client`: streams audio files, or a microphone, to a server and shows their transcripts."""
 
 import argparse
 import contextlib
@@ -6,58 +6,89 @@ import sys
 
 from penstock_client.audio import read_audio
 from penstock_client.client import Client
+from penstock_client.connection_arguments import (
+    add_connection_arguments,
+    number,
+    read_connection_options,
+    read_url,
+)
+from penstock_client.dictation import dictate
 from penstock_client.errors import ClientError, StreamId
+from penstock_client.microphone import Microphone
 from penstock_client.option_arguments import add_option_arguments, read_options
 from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ, check_stream_id
-from penstock_client.report import JsonReport, PlainReport, Report
+from penstock_client.report import FORMATS, JsonReport, PlainReport, Report, SubtitleReport
 from penstock_client.version import __version__
 
-_DEFAULT_URLS = {"grpc": "localhost:8001", "http": "localhost:8000"}
 _FAILED, _INTERRUPTED = 1, 130
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog="penstock-client", description="Stream audio files to a Penstock server and print their transcripts."
+        prog="penstock-client", description="Stream audio to a Penstock server and print its transcript."
     )
     add = parser.add_argument
-    add("audio", nargs="+", metavar="AUDIO", help="wav, flac or ogg file, any sample rate")
-    add("--url", metavar="HOST:PORT", help="the server (localhost:8001, with --protocol http localhost:8000)")
-    add("--protocol", choices=("grpc", "http"), default="grpc", help="how to talk to it (grpc)")
+    add("audio", nargs="*", metavar="AUDIO", help="wav, flac or ogg file, any sample rate")
+    add(
+        "--microphone",
+        nargs="?",
+        const=None,
+        default=False,
+        type=_device,
+        metavar="DEVICE",
+        help="in place of files; Ctrl-C ends it",
+    )
     add("--simulate-realtime", action="store_true", help="send audio at the pace at which it was spoken")
     add("--chunk-ms", type=_milliseconds, default=100.0, metavar="N", help="audio sent at once (100)")
     add("--stream-id", type=_stream_id, metavar="ID", help="name of the stream on the server (a unique one)")
-    add("--timeout", type=_seconds, default=10.0, metavar="S", help="longest silence of the server (10)")
-    add("--word-times", action="store_true", help="print each word's start and end in seconds, too")
     add("--version", action="version", version=f"penstock-client {__version__}")
-    style = parser.add_mutually_exclusive_group()
-    style.add_argument("--interim", action="store_true", help="show the transcript while it grows")
-    style.add_argument("--json", action="store_true", help="print one JSON object a file")
+    _add_output_arguments(parser)
+    add_connection_arguments(parser)
     add_option_arguments(parser)
     return parser
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("--word-times", action="store_true", help="print each word's start and end in seconds, too")
+    style = group.add_mutually_exclusive_group()
+    style.add_argument("--interim", action="store_true", help="show the transcript while it grows")
+    style.add_argument("--format", choices=FORMATS, default="text", help="json is one object a file and line (text)")
+    style.add_argument("--json", action="store_const", dest="format", const="json", help="short for --format json")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 1 if any file failed, 130 after Ctrl-C."""
     parser = build_parser()
     args = parser.parse_args(arguments)
-    if args.stream_id is not None and len(args.audio) > 1:
-        parser.error("--stream-id names one stream, so it goes with one AUDIO file")
     sys.stdout.reconfigure(errors="replace")
     try:
+        _check(args)
         options = read_options(args)
-        client = Client(args.url or _DEFAULT_URLS[args.protocol], args.protocol, timeout_s=args.timeout)
+        reach = read_connection_options(args)
+        client = Client(read_url(args), args.protocol, timeout_s=args.timeout, connection_options=reach)
     except ValueError as error:
         parser.error(str(error))
     try:
         with client:
-            return _FAILED if _transcribe_all(client, options, args, _report(args)) else 0
+            transcribe = _transcribe_all if args.microphone is False else _transcribe_microphone
+            return _FAILED if transcribe(client, options, args, _report(args)) else 0
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone
         return _FAILED
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuses arguments that do not go together."""
+    if bool(args.audio) == (args.microphone is not False):
+        raise ValueError("expected one or more AUDIO files, or --microphone")
+    if args.stream_id is not None and len(args.audio) > 1:
+        raise ValueError("--stream-id names one stream, so it goes with one AUDIO file")
+    if args.format in ("srt", "vtt") and len(args.audio) > 1:
+        raise ValueError(f"--format {args.format} writes one file of subtitles, so it goes with one AUDIO file")
 
 
 def _transcribe_all(client: Client, options: StreamOptions, args: argparse.Namespace, report: Report) -> int:
@@ -68,9 +99,7 @@ def _transcribe_all(client: Client, options: StreamOptions, args: argparse.Names
             _transcribe(client, path, options, args, report)
         except ClientError as error:
             failures += 1
-            message = str(error)
-            named = message if message.startswith(f"{path}: ") else f"{path}: {message}"
-            print(f"penstock-client: error: {named}", file=sys.stderr, flush=True)
+            _tell(path, error)
     return failures
 
 
@@ -90,12 +119,43 @@ def _transcribe(client: Client, path: str, options: StreamOptions, args: argpars
     report.finish(path, transcript, samples.size / SAMPLE_RATE_HZ)
 
 
+def _transcribe_microphone(client: Client, options: StreamOptions, args: argparse.Namespace, report: Report) -> int:
+    """Streams the microphone until Ctrl-C or until it goes away; returns 1 for a failure."""
+    try:
+        with contextlib.ExitStack() as unless_done:
+            unless_done.callback(report.abort)
+            with (
+                Microphone(args.microphone, args.chunk_ms) as microphone,
+                client.open_stream(args.stream_id, options) as stream,
+            ):
+                audio_s = dictate(stream, microphone, report.progress)
+            unless_done.pop_all()
+        report.finish("microphone", stream.transcript, audio_s)
+    except ClientError as error:
+        _tell("microphone", error)
+        return 1
+    return 0
+
+
+def _tell(path: str, error: ClientError) -> None:
+    message = str(error)
+    named = message if message.startswith(f"{path}: ") else f"{path}: {message}"
+    print(f"penstock-client: error: {named}", file=sys.stderr, flush=True)
+
+
 def _report(args: argparse.Namespace) -> Report:
-    if args.json:
+    if args.format == "json":
         return JsonReport(sys.stdout)
+    if args.format != "text":
+        return SubtitleReport(sys.stdout, args.format)
     return PlainReport(
         sys.stdout, sys.stderr, names=len(args.audio) > 1, interim=args.interim, word_times=args.word_times
     )
+
+
+def _device(text: str) -> int | str:
+    """Digits are the number of a device, anything else a part of its name."""
+    return int(text) if text.isascii() and text.isdigit() else text
 
 
 def _stream_id(text: str) -> StreamId:
@@ -106,22 +166,8 @@ def _stream_id(text: str) -> StreamId:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _seconds(text: str) -> float:
-    return _number(text, 0.001, 86_400)
-
-
 def _milliseconds(text: str) -> float:
-    return _number(text, 1, 30_000)
-
-
-def _number(text: str, least: float, most: float) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = float("nan")
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
-    return number
+    return number(text, 1, 30_000)
 
 
 if __name__ == "__main__":

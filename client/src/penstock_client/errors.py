@@ -14,6 +14,10 @@ class AudioError(ClientError):
         super().__init__(f"{path}: {reason}")
 
 
+class MicrophoneError(ClientError):
+    """The microphone cannot be used: its package or a device is missing, or the device fails."""
+
+
 class ServerUnreachableError(ClientError):
     """Nothing answers at the server's address, or not in the protocol that was asked for."""
 
@@ -57,7 +61,7 @@ class ProtocolError(StreamError):
 
 
 class StreamClosedError(StreamError):
-    """Audio was sent to a stream that this side has finished or closed."""
+    """The stream was finished, cancelled or closed on this side, so it takes no audio or has no more results."""
 
 
 def one_line(text: object) -> str:

@@ -1,62 +1,55 @@
-"""Streams over gRPC: one ModelStreamInfer call for each, on one connection that all streams of a client share.
-
-The server writes a call's responses in the order of its requests, so streams sharing a call would wait for each
-other. The call is made through tritonclient's generated stub: its `InferenceServerClient` has one stream for each
-client object, and leaves a thread behind for each stream that is cancelled.
-
-The header `triton_grpc_error`, which would put a status code beside an error's message, is not used: a request after
-the refused one then ends tritonserver 2.51.0 with a segmentation fault.
-"""
+"""Streams over gRPC for threads: one call for each, on one connection that all streams of a client share."""
 
 import queue
 import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import grpc
-from tritonclient.grpc import InferResult, service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from penstock_client.errors import (
-    ClientError,
-    ConnectionLostError,
-    ServerUnreachableError,
-    StreamError,
-    StreamId,
-)
+from penstock_client.endpoint import Endpoint
+from penstock_client.errors import ConnectionLostError, StreamError, StreamId
+from penstock_client.grpc_wire import call_metadata, model_request, open_channel, read_reply, reason
 from penstock_client.mailbox import Mailbox
-from penstock_client.protocol import (
-    END_PIECE,
-    INPUT_DATATYPE,
-    INPUT_NAME,
-    MODEL_NAME,
-    Piece,
-    Result,
-    parse_reply,
-    refusal,
-)
+from penstock_client.protocol import Piece, Result
 from penstock_client.transport import FAREWELL_S, JOIN_S
 
-_CHANNEL_OPTIONS = (
-    # Without these, clients of one process share a connection and the pause after a failed attempt, up to minutes.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
-)
-
-_PARAMETER_FIELDS = {str: "string_param", int: "int64_param", float: "double_param"}
+_CONNECTING = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 
 
 class GrpcConnection:
-    """The connection to one server's gRPC port; `url` is host:port."""
+    """The connection to one server's gRPC port."""
 
-    def __init__(self, url: str, model: str = MODEL_NAME):
-        self._url = url
-        self._model = model
-        self._channel = grpc.insecure_channel(url, options=_CHANNEL_OPTIONS)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+    def __init__(self, endpoint: Endpoint):
+        self.endpoint = endpoint
+        self.has_been_ready = False
+        """True once the channel had a connection; a stream after that does not wait to see it."""
+        self._channel = open_channel(grpc, endpoint)
+        self._watching = threading.Lock()
+        self._watchers = 0
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def open_transport(self, stream_id: StreamId, timeout_s: float) -> "GrpcStream":
-        """Starts a call."""
-        return GrpcStream(self._stub, self._url, self._model, stream_id, timeout_s)
+        """See Connection. Starts to connect."""
+        return GrpcStream(self, stream_id, timeout_s)
+
+    def watch(self, states: "queue.SimpleQueue[grpc.ChannelConnectivity | None]") -> None:
+        """Connects, and puts each state of the channel into the queue.
+
+        Only one watcher asks for the connection: the library's thread that looks after the watchers would carry out a
+        second wish even after the last one has gone, and stumble over a channel that is closed by then.
+        """
+        with self._watching:
+            self._watchers += 1
+            self._channel.subscribe(states.put, try_to_connect=self._watchers == 1 and not self.has_been_ready)
+
+    def unwatch(self, states: "queue.SimpleQueue[grpc.ChannelConnectivity | None]") -> None:
+        """Ends what `watch` began."""
+        with self._watching:
+            self._watchers -= 1
+            self._channel.unsubscribe(states.put)
 
     def close(self) -> None:
         """Ends the calls that are left, and the connection."""
@@ -64,16 +57,17 @@ class GrpcConnection:
 
 
 class GrpcStream:
-    """One stream as one call. Replies are read by a thread of its own."""
+    """One stream as one call. Replies are read by a thread of its own, which makes the call once it can be made."""
 
-    def __init__(self, stub, url: str, model: str, stream_id: StreamId, timeout_s: float):
-        self._url = url
-        self._model = model
+    def __init__(self, connection: GrpcConnection, stream_id: StreamId, timeout_s: float):
+        self._connection = connection
+        self._endpoint = connection.endpoint
         self._stream_id = stream_id
-        self._mailbox = Mailbox(stream_id, url, timeout_s)
-        self._requests: queue.SimpleQueue[service_pb2.ModelInferRequest | None] = queue.SimpleQueue()
-        self._call = stub.ModelStreamInfer(iter(self._requests.get, None))
-        self._reader = threading.Thread(target=self._read, name=f"penstock {stream_id}", daemon=True)
+        self._mailbox = Mailbox(stream_id, self._endpoint.url, timeout_s)
+        self._states: queue.SimpleQueue[grpc.ChannelConnectivity | None] = queue.SimpleQueue()
+        self._calling = threading.Lock()
+        self._call: grpc.Call | None = None
+        self._reader = threading.Thread(target=self._run, name=f"penstock {stream_id}", daemon=True)
         self._reader.start()
 
     @property
@@ -84,66 +78,79 @@ class GrpcStream:
     def send(self, piece: Piece) -> None:
         """See Transport."""
         self._mailbox.announce(piece)
-        self._put(piece)
 
     def receive(self, wait_s: float | None) -> Result | None:
         """See Transport."""
         return self._mailbox.take(wait_s)
 
+    def cancel(self) -> None:
+        """See Transport."""
+        self._mailbox.leave()
+        self._states.put(None)
+
     def close(self) -> None:
         """See Transport."""
-        if self._mailbox.is_unfinished:
-            self._put(END_PIECE)
-        if self._mailbox.is_started:
-            self._reader.join(FAREWELL_S)
-        self._mailbox.fail(ConnectionLostError(self._stream_id, "the stream was closed"))
-        self._call.cancel()  # does nothing to a call that has ended
-        self._requests.put(None)  # ends the library's thread that waits for requests
+        self.cancel()
+        self._reader.join(0.0 if self._mailbox.is_untouched else FAREWELL_S)
+        with self._calling:
+            if self._call:
+                self._call.cancel()  # does nothing to a call that has ended
         self._reader.join(JOIN_S)
 
-    def _put(self, piece: Piece) -> None:
-        self._requests.put(model_request(self._model, self._stream_id, piece))
-        if piece.is_last:
-            self._requests.put(None)  # no more requests: the server ends the call after its last reply
-
-    def _read(self) -> None:
+    def _run(self) -> None:
         try:
-            for reply in self._call:
-                self._take_in(reply)
+            if (call := self._connect()) is not None:
+                self._read(call)
         except grpc.RpcError as error:
-            self._mailbox.fail(self._failure(error))
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                self._connection.has_been_ready = False
+            self._mailbox.lose(reason(error))
+        except ValueError as error:  # the library's word for a channel that was closed meanwhile
+            self._mailbox.lose(str(error))
         finally:
-            self._mailbox.fail(ConnectionLostError(self._stream_id, f"the server at {self._url} ended the stream"))
+            self._mailbox.fail(
+                ConnectionLostError(self._stream_id, f"the server at {self._endpoint.url} ended the stream")
+            )
 
-    def _take_in(self, reply: service_pb2.ModelStreamInferResponse) -> None:
-        try:
-            self._mailbox.deliver(self._result(reply))
-        except StreamError as error:
-            self._mailbox.fail(error)
+    def _connect(self) -> Iterable[service_pb2.ModelStreamInferResponse] | None:
+        """Makes the call, after waiting for the connection for as long as it is to be tried.
 
-    def _result(self, reply: service_pb2.ModelStreamInferResponse) -> Result:
-        if reply.error_message:
-            raise refusal(self._stream_id, reply.error_message, self._model)
-        return parse_reply(self._stream_id, InferResult(reply.infer_response).as_numpy)
+        Where there is none, the call then says why. None where the user has gone meanwhile.
+        """
+        if not self._connection.has_been_ready:
+            self._connection.watch(self._states)
+            try:
+                self._connection.has_been_ready = self._is_ready_in_time()
+            finally:
+                self._connection.unwatch(self._states)
+        with self._calling:
+            if self._mailbox.is_over:
+                return None
+            self._mailbox.note_connection()
+            stub, metadata = self._connection.stub, call_metadata(self._endpoint.options)
+            self._call = stub.ModelStreamInfer(self._requests(), metadata=metadata)
+            return self._call
 
-    def _failure(self, error: grpc.RpcError) -> ClientError:
-        details = error.details() or error.code().name
-        if self._mailbox.has_replies:
-            return ConnectionLostError(self._stream_id, f"lost the server at {self._url}: {details}")
-        return ServerUnreachableError(self._url, details)
+    def _is_ready_in_time(self) -> bool:
+        """Whether the channel gets a connection. A failed attempt is tried again, by the channel, within the time."""
+        deadline_s = time.monotonic() + self._endpoint.options.connect_retry_s
+        has_failed = False
+        while not has_failed or time.monotonic() < deadline_s:
+            left_s = deadline_s - time.monotonic()
+            with suppress(queue.Empty):
+                state = self._states.get(timeout=left_s if left_s > 0 else None)  # a first attempt may take longer
+                if state in (grpc.ChannelConnectivity.READY, None):
+                    return state is not None
+                has_failed |= state not in _CONNECTING
+        return False
 
+    def _requests(self) -> Iterator[service_pb2.ModelInferRequest]:
+        for piece in self._mailbox.pieces():
+            yield model_request(self._endpoint.model, self._stream_id, piece)
 
-def model_request(model: str, stream_id: StreamId, piece: Piece) -> service_pb2.ModelInferRequest:
-    """The request that carries a piece."""
-    request = service_pb2.ModelInferRequest(model_name=model)
-    request.inputs.add(name=INPUT_NAME, datatype=INPUT_DATATYPE, shape=[1, piece.samples])
-    request.raw_input_contents.append(piece.audio)
-    if isinstance(stream_id, str):
-        request.parameters["sequence_id"].string_param = stream_id
-    else:
-        request.parameters["sequence_id"].int64_param = stream_id
-    request.parameters["sequence_start"].bool_param = piece.is_first
-    request.parameters["sequence_end"].bool_param = piece.is_last
-    for name, value in piece.parameters.items():
-        setattr(request.parameters[name], _PARAMETER_FIELDS[type(value)], value)
-    return request
+    def _read(self, call: Iterable[service_pb2.ModelStreamInferResponse]) -> None:
+        for reply in call:
+            try:
+                self._mailbox.deliver(read_reply(self._endpoint.model, self._stream_id, reply))
+            except StreamError as error:
+                self._mailbox.fail(error)

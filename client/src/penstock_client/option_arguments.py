@@ -15,10 +15,18 @@ def add_option_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of the stream (what is left out is the server's choice)").add_argument
     add("--decoder", choices=get_args(Decoder), default="greedy", help="greedy, or a beam search (greedy)")
     add("--beam-size", type=int, metavar="K", help="hypotheses that alsd and aes keep")
-    add("--n-best", type=int, default=0, metavar="N", help="print N alternatives too; with alsd and aes (0)")
+    add(
+        "--n-best",
+        "--max-alternatives",
+        type=int,
+        default=0,
+        metavar="N",
+        help="print N alternatives too; with alsd and aes (0)",
+    )
     add("--lm-weight", type=float, metavar="W", help="weight of the server's language model")
     add(
         "--boost-phrase",
+        "--boosted-words",
         action="append",
         default=[],
         metavar="TEXT[:BOOST]",

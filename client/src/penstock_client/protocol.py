@@ -34,8 +34,11 @@ _MAX_STRING_ID_BYTES = 128  # Triton's limits of a correlation id
 _MAX_NUMERIC_ID = 2**63 - 1
 _BYTES_PER_SAMPLE = 4
 
-Parameter = str | int | float
-"""The kinds of Triton request parameters that options are made of."""
+Parameter = str | int | float | bool
+"""The kinds of Triton request parameters."""
+
+_FINALIZE: Mapping[str, Parameter] = {"finalize": True}
+"""Goes with the last piece of a segment, where the user ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Piece:
     is_first: bool
     is_last: bool
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    """The stream's options; only the first piece has any."""
+    """The stream's options, with the first piece only; `finalize` with the last piece of a segment."""
 
     @property
     def samples(self) -> int:
@@ -105,7 +108,7 @@ class Result:
 class PieceCutter:
     """Cuts one stream's audio into pieces that a request can hold, and marks the first and the last.
 
-    `parameters` go with the first piece only.
+    `parameters` go with the stream's first piece only.
     """
 
     def __init__(
@@ -120,10 +123,11 @@ class PieceCutter:
         self._is_started = False
         self._is_ended = False
 
-    def cut(self, samples: npt.ArrayLike, is_last: bool = False) -> list[Piece]:
+    def cut(self, samples: npt.ArrayLike, is_last: bool = False, ends_segment: bool = False) -> list[Piece]:
         """The pieces of `samples` [n] in order: at least one, even where n is 0.
 
-        Raises StreamClosedError after the last piece and ValueError for an unsuitable array.
+        With `ends_segment` the last of them asks the server to end the current segment. Raises StreamClosedError
+        after the stream's last piece and ValueError for an unsuitable array.
         """
         if self._is_ended:
             raise StreamClosedError(self._stream_id, "the stream is finished and takes no more audio")
@@ -134,7 +138,10 @@ class PieceCutter:
                 audio=array[start : start + self._max_piece_samples].tobytes(),
                 is_first=start == 0 and not self._is_started,
                 is_last=start == starts[-1] and is_last,
-                parameters={} if start or self._is_started else self._parameters,
+                parameters={
+                    **({} if start or self._is_started else self._parameters),
+                    **(_FINALIZE if start == starts[-1] and ends_segment else {}),
+                },
             )
             for start in starts
         ]

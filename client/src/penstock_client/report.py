@@ -1,12 +1,16 @@
-"""How the command line shows transcripts: plain lines, lines that grow in place, or JSON."""
+"""How the command line shows transcripts: plain lines, lines that grow in place, JSON, or subtitles."""
 
 import json
 import os
-from typing import Protocol, TextIO
+from typing import Literal, Protocol, TextIO, get_args
 
 from penstock_client.live_text import LiveText, printable
 from penstock_client.protocol import Alternative, Word
-from penstock_client.transcript import Transcript
+from penstock_client.subtitles import cues, srt, vtt
+from penstock_client.transcript import Segment, Transcript
+
+SubtitleFormat = Literal["srt", "vtt"]
+FORMATS = ("text", "json", *get_args(SubtitleFormat))
 
 
 class Report(Protocol):
@@ -57,7 +61,7 @@ class PlainReport:
         print_line(self._out, f"{path}: {text}" if self._names else text)
         for word in transcript.words if self._word_times else ():
             print_line(self._out, word_line(word))
-        for alternative in transcript.alternatives:
+        for alternative in (each for segment in transcript.segments for each in segment.alternatives):
             print_line(self._out, alternative_line(alternative))
         latency_ms = 1000 * (transcript.latency_s or 0.0)
         print_line(self._notes, f"{path}: {audio_s:.2f} s of audio, final text {latency_ms:.0f} ms after its end")
@@ -86,6 +90,25 @@ class JsonReport:
         """Nothing was drawn."""
 
 
+class SubtitleReport:
+    """The words of one file as a file of subtitles."""
+
+    def __init__(self, out: TextIO, kind: SubtitleFormat):
+        self._out = out
+        self._write = {"srt": srt, "vtt": vtt}[kind]
+
+    def progress(self, transcript: Transcript) -> None:
+        """Shows nothing."""
+
+    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
+        """See Report."""
+        self._out.write(self._write(cues(segment.words for segment in transcript.segments)))
+        self._out.flush()
+
+    def abort(self) -> None:
+        """Nothing was drawn."""
+
+
 def document(path: str, transcript: Transcript, audio_s: float) -> dict[str, object]:
     """A transcript in the form of `penstock transcribe --json`, with what a server adds, and its latency."""
     return {
@@ -94,10 +117,24 @@ def document(path: str, transcript: Transcript, audio_s: float) -> dict[str, obj
         "tokens": transcript.tokens,
         "timestamps": transcript.timestamps,
         "words": [_word_document(word) for word in transcript.words],
-        "alternatives": [{"text": a.text, "score": a.score} for a in transcript.alternatives],
+        "alternatives": _alternatives_document(transcript.alternatives),
+        "segments": [_segment_document(segment) for segment in transcript.segments],
         "audio_s": audio_s,
         "latency_ms": None if transcript.latency_s is None else round(1000 * transcript.latency_s, 1),
     }
+
+
+def _segment_document(segment: Segment) -> dict[str, object]:
+    """`words` counts its words, which follow those of the segments before it."""
+    return {
+        "text": segment.text,
+        "words": len(segment.words),
+        "alternatives": _alternatives_document(segment.alternatives),
+    }
+
+
+def _alternatives_document(alternatives: tuple[Alternative, ...]) -> list[dict[str, object]]:
+    return [{"text": alternative.text, "score": alternative.score} for alternative in alternatives]
 
 
 def _word_document(word: Word) -> dict[str, object]:

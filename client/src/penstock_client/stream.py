@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 
 import numpy.typing as npt
 
-from penstock_client.errors import ClientError, StreamClosedError, StreamId
-from penstock_client.protocol import Parameter, PieceCutter, Result
-from penstock_client.transcript import Transcript
+from penstock_client.errors import ClientError, StreamId
+from penstock_client.protocol import Parameter, Piece, Result
+from penstock_client.stream_base import StreamBase
 from penstock_client.transport import Transport
 
 
-class Stream:
+class Stream(StreamBase):
     """A stream that a client opened. Use as a context manager, so that it is closed whatever happens.
 
     One thread may send while another one iterates. Where one thread does both, it calls `poll` between sends and
@@ -18,23 +18,26 @@ class Stream:
     """
 
     def __init__(self, stream_id: StreamId, transport: Transport, parameters: Mapping[str, Parameter] | None = None):
-        self.stream_id = stream_id
-        self.transcript = Transcript()
-        """What the results handed out so far add up to."""
+        super().__init__(stream_id, parameters)
         self._transport = transport
-        self._cutter = PieceCutter(stream_id, parameters=parameters)
-        self._is_closed = False
 
     def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
         Does not wait for a reply, but blocks while a minute of audio or 64 pieces are unanswered. Raises ClientError.
         """
-        self._send(samples, is_last=False)
+        self._send(self._cut(samples))
+
+    def finalize(self, samples: npt.ArrayLike = ()) -> None:
+        """Ends the current segment, maybe with its last samples; the stream goes on with the next one.
+
+        The reply is the segment's final result (`is_final`). Times stay relative to the stream's start.
+        """
+        self._send(self._cut(samples, ends_segment=True))
 
     def finish(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the audio, maybe with the last samples; the results that are left are then there to iterate over."""
-        self._send(samples, is_last=True)
+        self._send(self._cut(samples, is_last=True))
 
     def poll(self, wait_s: float = 0.0) -> list[Result]:
         """The results that have arrived; waits up to `wait_s` for the first. Raises ClientError."""
@@ -52,6 +55,14 @@ class Stream:
         while (result := self._receive(None)) is not None:
             yield result
 
+    def cancel(self) -> None:
+        """Ends the stream at once, without its results; its place on the server is freed. Waits for nothing.
+
+        Audio that has not gone out is dropped. Who sends or iterates, in any thread, gets a StreamClosedError.
+        """
+        if not self._is_closed:
+            self._transport.cancel()
+
     def close(self) -> None:
         """Frees the stream. One that is not finished is ended on the server too, which may take a second or two."""
         if not self._is_closed:
@@ -64,21 +75,11 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, samples: npt.ArrayLike, is_last: bool) -> None:
-        self._check_open()
-        for piece in self._cutter.cut(samples, is_last):
+    def _send(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
             self._transport.send(piece)
 
     def _receive(self, wait_s: float | None) -> Result | None:
         self._check_open()
         result = self._transport.receive(wait_s)
-        if result is not None:
-            self.transcript.add(result)
-            if self._transport.is_complete:
-                self.transcript.is_complete = True
-                self.transcript.latency_s = result.round_trip_s
-        return result
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StreamClosedError(self.stream_id, "the stream is closed")
+        return None if result is None else self._note(result, self._transport.is_complete)

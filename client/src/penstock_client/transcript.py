@@ -6,35 +6,60 @@ from penstock_client.protocol import Alternative, Result, Word
 
 
 @dataclass
+class Segment:
+    """A stretch of a stream that becomes final as a whole."""
+
+    text: str = ""
+    """Newest text."""
+    words: list[Word] = field(default_factory=list)
+    """Completed words; times count from the stream's start."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Of the final result, best first; see `StreamOptions.n_best`."""
+    is_final: bool = False
+    """True once the text no longer changes."""
+
+
+@dataclass
 class Transcript:
     """Accumulates the results of one stream; `latency_s` and `is_complete` are set by the stream."""
 
-    segment_texts: dict[int, str] = field(default_factory=dict)
-    """Newest text of each segment."""
-    words: list[Word] = field(default_factory=list)
-    """Completed words of all segments."""
+    segments: list[Segment] = field(default_factory=list)
+    """In the order in which they were spoken; all but the newest are final."""
     tokens: list[int] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
     """For each token its encoder frame, counted from the stream's start."""
-    alternatives: tuple[Alternative, ...] = ()
-    """Of the newest segment that is final, best first; see `StreamOptions.n_best`."""
     audio_processed_s: float = 0.0
     is_complete: bool = False
     """True once the last piece of audio has been answered."""
     latency_s: float | None = None
     """From the last piece of audio being sent to the final text; None until then."""
+    _newest: int | None = None
 
     @property
     def text(self) -> str:
         """Text of all segments so far."""
-        return " ".join(text for _, text in sorted(self.segment_texts.items()) if text)
+        return " ".join(segment.text for segment in self.segments if segment.text)
+
+    @property
+    def words(self) -> list[Word]:
+        """Completed words of all segments."""
+        return [word for segment in self.segments for word in segment.words]
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """Of the newest segment that is final, best first; see `StreamOptions.n_best`."""
+        return next((segment.alternatives for segment in reversed(self.segments) if segment.is_final), ())
 
     def add(self, result: Result) -> None:
         """Takes in the stream's next result."""
-        self.segment_texts[result.segment] = result.text
-        self.words += result.new_words
+        if result.segment != self._newest:
+            self._newest = result.segment
+            self.segments.append(Segment())
+        segment = self.segments[-1]
+        segment.text = result.text
+        segment.words += result.new_words
+        segment.is_final = result.is_final
+        segment.alternatives = result.alternatives
         self.tokens += result.new_tokens
         self.timestamps += result.new_timestamps
-        if result.is_final:
-            self.alternatives = result.alternatives
         self.audio_processed_s = result.audio_processed_s

@@ -1,4 +1,7 @@
-"""The seam between a stream and a network protocol. A transport carries one stream; a connection opens transports."""
+"""The seam between a stream and a network protocol. A transport carries one stream; a connection opens transports.
+
+Each comes in two forms, for threads and for asyncio, with the same promises.
+"""
 
 from typing import Protocol
 
@@ -24,11 +27,13 @@ class Transport(Protocol):
     def receive(self, wait_s: float | None) -> Result | None:
         """The next result, or None: not within `wait_s`, or the stream is complete. None waits. Raises ClientError."""
 
+    def cancel(self) -> None:
+        """Drops what has not gone out, and lets the stream's end go out in its place; waits for nothing."""
+
     def close(self) -> None:
         """Frees everything, within FAREWELL_S + JOIN_S, whatever the server does. Call it once.
 
-        A stream that is not finished is ended on the server first, one that failed there included: a refused piece
-        leaves the stream open, and neither cancelling nor disconnecting frees its sequence in Triton.
+        A stream that is not finished is ended on the server first, one that failed there included.
         """
 
 
@@ -40,3 +45,33 @@ class Connection(Protocol):
 
     def close(self) -> None:
         """Frees what its transports share."""
+
+
+class AsyncTransport(Protocol):
+    """`Transport` for asyncio."""
+
+    @property
+    def is_complete(self) -> bool:
+        """See Transport."""
+
+    async def send(self, piece: Piece) -> None:
+        """See Transport."""
+
+    async def receive(self, wait_s: float | None) -> Result | None:
+        """See Transport."""
+
+    def cancel(self) -> None:
+        """See Transport."""
+
+    async def close(self) -> None:
+        """See Transport."""
+
+
+class AsyncConnection(Protocol):
+    """`Connection` for asyncio; made anywhere, used in one event loop."""
+
+    def open_transport(self, stream_id: StreamId, timeout_s: float) -> AsyncTransport:
+        """See Connection."""
+
+    async def close(self) -> None:
+        """See Connection."""

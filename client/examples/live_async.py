@@ -1,0 +1,54 @@
+"""Streams audio that comes in while it is spoken, and ends a segment every few seconds.
+
+Here a recording plays the microphone; put any source of blocks in place of `spoken`.
+
+    python live_async.py call.wav localhost:8001
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+from penstock_client import SAMPLE_RATE_HZ, AsyncClient, AsyncStream, ClientError, read_audio
+
+BLOCK_SAMPLES = SAMPLE_RATE_HZ // 10
+BLOCKS_A_SEGMENT = 10
+
+
+async def main(path: str, url: str = "localhost:8001") -> None:
+    """One task sends, another prints what comes back."""
+    async with AsyncClient(url) as client, client.open_stream() as stream:
+        printing = asyncio.create_task(show(stream))
+        async for number, block in spoken(path):
+            if number % BLOCKS_A_SEGMENT:
+                await stream.send(block)
+            else:
+                await stream.finalize(block)
+        await stream.finish()
+        await printing
+    print(f"in {len(stream.transcript.segments)} segments: {stream.transcript.text}")
+
+
+async def spoken(path: str) -> AsyncIterator[tuple[int, np.ndarray]]:
+    """Numbered blocks [n] of a recording, from 1, each when it would have been spoken."""
+    samples = read_audio(path)
+    clock = asyncio.get_running_loop()
+    start_s = clock.time()
+    for number, start in enumerate(range(0, samples.size, BLOCK_SAMPLES), start=1):
+        await asyncio.sleep(start_s + number * BLOCK_SAMPLES / SAMPLE_RATE_HZ - clock.time())
+        yield number, samples[start : start + BLOCK_SAMPLES]
+
+
+async def show(stream: AsyncStream) -> None:
+    """Prints each result."""
+    async for result in stream:
+        print(f"{result.segment:3} {'final' if result.is_final else '     '} {result.text}")
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(main(*sys.argv[1:]))
+    except ClientError as error:
+        sys.exit(f"error: {error}")

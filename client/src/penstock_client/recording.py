@@ -1,0 +1,41 @@
+"""A recording that is sent in chunks. Knows no network and does not wait."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_client.audio import read_audio
+from penstock_client.protocol import SAMPLE_RATE_HZ, as_samples
+
+
+class Chunk(NamedTuple):
+    """What is sent at once."""
+
+    samples: npt.NDArray[np.float32]
+    """[n]"""
+    end_samples: int
+    """Samples of the recording up to the end of this chunk."""
+    is_last: bool
+
+
+class Recording:
+    """All samples of a file, or mono samples [n] at 16 kHz, cut into chunks of `chunk_ms`.
+
+    Raises AudioError for an unusable file, and ValueError for unsuitable arguments.
+    """
+
+    def __init__(self, audio: str | Path | npt.ArrayLike, chunk_ms: float):
+        self._chunk_samples = round(chunk_ms * SAMPLE_RATE_HZ / 1000)
+        if self._chunk_samples < 1:
+            raise ValueError(f"chunk_ms is {chunk_ms!r}, expected at least one sample")
+        self.samples = read_audio(audio) if isinstance(audio, str | Path) else as_samples(audio)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """At least one chunk, the last one maybe shorter."""
+        size = self.samples.size
+        for start in range(0, max(1, size), self._chunk_samples):
+            end = min(start + self._chunk_samples, size)
+            yield Chunk(self.samples[start:end], end, end == size)

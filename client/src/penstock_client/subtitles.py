@@ -1,0 +1,111 @@
+"""Words with times to subtitles: cues, and their text as SRT or VTT. Knows no network.
+
+The limits are those of broadcasters' guidelines: two lines of 42 columns, no cue longer than 7 s or shorter than one
+that can be read, a new cue after a pause or a sentence.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from penstock_client.live_text import cells, printable
+from penstock_client.protocol import Word
+
+MAX_LINE_COLUMNS = 42
+MAX_LINES = 2
+MAX_CUE_MS = 7_000
+MIN_CUE_MS = 1_000
+"""Shorter cues stay on the screen for longer, where the next one leaves time for it."""
+MAX_PAUSE_MS = 1_500
+"""A longer silence between two words ends a cue."""
+
+_SENTENCE_ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f")
+_VTT_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class Cue(NamedTuple):
+    """What is on the screen at once."""
+
+    start_ms: int
+    end_ms: int
+    lines: tuple[str, ...]
+
+
+def cues(segments: Iterable[Sequence[Word]]) -> list[Cue]:
+    """The cues of a stream: every word once, in order; starts and ends in order, no cue before the last one's end.
+
+    A cue holds words of one segment. A single word that is beyond a limit is a cue of its own and kept whole.
+    """
+    groups = [group for words in segments for group in _groups(words)]
+    drafts: list[Cue] = []
+    for group in groups:
+        earliest_ms = drafts[-1].end_ms if drafts else 0
+        start_ms = max(group[0].start_ms, earliest_ms)
+        end_ms = max(start_ms + 1, *(word.end_ms for word in group))
+        drafts.append(Cue(start_ms, end_ms, tuple(_lines(group))))
+    starts_ms = [cue.start_ms for cue in drafts[1:]]
+    return [_readable(cue, next_ms) for cue, next_ms in zip_longest(drafts, starts_ms)]
+
+
+def srt(all_cues: Iterable[Cue]) -> str:
+    """The cues as a SubRip file."""
+    blocks = (
+        f"{number}\n{_time(cue.start_ms, ',')} --> {_time(cue.end_ms, ',')}\n" + "".join(f"{x}\n" for x in cue.lines)
+        for number, cue in enumerate(all_cues, start=1)
+    )
+    return "\n".join(blocks)
+
+
+def vtt(all_cues: Iterable[Cue]) -> str:
+    """The cues as a WebVTT file."""
+    blocks = (
+        f"\n{_time(cue.start_ms, '.')} --> {_time(cue.end_ms, '.')}\n"
+        + "".join(f"{line.translate(_VTT_ESCAPES)}\n" for line in cue.lines)
+        for cue in all_cues
+    )
+    return "WEBVTT\n" + "".join(blocks)
+
+
+def _groups(words: Sequence[Word]) -> Iterator[list[Word]]:
+    """The words of one segment, a list for each cue."""
+    group: list[Word] = []
+    for word in words:
+        if group and not _goes_on(group, word):
+            yield group
+            group = []
+        group.append(word)
+    if group:
+        yield group
+
+
+def _goes_on(group: list[Word], word: Word) -> bool:
+    """True where the word fits into the cue that the group makes, and belongs there."""
+    last = group[-1]
+    is_same_breath = word.start_ms - last.end_ms <= MAX_PAUSE_MS and not last.text.endswith(_SENTENCE_ENDS)
+    is_short = max(each.end_ms for each in (*group, word)) - group[0].start_ms <= MAX_CUE_MS
+    return is_same_breath and is_short and len(_lines([*group, word])) <= MAX_LINES
+
+
+def _lines(group: Iterable[Word]) -> list[str]:
+    """The words in lines that are as long as they may be; words are never broken."""
+    lines: list[str] = []
+    for word in group:
+        text = printable(word.text)
+        if lines and cells(f"{lines[-1]} {text}") <= MAX_LINE_COLUMNS:
+            lines[-1] += f" {text}"
+        else:
+            lines.append(text)
+    return lines
+
+
+def _readable(cue: Cue, next_ms: int | None) -> Cue:
+    """The cue, shown for long enough to be read where the next one leaves time for it."""
+    end_ms = max(cue.end_ms, cue.start_ms + MIN_CUE_MS)
+    return cue._replace(end_ms=end_ms if next_ms is None else max(cue.end_ms, min(end_ms, next_ms)))
+
+
+def _time(ms: int, point: str) -> str:
+    seconds, ms = divmod(ms, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{seconds:02}{point}{ms:03}"

@@ -1,0 +1,139 @@
+"""What is asyncio's own: cancellation, many streams in one loop, nothing left behind. The rest: test_transports.py."""
+
+import asyncio
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from client.tests.fakes import outputs
+from penstock_client import AsyncClient, ServerUnreachableError
+from penstock_client.protocol import parse_reply
+
+
+def text(size):
+    return parse_reply("s", outputs(0, size, True).get).text
+
+
+def test_one_task_sends_while_another_iterates(url, protocol, samples):
+    async def main():
+        async with AsyncClient(url, protocol) as client, client.open_stream() as stream:
+
+            async def send():
+                for chunk in np.array_split(samples, 50):
+                    await stream.send(chunk)
+                await stream.finish()
+
+            sending = asyncio.create_task(send())
+            results = [result async for result in stream]
+            await sending
+        return results, stream.transcript
+
+    results, transcript = asyncio.run(main())
+    assert len(results) == 51
+    assert transcript.text == text(samples.size) and transcript.latency_s == results[-1].round_trip_s
+
+
+def test_many_streams_share_one_loop_without_threads_of_their_own(url, protocol, samples, recognizer):
+    recognizer.max_streams = 40
+    threads = []
+
+    async def main():
+        async with AsyncClient(url, protocol) as client:
+            await client.transcribe(samples[:10])
+            before = set(threading.enumerate())
+            note = lambda transcript: threads.append(set(threading.enumerate()) - before)  # noqa: E731
+            sizes = [800 * (index + 1) for index in range(40)]
+            done = await asyncio.gather(*(client.transcribe(samples[:size], on_progress=note) for size in sizes))
+            return [transcript.text for transcript in done] == [text(size) for size in sizes]
+
+    assert asyncio.run(main())
+    assert not {thread.name for new in threads for thread in new if thread.name.startswith("penstock ")}
+
+
+def test_a_cancelled_task_frees_its_place(url, protocol, recognizer, samples):
+    async def main():
+        async with AsyncClient(url, protocol) as client:
+            task = asyncio.create_task(client.transcribe(samples, realtime=True))
+            while len(recognizer.requests) < 3:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return dict(recognizer.heard)
+
+    assert asyncio.run(main()) == {}
+    assert recognizer.requests[-1].is_end
+
+
+def test_waiting_does_not_hold_up_the_loop(url, protocol, recognizer):
+    release = threading.Event()
+    recognizer.before_answer = lambda request: request.stream_id != "slow" or release.wait(5)
+
+    async def main():
+        async with AsyncClient(url, protocol) as client, client.open_stream("slow") as slow:
+            await slow.send(np.zeros(800))
+            waiting = asyncio.create_task(anext(aiter(slow)))
+            assert (await client.transcribe(np.zeros(1600))).is_complete
+            assert not waiting.done()
+            release.set()
+            return (await waiting).text
+
+    assert asyncio.run(main()) == text(800)
+
+
+def test_a_stream_that_is_not_used_leaves_nothing(url, protocol, recognizer):
+    async def main():
+        async with AsyncClient(url, protocol) as client:
+            client.open_stream()
+            async with client.open_stream():
+                pass
+        return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    assert asyncio.run(main()) == []
+    assert recognizer.requests == []
+
+
+def test_realtime_sends_each_chunk_when_it_is_complete(url, protocol, recognizer):
+    sent_s = []
+    recognizer.before_answer = lambda request: sent_s.append(time.monotonic())
+
+    async def main():
+        async with AsyncClient(url, protocol) as client:
+            await client.transcribe(np.zeros(800))
+            sent_s.clear()
+            start_s = time.monotonic()
+            await client.transcribe(np.zeros(8000, np.float32), chunk_ms=60, realtime=True)
+            return start_s
+
+    start_s = asyncio.run(main())
+    complete_s = np.minimum(0.06 * np.arange(1, 10), 0.5)
+    assert len(sent_s) == 9
+    assert (np.array(sent_s) - start_s >= complete_s).all()
+
+
+def test_a_client_may_be_made_before_the_loop_and_closed_unused(protocol):
+    client = AsyncClient("localhost:1", protocol)
+    asyncio.run(client.close())
+
+
+def test_files_are_read(url, protocol, audio_file, tmp_path):
+    async def main():
+        async with AsyncClient(url, protocol) as client:
+            return (await client.transcribe(audio_file)).text
+
+    assert asyncio.run(main()) == text(38_400)
+
+
+def test_an_absent_server_fails_each_stream_at_once(protocol, wire):
+    url = f"127.0.0.1:{wire.port}"
+    wire.close()
+
+    async def main():
+        async with AsyncClient(url, protocol) as client:
+            return await asyncio.gather(*(client.transcribe(np.zeros(10)) for _ in range(5)), return_exceptions=True)
+
+    start_s = time.monotonic()
+    assert {type(error) for error in asyncio.run(main())} == {ServerUnreachableError}
+    assert time.monotonic() - start_s < 4

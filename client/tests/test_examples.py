@@ -1,0 +1,78 @@
+"""The examples, run as a user runs them, against the fake server."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from client.tests.fake_servers import GrpcServer
+from client.tests.fakes import outputs
+from penstock_client.protocol import parse_reply
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def server(recognizer):
+    server = GrpcServer(recognizer)
+    yield server
+    server.close()
+
+
+def run(name, *arguments):
+    command = [sys.executable, EXAMPLES / name, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def text(samples):
+    return parse_reply("s", outputs(0, samples, True).get).text
+
+
+def test_transcribe_file(audio_file, url):
+    lines = run("transcribe_file.py", audio_file, url)
+    assert lines[0] == text(38_400)
+    assert lines[1:3] == ["    0.00 s  wörd0", "    0.05 s  λέξη1"]
+    assert len(lines) == 1 + 48
+
+
+def test_boosted_phrases(audio_file, url, recognizer):
+    lines = run("boosted_phrases.py", audio_file, url, "ada lovelace", "penstock")
+    assert lines == [f"plain:   {text(38_400)}", f"boosted: {text(38_400)}"]
+    plain, boosted = (request.parameters for request in recognizer.requests if request.is_start)
+    assert plain == {}
+    assert (json.loads(boosted["boosted_phrases"]), boosted["boost"]) == (["ada lovelace", "penstock"], 3.0)
+
+
+def test_live_async(audio_file, url):
+    lines = run("live_async.py", audio_file, url)
+    *results, last = lines
+    assert len(results) == 25
+    assert [line.split()[0] for line in results if "final" in line] == ["3", "4", "5"]
+    assert last == f"in 3 segments: {text(16_000)} {text(16_000)} {text(6400)}"
+
+
+def test_many_streams(tmp_path, url, recognizer):
+    recognizer.max_streams = 3  # so that some find the server full
+    paths = [tmp_path / f"{index}.wav" for index in range(6)]
+    for index, path in enumerate(paths):
+        soundfile.write(path, np.zeros(800 * (index + 1)), 16_000)
+    missing = tmp_path / "missing.wav"
+    lines = run("many_streams.py", url, *paths, missing)
+    assert lines[:6] == [f"{path}: {text(800 * (index + 1))}" for index, path in enumerate(paths)]
+    assert lines[6:] == [f"{missing}: failed: {missing}: no such file or directory"]
+
+
+def test_an_absent_server_is_one_line(audio_file, url, wire):
+    wire.close()
+    command = [sys.executable, EXAMPLES / "transcribe_file.py", audio_file, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: cannot reach a server at {url}")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,102 @@
+"""Segments that the user ends, and streams that the user gives up: each front, each protocol."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from client.tests.fake_servers import eventually
+from client.tests.fakes import expected
+from penstock_client import StreamClosedError, StreamOptions
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+@pytest.fixture
+def client(served_client):
+    return served_client
+
+
+def test_a_segment_ends_where_its_user_says_and_the_stream_goes_on(client, recognizer, samples):
+    with client.open_stream(options=StreamOptions(decoder="alsd", n_best=1)) as stream:
+        stream.send(samples[:1000])
+        stream.finalize(samples[1000:2000])
+        stream.finalize()  # a segment without audio
+        stream.send(samples[:800])
+        stream.finish(samples[:100])
+        results = list(stream)
+    assert [request.parameters for request in recognizer.requests] == [
+        {"decoder": "alsd", "n_best": 1},
+        {"finalize": True},
+        {"finalize": True},
+        {},
+        {},
+    ]
+    assert [(result.segment, result.is_final) for result in results] == [
+        (3, False),
+        (3, True),
+        (4, True),
+        (5, False),
+        (5, True),
+    ]
+    texts = [expected(samples[:size]).text for size in (2000, 0, 900)]
+    segments = stream.transcript.segments
+    assert [segment.text for segment in segments] == texts
+    assert [segment.is_final for segment in segments] == [True] * 3
+    assert [" ".join(word.text for word in segment.words) for segment in segments] == texts
+    assert [[a.text for a in segment.alternatives] for segment in segments] == [[f"{text} (0)"] for text in texts]
+    assert stream.transcript.text == f"{texts[0]} {texts[2]}"
+    assert stream.transcript.words[3].start_ms == 125  # counted from the stream's start
+    assert stream.transcript.is_complete
+
+
+def test_a_segment_may_end_with_the_first_request_or_a_long_one(client, recognizer):
+    with client.open_stream(options=StreamOptions(boost=1.0)) as stream:
+        stream.finalize(np.zeros(31 * 16_000))
+        assert [result.is_final for result in (*stream.poll(5), *stream.poll(1))] == [False, True]
+        stream.finish()
+    assert [request.parameters for request in recognizer.requests][:2] == [{"boost": 1.0}, {"finalize": True}]
+
+
+def test_cancel_waits_for_nothing_and_frees_the_place(client, recognizer):
+    release = threading.Event()
+    recognizer.before_answer = lambda request: request.stream_id == "s" and not request.is_end and release.wait(10)
+    stream = client.open_stream("s")
+    with stream:
+        for _ in range(5):
+            stream.send(np.zeros(800))
+        eventually(lambda: recognizer.requests)
+        start_s = time.monotonic()
+        stream.cancel()
+        stream.cancel()
+        assert time.monotonic() - start_s < 0.3
+        for use in (stream.poll, lambda: list(stream), lambda: stream.send([0.0])):
+            with pytest.raises(StreamClosedError, match="stream 's'"):
+                use()
+        release.set()
+        eventually(lambda: not recognizer.heard)
+    assert [request.is_end for request in recognizer.requests].count(True) == 1
+    assert recognizer.requests[-1].is_end
+
+
+def test_cancel_wakes_who_waits_for_a_result(client, recognizer):
+    with client.open_stream("s") as stream, ThreadPoolExecutor(1) as pool:
+        stream.send([0.0])
+        assert stream.poll(5)
+        waiting = pool.submit(lambda: list(stream))
+        time.sleep(0.05)
+        stream.cancel()
+        with pytest.raises(StreamClosedError):
+            waiting.result(2)
+    eventually(lambda: not recognizer.heard)
+
+
+def test_cancel_after_the_end_changes_nothing(client, recognizer, samples):
+    with client.open_stream() as stream:
+        stream.finish(samples)
+        assert [result.is_final for result in stream] == [True]
+        stream.cancel()
+        assert stream.poll() == []
+    assert len(recognizer.requests) == 1

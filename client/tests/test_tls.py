@@ -1,0 +1,100 @@
+"""Certificates and headers on both protocols and both fronts, against fake servers inside TLS."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from client.tests.certificates import make_certificates
+from client.tests.fake_servers import GrpcServer, HttpServer
+from penstock_client import ConnectionOptions, ServerUnreachableError
+from penstock_client.cli import main
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=["grpcs", "https"])
+def protocol(request):
+    return request.param
+
+
+@pytest.fixture
+def server(protocol, recognizer, certificates):
+    server = {"grpcs": GrpcServer, "https": HttpServer}[protocol](recognizer, certificates)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def known(certificates):
+    """What makes the server known to the client and the client to the server."""
+    return {
+        "root_certificates": certificates.server,
+        "client_certificate": certificates.client,
+        "client_key": str(certificates.client_key),
+    }
+
+
+def test_known_to_each_other_they_talk(front, protocol, server, url, known, samples):
+    headers = {"Authorization": "Bearer a+b/c=", "x-team": "speech"}
+    options = ConnectionOptions(**known, headers=headers)
+    with front(url, protocol, connection_options=options) as client:
+        assert client.transcribe(samples).is_complete
+    assert {name: server.headers.get(name) for name in ("authorization", "x-team")} == {
+        "authorization": "Bearer a+b/c=",
+        "x-team": "speech",
+    }
+
+
+def test_an_unknown_server_gets_no_audio(front, protocol, url, known, recognizer):
+    options = ConnectionOptions(**{**known, "root_certificates": None}, connect_retry_s=0.1)
+    with (
+        front(url, protocol, connection_options=options) as client,
+        pytest.raises(ServerUnreachableError, match=f"(?i)cannot reach a server at {url}: .*certificate"),
+    ):
+        client.transcribe(np.zeros(10))
+    assert recognizer.requests == []
+
+
+def test_an_unknown_client_is_turned_away(front, protocol, url, certificates, recognizer):
+    options = ConnectionOptions(root_certificates=certificates.server, connect_retry_s=0.1)
+    with front(url, protocol, connection_options=options) as client, pytest.raises(ServerUnreachableError):
+        client.transcribe(np.zeros(10))
+    assert recognizer.requests == []
+
+
+def test_plain_text_does_not_reach_a_server_inside_tls(front, protocol, url, recognizer):
+    options = ConnectionOptions(connect_retry_s=0.1)
+    with (
+        front(url, protocol.removesuffix("s"), timeout_s=3, connection_options=options) as client,
+        pytest.raises(ServerUnreachableError),
+    ):
+        client.transcribe(np.zeros(10))
+    assert recognizer.requests == []
+
+
+@pytest.mark.parametrize("name", ["root_certificates", "client_certificate", "client_key"])
+@pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "no PEM"])
+def test_an_unusable_file_is_named(front, protocol, known, tmp_path, name, content):
+    path = tmp_path / "bad.pem"
+    if content:
+        path.write_text(content)
+    reason = "not a PEM file" if content else "no such file"
+    with pytest.raises(ValueError, match=f"{path}: {reason}"):
+        front("localhost:1", protocol, connection_options=ConnectionOptions(**{**known, name: path}))
+
+
+def test_the_command_takes_certificates_and_headers(protocol, server, url, certificates, audio_file, capsys):
+    arguments = ["--url", url, "--protocol", protocol, "--header", "Authorization: Bearer x"]
+    arguments += ["--root-certificates", str(certificates.server)]
+    arguments += ["--client-certificate", str(certificates.client), "--client-key", str(certificates.client_key)]
+    assert main([str(audio_file), *arguments]) == 0
+    assert capsys.readouterr().out.startswith("wörd0")
+    assert server.headers["authorization"] == "Bearer x"
+
+
+def test_openssl_is_at_hand():
+    assert shutil.which("openssl"), "these tests make their certificates with the command openssl"
