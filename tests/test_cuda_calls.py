@@ -67,5 +67,11 @@ def test_a_capture_that_ended_early_is_an_error(cuda):
 
 def test_what_is_left_of_a_failed_capture_is_not_looked_at(cuda):
     cuda.fails = "cuStreamEndCapture"
-    use("abandon_capture", 5)
+    use("abandon_capture", 5, True)
     assert cuda.calls == ["cuStreamEndCapture"]
+
+
+@pytest.mark.parametrize(("owns_graph", "calls"), [(True, ["cuGraphDestroy"]), (False, [])])
+def test_the_graph_of_a_failed_capture_is_destroyed_where_it_is_ours(cuda, owns_graph, calls):
+    use("abandon_capture", 5, owns_graph)
+    assert cuda.calls == ["cuStreamEndCapture", *calls]

@@ -19,6 +19,7 @@ def gpu(monkeypatch) -> Iterator[FakeCuda]:
     """A machine that looks as if it had a GPU, with drivers that are not made."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(cuda_graphs, "_make", lambda name, device: Named(name))
+    monkeypatch.setattr(cuda_graphs, "try_out", lambda driver, device: None)
     with FakeCuda().installed() as cuda:
         yield cuda
 
@@ -94,6 +95,16 @@ def test_auto_goes_on_without_what_fails_to_start(gpu, monkeypatch):
     assert (choice.driver.name, "NVRTC_ERROR_COMPILATION" in choice.reason) == ("staged", True)
     with pytest.raises(GraphError):
         select_driver("while", "cuda")
+
+
+def test_auto_goes_on_without_what_fails_its_trial(gpu, monkeypatch):
+    def try_out(driver: Named, device: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access")
+
+    monkeypatch.setattr(cuda_graphs, "try_out", try_out)
+    choice = select_driver("auto", "cuda")
+    assert (choice.driver.name, "illegal memory access" in choice.reason) == ("staged", True)
+    assert select_driver("while", "cuda").driver.name == "while", "asked for by name: its own error shall be seen"
 
 
 def test_the_choice_is_said_once(caplog):

@@ -99,3 +99,8 @@ def test_a_missing_model_or_text_is_named(bundled_model, text, tmp_path):
         run("build", "--out", tmp_path / "lm.arpa", text)
     with pytest.raises(PenstockError, match=r"gone\.txt: No such file"):
         run("build", "--model", bundled_model, "--out", tmp_path / "lm.arpa", tmp_path / "gone.txt")
+
+
+def test_standard_input_is_read_once_only(bundled_model, tmp_path):
+    with pytest.raises(PenstockError, match="--heldout - and TEXT -: standard input can be read once only"):
+        run("build", "--model", bundled_model, "--out", tmp_path / "lm.arpa", "--heldout", "-", "-")

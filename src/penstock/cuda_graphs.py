@@ -11,6 +11,7 @@ import torch
 from penstock.errors import PenstockError
 from penstock.graphs.driver import Driver, EagerDriver, GraphError
 from penstock.graphs.staged_driver import StagedDriver, TorchCapture
+from penstock.graphs.trial import try_out
 from penstock.graphs.while_driver import WhileDriver
 
 OPTIONS = ("auto", "eager", "staged", "while")
@@ -64,8 +65,10 @@ def _best(device: torch.device) -> Choice:
     obstacle = obstacle_to_while(device)
     if obstacle is None:
         try:
-            return Choice(_make("while", device), "the driver has conditional nodes")
-        except GraphError as error:
+            driver = _make("while", device)
+            try_out(driver, device)
+            return Choice(driver, "the driver has conditional nodes")
+        except (GraphError, RuntimeError) as error:
             obstacle = str(error)
     return Choice(_make("staged", device), f"no conditional nodes: {obstacle}")
 

@@ -58,7 +58,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("text", [KENLM, IRSTLM, COMMENTED, KENLM.replace("<unk>", "<UNK>")])
+@pytest.mark.parametrize("text", [KENLM, IRSTLM, COMMENTED, KENLM.replace("<unk>", "<UNK>"), "\ufeff" + KENLM])
 def test_the_toolkits_forms_are_read(tmp_path, text):
     assert as_dictionary(read_arpa(write(tmp_path, text))) == EXPECTED
 
@@ -117,6 +117,8 @@ def test_models_of_lmplz_are_read_whole(path):
         ("<s> a", "<s> a\t-0.5", "line 12: the back-off '-0.5' at the highest order"),
         ("<s> a", "<s> z", "line 12: the word 'z' is not among the 1-grams"),
         ("-1\t</s>", "-1\ta", "line 9: the 1-gram 'a' comes twice"),
+        ("-1\t</s>", "-1\t<UNK>", "line 8: the 1-gram '<unk>' comes twice"),
+        ("-1\t</s>", "-0_1\t</s>", "line 8: the log10 probability '-0_1' is not a number"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_line(tmp_path, old, new, message):

@@ -126,6 +126,8 @@ def test_the_quick_form_is_for_its_tokens_only(tmp_path):
         ("root_states", lambda array: array.astype(np.int32), "root_states is int32"),
         ("final_scores", lambda array: array.astype(np.float64), "final_scores is float64"),
         ("order", lambda array: array[:0], "do not fit together"),
+        ("order", lambda array: array.reshape(()), "not what a language model's are"),
+        ("root_scores", lambda array: array[:, None], "not what a language model's are"),
         ("order", lambda array: array - 2, "do not fit together"),
         ("order", lambda array: array + 10**9, "do not fit together"),
         ("final_scores", lambda array: array * np.nan, "do not fit together"),

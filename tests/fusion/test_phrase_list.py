@@ -19,6 +19,8 @@ REFUSED = [
     ([("york", 10**400)], "has boost"),
     ([("york", None)], "has boost None"),
     ([("york", "loud")], "has boost 'loud'"),
+    ([("york", "2")], "has boost '2'"),
+    ([("york", True)], "has boost True"),
     ([(None, 1.0)], "phrase 1 is NoneType; accepted: text"),
     ([(b"york", 1.0)], "phrase 1 is bytes"),
     ([("york \ud800", 1.0)], "half of a surrogate pair"),

@@ -60,6 +60,8 @@ def run_build(args: argparse.Namespace) -> int:
 
     if any(count < 0 for count in args.prune):
         raise PenstockError(f"--prune holds {min(args.prune)}, expected counts from 0 on")
+    if args.heldout:
+        _check_heldout(args)
     tokenizer_path = _tokenizer_path(args.model)
     names, text = read_token_names(tokenizer_path), TextTokenizer(tokenizer_path)
     built = build_lm(text.read(args.text), names, args.order, args.prune)
@@ -71,6 +73,15 @@ def run_build(args: argparse.Namespace) -> int:
     if args.heldout:
         _print_perplexity(args, tokenizer_path, names)
     return 0
+
+
+def _check_heldout(args: argparse.Namespace) -> None:
+    """Before the work, not after it."""
+    if args.heldout == "-":
+        if "-" in args.text:
+            raise PenstockError("--heldout - and TEXT -: standard input can be read once only")
+    elif not os.path.exists(args.heldout):
+        raise PenstockError(f"--heldout: {args.heldout}: No such file or directory")
 
 
 def run_compile(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ What KenLM, SRILM and IRSTLM write is read: fields apart by tabs or spaces, comm
 back-offs left out, base-10 logarithms. The file is read line by line; what stays in memory are the arrays.
 """
 
+import codecs
 import gzip
 import math
 import re
@@ -133,6 +134,8 @@ class _Reader:
         self._line += 1
         if len(line) >= _MAX_LINE_BYTES:
             raise self._fail("is longer than 1 MiB: not an ARPA file")
+        if self._line == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         return line.strip()
 
     def _expect(self, wanted: bytes) -> None:
@@ -202,7 +205,7 @@ class _Reader:
 
     def _number(self, field: bytes, what: str) -> float:
         try:
-            value = float(field)
+            value = float(field.replace(b"_", b"?"))  # Python would read 1_0 as 10
         except ValueError:
             raise self._fail(f"the {what} {_show(field)} is not a number") from None
         if math.isnan(value) or value == math.inf:
@@ -229,7 +232,7 @@ class _Reader:
         if order == 1:
             return [self._add_word(fields[0])]
         try:
-            return [self._index[field] for field in fields]
+            return [self._index[_key(field)] for field in fields]
         except KeyError as error:
             raise self._fail(f"the word {_show(error.args[0])} is not among the 1-grams") from None
 
@@ -238,11 +241,18 @@ class _Reader:
             word = field.decode("utf-8")
         except UnicodeDecodeError as error:
             raise self._fail(f"is not UTF-8: {error}") from None
-        if field in self._index:
+        word = UNKNOWN if word == "<UNK>" else word
+        key = _key(field)
+        if key in self._index:
             raise self._fail(f"the 1-gram {word!r} comes twice")
-        self._index[field] = len(self._words)
-        self._words.append(UNKNOWN if word == "<UNK>" else word)
-        return self._index[field]
+        self._index[key] = len(self._words)
+        self._words.append(word)
+        return self._index[key]
+
+
+def _key(field: bytes) -> bytes:
+    """A word as it is looked up: SRILM and KenLM write the unknown word differently."""
+    return b"<unk>" if field == b"<UNK>" else field
 
 
 def _show(line: bytes) -> str:

@@ -70,7 +70,7 @@ def _read_saved(path: Path, names: TokenNames) -> NgramTables:
                 raise PenstockError(f"{path}: not a language model of this version of Penstock")
             _check_tokens(path, metadata, names)
             arrays = {name: np.array(file.get_tensor(name)) for name in NgramTables._fields}
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, TypeError) as error:  # TypeError: a number type that numpy has not
         raise PenstockError(f"{path}: cannot be read: {error}") from error
     for name, array in arrays.items():
         if array.dtype != (np.float32 if name in _FLOATS else np.int64):

@@ -104,6 +104,8 @@ class _WordLabels:
 
 def check_tables(tables: NgramTables) -> None:
     """Raises PenstockError where the tables of a stored file could lead out of themselves."""
+    if any(array.ndim != 1 for array in tables):
+        raise PenstockError("its tables are not what a language model's are")
     states, size = len(tables.backoff_scores), len(tables.root_scores)
     lengths = [
         (tables.arc_keys, tables.arc_scores, tables.arc_states),
@@ -114,7 +116,6 @@ def check_tables(tables: NgramTables) -> None:
         states > 0
         and size > 0
         and all(len({len(array) for array in arrays}) == 1 for arrays in lengths)
-        and all(array.ndim == 1 for array in tables)
         and len(tables.start_state) == len(tables.order) == 1
         and 1 <= tables.order[0] <= MAX_ORDER
         and all(np.isfinite(array).all() for array in tables)

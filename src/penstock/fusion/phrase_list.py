@@ -1,7 +1,9 @@
 """PhraseList: what one stream wants to hear more or less often, checked when made. Knows no tokens and no tensors."""
 
+import contextlib
 import hashlib
 import math
+import numbers
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -76,10 +78,10 @@ def _checked(number: int, text: str, boost: float) -> Phrase:
 
 
 def _checked_boost(name: str, boost: float) -> float:
-    try:
-        value = float(boost)
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
+    value = math.nan
+    if isinstance(boost, numbers.Real) and not isinstance(boost, bool):
+        with contextlib.suppress(OverflowError):
+            value = float(boost)
     if not abs(value) <= LARGEST_BOOST:  # NaN is refused too
         raise refusal(f"{name} has boost {boost!r}; accepted: numbers from {-LARGEST_BOOST:g} to {LARGEST_BOOST:g}")
     return value + 0.0  # -0.0 and 0.0 are the same boost and want the same digest

@@ -74,9 +74,14 @@ def end_capture(stream: int) -> Any:
     return check(driver.cuStreamEndCapture(stream))
 
 
-def abandon_capture(stream: int) -> None:
-    """Ends a capture that failed; there is nobody left to tell of another failure."""
-    driver.cuStreamEndCapture(stream)
+def abandon_capture(stream: int, owns_graph: bool) -> None:
+    """Ends a capture that failed, and destroys its graph where that is ours to do.
+
+    There is nobody left to tell of another failure. A capture that CUDA itself gave up has no graph.
+    """
+    status, *graph = driver.cuStreamEndCapture(stream)
+    if owns_graph and status.value == 0 and graph[0] is not None:
+        driver.cuGraphDestroy(graph[0])
 
 
 def captured_graph(stream: int) -> Any:

@@ -10,8 +10,11 @@ Runner = Callable[[], None]
 """Runs a prepared program once, on the current stream."""
 
 
-class GraphError(PenstockError):
-    """A CUDA graph cannot be used, captured or run; says what failed and how to do without."""
+class GraphError(PenstockError, RuntimeError):
+    """A CUDA graph cannot be used, captured or run; says what failed and how to do without.
+
+    A RuntimeError as torch's own are: it may come in the middle of a step.
+    """
 
 
 class Driver(Protocol):

@@ -58,7 +58,7 @@ class CudaGraphBuilder:
         # thread allocates meanwhile goes into the pool, where nobody else will be given it.
         with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.use_mem_pool(self._pool):
             cuda_calls.begin_capture(stream)
-            with torch.cuda.stream(self._streams[0]), _abandoned_on_error(stream):
+            with torch.cuda.stream(self._streams[0]), _abandoned_on_error(stream, owns_graph=True):
                 yield
             self._graph = cuda_calls.end_capture(stream)
 
@@ -104,9 +104,10 @@ class _ExecutableGraph:
 
 
 @contextmanager
-def _abandoned_on_error(stream: int) -> Iterator[None]:
+def _abandoned_on_error(stream: int, owns_graph: bool = False) -> Iterator[None]:
+    """owns_graph: False for a loop's body, which belongs to the graph around it."""
     try:
         yield
     except BaseException:
-        cuda_calls.abandon_capture(stream)
+        cuda_calls.abandon_capture(stream, owns_graph)
         raise
