@@ -14,7 +14,7 @@ SHAPE ?= constant
 LOADTEST := $(BIN)/python -m loadtest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity train-demo clean
+.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity fault-trials train-demo clean
 
 # torch first and alone, so that a CPU build offered by the local pip configuration is taken; the Triton wheel without
 # its Python dependencies, of which the server needs none.
@@ -73,6 +73,9 @@ loadtest: setup
 
 loadtest-ui: setup
 	$(LOADTEST) ui --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --web-host 127.0.0.1 $(LOADTEST_ARGS)
+
+fault-trials: setup
+	$(BIN)/python scripts/fault_trials.py --json build/faults.json
 
 capacity: setup
 	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)

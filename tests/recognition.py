@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.recognizer import StreamingRecognizer
-from penstock.stages.decoder import StreamResult
 from penstock.stages.features import AudioRequest
+from penstock.stages.stream_text import StreamResult
 from penstock.transcript import Token, Word
 from tests.streaming import cut
 

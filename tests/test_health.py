@@ -167,3 +167,14 @@ def test_the_command_prints_one_line_and_says_it_with_its_status(serve, capsys):
     assert output.err.startswith(f"unhealthy: {address}: ")
     assert output.err.count("\n") == 1
     assert main(["health", "--timeout", "0"]) == 1
+
+
+def test_the_command_asks_the_port_that_the_server_was_told(serve, capsys, monkeypatch):
+    address, requests = serve(lambda body: (200, json.dumps(FINAL).encode()))
+    monkeypatch.setenv("PENSTOCK_HTTP_PORT", address.rpartition(":")[2])
+    assert main(["health"]) == 0
+    assert len(requests) == 1
+    for wrong, message in (("0", "PENSTOCK_HTTP_PORT is 0, any free port"), ("x", "is 'x'; accepted: ")):
+        monkeypatch.setenv("PENSTOCK_HTTP_PORT", wrong)
+        assert main(["health"]) == 1
+        assert message in capsys.readouterr().err

@@ -13,6 +13,9 @@ from penstock.decoding.greedy_state import GreedyState
 from penstock.decoding.networks import TransducerNetwork
 from penstock.encoder.state import EncoderState
 from penstock.ports import Ports
+from penstock.server_launch import ServerOptions
+from penstock.settings import SERVE_SETTINGS, Settings
+from penstock.stream_options import DecodingConfig
 from penstock.triton_install import TritonInstall
 
 
@@ -27,12 +30,14 @@ def busy_port():
     [
         (["--model", "nowhere"], "nowhere: no such file or directory"),
         (["--model", "MODEL", "--context", "70,7"], r"context \[70,7\] is not one of this checkpoint's: \[70,13\]"),
-        (["--model", "MODEL", "--context", "wide"], "context 'wide': expected LEFT,RIGHT"),
-        (["--model", "MODEL", "--max-streams", "0"], "--max-streams is 0, expected a positive number"),
-        (["--model", "MODEL", "--idle-seconds", "nan"], "--idle-seconds is nan, expected a positive number"),
+        (["--model", "MODEL", "--context", "wide"], "--context is 'wide'; accepted: LEFT,RIGHT in encoder frames"),
+        (["--model", "MODEL", "--max-streams", "0"], "--max-streams is '0'; accepted: whole numbers from 1 to 4000"),
+        (["--model", "MODEL", "--idle-seconds", "nan"], "--idle-seconds is 'nan'; accepted: positive numbers"),
         (["--model", "MODEL", "--model-repository", "src"], "src: not a model repository"),
         (["--model", "MODEL", "--http-port", "BUSY"], r"http port \d+ is in use"),
-        ([], "--model is missing"),
+        (["--model", "MODEL", "--lm", "nowhere.arpa"], "--lm: no such file: nowhere.arpa"),
+        (["--model", "MODEL", "--lm-weight", "0.3"], "language model weight 0.3 without a language model"),
+        ([], "--model is missing, and PENSTOCK_MODEL is not set"),
     ],
 )
 def test_what_can_be_checked_first_is_refused_at_once(
@@ -42,10 +47,79 @@ def test_what_can_be_checked_first_is_refused_at_once(
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
     known = {"MODEL": str(bundled_model), "BUSY": str(busy_port)}
     ports = [f"--{name}-port=0" for name in Ports._fields]
-    started = time.monotonic()
+    started = time.process_time()
     assert main(["serve", *ports, *(known.get(argument, argument) for argument in arguments)]) == 1
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1  # of the processor: a busy machine does not count
     assert re.match(f"penstock: error: {message}", capsys.readouterr().err)
+
+
+@pytest.fixture
+def launched(bundled_model, monkeypatch) -> list[ServerOptions]:
+    """Options of the servers that the command would have started."""
+    options = []
+    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
+    monkeypatch.setattr(serve, "_serve", lambda server, _: options.append(server._options) or 0)
+    for setting in SERVE_SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("PENSTOCK_MODEL", str(bundled_model))
+    for port in Ports._fields:
+        monkeypatch.setenv(f"PENSTOCK_{port.upper()}_PORT", "0")
+    return options
+
+
+VALUES = {
+    "context": "70,1", "max_streams": "5", "idle_seconds": "2.5", "device": "cpu", "threads": "2", "lm": __file__,
+    "lm_weight": "0.25", "beam_size": "2", "cuda_graphs": "eager", "kernels": "torch",
+}  # fmt: skip
+
+
+def test_every_variable_reaches_the_members_as_its_flag_does(launched, monkeypatch, bundled_model):
+    assert main(["serve", *(f"--{name.replace('_', '-')}={value}" for name, value in VALUES.items())]) == 0
+    for name, value in VALUES.items():
+        monkeypatch.setenv(f"PENSTOCK_{name.upper()}", value)
+    assert main(["serve"]) == 0
+    by_flags, by_variables = (options.environment for options in launched)
+    expected = {f"PENSTOCK_{name.upper()}": value for name, value in VALUES.items()}
+    assert by_flags == by_variables == expected | {"PENSTOCK_MODEL": str(bundled_model)}
+
+
+def test_variables_of_the_launcher_itself(launched, monkeypatch):
+    assert main(["serve"]) == 0
+    monkeypatch.setenv("PENSTOCK_LISTEN_ON_ALL_INTERFACES", "true")
+    monkeypatch.setenv("PENSTOCK_DRAIN_SECONDS", "3")
+    assert main(["serve"]) == 0
+    assert main(["serve", "--no-listen-on-all-interfaces", "--drain-seconds", "4"]) == 0
+    assert [(o.address, o.drain_s) for o in launched] == [("127.0.0.1", 8), ("0.0.0.0", 3), ("127.0.0.1", 4)]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("PENSTOCK_MAX_STREAMS", "many", "PENSTOCK_MAX_STREAMS is 'many'; accepted: whole numbers from 1 to 4000"),
+        ("PENSTOCK_LM", "nowhere", "PENSTOCK_LM: no such file: nowhere"),
+        ("PENSTOCK_GRPC_PORT", "grpc", "PENSTOCK_GRPC_PORT is 'grpc'; accepted: whole numbers from 0 to 65535"),
+    ],
+)
+def test_a_wrong_variable_is_refused_by_its_name(launched, monkeypatch, capsys, variable, value, message):
+    monkeypatch.setenv(variable, value)
+    assert main(["serve"]) == 1
+    assert capsys.readouterr().err == f"penstock: error: {message}\n"
+    assert not launched
+
+
+def test_the_members_run_with_what_the_launcher_checked(launched):
+    assert main(["serve", "--lm-weight", "0", "--max-streams", "7"]) == 0
+    settings = Settings.from_environment(launched[0].environment)
+    assert (settings.max_streams, settings.idle_limit_s, settings.decoding) == (7, None, DecodingConfig())
+    assert settings.context == (70, 13)
+
+
+def test_help_says_what_each_flag_is(capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--context L,R attention context in encoder frames (the checkpoint's first)" in text
+    assert all(setting.flag in text for setting in SERVE_SETTINGS)
 
 
 @pytest.mark.parametrize("case", ["rnnt_hybrid", "tdt_hybrid"])

@@ -1,4 +1,4 @@
-"""A member's environment: every variable, its default, and wrong values by name."""
+"""Every setting: its variable, its flag, its default, and wrong values by name."""
 
 import os
 import re
@@ -6,10 +6,13 @@ import re
 import pytest
 import torch
 
+from penstock import cuda_graphs, settings
 from penstock.config import AttentionContext
 from penstock.errors import PenstockError
-from penstock.model_repository import find_model_repository
-from penstock.settings import DEFAULT_MAX_STREAMS, MOST_STREAMS, Settings, parse_context
+from penstock.kernels import capability
+from penstock.model_repository import VARIABLE, find_model_repository
+from penstock.settings import DEFAULT_MAX_STREAMS, MOST_STREAMS, SERVE_SETTINGS, Settings, parse_context
+from penstock.stream_options import DecodingConfig
 
 
 @pytest.fixture
@@ -37,6 +40,11 @@ def test_the_model_alone_is_enough(environment):
         ("PENSTOCK_DEVICE", "cpu", "device", "cpu"),
         ("PENSTOCK_DEVICE", "cuda:1", "device", "cuda:1"),
         ("PENSTOCK_THREADS", "3", "threads", 3),
+        ("PENSTOCK_BEAM_SIZE", "8", "decoding", DecodingConfig(beam_size=8)),
+        ("PENSTOCK_CUDA_GRAPHS", "staged", "decoding", DecodingConfig(cuda_graphs="staged")),
+        ("PENSTOCK_KERNELS", "fused", "decoding", DecodingConfig(kernels="fused")),
+        ("PENSTOCK_LM", "/x.arpa", "decoding", DecodingConfig(lm="/x.arpa")),
+        ("PENSTOCK_LM_WEIGHT", "0", "decoding", DecodingConfig()),
     ],
 )
 def test_a_variable_sets_its_field(environment, variable, text, field, value):
@@ -50,17 +58,64 @@ def test_an_empty_variable_is_as_none(environment, variable):
     assert all(getattr(plain, field) == getattr(empty, field) for field in fields)
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "x", "nan"])
-@pytest.mark.parametrize("variable", ["PENSTOCK_MAX_STREAMS", "PENSTOCK_IDLE_SECONDS", "PENSTOCK_THREADS"])
-def test_a_wrong_number_is_named(environment, variable, text):
-    with pytest.raises(PenstockError, match=f"{variable} is '{text}', expected a positive number"):
-        Settings.from_environment(environment | {variable: text})
+WRONG = {
+    settings.CONTEXT: ("6", "70;6", "wide"),
+    settings.MAX_STREAMS: ("0", "-3", "x", "nan", "1.5", "4001"),
+    settings.IDLE_SECONDS: ("0", "-3", "x", "nan", "inf"),
+    settings.DEVICE: ("gpu", "cuda:", "CPU", "cuda:x"),
+    settings.THREADS: ("0", "1.5", "x"),
+    settings.LM_WEIGHT: ("-1", "11", "nan", "x"),
+    settings.BEAM_SIZE: ("0", "33", "x"),
+    settings.CUDA_GRAPHS: ("on", "AUTO"),
+    settings.KERNELS: ("triton",),
+    settings.HTTP_PORT: ("-1", "65536", "http"),
+    settings.GRPC_PORT: ("-1", "65536"),
+    settings.METRICS_PORT: ("-1", "65536"),
+    settings.LISTEN_ON_ALL_INTERFACES: ("yes", "2"),
+    settings.DRAIN_SECONDS: ("0", "1.5"),
+    settings.VERBOSE: ("yes", "2"),
+}
+CASES = [(setting, text) for setting, texts in WRONG.items() for text in texts]
 
 
-@pytest.mark.parametrize("variable", ["PENSTOCK_MAX_STREAMS", "PENSTOCK_THREADS"])
-def test_half_a_stream_is_named(environment, variable):
-    with pytest.raises(PenstockError, match=variable):
-        Settings.from_environment(environment | {variable: "1.5"})
+@pytest.mark.parametrize(("setting", "text"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_a_wrong_value_is_refused_by_name_with_what_is_accepted(setting, text):
+    for environment, given, source in (({setting.variable: text}, None, setting.variable), ({}, text, setting.flag)):
+        with pytest.raises(PenstockError) as refusal:
+            setting.read(environment, given)
+        assert str(refusal.value) == f"{source} is {text!r}; accepted: {setting.accepted}"
+
+
+def test_a_flag_wins_even_over_a_wrong_variable():
+    environment = {"PENSTOCK_MAX_STREAMS": "many", "PENSTOCK_VERBOSE": "1"}
+    assert settings.MAX_STREAMS.read(environment, "5") == 5
+    assert settings.VERBOSE.read(environment, "False") is False
+    assert settings.VERBOSE.read(environment) is True
+
+
+@pytest.mark.parametrize("setting", SERVE_SETTINGS, ids=lambda setting: setting.name)
+def test_an_empty_variable_is_the_default_but_an_empty_flag_is_wrong(setting):
+    assert setting.read({setting.variable: ""}) == setting.read({}) == setting.default
+    with pytest.raises(PenstockError, match=f"{setting.flag} is ''; accepted: "):
+        setting.read({}, "")
+
+
+def test_defaults_are_accepted():
+    given = [setting for setting in SERVE_SETTINGS if setting.default is not None]
+    assert len(given) > 10
+    assert all(setting.parse(str(setting.default)) == setting.default for setting in given)
+
+
+def test_what_is_said_elsewhere_is_the_same_here():
+    assert settings.CUDA_GRAPHS.accepted == ", ".join(cuda_graphs.OPTIONS)
+    assert set(settings.KERNELS.accepted.split(", ")) == set(capability.KERNELS)
+    assert settings.MODEL_REPOSITORY.variable == VARIABLE
+
+
+@pytest.mark.parametrize("variable", ["MAX_STREAMS", "IDLE_SECONDS", "DEVICE", "THREADS", "LM_WEIGHT", "KERNELS"])
+def test_a_member_refuses_a_wrong_variable(environment, variable):
+    with pytest.raises(PenstockError, match=f"PENSTOCK_{variable} is '-'; accepted: "):
+        Settings.from_environment(environment | {f"PENSTOCK_{variable}": "-"})
 
 
 @pytest.mark.parametrize(
@@ -68,8 +123,9 @@ def test_half_a_stream_is_named(environment, variable):
     [
         ({"PENSTOCK_MODEL": ""}, "PENSTOCK_MODEL is not set"),
         ({"PENSTOCK_MODEL": "/nowhere"}, "/nowhere: not a bundle"),
-        ({"PENSTOCK_CONTEXT": "6"}, "context '6': expected LEFT,RIGHT"),
-        ({"PENSTOCK_MAX_STREAMS": "4001"}, "4001 streams are not supported; supported: up to 4000"),
+        ({"PENSTOCK_CONTEXT": "6"}, "PENSTOCK_CONTEXT is '6'; accepted: LEFT,RIGHT in encoder frames"),
+        ({"PENSTOCK_MAX_STREAMS": "4001"}, "PENSTOCK_MAX_STREAMS is '4001'; accepted: whole numbers from 1 to 4000"),
+        ({"PENSTOCK_LM_WEIGHT": "0.3"}, "language model weight 0.3 without a language model"),
         ({"PENSTOCK_CONTEXT": "70,6"}, r"context \[70,6\] is not one of this checkpoint's: \[14,6\] \[12,3\]"),
     ],
 )

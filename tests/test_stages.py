@@ -133,3 +133,41 @@ def test_a_slot_waits_for_the_requests_that_the_front_end_handed_on(golden_bundl
 
 def test_nothing_to_process(rig):
     assert (rig.encoder.process([]), rig.decoder.process([])) == ([], [])
+
+
+@pytest.mark.parametrize("slot", [-1, 3, 2**40])
+def test_a_slot_that_does_not_exist_is_refused_in_either_stage(rig, slot):
+    """As a ticket that the feature member has not sealed has none."""
+    for stage, make in ((rig.encoder, rig.mel), (rig.decoder, rig.encoded)):
+        good, refused = stage.process([make(Lease(0, 1), slice(2), True), make(Lease(slot, 5), slice(2), True)])
+        assert not isinstance(good, StreamError)
+        assert refused.kind is StreamErrorKind.INVALID_ARGUMENT
+        assert "takes requests of the feature member only" in str(refused)
+    assert rig.ledger.settled_requests().tolist() == [1, 0, 0]
+
+
+def test_a_wrong_shape_costs_nobody_else_in_the_batch(rig):
+    lease, expected = Lease(0, 1), rig.case.encoded(CONTEXT, SIGNAL)
+    mel = MelChunks(torch.zeros(1, 3, 80), 3, 0)
+    frames, refused = rig.encoder.process([rig.mel(lease, slice(None), True), EncoderRequest(Lease(1, 1), mel, True)])
+    torch.testing.assert_close(frames, expected, atol=1e-4, rtol=0)
+    assert str(refused) == f"chunks are [3, 80] each, expected {list(rig.mel(lease, slice(1)).chunks.mel.shape[1:])}"
+    wrong = DecoderRequest(Lease(1, 1), torch.zeros(4, expected.shape[1] + 1), 0, True, False)
+    result, refused = rig.decoder.process([rig.encoded(lease, slice(None), True, True), wrong])
+    assert [token.id for token in result.tokens] == rig.case.greedy(CONTEXT, SIGNAL).tokens
+    assert "expected [T, " in str(refused)
+
+
+def test_a_segment_ends_in_every_stage_at_once(rig):
+    """The next request begins afresh, though it came in without a start."""
+    lease, golden = Lease(1, 4), rig.case.greedy(CONTEXT, SIGNAL)
+    for number in range(3):
+        request = rig.mel(lease, slice(None), is_start=number == 0)
+        (frames,) = rig.encoder.process([EncoderRequest(lease, request.chunks, number == 0, ends_segment=True)])
+        torch.testing.assert_close(frames, rig.case.encoded(CONTEXT, SIGNAL), atol=1e-4, rtol=0)
+        work = DecoderRequest(lease, frames, 1600 * (number + 1), number == 0, False, ends_segment=True)
+        (result,) = rig.decoder.process([work])
+        assert (result.segment, result.is_final) == (number, True)
+        assert [token.id for token in result.tokens] == golden.tokens
+        assert [token.timestamp for token in result.tokens] == golden.timestamps
+        assert result.audio_processed_s == pytest.approx(0.1 * (number + 1))

@@ -193,6 +193,7 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.closing: dict[int, float] = {}  # slot -> when it is free whatever has come out
         self.pending = [0] * slot_count(self.MAX_STREAMS)
         self.latest_generation = 0
+        self.opened = self.expired = self.refused = 0
 
     @property
     def now(self) -> float:
@@ -206,6 +207,7 @@ class StreamTableMachine(RuleBasedStateMachine):
     def expire(self) -> None:
         for name in [n for n in self.live if self.now - self.last_request[n] > IDLE_S]:
             self.drop(name, "was expired")
+            self.expired += 1
 
     def is_held(self, slot: int) -> bool:
         """True while requests of a closed stream may be on their way."""
@@ -223,6 +225,7 @@ class StreamTableMachine(RuleBasedStateMachine):
         free = len(self.pending) - len(self.live) - sum(map(self.is_held, self.closing))
         if len(self.live) == self.MAX_STREAMS or not free:
             assert refusal(self.rig.table.open, name).kind is StreamErrorKind.UNAVAILABLE
+            self.refused += 1
             return
         lease = self.rig.table.open(name)
         assert lease.generation > self.latest_generation
@@ -232,6 +235,16 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.pending[lease.slot] = 0
         self.latest_generation = lease.generation
         self.live[name], self.last_request[name] = lease, self.now
+        self.opened += 1
+
+    @rule()
+    def count_free(self):
+        self.expire()
+        free = len(self.pending) - len(self.live) - sum(map(self.is_held, self.closing))
+        assert self.rig.table.count_free() == min(self.MAX_STREAMS - len(self.live), free)
+        for slot in [slot for slot in self.closing if not self.is_held(slot)]:  # freed for good
+            del self.closing[slot]
+            self.pending[slot] = 0
 
     @rule(name=names)
     def request(self, name):
@@ -276,6 +289,16 @@ class StreamTableMachine(RuleBasedStateMachine):
         slots = [lease.slot for lease in self.live.values()]
         assert len(set(slots)) == len(slots) <= self.MAX_STREAMS
         assert self.rig.table.live_streams == len(self.live)
+
+    @invariant()
+    def everybody_is_counted(self):
+        table = self.rig.table
+        assert (table.started_streams, table.expired_streams, table.refused_starts) == (
+            self.opened,
+            self.expired,
+            self.refused,
+        )
+        assert table.ended_streams == self.opened - self.expired - len(self.live)
 
 
 TestStreamTable = StreamTableMachine.TestCase

@@ -12,7 +12,7 @@ _HOMES = {
     "StreamingRecognizer": "penstock.recognizer",
     "Stream": "penstock.recognizer",
     "AudioRequest": "penstock.stages.features",
-    "StreamResult": "penstock.stages.decoder",
+    "StreamResult": "penstock.stages.stream_text",
     "Word": "penstock.transcript",
     "Token": "penstock.transcript",
     "PenstockError": "penstock.errors",

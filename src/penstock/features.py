@@ -2,7 +2,7 @@
 
 Frame f of the offline front end spans samples [f * hop - window / 2, f * hop + window / 2), and pre-emphasis looks one
 sample further back. A chunk's frames are therefore a function of one window of samples, and windows of neighbouring
-chunks overlap by `window + 1 - hop` samples. A stream's first window starts `subsampling_factor - 1` frames before its
+chunks overlap by `window + 1 - hop` samples. A segment's first window starts `subsampling_factor - 1` frames before its
 first sample, so that windows of every age have one shape (docs/architecture.md). Knows nothing of streams' names.
 """
 
@@ -25,7 +25,7 @@ class MelChunks(NamedTuple):
     last_valid_mel_frames: int
     """Frames of the last chunk that hold audio (virtual ones included): N, fewer at the end; 0 without chunks."""
     covered_samples: int
-    """Samples from the stream's start that its chunks so far have taken in; all of them at the end."""
+    """Samples from the stream's start that its chunks so far have taken in; all of them at a segment's end."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,20 @@ class SampleState:
         self._geometry = geometry
         self.windows = np.zeros((slots, geometry.window_samples), np.float32)  # [S, W]
         self.filled_samples = np.zeros(slots, np.int64)  # [S]
-        self.chunks_emitted = np.zeros(slots, np.int64)  # [S]
+        self.chunks_emitted = np.zeros(slots, np.int64)  # [S], of the present segment
+        self.earlier_samples = np.zeros(slots, np.int64)  # [S], of the stream's earlier segments
 
     def reset(self, slot: int) -> None:
         """Makes `slot` a stream that has heard nothing."""
+        self._begin(slot)
+        self.earlier_samples[slot] = 0
+
+    def end_segment(self, slot: int) -> None:
+        """Lets the stream go on as if it began now; its samples are counted on."""
+        self.earlier_samples[slot] += self.heard_samples(slot)
+        self._begin(slot)
+
+    def _begin(self, slot: int) -> None:
         lead = self._geometry.lead_samples
         self.windows[slot, :lead] = 0.0
         self.filled_samples[slot] = lead
@@ -121,7 +131,7 @@ class SampleState:
         return complete
 
     def heard_samples(self, slot: int) -> int:
-        """Samples of the stream so far."""
+        """Samples of the segment so far."""
         geometry = self._geometry
         return (
             int(self.chunks_emitted[slot]) * geometry.chunk_samples
@@ -130,7 +140,7 @@ class SampleState:
         )
 
     def covered_samples(self, slot: int) -> int:
-        """Samples that lie before the end of the last frame's hop of all whole chunks."""
+        """Samples of the segment that lie before the end of the last frame's hop of all whole chunks."""
         geometry = self._geometry
         frames = int(self.chunks_emitted[slot]) * geometry.chunk_mel_frames - geometry.virtual_mel_frames
         return max(0, frames) * geometry.hop_samples
@@ -149,7 +159,7 @@ class SampleState:
 class FeatureExtractor:
     """Streaming log-mel for many streams in slots.
 
-    Exact: the frames of all chunks of a stream, put together, are those of the offline front end.
+    Exact: the frames of all chunks of a segment, put together, are those of the offline front end.
     """
 
     def __init__(self, log_mel: LogMel, geometry: ChunkGeometry, slots: int, device: torch.device):
@@ -161,6 +171,10 @@ class FeatureExtractor:
     def open(self, slot: int) -> None:
         """Gives `slot` to a new stream."""
         self._state.reset(slot)
+
+    def end_segment(self, slot: int) -> None:
+        """Lets the stream go on as if it began now, once its last chunk has been extracted with `is_last`."""
+        self._state.end_segment(slot)
 
     def extract(self, slots: list[int], samples: list[np.ndarray], is_last: list[bool]) -> list[MelChunks]:
         """Adds each row's samples ([n] float32, any n) to its stream and returns the chunks that are complete.
@@ -182,7 +196,8 @@ class FeatureExtractor:
             windows += complete
             counts.append(len(complete))
             last_valid.append(valid)
-            covered.append(self._state.heard_samples(slot) if last else self._state.covered_samples(slot))
+            of_segment = self._state.heard_samples(slot) if last else self._state.covered_samples(slot)
+            covered.append(int(self._state.earlier_samples[slot]) + of_segment)
         mel = self._to_mel(windows, filled)
         return [MelChunks(*row) for row in zip(mel.split(counts), last_valid, covered, strict=True)]
 

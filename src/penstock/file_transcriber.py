@@ -9,8 +9,8 @@ import numpy as np
 from penstock.audio import read_audio
 from penstock.errors import AudioError, StreamError
 from penstock.recognizer import StreamingRecognizer
-from penstock.stages.decoder import Alternative, StreamResult
 from penstock.stages.features import AudioRequest
+from penstock.stages.stream_text import Alternative, StreamResult
 from penstock.transcript import Token, Word
 
 

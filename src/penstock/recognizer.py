@@ -14,12 +14,15 @@ from penstock.config import AttentionContext, ModelConfig
 from penstock.errors import StreamError
 from penstock.model_source import resolve_model
 from penstock.slot_ledger import SlotLedger
-from penstock.stages.decoder import DecoderRequest, DecoderStage, StreamResult
+from penstock.stages.decoder import DecoderRequest, DecoderStage
 from penstock.stages.encoder import EncoderRequest, EncoderStage
 from penstock.stages.features import AudioRequest, FeatureReply, FeatureStage
+from penstock.stages.stream_text import StreamResult
 from penstock.stream_options import DEFAULT_DECODING, DecodingConfig
 from penstock.streams import StreamTable, slot_count
 from penstock.transcript import Token, Word
+
+NO_SAMPLES = np.zeros(0, np.float32)
 
 
 class Stream:
@@ -38,11 +41,18 @@ class Stream:
 
     def push(self, samples: np.ndarray) -> StreamResult:
         """Adds samples ([n] float32, mono, at the recogniser's rate, -1 .. 1) and returns what is known by then."""
-        return self._request(samples, is_end=False)
+        return self._request(samples)
+
+    def finalize(self, samples: np.ndarray | None = None) -> StreamResult:
+        """Ends the current segment, with a last piece of audio if there is one, and returns its final result.
+
+        The stream goes on: what is pushed next begins another segment, as if the stream began there.
+        """
+        return self._request(NO_SAMPLES if samples is None else samples, finalize=True)
 
     def finish(self, samples: np.ndarray | None = None) -> StreamResult:
         """Ends the stream, with a last piece of audio if there is one, and returns the final result."""
-        return self._request(np.zeros(0, np.float32) if samples is None else samples, is_end=True)
+        return self._request(NO_SAMPLES if samples is None else samples, is_end=True)
 
     def close(self) -> None:
         """Gives the slot back; does nothing to a stream that has ended."""
@@ -50,12 +60,12 @@ class Stream:
             with contextlib.suppress(StreamError):  # expired meanwhile: closed all the same
                 self.finish()
 
-    def _request(self, samples: np.ndarray, is_end: bool) -> StreamResult:
+    def _request(self, samples: np.ndarray, is_end: bool = False, finalize: bool = False) -> StreamResult:
         samples = np.asarray(samples)
         if samples.dtype.kind == "f":  # others are refused by name: integers would be taken for a very loud signal
             samples = samples.astype(np.float32, copy=False)
         options = {} if self._is_started else self._options
-        request = AudioRequest(self.id, samples, not self._is_started, is_end, options)
+        request = AudioRequest(self.id, samples, not self._is_started, is_end, options, finalize)
         (result,) = self._recognizer.process([request])
         self._is_ended |= is_end and self._is_started
         if isinstance(result, StreamError):
@@ -119,19 +129,30 @@ class StreamingRecognizer:
         answers: list = self._features.process(requests)
         rows = [i for i, answer in enumerate(answers) if isinstance(answer, FeatureReply)]
         encoded = self._encoder.process(
-            [EncoderRequest(answers[i].lease, answers[i].chunks, requests[i].is_start) for i in rows]
+            [
+                EncoderRequest(answers[i].lease, answers[i].chunks, requests[i].is_start, answers[i].ends_segment)
+                for i in rows
+            ]
         )
         decodable = []
         for i, frames in zip(rows, encoded, strict=True):
             if isinstance(frames, StreamError):
                 answers[i] = frames
             else:
-                request = requests[i]
-                lease, chunks = answers[i]
-                options = request.options if request.is_start else {}
-                work = DecoderRequest(lease, frames, chunks.covered_samples, request.is_start, request.is_end, options)
-                decodable.append((i, work))
+                decodable.append((i, _decoder_request(requests[i], answers[i], frames)))
         decoded = self._decoder.process([request for _, request in decodable])
         for (i, _), answer in zip(decodable, decoded, strict=True):
             answers[i] = answer
         return answers
+
+
+def _decoder_request(request: AudioRequest, reply: FeatureReply, encoded: torch.Tensor) -> DecoderRequest:
+    return DecoderRequest(
+        reply.lease,
+        encoded,
+        reply.chunks.covered_samples,
+        request.is_start,
+        request.is_end,
+        request.options if request.is_start else {},
+        reply.ends_segment,
+    )

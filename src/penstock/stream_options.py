@@ -16,6 +16,8 @@ DECODERS = (GREEDY, *BEAM_DECODERS)
 LARGEST_LM_WEIGHT = 10.0
 DEFAULT_BOOST = 2.0
 NO_PHRASES = PhraseList(())
+FINALIZE = "finalize"
+"""Not an option: the parameter that any request may have, true where it ends a segment."""
 _NAMES = ("decoder", "beam_size", "n_best", "lm_weight", "boosted_phrases", "boost")
 
 

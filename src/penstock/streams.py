@@ -25,6 +25,10 @@ class Lease(NamedTuple):
     """Counts up with every opening, so that a late request of an earlier stream is told from the present one's."""
 
 
+NO_LEASE = Lease(-1, 0)
+"""Of nobody: no stage has such a slot."""
+
+
 @dataclass
 class _Stream:
     lease: Lease
@@ -59,11 +63,29 @@ class StreamTable:
         self._handed_on = [int(n) for n in ledger.settled_requests()]
         self._ends: OrderedDict[Hashable, str] = OrderedDict()
         self._generation = time.time_ns()  # above those of an earlier table on the same ledger
+        self.started_streams = 0
+        """Streams that were given a slot, since the table was made."""
+        self.expired_streams = 0
+        """Those of them that were expired."""
+        self.refused_starts = 0
+        """Streams that found no slot."""
 
     @property
     def live_streams(self) -> int:
         """Streams that are open."""
         return len(self._streams)
+
+    @property
+    def ended_streams(self) -> int:
+        """Streams that ended in another way than by expiry."""
+        return self.started_streams - self.expired_streams - self.live_streams
+
+    def count_free(self) -> int:
+        """Streams that could start now; expires and frees first whatever is due."""
+        now = self._clock()
+        self._expire(now)
+        self._reclaim(now)
+        return min(self.max_streams - len(self._streams), len(self._free))
 
     def open(self, stream_id: Hashable) -> Lease:
         """Gives a new stream a slot; a live stream of that id is closed first.
@@ -76,6 +98,7 @@ class StreamTable:
             self._close(stream_id, now, "was started again")
         self._reclaim(now)
         if len(self._streams) >= self.max_streams or not self._free:
+            self.refused_starts += 1
             raise StreamError(
                 StreamErrorKind.UNAVAILABLE,
                 f"stream {stream_id!r} refused: all {self.max_streams} stream slots are taken; try again later",
@@ -84,6 +107,7 @@ class StreamTable:
         self._generation += 1
         lease = Lease(self._free.pop(), self._generation)
         self._streams[stream_id] = _Stream(lease, now)
+        self.started_streams += 1
         return lease
 
     def look_up(self, stream_id: Hashable) -> Lease:
@@ -126,6 +150,7 @@ class StreamTable:
             stream_id, stream = next(iter(self._streams.items()))
             if now - stream.last_request_s <= self.idle_limit_s:
                 return
+            self.expired_streams += 1
             self._close(stream_id, now, f"was expired after {self.idle_limit_s:g} s without a request")
 
     def _reclaim(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The words of one stream, from tokens that arrive chunk by chunk. Knows nothing of tensors."""
+"""The words of one segment of a stream, from tokens that arrive chunk by chunk. Knows nothing of tensors."""
 
 import re
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class Token(NamedTuple):
 
     id: int
     timestamp: int
-    """Encoder frame, counted from the stream's start."""
+    """Encoder frame, counted from the segment's start."""
     duration: int
     """Encoder frames; 0 for RNN-T."""
     score: float
@@ -32,10 +32,12 @@ class Word(NamedTuple):
 
 
 class Transcript:
-    """Text so far, and words as they are finished: a word is, once the next one begins or the stream ends."""
+    """Text so far, and words as they are finished: a word is, once the next one begins or the segment ends."""
 
-    def __init__(self, tokenizer: Tokenizer, encoder_frame_ms: float):
+    def __init__(self, tokenizer: Tokenizer, encoder_frame_ms: float, start_ms: float = 0.0):
+        """start_ms: of the segment in its stream; words' times count from the stream's start."""
         self._frame_ms = encoder_frame_ms
+        self._start_ms = start_ms
         self._text = IncrementalText(tokenizer)
         self._word = ""
         self._start_frame = self._end_frame = 0
@@ -51,7 +53,7 @@ class Transcript:
         return self._continued(tokens).text.rstrip(" ") if tokens else self.text
 
     def whole_text_with(self, tokens: list[Token]) -> str:
-        """As `text_with`, at the end of the stream: an unfinished character shows as U+FFFD."""
+        """As `text_with`, at the end of the segment: an unfinished character shows as U+FFFD."""
         text = self._continued(tokens)
         text.finish()
         return text.text.rstrip(" ")
@@ -93,5 +95,5 @@ class Transcript:
         if not text:
             return []
         end_frame = max(self._end_frame, self._start_frame + 1)
-        start_ms, end_ms = round(self._start_frame * self._frame_ms), round(end_frame * self._frame_ms)
+        start_ms, end_ms = (round(self._start_ms + frame * self._frame_ms) for frame in (self._start_frame, end_frame))
         return [Word(text, start_ms, end_ms, word_confidence(scores) if scores else 0.0)]

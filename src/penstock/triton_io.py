@@ -8,9 +8,12 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 from penstock.errors import StreamError, StreamErrorKind
-from penstock.stages.decoder import StreamResult
+from penstock.metrics import Kind, Metric
 from penstock.stages.features import AudioRequest, FeatureReply
-from penstock.streams import Lease
+from penstock.stages.stream_text import StreamResult
+from penstock.stream_options import FINALIZE
+from penstock.streams import NO_LEASE, Lease
+from penstock.ticket_seal import TicketSeal
 
 _START, _END = 1, 2  # flag bits of a sequence request
 
@@ -34,20 +37,30 @@ def is_end(request) -> bool:
 
 
 def audio_request(request) -> AudioRequest:
-    """AUDIO [1, n], the correlation id, the flags and the options of a request."""
+    """AUDIO [1, n], the correlation id, the flags and the parameters of a request."""
+    audio = pb_utils.get_input_tensor_by_name(request, "AUDIO").as_numpy()
+    options = _parameters(request)
+    finalize = options.pop(FINALIZE, False)
     return AudioRequest(
         stream_id=request.correlation_id(),
-        samples=pb_utils.get_input_tensor_by_name(request, "AUDIO").as_numpy()[0],
+        samples=audio[0] if len(audio) == 1 else audio,  # more than one row is refused by its shape
         is_start=is_start(request),
         is_end=is_end(request),
-        options=stream_options(request),
+        options=options,
+        finalize=finalize,
     )
 
 
 def stream_options(request) -> dict:
-    """The parameters of a request."""
+    """The options that a stream's first request brings, without what the feature member has taken out for itself."""
+    options = _parameters(request)
+    options.pop(FINALIZE, None)
+    return options
+
+
+def _parameters(request) -> dict:
     parameters = request.parameters()
-    return json.loads(parameters) if parameters else {}
+    return {} if parameters in ("", "{}") else json.loads(parameters)  # nearly every request has none
 
 
 def tensor(request, name: str) -> torch.Tensor:
@@ -59,17 +72,23 @@ def tensor(request, name: str) -> torch.Tensor:
 
 
 class Ticket(NamedTuple):
-    """What the feature member tells the later ones of a request: TICKET [1, 4] int64."""
+    """What the feature member tells the later ones of a request: TICKET [1, 7] int64, the last its seal."""
 
     lease: Lease
     last_valid_mel_frames: int
     covered_samples: int
+    ends_segment: bool
+    heard_ns: int
+    """When the feature member had the request's audio, on the machine's monotonic clock."""
 
 
-def ticket(request) -> Ticket:
-    """Reads TICKET."""
-    slot, generation, *rest = pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()[0].tolist()
-    return Ticket(Lease(slot, generation), *rest)
+def ticket(request, seal: TicketSeal) -> Ticket:
+    """Reads TICKET. One that the feature member has not sealed says nothing, and nobody has its slot."""
+    row = pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()[0]
+    slot, generation, last_valid, covered, ends_segment, heard_ns, found = row.tolist()
+    if found != seal.of(row[:-1]):
+        return Ticket(NO_LEASE, 0, 0, False, 0)
+    return Ticket(Lease(slot, generation), last_valid, covered, bool(ends_segment), heard_ns)
 
 
 def error_response(error: StreamError):
@@ -91,10 +110,11 @@ def tensor_output(name: str, value: torch.Tensor):
     return pb_utils.Tensor.from_dlpack(name, value.unsqueeze(0).contiguous())
 
 
-def feature_response(reply: FeatureReply):
+def feature_response(reply: FeatureReply, heard_ns: int, seal: TicketSeal):
     """MEL [1, C, N, F] float32 and TICKET."""
     mel, last_valid, covered = reply.chunks
-    row = np.array([(*reply.lease, last_valid, covered)], np.int64)
+    row = np.array([(*reply.lease, last_valid, covered, reply.ends_segment, heard_ns, 0)], np.int64)
+    row[0, -1] = seal.of(row[0, :-1])
     return pb_utils.InferenceResponse([tensor_output("MEL", mel), pb_utils.Tensor("TICKET", row)])
 
 
@@ -136,6 +156,22 @@ def sequence_idle_limit_s(args: dict) -> float:
     """How long Triton keeps a silent sequence, from the model's own configuration."""
     config = json.loads(args["model_config"])
     return int(config["sequence_batching"]["max_sequence_idle_microseconds"]) / 1e6
+
+
+class _TritonMetric:
+    """One metric with its family, which must be the last of the two to go."""
+
+    def __init__(self, name: str, meaning: str, kind: Kind):
+        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
+        family = pb_utils.MetricFamily(name=name, description=meaning, kind=kinds[kind])
+        metric = family.Metric(labels={})
+        self.increment, self.set = metric.increment, metric.set
+        self._family = family
+
+
+def make_metric(name: str, meaning: str, kind: Kind) -> Metric:
+    """A metric that Triton shows with its own."""
+    return _TritonMetric(name, meaning, kind)
 
 
 def log_start(member: str, message: str) -> None:

@@ -29,16 +29,21 @@ class RunningServer:
         return f"127.0.0.1:{getattr(self.ports, protocol)}"
 
 
-def running_server(
-    model: Path, max_streams: int, idle_s: float, more: dict[str, str] | None = None
-) -> Iterator[RunningServer]:
-    """Starts a server on free ports and stops it at the end. more: further variables of its environment."""
-    environment = {
+def server_environment(model: Path, max_streams: int, idle_s: float) -> dict[str, str]:
+    """What a server's members are told."""
+    return {
         "PENSTOCK_MODEL": str(model),
         "PENSTOCK_CONTEXT": ",".join(map(str, CONTEXT)),
         "PENSTOCK_MAX_STREAMS": str(max_streams),
         "PENSTOCK_IDLE_SECONDS": str(idle_s),
-    } | (more or {})
+    }
+
+
+def running_server(
+    model: Path, max_streams: int, idle_s: float, more: dict[str, str] | None = None
+) -> Iterator[RunningServer]:
+    """Starts a server on free ports and stops it at the end. more: further variables of its environment."""
+    environment = server_environment(model, max_streams, idle_s) | (more or {})
     options = ServerOptions(find_model_repository(), drain_s=2, environment=environment)
     with TritonServer(find_triton(), options) as server:
         yield RunningServer(server.ports, max_streams, idle_s, server.process_id)

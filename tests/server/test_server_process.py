@@ -21,6 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 from penstock.errors import PenstockError
 from penstock.health import probe
+from penstock.member_watch import find_members, look_at
 from penstock.ports import Ports
 from penstock.server import ServerError, TritonServer
 from penstock.server_launch import ServerOptions
@@ -268,6 +269,28 @@ def test_serve_says_what_it_serves_and_stops_cleanly(repository, bundled_model):
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
         assert process.stdout.read() == "penstock: stopped\n"
+
+
+def server_of(launcher: int) -> int:
+    """Process id of the tritonserver that `penstock serve` has started: the child that has members."""
+    children = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    children = [child for child in children if (state := look_at(child)) and state.parent == launcher]
+    (server,) = (child for child in children if find_members(child))
+    return server
+
+
+@pytest.mark.parametrize(("number", "how"), [(signal.SIGKILL, "ended"), (signal.SIGSTOP, "been stopped")])
+def test_serve_ends_when_a_member_is_lost(repository, bundled_model, number, how):
+    arguments = ("--model", str(bundled_model), "--context", "70,6", "--model-repository", str(repository))
+    with serve_command(*arguments) as process:
+        read_until(process, "ready")
+        server = server_of(process.pid)
+        (member,) = find_members(server)
+        os.kill(member, number)
+        assert process.wait(10) == 1
+        said = f"penstock: error: the server is ended: member asr (process {member}) has {how}\n"
+        assert process.stderr.read().endswith(said)
+    assert wait_until_gone(server)
 
 
 def test_serve_fails_with_the_models_reason(repository, bundled_model):

@@ -98,7 +98,7 @@ class Result:
     new_tokens: tuple[int, ...]
     """Token ids found since the stream's previous result."""
     new_timestamps: tuple[int, ...]
-    """For each new token its encoder frame, counted from the stream's start."""
+    """For each new token its encoder frame, counted from its segment's start."""
     alternatives: tuple[Alternative, ...] = ()
     """Best first, as many as the stream's option `n_best` asked for; only in the final result."""
     round_trip_s: float = 0.0

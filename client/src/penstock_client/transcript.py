@@ -27,7 +27,7 @@ class Transcript:
     """In the order in which they were spoken; all but the newest are final."""
     tokens: list[int] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
-    """For each token its encoder frame, counted from the stream's start."""
+    """For each token its encoder frame, counted from its segment's start."""
     audio_processed_s: float = 0.0
     is_complete: bool = False
     """True once the last piece of audio has been answered."""

@@ -5,8 +5,10 @@ import gc
 from penstock import triton_io
 from penstock.cpu import prepare_process
 from penstock.errors import StreamError
+from penstock.metrics import ChunkMetrics, DecodedFrames
 from penstock.settings import Settings
 from penstock.stages.decoder import DecoderRequest, DecoderStage
+from penstock.ticket_seal import TicketSeal
 
 
 class TritonPythonModel:
@@ -16,6 +18,7 @@ class TritonPythonModel:
         """Builds the stage from the environment (`penstock.settings`)."""
         settings = Settings.from_environment()
         prepare_process(settings.threads)
+        self._seal = TicketSeal.shared(settings.runtime_directory)
         self._stage = DecoderStage(
             settings.checkpoint, settings.slots, settings.open_ledger(), settings.device, settings.decoding,
             settings.context,
@@ -26,20 +29,27 @@ class TritonPythonModel:
             f"on {settings.device}, driver {self._stage.driver_name}, kernels {settings.decoding.kernels}, "
             f"language model: {lm}",
         )
+        frames, config = settings.context.chunk_encoder_frames, settings.checkpoint.config
+        self._metrics = ChunkMetrics(triton_io.make_metric, frames, config.chunk_ms(settings.context))
         gc.collect()
         gc.freeze()
 
     def execute(self, requests):
         """One answer a request; a refused stream never fails its batch."""
-        answers = self._stage.process([self._work(request) for request in requests])
-        return [
+        tickets = [triton_io.ticket(request, self._seal) for request in requests]
+        work = [self._work(*pair) for pair in zip(requests, tickets, strict=True)]
+        answers = self._stage.process(work)
+        responses = [
             triton_io.error_response(answer) if isinstance(answer, StreamError) else triton_io.result_response(answer)
             for answer in answers
         ]
+        self._metrics.update([DecodedFrames(len(w.encoded), t.heard_ns) for w, t in zip(work, tickets, strict=True)])
+        return responses
 
-    def _work(self, request) -> DecoderRequest:
-        lease, _, covered = triton_io.ticket(request)
+    def _work(self, request, ticket: triton_io.Ticket) -> DecoderRequest:
         encoded = triton_io.tensor(request, "ENCODED")
         is_start, is_end = triton_io.is_start(request), triton_io.is_end(request)
         options = triton_io.stream_options(request) if is_start else {}
-        return DecoderRequest(lease, encoded, covered, is_start, is_end, options)
+        return DecoderRequest(
+            ticket.lease, encoded, ticket.covered_samples, is_start, is_end, options, ticket.ends_segment
+        )  # fmt: skip

@@ -8,6 +8,7 @@ from penstock.errors import StreamError
 from penstock.features import MelChunks
 from penstock.settings import Settings
 from penstock.stages.encoder import EncoderRequest, EncoderStage
+from penstock.ticket_seal import TicketSeal
 
 
 class TritonPythonModel:
@@ -17,6 +18,7 @@ class TritonPythonModel:
         """Builds the stage from the environment (`penstock.settings`)."""
         settings = Settings.from_environment()
         prepare_process(settings.threads)
+        self._seal = TicketSeal.shared(settings.runtime_directory)
         self._stage = EncoderStage(
             settings.checkpoint, settings.context, settings.slots, settings.open_ledger(), settings.device
         )
@@ -35,5 +37,6 @@ class TritonPythonModel:
         ]
 
     def _work(self, request) -> EncoderRequest:
-        lease, *rest = triton_io.ticket(request)
-        return EncoderRequest(lease, MelChunks(triton_io.tensor(request, "MEL"), *rest), triton_io.is_start(request))
+        ticket = triton_io.ticket(request, self._seal)
+        chunks = MelChunks(triton_io.tensor(request, "MEL"), ticket.last_valid_mel_frames, ticket.covered_samples)
+        return EncoderRequest(ticket.lease, chunks, triton_io.is_start(request), ticket.ends_segment)

@@ -2,13 +2,16 @@
 
 import gc
 import math
+import time
 
 from penstock import triton_io
 from penstock.cpu import prepare_process
 from penstock.errors import StreamError
+from penstock.metrics import StreamMetrics
 from penstock.settings import Settings
 from penstock.stages.features import FeatureStage
 from penstock.streams import StreamTable
+from penstock.ticket_seal import TicketSeal
 
 
 class TritonPythonModel:
@@ -18,8 +21,11 @@ class TritonPythonModel:
         """Builds the stage from the environment (`penstock.settings`)."""
         settings = Settings.from_environment()
         prepare_process(settings.threads)
+        self._seal = TicketSeal.shared(settings.runtime_directory)
         idle_limit_s = min(settings.idle_limit_s or math.inf, triton_io.sequence_idle_limit_s(args))
         table = StreamTable(settings.max_streams, settings.open_ledger(), idle_limit_s)
+        rate_hz = settings.checkpoint.config.features.sample_rate_hz
+        self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
         self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.device, settings.decoding)
         self._device = settings.device
         triton_io.log_start("features", f"{settings.max_streams} streams, expired after {idle_limit_s:g} s of silence")
@@ -28,9 +34,13 @@ class TritonPythonModel:
 
     def execute(self, requests):
         """One answer a request; a refused stream never fails its batch."""
+        heard_ns = time.monotonic_ns()
         answers = self._stage.process([triton_io.audio_request(request) for request in requests])
         triton_io.wait_for_device(self._device)
+        self._metrics.update(self._stage.samples_taken)
         return [
-            triton_io.error_response(answer) if isinstance(answer, StreamError) else triton_io.feature_response(answer)
+            triton_io.error_response(answer)
+            if isinstance(answer, StreamError)
+            else triton_io.feature_response(answer, heard_ns, self._seal)
             for answer in answers
         ]

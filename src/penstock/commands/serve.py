@@ -12,6 +12,7 @@ from penstock import settings
 from penstock.config import AttentionContext, ModelConfig
 from penstock.decoding.beam_sizes import BeamSizes
 from penstock.errors import PenstockError
+from penstock.member_watch import MemberWatch
 from penstock.model_repository import find_model_repository
 from penstock.ports import Ports, claim_ports
 from penstock.server import ServerError, TritonServer
@@ -120,6 +121,7 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
         values.kernels,
     )
     checkpoint = Checkpoint(resolve_model(values.model))
+    checkpoint.verify()
     context = checkpoint.config.encoder.select_context(values.context)
     for_members = {
         settings.MODEL: checkpoint.directory.absolute(),
@@ -175,14 +177,22 @@ def _serve(server: TritonServer, description: list[str]) -> int:
             is_ready = server.wait_ready(is_cancelled=stop.is_set)
             if is_ready:
                 _announce(server, description)
-            while not stop.wait(_POLL_S):
-                if server.has_ended():
-                    raise ServerError(f"the server ended by itself: {server.end_reason()}")
+                _watch(server, stop)
         finally:
-            was_clean = server.stop(drain=is_ready)
+            was_clean = server.stop(drain=stop.is_set() and is_ready)
     if is_ready:
         print("penstock: stopped" if was_clean else "penstock: stopped; calls that were still open have been cut off")
     return 0
+
+
+def _watch(server: TritonServer, stop: threading.Event) -> None:
+    """Until `stop`; ServerError if the server ends before, or has lost a member, without which it could not drain."""
+    with MemberWatch(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
+        while not stop.wait(_POLL_S):
+            if server.has_ended():
+                raise ServerError(f"the server ended by itself: {server.end_reason()}")
+            if watch.loss:
+                raise ServerError(f"the server is ended: {watch.loss}")
 
 
 def _announce(server: TritonServer, description: list[str]) -> None:

@@ -5,17 +5,18 @@ from dataclasses import dataclass, field
 import torch
 
 from penstock.checkpoint import Checkpoint
-from penstock.config import AttentionContext, ModelConfig
+from penstock.config import AttentionContext
 from penstock.cuda_graphs import select_driver
 from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam_sizes import BeamSizes
 from penstock.decoding.beam_state import BeamState
 from penstock.decoding.networks import TransducerNetwork
-from penstock.errors import StreamError
+from penstock.errors import StreamError, StreamErrorKind
 from penstock.slot_ledger import SlotLedger
 from penstock.stages.decoder_lanes import BeamLane, Chunk, Decoded, DecoderLane, Driving, GreedyLane
 from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard
 from penstock.stages.stream_fusion import StreamFusion
+from penstock.stages.stream_text import StreamResult, StreamText
 from penstock.stream_options import (
     BEAM_DECODERS,
     DEFAULT_DECODING,
@@ -26,7 +27,6 @@ from penstock.stream_options import (
 )
 from penstock.streams import Lease
 from penstock.tokenizer import Tokenizer
-from penstock.transcript import Token, Transcript, Word
 
 LARGEST_CAPTURED_BATCH = 64
 """`max_batch_size` of the decoder's config.pbtxt; a larger batch is decoded without graphs."""
@@ -45,67 +45,13 @@ class DecoderRequest:
     is_end: bool
     options: dict = field(default_factory=dict)
     """Of the stream, with its start: see `penstock.stream_options`."""
+    ends_segment: bool = False
+    """The stream goes on behind this request as if it began there."""
 
-
-@dataclass(frozen=True)
-class Alternative:
-    """One of the n best readings of a whole stream."""
-
-    text: str
-    score: float
-    """Log-probability with language model and boosting."""
-    acoustic_score: float
-    """Log-probability of the network alone."""
-
-
-@dataclass(frozen=True)
-class StreamResult:
-    """What a stream is told in answer to one request."""
-
-    segment: int
-    """Counts up from 0; a segment ends with the stream."""
-    text: str
-    """Of the segment so far."""
-    is_final: bool
-    """True for the last result of the segment: its text will not change."""
-    audio_processed_s: float
-    """Audio of the stream that has been decoded."""
-    words: tuple[Word, ...]
-    """Words finished since the stream's previous result."""
-    tokens: tuple[Token, ...]
-    """Tokens found since the stream's previous result; with a beam, those that will not change any more."""
-    alternatives: tuple[Alternative, ...] = ()
-    """In the final result of a stream that asked for its n best, best first; the first has the result's text."""
-
-
-class _StreamText:
-    """Host side of one stream: text grows here, never on the device."""
-
-    def __init__(self, tokenizer: Tokenizer, config: ModelConfig):
-        self._sample_rate_hz = config.features.sample_rate_hz
-        self._transcript = Transcript(tokenizer, config.encoder_frame_ms)
-        self.unstable: list[Token] = []
-        """Tokens at the end that may still change."""
-
-    def update(self, decoded: Decoded, covered_samples: int, is_end: bool) -> StreamResult:
-        words = self._transcript.add(decoded.stable)
-        alternatives = tuple(
-            Alternative(self._transcript.whole_text_with(a.unstable), a.score, a.acoustic_score)
-            for a in decoded.alternatives
-        )
-        tokens, self.unstable = decoded.stable, decoded.unstable
-        if is_end:
-            words += self._transcript.add(decoded.unstable) + self._transcript.finish()
-            tokens, self.unstable = decoded.stable + decoded.unstable, []
-        return StreamResult(
-            segment=0,
-            text=self._transcript.text_with(self.unstable),
-            is_final=is_end,
-            audio_processed_s=covered_samples / self._sample_rate_hz,
-            words=tuple(words),
-            tokens=tuple(tokens),
-            alternatives=alternatives,
-        )
+    @property
+    def is_final(self) -> bool:
+        """True for the last request of a segment."""
+        return self.is_end or self.ends_segment
 
 
 class DecoderStage:
@@ -137,14 +83,14 @@ class DecoderStage:
         for name in BEAM_DECODERS:
             search = BeamSearch(self._network, BeamAlgorithm(name), self._fusion.fusion)
             self._lanes[name] = BeamLane(driving.drive_beam(search, sizes), beams, self._fusion)
-        self._lane_of = [GREEDY] * slots
-        self._texts: list[_StreamText | None] = [None] * slots
+        self._choices = [StreamOptions()] * slots
+        self._texts: list[StreamText | None] = [None] * slots
         self._guard = SlotGuard("decoder", slots, ledger)
 
     @torch.inference_mode()
     def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
         """Answers each request (all of different streams) with the stream's words so far or with an error."""
-        answers: list = [self._guard.admit(request.lease, request.is_start) for request in requests]
+        answers: list = [self._admit(request) for request in requests]
         self._open(requests, answers)
         admitted = [i for i, answer in enumerate(answers) if answer is None]
         try:
@@ -157,9 +103,16 @@ class DecoderStage:
             answers[i] = self._answer(requests[i], row)
         return answers
 
+    def _admit(self, request: DecoderRequest) -> StreamError | None:
+        width = self._config.encoder.d_model
+        if request.encoded.shape[1:] != (width,):  # would cost the whole batch
+            found = list(request.encoded.shape)
+            return StreamError(StreamErrorKind.INVALID_ARGUMENT, f"encoder frames are {found}, expected [T, {width}]")
+        return self._guard.admit(request.lease, request.is_start)
+
     def _open(self, requests: list[DecoderRequest], answers: list) -> None:
         """Sets up the streams that start; one that cannot be has its error in `answers`."""
-        opened: dict[str, list[tuple[int, StreamOptions]]] = {}
+        opened = []
         for i, request in enumerate(requests):
             if answers[i] is not None or not request.is_start:
                 continue
@@ -171,16 +124,22 @@ class DecoderStage:
                 self._guard.refuse(request.lease, str(error))
                 answers[i] = error
                 continue
-            self._lane_of[slot] = options.decoder
-            self._texts[slot] = _StreamText(self._tokenizer, self._config)
-            opened.setdefault(options.decoder, []).append((slot, options))
-        for name, streams in opened.items():
-            slots, options = zip(*streams, strict=True)
-            self._lanes[name].open(slots, options)
+            self._choices[slot] = options
+            self._texts[slot] = StreamText(self._tokenizer, self._config)
+            opened.append(slot)
+        self._begin(opened)
+
+    def _begin(self, slots: list[int]) -> None:
+        """Lets the streams in `slots` begin, or begin a segment, in the lanes that they chose."""
+        by_lane: dict[str, list[int]] = {}
+        for slot in slots:
+            by_lane.setdefault(self._choices[slot].decoder, []).append(slot)
+        for name, some in by_lane.items():
+            self._lanes[name].open(some, [self._choices[slot] for slot in some])
 
     def _answer(self, request: DecoderRequest, decoded: Decoded) -> StreamResult:
         slot = request.lease.slot
-        result = self._texts[slot].update(decoded, request.covered_samples, request.is_end)
+        result = self._texts[slot].update(decoded, request.covered_samples, request.is_final)
         if request.is_end:
             self._texts[slot] = None
             self._fusion.close(slot)
@@ -191,15 +150,15 @@ class DecoderStage:
         decoded = [None] * len(requests)
         by_lane: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
-            name = self._lane_of[request.lease.slot]
-            lane = self._lanes[name]
-            if len(request.encoded) or (request.is_end and not lane.needs_frames):
+            name = self._choices[request.lease.slot].decoder
+            if len(request.encoded) or (request.is_final and not self._lanes[name].needs_frames):
                 by_lane.setdefault(name, []).append(i)
             else:
                 decoded[i] = self._unchanged(request.lease.slot)
         for name, rows in by_lane.items():
             for i, found in zip(rows, self._lanes[name].decode(self._chunk([requests[i] for i in rows])), strict=True):
                 decoded[i] = found
+        self._begin([request.lease.slot for request in requests if request.ends_segment])
         return decoded
 
     def _unchanged(self, slot: int) -> Decoded:
@@ -214,5 +173,5 @@ class DecoderStage:
             slots=[r.lease.slot for r in requests],
             frame_rows=self._network.project_encoder(encoded),
             lengths=lengths,
-            is_end=[r.is_end for r in requests],
+            is_end=[r.is_final for r in requests],
         )

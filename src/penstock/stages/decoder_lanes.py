@@ -34,6 +34,7 @@ class Chunk(NamedTuple):
     lengths: torch.Tensor
     """[B] int64"""
     is_end: list[bool]
+    """Whether it is the last of its segment."""
 
 
 class Driving(NamedTuple):
@@ -55,7 +56,7 @@ class Driving(NamedTuple):
 
 
 class TokenAlternative(NamedTuple):
-    """One of the n best token sequences of a whole stream."""
+    """One of the n best token sequences of a whole segment."""
 
     unstable: list[Token]
     """What follows the tokens reported as stable."""
@@ -74,7 +75,7 @@ class Decoded:
     unstable: list[Token]
     """What the best hypothesis has beyond; may change."""
     alternatives: list[TokenAlternative]
-    """At the end of a stream that asked for them, best first."""
+    """At the end of a segment of a stream that asked for them, best first."""
 
 
 class DecoderLane(ABC):
@@ -85,7 +86,7 @@ class DecoderLane(ABC):
 
     @abstractmethod
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
-        """Makes the slots new streams."""
+        """Makes the slots new streams, or lets their streams begin a segment."""
 
     @abstractmethod
     def decode(self, chunk: Chunk) -> list[Decoded]:
@@ -138,7 +139,7 @@ class BeamLane(DecoderLane):
             self._n_best[slot] = chosen.n_best
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
-        """What all hypotheses of a stream share is stable; at its end the best one with all scores wins."""
+        """What all hypotheses of a stream share is stable; at a segment's end the best one with all scores wins."""
         slots = torch.tensor(chunk.slots, device=self._device)
         is_end = torch.tensor(chunk.is_end, device=self._device)
         update, rows = self._search.decode(chunk.frame_rows, chunk.lengths, is_end, self._state.gather(slots))

@@ -7,7 +7,7 @@ import torch
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.errors import StreamError
+from penstock.errors import StreamError, StreamErrorKind
 from penstock.features import MelChunks
 from penstock.slot_ledger import SlotLedger
 from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard
@@ -21,6 +21,8 @@ class EncoderRequest:
     lease: Lease
     chunks: MelChunks
     is_start: bool
+    ends_segment: bool = False
+    """The stream goes on behind this request as if it began there."""
 
 
 class EncoderStage:
@@ -30,13 +32,15 @@ class EncoderStage:
         self, checkpoint: Checkpoint, context: AttentionContext, slots: int, ledger: SlotLedger, device: str = "cpu"
     ):
         self._encoder = StreamingEncoder(checkpoint, context, slots, device)
+        config = checkpoint.config.encoder
+        self._chunk_shape = [config.subsampling_factor * context.chunk_encoder_frames, config.mel_bins]
         self._device = torch.device(device)
         self._guard = SlotGuard("encoder", slots, ledger)
 
     @torch.inference_mode()
     def process(self, requests: list[EncoderRequest]) -> list[torch.Tensor | StreamError]:
         """Answers each request (all of different streams) with its encoder frames [T, D], T >= 0, or with an error."""
-        answers: list = [self._guard.admit(request.lease, request.is_start) for request in requests]
+        answers: list = [self._admit(request) for request in requests]
         admitted = [i for i, answer in enumerate(answers) if answer is None]
         self._open([requests[i].lease.slot for i in admitted if requests[i].is_start])
         try:
@@ -47,7 +51,14 @@ class EncoderStage:
             answers[i] = frames
         return answers
 
+    def _admit(self, request: EncoderRequest) -> StreamError | None:
+        found, expected = list(request.chunks.mel.shape[1:]), self._chunk_shape
+        if found != expected:  # would cost the whole batch
+            return StreamError(StreamErrorKind.INVALID_ARGUMENT, f"chunks are {found} each, expected {expected}")
+        return self._guard.admit(request.lease, request.is_start)
+
     def _open(self, slots: list[int]) -> None:
+        """Makes `slots` streams, or segments, that have heard nothing."""
         if slots:
             self._encoder.open(torch.tensor(slots, device=self._device))
 
@@ -57,6 +68,7 @@ class EncoderStage:
             rows = [i for i, r in enumerate(requests) if turn < len(r.chunks.mel)]
             for i, frames in zip(rows, self._step([requests[i] for i in rows], turn), strict=True):
                 parts[i].append(frames)
+        self._open([request.lease.slot for request in requests if request.ends_segment])
         empty = torch.zeros(0, self._encoder.config.d_model, device=self._device)
         return [torch.cat(part) if len(part) > 1 else part[0] if part else empty for part in parts]
 

@@ -13,7 +13,7 @@ from penstock.errors import StreamError, StreamErrorKind
 from penstock.features import ChunkGeometry, FeatureExtractor, LogMel, MelChunks
 from penstock.fusion.phrase_tokens import tokenize_phrases
 from penstock.stages.slot_guard import STEP_ERRORS
-from penstock.stream_options import DEFAULT_DECODING, DecodingConfig, parse_stream_options
+from penstock.stream_options import DEFAULT_DECODING, FINALIZE, DecodingConfig, parse_stream_options
 from penstock.streams import Lease, StreamTable
 from penstock.tokenizer import Tokenizer
 
@@ -32,6 +32,13 @@ class AudioRequest:
     is_end: bool = False
     options: dict = field(default_factory=dict)
     """Of the stream, with its start only: see `penstock.stream_options`."""
+    finalize: bool = False
+    """Ends the segment behind these samples; the stream goes on as if it began there. Nothing new with `is_end`."""
+
+    @property
+    def is_final(self) -> bool:
+        """True for the last request of a segment."""
+        return self.is_end or self.finalize
 
 
 class FeatureReply(NamedTuple):
@@ -39,6 +46,8 @@ class FeatureReply(NamedTuple):
 
     lease: Lease
     chunks: MelChunks
+    ends_segment: bool
+    """True where the segment ends and the stream goes on."""
 
 
 def chunk_geometry(config: ModelConfig, context: AttentionContext) -> ChunkGeometry:
@@ -75,6 +84,8 @@ class FeatureStage:
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots, torch.device(device))
         self._decoding = decoding
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self.samples_taken = 0
+        """Samples of all requests that were not refused."""
         self._max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
 
     @torch.inference_mode()
@@ -89,7 +100,7 @@ class FeatureStage:
             chunks = self._extractor.extract(
                 [answers[i].slot for i in admitted],
                 [requests[i].samples for i in admitted],
-                [requests[i].is_end for i in admitted],
+                [requests[i].is_final for i in admitted],
             )
         except STEP_ERRORS as error:  # samples of these streams are lost
             for i in admitted:
@@ -97,11 +108,14 @@ class FeatureStage:
                 answers[i] = StreamError(StreamErrorKind.INTERNAL, f"the front end failed: {error}")
             return answers
         for i, row in zip(admitted, chunks, strict=True):
-            lease = answers[i]
+            lease, request = answers[i], requests[i]
             self.table.hand_on(lease)
-            if requests[i].is_end:
-                self.table.close(requests[i].stream_id)
-            answers[i] = FeatureReply(lease, row)
+            self.samples_taken += len(request.samples)
+            if request.is_end:
+                self.table.close(request.stream_id)
+            elif request.finalize:
+                self._extractor.end_segment(lease.slot)
+            answers[i] = FeatureReply(lease, row, request.finalize and not request.is_end)
         return answers
 
     def _admit(self, request: AudioRequest) -> Lease | StreamError:
@@ -122,7 +136,8 @@ class FeatureStage:
     def _options_problem(self, request: AudioRequest) -> str | None:
         """Found here, before a slot is taken, although the decoder is what uses the options."""
         if not request.is_start:
-            return f"{', '.join(map(repr, sorted(request.options)))} is not accepted after the start"
+            names = ", ".join(map(repr, sorted(request.options)))
+            return f"{names} is not accepted after the start; accepted: {FINALIZE}"
         try:
             tokenize_phrases(parse_stream_options(request.options, self._decoding).phrases, self._tokenizer)
         except StreamError as error:
@@ -133,6 +148,8 @@ class FeatureStage:
         samples = request.samples
         if request.options and (problem := self._options_problem(request)):
             return problem
+        if type(request.finalize) is not bool:
+            return f"{FINALIZE} is {request.finalize!r}; accepted: true, false"
         if samples.ndim != 1 or samples.dtype != np.float32:
             return f"samples are {samples.dtype} {list(samples.shape)}, expected float32 [n]"
         if len(samples) > self._max_request_samples:

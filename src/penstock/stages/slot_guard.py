@@ -21,6 +21,10 @@ class SlotGuard:
 
     def admit(self, lease: Lease, is_start: bool) -> StreamError | None:
         """Takes the slot over for a stream that starts; refuses what does not belong to the slot's state."""
+        if not 0 <= lease.slot < len(self._generations):
+            return StreamError(
+                StreamErrorKind.INVALID_ARGUMENT, f"the {self._stage} takes requests of the feature member only"
+            )
         held = self._generations[lease.slot]
         if is_start and lease.generation > held:
             self._generations[lease.slot] = lease.generation

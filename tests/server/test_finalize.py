@@ -1,0 +1,95 @@
+"""`finalize` through a real server: each segment is what this process makes of its audio alone."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from penstock.audio import read_audio
+from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
+from tests.golden import golden_utterances
+from tests.server.conftest import CONTEXT, RunningServer
+from tests.server.raw_stream import RawStream, Reply
+
+pytestmark = pytest.mark.server
+
+OPTIONS = ({}, {"decoder": "alsd", "n_best": 2}, {"boosted_phrases": '["rubout", "erase"]', "boost": 3.0})
+FINALIZE = {"finalize": True}
+
+
+@pytest.fixture(scope="module")
+def recognizer(bundled_model) -> StreamingRecognizer:
+    return StreamingRecognizer(bundled_model, CONTEXT, max_streams=4)
+
+
+@pytest.fixture(scope="module")
+def signals() -> list[np.ndarray]:
+    return [read_audio(utterance.path, 16000) for utterance in golden_utterances()]
+
+
+def talk(server: RunningServer, protocol: str, number: int, segments: list[np.ndarray]) -> list[Reply]:
+    """The final reply of each segment, with the words, tokens and text of all its replies checked and put together."""
+    chance, options, finals = random.Random(number), OPTIONS[number % len(OPTIONS)], []
+    with RawStream(server.url(protocol), f"segments-{protocol}-{number}", protocol) as stream:
+        is_first = True
+        for i, segment in enumerate(segments):
+            ends = sorted({*(chance.randint(0, len(segment)) for _ in range(4)), len(segment)})
+            replies = []
+            for start, end in zip([0, *ends], ends, strict=False):
+                is_last = end == len(segment)
+                is_end = is_last and i == len(segments) - 1
+                parameters = (options if is_first else {}) | (FINALIZE if is_last and not is_end else {})
+                replies.append(stream.send(segment[start:end], is_first, is_end, parameters))
+                is_first = False
+            assert {reply.segment for reply in replies} == {i}
+            assert [reply.is_final for reply in replies] == [False] * (len(replies) - 1) + [True]
+            words, tokens = ([x for r in replies for x in getattr(r, name)] for name in ("words", "tokens"))
+            last = replies[-1]
+            finals.append(Reply(i, last.text, True, last.processed_s, tuple(words), tuple(tokens), last.alternatives))
+    return finals
+
+
+def expected(recognizer: StreamingRecognizer, number: int, segments: list[np.ndarray]) -> list[Reply]:
+    finals, start = [], 0
+    for i, segment in enumerate(segments):
+        result = recognizer.open_stream(options=OPTIONS[number % len(OPTIONS)]).finish(segment)
+        alone = Reply.of_result(result)
+        words = tuple((text, round(a + start / 16), round(b + start / 16)) for text, a, b in alone.words)
+        processed_s = np.float32((start + len(segment)) / 16000).item()
+        finals.append(Reply(i, alone.text, True, processed_s, words, alone.tokens, alone.alternatives))
+        start += len(segment)
+    return finals
+
+
+def test_every_segment_of_many_streams_at_once(server: RunningServer, recognizer, signals):
+    chance = random.Random(3)
+    streams = [
+        [chance.choice(signals)[chance.randint(0, 4000) :] for _ in range(chance.randint(1, 3))] for _ in range(12)
+    ]
+    streams[0].insert(1, NO_SAMPLES)
+    with ThreadPoolExecutor(len(streams)) as pool:
+        jobs = [pool.submit(talk, server, ("grpc", "http")[i % 2], i, s) for i, s in enumerate(streams)]
+        for i, (job, segments) in enumerate(zip(jobs, streams, strict=True)):
+            assert job.result(timeout=120) == expected(recognizer, i, segments)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize(
+    ("parameters", "match"),
+    [
+        ({"finalize": "yes"}, "finalize is 'yes'; accepted: true, false"),
+        ({"finalize": 1}, "finalize is 1; accepted: true, false"),
+        ({"finalise": True}, "'finalise' is not accepted after the start; accepted: finalize"),
+        ({"n_best": 2, "finalize": True}, "'n_best' is not accepted after the start"),
+    ],
+)
+def test_a_wrong_parameter_of_a_later_request_is_refused(server: RunningServer, signals, protocol, parameters, match):
+    with RawStream(server.url(protocol), f"wrong-{protocol}", protocol) as stream:
+        first = stream.send(signals[0][:20000], start=True)
+        with pytest.raises(InferenceServerException, match=match):
+            stream.send(NO_SAMPLES, parameters=parameters)
+        last = stream.send(NO_SAMPLES, end=True, parameters={"finalize": False})
+        assert (last.segment, last.is_final) == (0, True)
+        assert last.text.startswith(first.text)

@@ -1,0 +1,234 @@
+"""Fault trials whose culprit is a client. Each returns what it measured and raises AssertionError where it failed.
+
+`count` says how much of it; tests/server/test_faults.py does a little, scripts/fault_trials.py all of it.
+"""
+
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import tritonclient.grpc as triton_grpc
+from tritonclient.utils import InferenceServerException
+
+from tests.server.cable import Cable
+from tests.server.conftest import RunningServer
+from tests.server.history import Ledger
+from tests.server.raw_stream import RawStream
+from tests.server.resources import held_by, wait_until_free
+from tests.server.voices import NO_SAMPLES, PIECE_SAMPLES, Doomed, Voice, neighbours, refused, speak, touch
+
+Figures = dict[str, float | int]
+
+
+def killed_clients(server: RunningServer, voices: list[Voice], count: int) -> Figures:
+    """Client processes end by SIGKILL in mid-stream. Nobody tells the server, so it detects them by their silence."""
+    killed, freed_s = 0, []
+    with neighbours(server, voices, count=1) as ledger:
+        while killed < count:
+            some = min(server.max_streams - 1, count - killed)
+            clients = [
+                Doomed(server.url("grpc"), f"doomed-{killed + i}", voices[i % len(voices)].samples) for i in range(some)
+            ]
+            for client in clients:
+                client.wait_until_going()
+            for client in clients:
+                client.kill()
+            killed += some
+            silent_since = time.monotonic()
+            while read_live(server) > 1:  # the neighbour
+                assert time.monotonic() - silent_since < server.idle_s + 10
+                time.sleep(0.02)
+            freed_s.append(time.monotonic() - silent_since - server.idle_s)
+    assert max(freed_s) < 1.0, freed_s
+    return {"clients": killed, "freed_after_detection_s_max": max(freed_s), "neighbours": ledger.whole}
+
+
+def read_live(server: RunningServer) -> int:
+    """Live streams, after a look at who is overdue."""
+    touch(server)
+    return held_by(server).live_streams
+
+
+def never_ended(server: RunningServer, voices: list[Voice], count: int) -> Figures:
+    """The clock of expiry: a stream lives while its pauses are short, and is expired once one is too long."""
+    early, late = [], []
+    for number in range(count):
+        voice = voices[number % len(voices)]
+        ledger = Ledger()
+        with (
+            RawStream(server.url("grpc"), f"slow-{number}") as slow,
+            RawStream(server.url("grpc"), f"mute-{number}") as mute,
+        ):
+            mute.send(voice.samples[:PIECE_SAMPLES], start=True)
+            silent_since = time.monotonic()
+            history = ledger.open(slow.id, voice.spoken)
+            speak(slow, voice, history, server.idle_s * 0.6, len(voice.samples) // 3 + 1)
+            early.append(history)
+            while read_live(server) > 0:
+                assert time.monotonic() - silent_since < server.idle_s + 10
+                time.sleep(0.02)
+            late.append(time.monotonic() - silent_since - server.idle_s)
+            assert late[-1] > -0.05
+            told = refused(lambda: mute.send(NO_SAMPLES))
+            assert "expired after" in told or "START flag" in told, told
+        ledger.check()
+    return {"streams": len(early) + len(late), "expired_too_late_s_max": max(late)}
+
+
+def started_twice(server: RunningServer, voices: list[Voice], count: int) -> Figures:
+    """START on a live stream: what was said before is gone, and the new stream is as any other."""
+    ledger = Ledger()
+    for number in range(count):
+        first, second = voices[number % len(voices)], voices[(number + 1) % len(voices)]
+        with RawStream(server.url("grpc"), f"twice-{number}") as stream:
+            stream.send(first.samples[:20000], start=True)
+            speak(stream, second, ledger.open(stream.id, second.spoken))
+    ledger.check()
+    return {"streams": count}
+
+
+def two_on_one_id(server: RunningServer, voices: list[Voice], count: int) -> Figures:
+    """Two clients call their streams the same at once: they spoil each other's words, and nobody else's."""
+    answers = refusals = 0
+    with neighbours(server, voices, count=1), ThreadPoolExecutor(2) as pool:
+        for number in range(count):
+            name = f"shared-{number}"
+
+            def talk(voice: Voice, name: str = name) -> tuple[int, int]:
+                told = lost = 0
+                with RawStream(server.url("grpc"), name) as stream:
+                    for start in range(0, len(voice.samples), 1600):
+                        try:
+                            stream.send(voice.samples[start : start + 1600], start=start == 0)
+                            told += 1
+                        except InferenceServerException as error:
+                            assert any(w in str(error) for w in ("not open", "START flag", "no longer holds")), error
+                            lost += 1
+                return told, lost
+
+            for told, lost in pool.map(talk, voices[:2]):
+                answers, refusals = answers + told, refusals + lost
+            with RawStream(server.url("grpc"), name) as stream:
+                stream.send(NO_SAMPLES, end=True)
+    return {"pairs": count, "answers": answers, "refusals": refusals}
+
+
+def after_the_end(server: RunningServer, voices: list[Voice], count: int) -> Figures:
+    """A request behind END is refused, over both protocols, and the id is free for another stream."""
+    ledger = Ledger()
+    for number, protocol in zip(range(count), itertools.cycle(["grpc", "http"]), strict=False):
+        voice = voices[number % len(voices)]
+        with RawStream(server.url(protocol), f"ended-{number}", protocol) as stream:
+            for _ in range(2):
+                speak(stream, voice, ledger.open(stream.id, voice.spoken))
+                assert "START flag" in refused(lambda stream=stream: stream.send(NO_SAMPLES))
+                assert "START flag" in refused(lambda stream=stream: stream.send(NO_SAMPLES, end=True))
+    ledger.check()
+    return {"streams": 2 * count}
+
+
+def cut_networks(server: RunningServer, voices: list[Voice], count: int) -> Figures:
+    """The line is cut between two requests: whoever comes back in time, on a new connection, goes on where he was."""
+    ledger = Ledger()
+    for number in range(count):
+        voice, middle = voices[number % len(voices)], len(voices[0].samples) // 2
+        history = ledger.open(f"cut-{number}", voice.spoken)
+        with Cable(server.ports.grpc) as cable, RawStream(cable.url, history.name, timeout_s=2) as stream:
+            history.replies.append(stream.send(voice.samples[:middle], start=True))
+            cable.cut()
+            refused(lambda: stream.send(NO_SAMPLES))
+        with RawStream(server.url("grpc"), history.name) as again:
+            history.replies.append(again.send(voice.samples[middle:], end=True))
+    ledger.check()
+    return {"streams": count}
+
+
+def too_many(server: RunningServer, voices: list[Voice], count: int) -> Figures:
+    """A fifth more streams than slots, `count` times: who finds none is told at once; who has one is not disturbed."""
+    refused_ms, ledger = [], Ledger()
+    extra = max(1, server.max_streams // 5)
+    for number in range(count):
+        admitted = [RawStream(server.url("grpc"), f"admitted-{number}-{i}") for i in range(server.max_streams)]
+        halves = [len(voices[i % len(voices)].samples) // 2 for i in range(len(admitted))]
+        histories = [ledger.open(s.id, voices[i % len(voices)].spoken) for i, s in enumerate(admitted)]
+        for i, (stream, history) in enumerate(zip(admitted, histories, strict=True)):
+            history.replies.append(stream.send(voices[i % len(voices)].samples[: halves[i]], start=True))
+        for i in range(extra):
+            with RawStream(server.url("grpc"), f"extra-{number}-{i}") as stream:
+                started = time.monotonic()
+                told = refused(lambda stream=stream: stream.send(voices[0].samples, start=True))
+                refused_ms.append(1000 * (time.monotonic() - started))
+                assert f"all {server.max_streams} stream slots are taken" in told
+                assert "is not open" in refused(lambda stream=stream: stream.send(NO_SAMPLES, end=True))
+        for i, (stream, history) in enumerate(zip(admitted, histories, strict=True)):
+            history.replies.append(stream.send(voices[i % len(voices)].samples[halves[i] :], end=True))
+            stream.close()
+        with RawStream(server.url("grpc"), f"next-{number}") as stream:
+            speak(stream, voices[0], ledger.open(stream.id, voices[0].spoken))
+    ledger.check()
+    return {"refused": len(refused_ms), "refused_ms_max": max(refused_ms), "admitted": ledger.whole}
+
+
+def never_reading(server: RunningServer, voices: list[Voice], count: int) -> Figures:
+    """A client sends `count` requests on one call and reads no reply."""
+    before = held_by(server)
+    with neighbours(server, voices, count=1), triton_grpc.grpc.insecure_channel(server.url("grpc")) as channel:
+        stub = triton_grpc.service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        sent = []
+
+        def requests():
+            for number in range(count):
+                sent.append(number)
+                yield silent_request("unread", is_start=number == 0)
+            time.sleep(1.0)
+
+        call = stub.ModelStreamInfer(requests())
+        deadline = time.monotonic() + 120
+        while len(sent) < count and time.monotonic() < deadline:
+            time.sleep(0.05)
+        during = held_by(server)
+        call.cancel()
+    wait_until_free(server, lambda: touch(server), server.idle_s + 20)
+    return {"requests": len(sent), "memory_during_mb": during.resident_mb - before.resident_mb}
+
+
+def silent_request(stream_id: str, is_start: bool, samples: int = 160):
+    """A protobuf request with silence."""
+    request = triton_grpc.service_pb2.ModelInferRequest(model_name="asr", raw_input_contents=[bytes(4 * samples)])
+    tensor = request.inputs.add(name="AUDIO", datatype="FP32")
+    tensor.shape.extend([1, samples])
+    request.parameters["sequence_id"].string_param = stream_id
+    request.parameters["sequence_start"].bool_param = is_start
+    return request
+
+
+def short_streams(server: RunningServer, voices: list[Voice], count: int) -> Figures:
+    """`count` short streams over both protocols: no slot, no descriptor and no memory stays behind."""
+    ledger = Ledger()
+
+    def talk(number: int) -> None:
+        voice, protocol = voices[number % len(voices)], ("grpc", "http")[number % 2]
+        with RawStream(server.url(protocol), f"short-{number}-{time.monotonic_ns()}", protocol) as stream:
+            speak(stream, voice, ledger.open(stream.id, voice.spoken), 0.0, len(voice.samples) // (1 + number % 2))
+
+    def run(numbers: range) -> None:
+        with ThreadPoolExecutor(min(6, server.max_streams)) as pool:
+            list(pool.map(talk, numbers))
+
+    run(range(max(20, count // 10)))  # warm
+    wait_until_free(server, lambda: touch(server), 10)
+    before = held_by(server)
+    run(range(count))
+    wait_until_free(server, lambda: touch(server), 10)
+    time.sleep(1.0)  # connections end
+    after = held_by(server)
+    ledger.check()
+    assert after.descriptors <= before.descriptors + 8, (before, after)
+    grown_kb = 1024 * (after.resident_mb - before.resident_mb)
+    assert grown_kb < 20 * 1024 + 2 * count, (before, after)
+    return {
+        "streams": count,
+        "descriptors_grown": after.descriptors - before.descriptors,
+        "threads_grown": after.threads - before.threads,
+        "memory_grown_kb_a_stream": grown_kb / count,
+    }
