@@ -48,7 +48,10 @@ REFUSED = [
     ({"boosted_phrases": "[3]"}, "entry 1 is '3'"),
     ({"boosted_phrases": '["a", ""]'}, r"phrase 2 \(''\) is empty"),
     ({"boosted_phrases": '[["a", NaN]]'}, r"phrase 1 \('a'\) has boost nan"),
-    ({"boosted_phrases": '["a"]', "boost": math.nan}, "boost is nan"),
+    ({"boosted_phrases": '["a"]', "boost": math.nan}, "boost is nan; accepted: numbers from -100 to 100"),
+    ({"boosted_phrases": "[]", "boost": math.inf}, "boost is inf; accepted: numbers from -100 to 100"),
+    ({"boosted_phrases": '["a"]', "boost": 10**400}, "boost is 1000"),
+    ({7: 1, "speed": 2}, "'speed', 7 is not an option"),
     ({"boosted_phrases": ["x" * 201]}, "has 201 characters"),
     ({"boosted_phrases": [f"word {i}" for i in range(2001)]}, "more than 2000 phrases"),
 ]

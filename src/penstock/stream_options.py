@@ -1,14 +1,13 @@
 """What a stream may choose with its start, checked by name. One home for the options' names, defaults and limits."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.decoding.beam_sizes import LARGEST_BEAM
 from penstock.errors import PenstockError, StreamError, StreamErrorKind
-from penstock.fusion.phrase_list import PhraseList
+from penstock.fusion.phrase_list import LARGEST_BOOST, PhraseList
 
 GREEDY = "greedy"
 BEAM_DECODERS = ("alsd", "aes")
@@ -72,9 +71,9 @@ def parse_stream_options(options: Mapping[str, Any], config: DecodingConfig) -> 
     decoder: one of `DECODERS`; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; boosted_phrases: a JSON
     list of phrases or of [phrase, boost] pairs, as text or already read; boost: of phrases that name none.
     """
-    unknown = sorted(set(options) - set(_NAMES))
+    unknown = sorted(map(repr, set(options) - set(_NAMES)))
     if unknown:
-        names = ", ".join(map(repr, unknown))
+        names = ", ".join(unknown)
         raise _refusal(f"{names} is not an option of the stream start; known: {', '.join(_NAMES)}")
     decoder = options.get("decoder", GREEDY)
     if decoder not in DECODERS:
@@ -101,7 +100,7 @@ def _lm_weight(options: Mapping[str, Any], config: DecodingConfig) -> float:
 
 
 def _phrases(options: Mapping[str, Any]) -> PhraseList:
-    boost = _real(options, "boost", DEFAULT_BOOST, -math.inf, math.inf)
+    boost = _real(options, "boost", DEFAULT_BOOST, -LARGEST_BOOST, LARGEST_BOOST)
     if "boosted_phrases" not in options:
         if "boost" in options:
             raise _refusal("boost is given without boosted_phrases")
@@ -132,8 +131,7 @@ def _whole(options: Mapping[str, Any], name: str, default: int, low: int, high: 
 def _real(options: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        accepted = "numbers" if math.isinf(low) else f"numbers from {low:g} to {high:g}"
-        raise _refusal(f"{name} is {value!r}; accepted: {accepted}")
+        raise _refusal(f"{name} is {repr(value)[:60]}; accepted: numbers from {low:g} to {high:g}")
     return float(value)
 
 

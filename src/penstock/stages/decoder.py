@@ -1,13 +1,14 @@
 """Third stage: encoder frames in, words out."""
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.cuda_graphs import select_driver
-from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam_search import BeamAlgorithm
 from penstock.decoding.beam_sizes import BeamSizes
 from penstock.decoding.beam_state import BeamState
 from penstock.decoding.networks import TransducerNetwork
@@ -81,8 +82,8 @@ class DecoderStage:
         beams = BeamState(self._network, slots, sizes)
         self._lanes: dict[str, DecoderLane] = {GREEDY: GreedyLane(self._network, slots, self._fusion, driving)}
         for name in BEAM_DECODERS:
-            search = BeamSearch(self._network, BeamAlgorithm(name), self._fusion.fusion)
-            self._lanes[name] = BeamLane(driving.drive_beam(search, sizes), beams, self._fusion)
+            drive = partial(driving.drive_beam, sizes=sizes)
+            self._lanes[name] = BeamLane(self._network, BeamAlgorithm(name), beams, self._fusion, drive)
         self._choices = [StreamOptions()] * slots
         self._texts: list[StreamText | None] = [None] * slots
         self._guard = SlotGuard("decoder", slots, ledger)

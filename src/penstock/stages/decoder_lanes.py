@@ -1,7 +1,7 @@
 """Greedy and beam search as the decoder stage sees them: slots and frames in, tokens out. A stream is in one lane."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ import torch
 
 from penstock.decoding.batched_hyps import BatchedHyps
 from penstock.decoding.beam_results import NBest, TokenLists
-from penstock.decoding.beam_search import BeamSearch
+from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam_sizes import BeamSizes
 from penstock.decoding.beam_state import BeamState
 from penstock.decoding.captured_beam_search import CapturedBeamSearch, beam_with_driver
@@ -119,13 +119,21 @@ class GreedyLane(DecoderLane):
 
 
 class BeamLane(DecoderLane):
-    """ALSD++ or AES++."""
+    """ALSD++ or AES++. A batch in which nobody chose external scores does not pay for them."""
 
     needs_frames = False
 
-    def __init__(self, search: BeamSearch | CapturedBeamSearch, state: BeamState, fusion: StreamFusion):
+    def __init__(
+        self,
+        network: TransducerNetwork,
+        algorithm: BeamAlgorithm,
+        state: BeamState,
+        fusion: StreamFusion,
+        drive: Callable[[BeamSearch], BeamSearch | CapturedBeamSearch],
+    ):
         """state: may be another beam lane's too, since a stream is in one lane only."""
-        self._search = search
+        self._plain = drive(BeamSearch(network, algorithm))
+        self._fused = drive(BeamSearch(network, algorithm, fusion.fusion))
         self._fusion = fusion
         self._state = state
         self._n_best = [0] * state.slots
@@ -142,12 +150,13 @@ class BeamLane(DecoderLane):
         """What all hypotheses of a stream share is stable; at a segment's end the best one with all scores wins."""
         slots = torch.tensor(chunk.slots, device=self._device)
         is_end = torch.tensor(chunk.is_end, device=self._device)
-        update, rows = self._search.decode(chunk.frame_rows, chunk.lengths, is_end, self._state.gather(slots))
+        search = self._fused if self._fusion.is_used_by(chunk.slots) else self._plain
+        update, rows = search.decode(chunk.frame_rows, chunk.lengths, is_end, self._state.gather(slots))
         self._state.scatter(slots, rows)
         stable, unstable = _tokens(update.stable), _tokens(update.tail)
         alternatives: list[list[TokenAlternative]] = [[] for _ in chunk.slots]
         if any(chunk.is_end):
-            alternatives = _alternatives(self._search.n_best(rows))
+            alternatives = _alternatives(search.n_best(rows))
         found = []
         for row, slot in enumerate(chunk.slots):
             if not chunk.is_end[row]:
