@@ -48,7 +48,7 @@ class ReadyServer:
 def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
     """Starts a server on free ports of this machine and stops it at the end. Raises PenstockError.
 
-    Settings beyond the plan's are taken from the environment (PENSTOCK_..., docs/serving.md).
+    Settings beyond the plan's are taken from the environment (PENSTOCK_..., docs/deployment.md).
     """
     config = Checkpoint(plan.model).config
     context = config.encoder.select_context(parse_context(plan.context) if plan.context else None)

@@ -1,10 +1,25 @@
-"""Runs the GPU tests and then the decoding benchmark on a machine with nothing but Python, torch and cuda-bindings.
+"""Runs the GPU tests and then benchmarks of the decoders on a bare GPU machine without a network.
 
-    python scripts/gpu_session.py --out DIR [--only tests|benchmark] [--wheels DIR] [-- BENCHMARK OPTIONS]
+    python scripts/gpu_session.py --out DIR [--only PART,...] [--wheels DIR] [-- BENCHMARK OPTIONS]
 
-Needs no network and installs nothing: the package is taken from src/. What is missing is named with the wheel to bring;
-wheels in --wheels are unpacked into a temporary folder. All that is learnt lies in --out: environment.json,
-gpu_tests.txt, gpu_tests.xml, benchmark.txt, decoding.json. Exit status 1 if something failed.
+Parts, in this order; each can be had alone, and what is done lies in --out even if the rest is cut short:
+
+    tests        every test that needs a GPU                               gpu_tests.txt, gpu_tests.xml
+    greedy       random RNN-T and TDT: greedy searches and phrase lists    greedy.txt, greedy.json
+    bundled      the models that come with the repository, on speech       bundled-MODEL.txt, bundled-MODEL.json
+    beams-rnnt   random RNN-T: both beams beside label-looping             beams-rnnt.txt, beams-rnnt.json
+    beams-tdt    the same for TDT                                          beams-tdt.txt, beams-tdt.json
+
+Where a call may take only so long, make several: `--only tests,greedy`, then `--only bundled,beams-rnnt,beams-tdt`.
+BENCHMARK OPTIONS (`penstock benchmark decoding --help`) come behind those of every benchmark and win over them: for
+example `-- --batch 1,32 --repeats 3` for a quick look.
+
+Installs nothing: the package is taken from src/. It needs Python 3.10 or newer and the packages torch (for CUDA),
+numpy, safetensors, sentencepiece and pyyaml; the tests and bundled models also soundfile (with cffi) and soxr, the
+tests also pytest (with iniconfig, pluggy, packaging, pygments) and hypothesis (with sortedcontainers). Without
+cuda-bindings there are no graphs with WHILE nodes, without triton no fused kernels: their tests are skipped and their
+lines absent. What is missing is named with the wheel to bring; wheels in --wheels are unpacked into a temporary folder.
+environment.json says what was there. Exit status 1 if something failed.
 """
 
 import argparse
@@ -16,23 +31,36 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = {"torch": "torch", "numpy": "numpy", "safetensors": "safetensors", "sentencepiece": "sentencepiece",
           "yaml": "pyyaml"}  # fmt: skip
-FOR_TESTS = {"pytest": "pytest", "iniconfig": "iniconfig", "pluggy": "pluggy", "packaging": "packaging"}
+FOR_AUDIO = {"soundfile": "soundfile", "_cffi_backend": "cffi", "soxr": "soxr"}
+FOR_TESTS = FOR_AUDIO | {"pytest": "pytest", "iniconfig": "iniconfig", "pluggy": "pluggy", "packaging": "packaging",
+                         "pygments": "pygments", "hypothesis": "hypothesis",
+                         "sortedcontainers": "sortedcontainers"}  # fmt: skip
 FOR_SOME = {
-    "soundfile": ("soundfile", "tests that read audio files"),
-    "soxr": ("soxr", "tests that read audio files"),
     "cuda": ("cuda-bindings", "graphs with WHILE nodes"),
+    "triton": ("triton", "fused kernels: their tests and lines"),
     "pytest_timeout": ("pytest-timeout", "limits on a test's time"),
 }
+BEAMS = ["--decoders", "label-looping,alsd,aes", "--beams", "1,2,4,8,12", "--kernels", "torch"]
+
+
+class Session(NamedTuple):
+    """What every part gets."""
+
+    out: Path
+    environment: dict[str, str]
+    benchmark_options: list[str]
 
 
 def main() -> int:
     """Command line; returns the exit status."""
-    arguments = parse_arguments()
+    arguments = parse_arguments(sys.argv[1:])
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -47,21 +75,24 @@ def main() -> int:
         print(json.dumps(description, indent=2), flush=True)
         if not report_missing(NEEDED):
             return 1
-        parts = {"tests": run_tests, "benchmark": run_benchmark}
-        chosen = [arguments.only] if arguments.only else list(parts)
-        statuses = [parts[name](out, environment, arguments.benchmark_options) for name in chosen]
+        session = Session(out, environment, arguments.benchmark_options)
+        statuses = [part(session) for name, part in PARTS.items() if name in arguments.only]
     return int(any(statuses))
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Everything behind `--` goes to the benchmark."""
-    separator = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+def parse_arguments(given: list[str]) -> argparse.Namespace:
+    """Everything behind `--` goes to the benchmarks."""
+    separator = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", choices=["tests", "benchmark"])
+    parser.add_argument("--only", default=",".join(PARTS), metavar="PART,...", help=", ".join(PARTS))
     parser.add_argument("--wheels", type=Path)
-    arguments = parser.parse_args(sys.argv[1:separator])
-    arguments.benchmark_options = sys.argv[separator + 1 :]
+    arguments = parser.parse_args(given[:separator])
+    arguments.only = arguments.only.split(",")
+    for name in arguments.only:
+        if name not in PARTS:
+            parser.error(f"--only: {name!r} is not a part; parts: {', '.join(PARTS)}")
+    arguments.benchmark_options = given[separator + 1 :]
     return arguments
 
 
@@ -96,38 +127,73 @@ def describe(environment: dict[str, str]) -> dict[str, object]:
     return {"python": platform.python_version(), **torch, **versions, "missing": missing}
 
 
-def run_tests(out: Path, environment: dict[str, str], _: list[str]) -> int:
-    """`pytest -m gpu`; a test file that cannot be imported fails alone."""
+def run_tests(session: Session) -> int:
+    """`pytest -m gpu` on the files that have such tests; one that cannot be imported fails alone."""
     if not report_missing(FOR_TESTS):
         return 1
     options = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     if importlib.util.find_spec("pytest_timeout") is None:  # else the project's setting of it is an unknown one
         options += ["-o", "addopts=-ra --import-mode=importlib"]
-    command = [sys.executable, "-m", "pytest", *options, f"--junitxml={out / 'gpu_tests.xml'}", "tests"]
-    return run(command, out / "gpu_tests.txt", environment)
+    report = f"--junitxml={session.out / 'gpu_tests.xml'}"
+    return run([sys.executable, "-m", "pytest", *options, report, *gpu_tests()], session, "gpu_tests")
 
 
-def run_benchmark(out: Path, environment: dict[str, str], options: list[str]) -> int:
-    """`penstock benchmark decoding`, where there is one."""
-    command = [sys.executable, "-m", "penstock.cli", "benchmark", "decoding"]
-    answer = subprocess.run([*command, "--help"], env=environment, cwd=ROOT, capture_output=True, check=False)
-    if answer.returncode != 0:
-        message = "there is no `penstock benchmark decoding`: nothing measured"
-        (out / "benchmark.txt").write_text(message + "\n")
-        print(message, flush=True)
-        return 0
-    options = options or ["--device", "cuda", "--json", str(out / "decoding.json")]
-    return run([*command, *options], out / "benchmark.txt", environment)
+def gpu_tests() -> list[str]:
+    """Files that use the marker, and folders whose fixtures do: others need more packages just to be read."""
+    marked = [path for path in sorted((ROOT / "tests").rglob("*.py")) if "mark.gpu" in path.read_text()]
+    return [str((path.parent if path.name == "conftest.py" else path).relative_to(ROOT)) for path in marked]
 
 
-def run(command: list[str], log: Path, environment: dict[str, str]) -> int:
+def run_greedy(session: Session) -> int:
+    """Frame-looping and label-looping, torch and fused, and what phrase lists cost."""
+    return run_benchmark(session, "greedy", ["--decoders", "label-looping,boosted,frame-looping"])
+
+
+def run_beams(kind: str) -> Callable[[Session], int]:
+    """Makes the part of one kind of random model."""
+    return lambda session: run_benchmark(session, f"beams-{kind}", ["--random", kind, *BEAMS])
+
+
+def run_bundled(session: Session) -> int:
+    """Each model under models/ on the repository's own recordings: its labels are speech's."""
+    if not report_missing(FOR_AUDIO):
+        return 1
+    recordings = sorted((ROOT / "tests/data/an4/flac").glob("*.flac"))
+    audio = [option for path in recordings for option in ("--audio", str(path.relative_to(ROOT)))]
+    decoders = ["--decoders", "label-looping,boosted,alsd,aes", "--beams", "1,4"]
+    models = sorted(path.parent for path in (ROOT / "models").glob("*/config.json"))
+    statuses = [
+        run_benchmark(session, f"bundled-{m.name}", ["--model", str(m.relative_to(ROOT)), *audio, *decoders])
+        for m in models
+    ]
+    return int(any(statuses))
+
+
+PARTS: dict[str, Callable[[Session], int]] = {
+    "tests": run_tests,
+    "greedy": run_greedy,
+    "bundled": run_bundled,
+    "beams-rnnt": run_beams("rnnt"),
+    "beams-tdt": run_beams("tdt"),
+}
+"""The most valuable first: whether it is right, then what a user feels, then the papers' tables."""
+
+
+def run_benchmark(session: Session, name: str, options: list[str]) -> int:
+    """`penstock benchmark decoding` into files of that name."""
+    command = [sys.executable, "-m", "penstock.cli", "benchmark", "decoding", "--device", "cuda", *options]
+    command += ["--json", str(session.out / f"{name}.json"), *session.benchmark_options]
+    return run(command, session, name)
+
+
+def run(command: list[str], session: Session, name: str) -> int:
     """Runs a command, its output shown and kept; returns its exit status."""
     print("$", " ".join(command), flush=True)
     process = subprocess.Popen(
-        command, cwd=ROOT, env={**environment, "PYTHONUNBUFFERED": "1"}, text=True,
+        command, cwd=ROOT, env={**session.environment, "PYTHONUNBUFFERED": "1"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    with log.open("w") as file:
+    with (session.out / f"{name}.txt").open("w") as file:
         for line in process.stdout:
             print(line, end="", flush=True)
             file.write(line)

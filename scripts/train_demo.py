@@ -59,7 +59,7 @@ def main() -> None:
     encode = next(iter(models.values())).tokenizer.text_to_ids
     augmenter = Augmenter(AugmentationConfig(), noises, random)
     frames = round(100 * arguments.batch_s)
-    maker = BatchMaker(_sources(real, synthetic, augmenter, random, frames), augmenter, encode, random, frames)
+    maker = BatchMaker(_sources(real, synthetic, augmenter, random, arguments), augmenter, encode, random, frames)
     _train(trainer, models, maker, Measure(arguments.validation), arguments.out)
     _export(trainer, models, arguments.out)
 
@@ -74,6 +74,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=DURATIONS, default=list(DURATIONS), help="heads to train")
     parser.add_argument("--synthetic", type=int, default=1500, help="utterances from espeak-ng and flite; 0 for none")
     parser.add_argument("--vocabulary", type=int, default=128, help="BPE pieces")
+    parser.add_argument(
+        "--speech-free", type=float, default=0.05, metavar="SHARE", help="of the draws: sounds, no words"
+    )
     parser.add_argument("--steps", type=int, default=TrainerConfig.steps)
     parser.add_argument("--minutes", type=float, help="train for so long instead of for --steps")
     parser.add_argument("--batch-s", type=float, default=32.0, help="audio a step, padding included")
@@ -132,10 +135,11 @@ def _sources(
     synthetic: list[Utterance],
     augmenter: Augmenter,
     random: np.random.Generator,
-    batch_frames: int,
+    arguments: argparse.Namespace,
 ) -> list[Source]:
     """The mixture: real utterances whole, recombined and in long runs; sounds without words; synthetic utterances."""
     recombiner = Recombiner(real, random)
+    longest = min(1800, round(100 * arguments.batch_s))
 
     def draw(utterances: list[Utterance]) -> Callable[[], Utterance]:
         return lambda: utterances[random.integers(len(utterances))]
@@ -143,8 +147,8 @@ def _sources(
     sources = [
         Source(0.40, draw(real)),
         Source(0.33, recombiner.words),
-        Source(0.06, lambda: recombiner.run(int(random.integers(500, min(1800, batch_frames))))),
-        Source(0.05, lambda: Utterance(augmenter.noise(int(random.integers(60, 500))), (), "noise")),
+        Source(0.06, lambda: recombiner.run(int(random.integers(500, longest)))),
+        Source(arguments.speech_free, lambda: Utterance(augmenter.noise(int(random.integers(60, 500))), (), "noise")),
     ]
     if synthetic:
         sources.append(Source(0.16, draw(synthetic)))

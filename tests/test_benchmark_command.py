@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,15 @@ import torch
 
 from penstock.benchmarking import decoding
 from penstock.benchmarking.contestant import Absence, Entry
+from penstock.benchmarking.random_encoder import ENCODERS, EncoderSizes
 from penstock.benchmarking.random_transducer import SIZES, Sizes
 from penstock.commands import benchmark
+from penstock.cuda_graphs import obstacle_to_while
 from penstock.errors import PenstockError
+from penstock.kernels.capability import why_unavailable
 from tests.golden import AN4
 
-ENTRY_FIELDS = ("implementation", "decoder", "driver", "beam", "projections", "span")
+ENTRY_FIELDS = ("implementation", "decoder", "driver", "beam", "projections", "span", "kernels")
 OURS = {
     ("label-looping", None, "precomputed"), ("label-looping", None, "each time"),
     ("frame-looping", None, "precomputed"), ("frame-looping", None, "each time"),
@@ -51,6 +55,7 @@ def check_results(subject: dict, batches: list[int]) -> None:
     for result in results:
         assert tuple(result)[: len(ENTRY_FIELDS)] == ENTRY_FIELDS
         assert (result["implementation"], result["driver"], result["span"]) == ("penstock", "eager", "chunks")
+        assert result["kernels"] == "torch"
         seconds, audio_s = result["decoder_s"], result["audio_s"]
         assert 0 < seconds["least"] <= seconds["median"] <= seconds["most"] < math.inf
         assert audio_s == pytest.approx(result["batch"] * subject["stream_s"])
@@ -60,8 +65,10 @@ def check_results(subject: dict, batches: list[int]) -> None:
             both = seconds["median"] + result["encoder_s"]["median"]
             assert result["total_rtfx"] == pytest.approx(audio_s / both)
             assert result["decoder_share"] == pytest.approx(seconds["median"] / both)
+            assert result["total_to_label_looping"] > 0
         else:
             assert result["encoder_s"] is result["total_rtfx"] is result["decoder_share"] is None
+            assert subject["encoder"] is result["total_to_label_looping"] is None
         if result["beam"] is None:
             assert result["streams_as_label_looping"] == 1.0
     for batch in batches:
@@ -106,6 +113,29 @@ def test_a_model_with_its_encoder(bundled_model, tmp_path, capsys):
     check_results(subject, [2, 1])
     out = capsys.readouterr().out
     assert "Total RTFx" in out and "Share of the time" in out and str(audio[1]) in out
+    assert subject["encoder"]["d_model"] == 144 and "to that with our label-looping" in out
+
+
+def test_random_weights_with_an_encoder(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(ENCODERS, "small", EncoderSizes(1, 16, 2, 4))
+    path = tmp_path / "decoding.json"
+    assert run(*TINY, "--random", "tdt", "--encoder", "small", "--context", "8,3", "--json", path) == 0
+    (subject,) = read(path)["subjects"]
+    check_results(subject, [1, 2])
+    assert (subject["has_encoder"], subject["encoder"]["n_layers"]) == (True, 1)
+    assert "encoder timed: small" in capsys.readouterr().out
+
+
+def test_kernels_that_are_asked_for_in_vain_are_named(tmp_path, capsys):
+    path = tmp_path / "decoding.json"
+    chosen = ("--random", "rnnt", "--decoders", "label-looping", "--kernels", "fused,torch")
+    assert run(*TINY, *chosen, "--json", path) == 0
+    report = read(path)
+    (subject,) = report["subjects"]
+    assert report["plan"]["kernels"] == ["fused", "torch"]
+    (absent,) = subject["absent"]
+    assert (absent["kernels"], absent["reason"]) == ("fused", "kernels run on CUDA devices, not on cpu")
+    assert "- penstock label-looping, fused: kernels run on" in capsys.readouterr().out
 
 
 def test_without_audio_a_model_gets_a_made_up_sound(bundled_model, capsys):
@@ -176,6 +206,10 @@ def test_what_is_done_stays_if_the_rest_is_interrupted(tmp_path, monkeypatch):
         (["--decoders", "viterbi"], "--decoders: 'viterbi' is not supported; supported: label-looping, frame-looping,"),
         (["--random", "ctc"], "--random: 'ctc' is not supported; supported: rnnt, tdt"),
         (["--size", "huge"], "--size: 'huge' is not supported; supported: small, large"),
+        (["--encoder", "huge"], "--encoder: 'huge' is not supported; supported: none, small, large, xlarge"),
+        (["--model", "m", "--encoder", "small"], "--encoder goes with --random"),
+        (["--kernels", "auto"], "--kernels: 'auto' is not supported; supported: torch, fused"),
+        (["--random", "rnnt", "--encoder", "small", "--context", "70,3"], "att_context_size: [70, 3] is not supported"),
         (["--context", "70"], "context '70': expected LEFT,RIGHT"),
         (["--context", "70,-1"], "--context is '70,-1'"),
         (["--device", "tpu"], "--device is 'tpu', expected cpu"),
@@ -213,10 +247,15 @@ def test_on_a_gpu(tmp_path):
     path = tmp_path / "decoding.json"
     assert run(*TINY, "--device", "cuda", "--json", path) == 0
     report = read(path)
+    drivers = {"eager", "staged"} | ({"while"} if obstacle_to_while(torch.device("cuda")) is None else set())
+    kernels = {"torch", "fused"} if why_unavailable("cuda") is None else {"torch"}
     for subject in report["subjects"]:
-        possible = {"eager", "staged", "while"} - {absent["driver"] for absent in subject["absent"]}
+        assert not any(absent["is_failure"] for absent in subject["absent"])
         greedy = [result for result in subject["results"] if result["beam"] is None]
-        assert {result["driver"] for result in greedy} == possible >= {"eager", "staged"}
+        projected = [result for result in greedy if result["projections"] == "precomputed"]
+        assert {(result["driver"], result["kernels"]) for result in projected} == set(product(drivers, kernels))
+        assert {(r["driver"], r["kernels"]) for r in greedy if r not in projected} == set(product(drivers, ["torch"]))
+        assert all(result["total_rtfx"] > 0 for result in subject["results"])
         assert all(result["streams_as_label_looping"] == 1.0 for result in greedy)
 
 
@@ -229,8 +268,10 @@ def test_phrase_lists_cost_something_and_can_be_measured(bundled_model, tmp_path
     assert len(boosted) == 1 and boosted[0]["labels"] > 0
 
 
-def test_phrase_lists_need_a_tokenizer(tmp_path):
+def test_random_weights_have_phrases_too(tmp_path):
     path = tmp_path / "boosted.json"
-    assert run("--random", "rnnt", "--batch", "1", "--seconds", 1, "--decoders", "boosted", "--json", path) == 0
+    assert run(*TINY, "--random", "rnnt", "--decoders", "label-looping,boosted", "--json", path) == 0
     (subject,) = read(path)["subjects"]
-    assert [(one["decoder"], "tokenizer" in one["reason"]) for one in subject["absent"]] == [("boosted", True)]
+    (boosted,) = (r for r in subject["results"] if r["decoder"] == "boosted" and r["batch"] == 2)
+    assert subject["absent"] == [] and boosted["labels"] > 0
+    assert boosted["streams_as_label_looping"] == 1.0, "so faint a boost leaves the labels"

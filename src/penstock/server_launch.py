@@ -13,6 +13,7 @@ from penstock.triton_install import TritonInstall
 
 LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"
 _CLOSED_APIS = "shared-memory,model-repository,trace,logging"
+_MEMBER_START_S = 300  # 30 otherwise: too little for a large checkpoint or a busy machine
 _POOLED_REQUESTS = 4096
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -40,7 +41,6 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
         "grpc-infer-allocation-pool-size": _POOLED_REQUESTS,
         "allow-sagemaker": "false",
         "allow-vertex-ai": "false",
-        "backend-config": f"python,shm-region-prefix-name={shared_memory}",
     }
     for name, port in ports._asdict().items():
         arguments |= {f"{name}-address": options.address, f"{name}-port": port}
@@ -51,6 +51,8 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
     if install.backend_directory is not None:
         arguments["backend-directory"] = install.backend_directory
     flags = [f"--{name}={value}" for name, value in arguments.items()]
+    for setting in (f"shm-region-prefix-name={shared_memory}", f"stub-timeout-seconds={_MEMBER_START_S}"):
+        flags.append(f"--backend-config=python,{setting}")
     return [str(install.executable), "--disable-auto-complete-config", *flags]
 
 

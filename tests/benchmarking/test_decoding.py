@@ -1,19 +1,26 @@
 """All contestants decode the same streams: greedy ones find what the plain search finds, beams what one chunk gives."""
 
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 
-from penstock.benchmarking import our_decoders
-from penstock.benchmarking.contestant import CHUNKS, PENSTOCK, WHOLE, Absence, Contestant, Entry, cut
+from penstock.benchmarking import boosted, our_decoders
+from penstock.benchmarking.contestant import CHUNKS, PENSTOCK, PRECOMPUTED, WHOLE, Absence, Contestant, Entry, cut
 from penstock.benchmarking.decoding import Field, Plan, measure, set_up
-from penstock.benchmarking.our_decoders import DECODERS, Wanted, our_contestants
+from penstock.benchmarking.failures import failures, setup_failures
+from penstock.benchmarking.our_decoders import BOOSTED, DECODERS, Wanted, our_contestants
+from penstock.benchmarking.random_encoder import ENCODERS, EncoderSizes
 from penstock.benchmarking.random_transducer import KINDS, SIZES, Sizes
-from penstock.benchmarking.subject import Subject, random_subject
+from penstock.benchmarking.subject import RandomSizes, Subject, random_subject
 from penstock.config import AttentionContext
 from penstock.cuda_graphs import Choice
+from penstock.decoding.networks import TransducerNetwork
 from penstock.graphs.driver import EagerDriver, GraphError
 from penstock.graphs.staged_driver import StagedDriver
 from penstock.graphs.while_driver import WhileDriver
+from penstock.kernels.capability import FUSED, TORCH
 from tests.fake_capture import FakeBuilder, FakeCapture
 from tests.reference.greedy import GreedyReference
 
@@ -25,7 +32,7 @@ def subject(request) -> Subject:
     """3 streams of 18 frames in chunks of 4."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SIZES, "tiny", Sizes(8, 16, 12))
-        return random_subject(request.param, "tiny", BATCH, SECONDS, AttentionContext(8, 3), "cpu")
+        return random_subject(request.param, RandomSizes("tiny"), BATCH, SECONDS, AttentionContext(8, 3), "cpu")
 
 
 def by_reference(subject: Subject) -> list[list[int]]:
@@ -95,9 +102,69 @@ def test_a_driver_that_cannot_be_had_is_absent(subject, monkeypatch):
     monkeypatch.setattr(our_decoders, "select_driver", fail)
     found = contestants(subject, decoders=DECODERS[:1])
     assert [(one.entry.driver, one.reason) for one in found] == [
-        ("staged", "cannot be captured: no memory"),
+        ("staged", "cannot be set up: no memory"),
         ("while", "too old"),
     ] * 2
+
+
+def with_kernels(subject: Subject, decoders, device: str = "cpu") -> list[Contestant | Absence]:
+    wanted = Wanted(decoders, (2,), (CHUNKS,), device, BATCH, 4, (TORCH, FUSED))
+    return list(our_contestants(subject.checkpoint, wanted))
+
+
+def test_fused_lines_where_kernels_can_be(subject, monkeypatch):
+    """A network of torch stands in for that of kernels; that these find the same is tests/test_fused_search.py."""
+    made = []
+
+    def network(checkpoint, device, kernels):
+        made.append(kernels)
+        return TransducerNetwork(checkpoint, device, kernels=TORCH)
+
+    monkeypatch.setattr(our_decoders, "why_unavailable", lambda device: None)
+    monkeypatch.setattr(our_decoders, "TransducerNetwork", network)
+    found = with_kernels(subject, (*DECODERS, BOOSTED))
+    lines = {(one.entry.decoder, one.entry.projections): [] for one in found}
+    for one in found:
+        lines[one.entry.decoder, one.entry.projections].append(one.entry.kernels)
+    both = ("label-looping", PRECOMPUTED), ("frame-looping", PRECOMPUTED), (BOOSTED, PRECOMPUTED)
+    assert {line for line, kernels in lines.items() if kernels == [TORCH, FUSED]} == set(both)
+    assert all(kernels == [TORCH] for line, kernels in lines.items() if line not in both)
+    assert made == [TORCH, FUSED], "one network of each, for all lines that can share it"
+    greedy = {e: labels for e, labels in labels_by_entry(subject, found).items() if e.decoder in DECODERS[:2]}
+    assert len(greedy) == 6 and all(labels == by_reference(subject) for labels in greedy.values())
+
+
+def test_fused_lines_are_absent_where_kernels_cannot_be(subject):
+    found = with_kernels(subject, DECODERS[:1])
+    assert [(str(one.entry), getattr(one, "reason", None)) for one in found] == [
+        ("penstock label-looping", None),
+        ("penstock label-looping, fused", "kernels run on CUDA devices, not on cpu"),
+        ("penstock label-looping, unprojected", None),
+    ]
+
+
+def test_kernels_that_do_not_compile_are_absent(subject, monkeypatch):
+    """The GPU language's errors are its own."""
+    language = ModuleType("triton.errors")
+    language.TritonError = type("TritonError", (Exception,), {})
+    monkeypatch.setitem(sys.modules, "triton.errors", language)
+
+    def network(checkpoint, device, kernels):
+        if kernels == FUSED:
+            raise language.TritonError("out of resources")
+        return TransducerNetwork(checkpoint, device, kernels=kernels)
+
+    monkeypatch.setattr(our_decoders, "why_unavailable", lambda device: None)
+    monkeypatch.setattr(our_decoders, "TransducerNetwork", network)
+    found = with_kernels(subject, DECODERS[:1])
+    assert [one.reason for one in found if isinstance(one, Absence)] == ["cannot be set up: out of resources"]
+    assert language.TritonError in failures() and language.TritonError in setup_failures()
+
+
+def test_failures_do_not_load_the_language(monkeypatch):
+    monkeypatch.delitem(sys.modules, "triton.errors", raising=False)
+    assert setup_failures() == (RuntimeError,)
+    assert "triton.errors" not in sys.modules
 
 
 def test_no_driver_but_the_eager_one_without_a_gpu():
@@ -118,6 +185,29 @@ def test_figures_are_consistent(subject):
             if f.entry.beam is None:
                 assert f.streams_as_label_looping == 1.0
                 assert f.labels == sum(map(len, by_reference(subject)[:batch]))
+
+
+def test_a_random_encoder_gives_totals(monkeypatch):
+    monkeypatch.setitem(SIZES, "tiny", Sizes(8, 16, 12))
+    monkeypatch.setitem(ENCODERS, "tiny", EncoderSizes(1, 16, 2, 4))
+    subject = random_subject("rnnt", RandomSizes("tiny", "tiny"), 2, SECONDS, AttentionContext(8, 3), "cpu")
+    assert subject.encode(2).shape[:2] == subject.encoded.shape[:2]
+    assert subject.encoder.d_model == 16
+    plan = Plan([2], [2], ["label-looping", "alsd"], "cpu", repeats=1)
+    (figures,) = measure(subject, set_up(subject, plan), plan)
+    standard, *others = figures
+    assert standard.total_to_label_looping == 1.0
+    total = standard.encoder.median + standard.decoder.median
+    assert len(others) == 2
+    for one in others:
+        assert one.total_to_label_looping == pytest.approx((one.encoder.median + one.decoder.median) / total)
+        assert one.total_rtfx == pytest.approx(one.audio_s / (one.encoder.median + one.decoder.median))
+
+
+def test_too_many_phrases_are_absent(subject, monkeypatch):
+    monkeypatch.setattr(boosted, "_MEMORY_BYTES", 100_000)
+    (absence,) = contestants(subject, decoders=[BOOSTED])
+    assert absence.entry.decoder == BOOSTED and "boosted phrases" in absence.reason
 
 
 class Broken(Contestant):

@@ -8,7 +8,7 @@ from penstock.benchmarking.contestant import CHUNKS, WHOLE, Absence, cut
 from penstock.benchmarking.nemo_decoders import nemo_contestants
 from penstock.benchmarking.our_decoders import DECODERS, Wanted, our_contestants
 from penstock.benchmarking.random_transducer import KINDS, SIZES, Sizes
-from penstock.benchmarking.subject import random_subject
+from penstock.benchmarking.subject import RandomSizes, random_subject
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from tests.random_models import random_checkpoint
@@ -40,7 +40,7 @@ def compare(checkpoint: Checkpoint, encoded) -> set[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_weights(kind, monkeypatch):
     monkeypatch.setitem(SIZES, "tiny", Sizes(8, 16, 12))
-    subject = random_subject(kind, "tiny", 4, 3.0, AttentionContext(8, 3), "cpu")
+    subject = random_subject(kind, RandomSizes("tiny"), 4, 3.0, AttentionContext(8, 3), "cpu")
     found = compare(subject.checkpoint, subject.encoded)
     both = {"label-looping chunks", "label-looping whole", "alsd whole"}
     assert found == (both if kind == "tdt" else both | {"frame-looping whole", "aes whole"})
@@ -50,5 +50,5 @@ def test_random_weights(kind, monkeypatch):
 def test_checkpoints(seed, tmp_path):
     """All activations, one and two layers; few labels: NeMo's frame-looping differs where `max_symbols` is reached."""
     checkpoint = random_checkpoint(tmp_path, seed, blank_rate=0.95)
-    subject = random_subject("rnnt", "small", 4, 3.0, None, "cpu")
+    subject = random_subject("rnnt", RandomSizes("small"), 4, 3.0, None, "cpu")
     compare(checkpoint, subject.encoded[:, :, : checkpoint.config.encoder.d_model].contiguous())

@@ -20,6 +20,7 @@ from penstock.decoding.label_looping import LabelLooping
 from penstock.decoding.networks import TransducerNetwork
 from penstock.graphs.driver import EagerDriver, GraphError
 from penstock.graphs.program import Program, While, steps_with_depth
+from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 from tests.automata import fusion_rows, random_fusion
 from tests.decoding import assert_same_labels, labels_of, random_streams
 from tests.random_models import random_checkpoint
@@ -52,11 +53,20 @@ def while_driver():
 
 @pytest.fixture
 def make(tmp_path):
-    def make(durations=(), seed=1, device="cuda", dtype=torch.float32) -> TransducerNetwork:
+    def make(durations=(), seed=1, device="cuda", dtype=torch.float32, kernels=TORCH) -> TransducerNetwork:
         checkpoint = random_checkpoint(tmp_path, seed, durations=durations, blank_rate=0.5)
-        return TransducerNetwork(checkpoint, device, dtype)
+        return TransducerNetwork(checkpoint, device, dtype, kernels)
 
     return make
+
+
+@pytest.fixture(params=[TORCH, FUSED])
+def kernels(request) -> str:
+    """The server runs torch unless told otherwise."""
+    obstacle = why_unavailable("cuda") if request.param == FUSED else None
+    if obstacle:
+        pytest.skip(obstacle)
+    return request.param
 
 
 class NoSynchronisation:
@@ -104,8 +114,8 @@ def make_search(kind: type, network: TransducerNetwork, has_fusion: bool) -> Gre
 @pytest.mark.parametrize("has_fusion", [False, True])
 @pytest.mark.parametrize("durations", DURATIONS)
 @pytest.mark.parametrize("kind", SEARCHES)
-def test_captured_is_eager(make, driver, kind, durations, has_fusion):
-    network = make(durations)
+def test_captured_is_eager(make, driver, kernels, kind, durations, has_fusion):
+    network = make(durations, kernels=kernels)
     search = make_search(kind, network, has_fusion)
     captured = CapturedSearch(search, driver, MAX_BATCH, FRAMES)
     streams = random_streams(1, LENGTHS)
@@ -116,8 +126,8 @@ def test_captured_is_eager(make, driver, kind, durations, has_fusion):
 
 
 @pytest.mark.parametrize("durations", [(), (0, 2, 4)])
-def test_captured_is_the_cpu(make, driver, durations):
-    on_cpu, on_gpu = make(durations, device="cpu"), make(durations)
+def test_captured_is_the_cpu(make, driver, kernels, durations):
+    on_cpu, on_gpu = make(durations, device="cpu"), make(durations, kernels=kernels)
     streams = random_streams(2, LENGTHS)
     expected = decode(on_cpu, make_search(LabelLooping, on_cpu, True), streams, True)
     captured = CapturedSearch(make_search(LabelLooping, on_gpu, True), driver, MAX_BATCH, FRAMES)
@@ -125,8 +135,8 @@ def test_captured_is_the_cpu(make, driver, durations):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 6, 7])
-def test_buckets(make, driver, batch):
-    network = make((0, 1, 2))
+def test_buckets(make, driver, kernels, batch):
+    network = make((0, 1, 2), kernels=kernels)
     search = LabelLooping(network)
     captured = CapturedSearch(search, driver, MAX_BATCH, FRAMES)
     streams = random_streams(3, (11,) * batch)
@@ -137,8 +147,8 @@ def test_buckets(make, driver, batch):
 @pytest.mark.parametrize("has_fusion", [False, True])
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
 @pytest.mark.parametrize("kind", SEARCHES)
-def test_steps_never_synchronise(make, kind, durations, has_fusion):
-    network = make(durations)
+def test_steps_never_synchronise(make, kernels, kind, durations, has_fusion):
+    network = make(durations, kernels=kernels)
     search = make_search(kind, network, has_fusion)
     program = search.program(StaticBuffers(network, 3, 5, 50).workspace(3))
     for _ in range(2):  # the first time kernels are loaded
@@ -149,8 +159,8 @@ def test_steps_never_synchronise(make, kind, durations, has_fusion):
 
 @pytest.mark.parametrize("frames", [FRAMES, 3 * FRAMES - 1])
 @pytest.mark.parametrize("has_fusion", [False, True])
-def test_one_graph_never_synchronises(make, while_driver, has_fusion, frames):
-    network = make((0, 1, 2))
+def test_one_graph_never_synchronises(make, while_driver, kernels, has_fusion, frames):
+    network = make((0, 1, 2), kernels=kernels)
     search = make_search(LabelLooping, network, has_fusion)
     captured = CapturedSearch(search, while_driver, MAX_BATCH, FRAMES)
     frame_rows = network.project_encoder(torch.stack(random_streams(4, (frames,) * 5)).cuda())
@@ -164,8 +174,8 @@ def test_one_graph_never_synchronises(make, while_driver, has_fusion, frames):
     assert_same_labels(*([labels_of(h, row) for row in range(5)] for h in (found, expected)))
 
 
-def test_two_models_at_once(make, driver):
-    networks = [make((), 1), make((0, 1, 2), 2)]
+def test_two_models_at_once(make, driver, kernels):
+    networks = [make((), 1, kernels=kernels), make((0, 1, 2), 2, kernels=kernels)]
     searches = [LabelLooping(network) for network in networks]
     captured = [CapturedSearch(search, driver, 2, FRAMES) for search in searches]
     streams = random_streams(5, (20, 9))
@@ -174,9 +184,9 @@ def test_two_models_at_once(make, driver):
             assert_same_labels(decode(network, one, streams), decode(network, search, streams))
 
 
-def test_memory_of_others_is_left_alone(make, driver):
+def test_memory_of_others_is_left_alone(make, driver, kernels):
     """What graphs keep between their steps is given to nobody else."""
-    network = make()
+    network = make(kernels=kernels)
     search = LabelLooping(network)
     captured = CapturedSearch(search, driver, MAX_BATCH, FRAMES)
     torch.cuda.empty_cache()

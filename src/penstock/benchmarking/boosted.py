@@ -4,6 +4,8 @@ import random
 
 import torch
 
+from penstock.benchmarking.made_up_tokenizer import MadeUpTokenizer
+from penstock.benchmarking.random_transducer import RandomTransducer
 from penstock.checkpoint import Checkpoint
 from penstock.decoding.greedy_state import GreedyRows, fresh_rows
 from penstock.decoding.networks import TransducerNetwork
@@ -14,14 +16,17 @@ from penstock.tokenizer import Tokenizer
 
 PHRASES_PER_STREAM = 100
 _BOOST = 1.0
+_FAINT_BOOST = 0.001
+"""For random weights: labels stay what they are without it, so that the same work is compared."""
 _MEMORY_BYTES = 256 * 2**20
 
 
 class BoostedStreams:
     """Phrase lists of made-up words for `streams` streams, all different."""
 
-    def __init__(self, checkpoint: Checkpoint, streams: int, device: str):
-        tokenizer, chance = Tokenizer(checkpoint.tokenizer_path), random.Random(0)
+    def __init__(self, tokenizer: Tokenizer | MadeUpTokenizer, streams: int, device: str):
+        """StreamError where the phrases of so many streams do not fit into 256 MiB."""
+        chance = random.Random(0)
         store = PhraseStore(tokenizer, _MEMORY_BYTES, device)
         self.fusion = Fusion(boost=store.boost)
         lists = (_phrases(tokenizer, chance) for _ in range(streams))
@@ -34,11 +39,19 @@ class BoostedStreams:
         return fresh_rows(network, batch)._replace(fusion=rows)
 
 
-def _phrases(tokenizer: Tokenizer, chance: random.Random) -> PhraseList:
+def tokenizer_of(checkpoint: Checkpoint | RandomTransducer) -> Tokenizer | MadeUpTokenizer:
+    """The checkpoint's own; a made-up one for random weights."""
+    if isinstance(checkpoint, RandomTransducer):
+        return MadeUpTokenizer(checkpoint.config.transducer.vocabulary_size)
+    return Tokenizer(checkpoint.tokenizer_path)
+
+
+def _phrases(tokenizer: Tokenizer | MadeUpTokenizer, chance: random.Random) -> PhraseList:
     texts: dict[str, None] = {}
+    boost = _FAINT_BOOST if isinstance(tokenizer, MadeUpTokenizer) else _BOOST
     while len(texts) < PHRASES_PER_STREAM:
         tokens = chance.choices(range(tokenizer.size), k=chance.randint(3, 8))
         text = " ".join(tokenizer.decode(tokens).split())
         if text and tokenizer.unknown not in tokenizer.encode(text):
             texts[text] = None
-    return PhraseList((text, _BOOST) for text in texts)
+    return PhraseList((text, boost) for text in texts)

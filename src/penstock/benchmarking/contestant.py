@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from penstock.kernels.capability import FUSED, TORCH
+
 PENSTOCK, NEMO = "penstock", "nemo"
 PRECOMPUTED, EACH_TIME = "precomputed", "each time"
 CHUNKS, WHOLE = "chunks", "whole"
@@ -29,11 +31,14 @@ class Entry:
     """`PRECOMPUTED` once a chunk and label, or `EACH_TIME` anew for each pair that the joint scores."""
     span: str = CHUNKS
     """`CHUNKS` as in serving, or the `WHOLE` utterance at once."""
+    kernels: str = TORCH
+    """`TORCH`, as the server runs unless told otherwise, or `FUSED`."""
 
     def __str__(self) -> str:
         parts = [f"{self.implementation} {self.decoder}"]
         parts += [f"K={self.beam}"] if self.beam else []
         parts += ["unprojected"] if self.projections == EACH_TIME else []
+        parts += [FUSED] if self.kernels == FUSED else []
         parts += [self.driver] if self.driver != "eager" else []
         parts += ["whole"] if self.span == WHOLE else []
         return ", ".join(parts)

@@ -1,14 +1,17 @@
 """Runs a benchmark of decoders: sets the contestants up, lets them and the encoder take turns, makes figures of it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import eq
 from typing import NamedTuple
 
 from penstock.benchmarking.contestant import CHUNKS, PENSTOCK, WHOLE, Absence, Chunk, Contestant, Entry, cut
+from penstock.benchmarking.failures import failures
 from penstock.benchmarking.our_decoders import LABEL_LOOPING, Wanted, our_contestants
-from penstock.benchmarking.stopwatch import Spread, take_turns
+from penstock.benchmarking.stopwatch import Spread, Timed, take_turns
 from penstock.benchmarking.subject import Subject
+from penstock.kernels.capability import TORCH
 
 
 class Plan(NamedTuple):
@@ -22,6 +25,8 @@ class Plan(NamedTuple):
     with_nemo: bool = False
     """NeMo's decoders too, and ours also over whole utterances, as most of NeMo's run."""
     warm_up_rounds: int = 1
+    kernels: Sequence[str] = (TORCH,)
+    """Of `TORCH` and `FUSED`, for the decoders that can have both."""
 
 
 class Figures(NamedTuple):
@@ -39,6 +44,8 @@ class Figures(NamedTuple):
     """Of all streams together: decoders that find more do more work."""
     streams_as_label_looping: float | None
     """Share of the streams whose labels are exactly those of our eager label-looping in chunks; None without it."""
+    total_to_label_looping: float | None = None
+    """Time in encoder and decoder to that with our label-looping under the same driver; None without one of them."""
 
     @property
     def decoder_s_per_audio_s(self) -> float:
@@ -71,8 +78,9 @@ class Field(NamedTuple):
 def set_up(subject: Subject, plan: Plan) -> Field:
     """Builds all decoders; on a GPU this captures graphs."""
     spans = (CHUNKS, WHOLE) if plan.with_nemo else (CHUNKS,)
+    chunk_encoder_frames = subject.context.chunk_encoder_frames
     wanted = Wanted(
-        plan.decoders, plan.beams, spans, plan.device, max(plan.batches), subject.context.chunk_encoder_frames
+        plan.decoders, plan.beams, spans, plan.device, max(plan.batches), chunk_encoder_frames, plan.kernels
     )
     found = list(our_contestants(subject.checkpoint, wanted))
     if plan.with_nemo:
@@ -85,7 +93,6 @@ def set_up(subject: Subject, plan: Plan) -> Field:
 
 
 _ENCODER = "encoder"
-_FAILURES = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
 _STANDARD = Entry(PENSTOCK, LABEL_LOOPING, "eager")
 
 
@@ -116,6 +123,9 @@ def measure(subject: Subject, field: Field, plan: Plan) -> Iterator[list[Figures
                 encoder=encoder,
                 labels=sum(map(len, found)),
                 streams_as_label_looping=_share_of_same(found, labels.get(_STANDARD)),
+                total_to_label_looping=_total_to(
+                    timed.get(replace(_STANDARD, driver=entry.driver)), timed[entry], encoder
+                ),
             )
             for entry, found in labels.items()
         ]
@@ -126,7 +136,7 @@ def _drop_failing(field: Field, inputs: dict[str, list[Chunk]], batch: int) -> N
     for one in list(field.contestants):
         try:
             one.labels(one.decode(inputs[one.entry.span]))
-        except _FAILURES as error:
+        except failures() as error:
             field.contestants.remove(one)
             reason = f"failed at batch {batch}: {type(error).__name__}: {error}"
             field.absent.append(Absence(one.entry, reason, is_failure=True))
@@ -134,3 +144,9 @@ def _drop_failing(field: Field, inputs: dict[str, list[Chunk]], batch: int) -> N
 
 def _share_of_same(found: list[list[int]], standard: list[list[int]] | None) -> float | None:
     return None if standard is None else sum(map(eq, found, standard)) / len(found)
+
+
+def _total_to(standard: Timed | None, timed: Timed, encoder: Spread | None) -> float | None:
+    if standard is None or encoder is None:
+        return None
+    return (encoder.median + timed.seconds.median) / (encoder.median + standard.seconds.median)

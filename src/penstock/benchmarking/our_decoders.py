@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.benchmarking.boosted import BoostedStreams
+from penstock.benchmarking.boosted import BoostedStreams, tokenizer_of
 from penstock.benchmarking.contestant import (
     CHUNKS,
     EACH_TIME,
@@ -17,6 +17,7 @@ from penstock.benchmarking.contestant import (
     Contestant,
     Entry,
 )
+from penstock.benchmarking.failures import setup_failures
 from penstock.checkpoint import Checkpoint
 from penstock.cuda_graphs import obstacle_to_graphs, obstacle_to_while, select_driver
 from penstock.decoding.batched_hyps import BatchedHyps
@@ -31,7 +32,8 @@ from penstock.decoding.greedy_search import GreedySearch
 from penstock.decoding.greedy_state import GreedyRows, fresh_rows
 from penstock.decoding.label_looping import LabelLooping
 from penstock.decoding.networks import TransducerNetwork, UnprojectedNetwork
-from penstock.graphs.driver import GraphError
+from penstock.errors import StreamError
+from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 
 LABEL_LOOPING, FRAME_LOOPING, ALSD, AES = "label-looping", "frame-looping", "alsd", "aes"
 BOOSTED = "boosted"
@@ -39,7 +41,6 @@ DECODERS = (LABEL_LOOPING, FRAME_LOOPING, ALSD, AES)
 """Those that find the same labels, and beams."""
 ALL_DECODERS = (*DECODERS, BOOSTED)
 _GREEDY: dict[str, type[GreedySearch]] = {LABEL_LOOPING: LabelLooping, FRAME_LOOPING: FrameLooping}
-_NETWORKS = {PRECOMPUTED: TransducerNetwork, EACH_TIME: UnprojectedNetwork}
 _BEAM = {ALSD: BeamAlgorithm.ALSD, AES: BeamAlgorithm.AES}
 
 
@@ -120,31 +121,57 @@ class Wanted(NamedTuple):
     device: str
     max_batch: int
     chunk_encoder_frames: int
+    kernels: Sequence[str] = (TORCH,)
+    """Of greedy search with precomputed projections; all else is torch's."""
 
 
 def our_contestants(checkpoint: Checkpoint, wanted: Wanted) -> Iterator[Contestant | Absence]:
     """Everything asked for, or why it cannot be."""
-    networks = {name: kind(checkpoint, wanted.device) for name, kind in _NETWORKS.items()}
-    drivers = available_drivers(wanted.device)
+    networks = _Networks(checkpoint, wanted.device)
     for decoder in wanted.decoders:
         if decoder == BOOSTED:
-            yield from _boosted(checkpoint, networks[PRECOMPUTED], drivers, wanted)
-            continue
-        if decoder in _BEAM:
+            yield from _boosted(checkpoint, networks, wanted)
+        elif decoder in _BEAM:
             for beam in wanted.beams:
-                for driver, obstacle in drivers.items():
-                    entry = Entry(PENSTOCK, decoder, driver, beam)
-                    yield from [Absence(entry, obstacle)] if obstacle else _beam(entry, networks[PRECOMPUTED], wanted)
-            continue
-        for projections, network in networks.items():
-            for driver, obstacle in drivers.items():
-                entry = Entry(PENSTOCK, decoder, driver, projections=projections)
-                yield from [Absence(entry, obstacle)] if obstacle else _greedy(entry, network, wanted)
+                for entry in _entries(Entry(PENSTOCK, decoder, "eager", beam), wanted, (TORCH,)):
+                    yield from _beam(entry, networks, wanted)
+        else:
+            for projections, kernels in ((PRECOMPUTED, wanted.kernels), (EACH_TIME, (TORCH,))):
+                for entry in _entries(Entry(PENSTOCK, decoder, "eager", projections=projections), wanted, kernels):
+                    yield from _greedy(entry, networks, wanted)
 
 
-def _beam(entry: Entry, network: TransducerNetwork, wanted: Wanted) -> Iterator[Contestant | Absence]:
+def _entries(entry: Entry, wanted: Wanted, kernels: Sequence[str]) -> Iterator[Entry]:
+    """The entry with each of the kernels and every driver that a device of this kind may have."""
+    for kernel in kernels:
+        for driver in available_drivers(wanted.device):
+            yield replace(entry, driver=driver, kernels=kernel)
+
+
+class _Networks:
+    """One network for all entries that can share it."""
+
+    def __init__(self, checkpoint: Checkpoint, device: str):
+        self._checkpoint, self._device = checkpoint, device
+        self._made: dict[tuple[str, str], TransducerNetwork] = {}
+
+    def get(self, entry: Entry) -> TransducerNetwork:
+        """For an entry that nothing prevents."""
+        key = entry.projections, entry.kernels
+        if key not in self._made:
+            self._made[key] = self._make(*key)
+        return self._made[key]
+
+    def _make(self, projections: str, kernels: str) -> TransducerNetwork:
+        if projections == EACH_TIME:
+            return UnprojectedNetwork(self._checkpoint, self._device)
+        return TransducerNetwork(self._checkpoint, self._device, kernels=kernels)
+
+
+def _beam(entry: Entry, networks: _Networks, wanted: Wanted) -> Iterator[Contestant | Absence]:
     """One search for all spans."""
-    search, sizes = BeamSearch(network, _BEAM[entry.decoder]), BeamSizes(entry.beam)
+    network, sizes = networks.get(entry), BeamSizes(entry.beam)
+    search = BeamSearch(network, _BEAM[entry.decoder])
     driven = _driven(entry, wanted, lambda *where: beam_with_driver(search, *where, sizes))
     if isinstance(driven, Absence):
         yield driven
@@ -153,42 +180,48 @@ def _beam(entry: Entry, network: TransducerNetwork, wanted: Wanted) -> Iterator[
         yield OurBeam(replace(entry, span=span), network, driven)
 
 
-def _greedy(entry: Entry, network: TransducerNetwork, wanted: Wanted) -> Iterator[Contestant | Absence]:
+def _greedy(entry: Entry, networks: _Networks, wanted: Wanted) -> Iterator[Contestant | Absence]:
     """One search for all spans: capturing is what costs."""
-    search = _GREEDY[entry.decoder](network)
-    driven = _driven(entry, wanted, lambda *where: with_driver(search, *where))
+
+    def drive(*where) -> GreedySearch | CapturedSearch:
+        return with_driver(_GREEDY[entry.decoder](networks.get(entry)), *where)
+
+    driven = _driven(entry, wanted, drive)
     if isinstance(driven, Absence):
         yield driven
         return
     for span in wanted.spans:
         if span == CHUNKS or entry.projections == PRECOMPUTED:
-            yield OurGreedy(replace(entry, span=span), network, driven)
+            yield OurGreedy(replace(entry, span=span), networks.get(entry), driven)
 
 
-def _boosted(
-    checkpoint: Checkpoint, network: TransducerNetwork, drivers: dict[str, str | None], wanted: Wanted
-) -> Iterator[Contestant | Absence]:
-    if not isinstance(checkpoint, Checkpoint):
-        yield Absence(Entry(PENSTOCK, BOOSTED, "eager"), "random weights have no tokenizer to write phrases with")
+def _boosted(checkpoint: Checkpoint, networks: _Networks, wanted: Wanted) -> Iterator[Contestant | Absence]:
+    try:
+        streams = BoostedStreams(tokenizer_of(checkpoint), wanted.max_batch, wanted.device)
+    except StreamError as error:
+        yield Absence(Entry(PENSTOCK, BOOSTED, "eager"), str(error))
         return
-    streams = BoostedStreams(checkpoint, wanted.max_batch, wanted.device)
-    for driver, obstacle in drivers.items():
-        entry = Entry(PENSTOCK, BOOSTED, driver)
-        if obstacle:
-            yield Absence(entry, obstacle)
-            continue
-        search = LabelLooping(network, fusion=streams.fusion)
-        driven = _driven(entry, wanted, lambda *where, search=search: with_driver(search, *where))
-        yield driven if isinstance(driven, Absence) else OurBoosted(entry, network, driven, streams)
+    for entry in _entries(Entry(PENSTOCK, BOOSTED, "eager"), wanted, wanted.kernels):
+
+        def drive(*where, entry=entry) -> GreedySearch | CapturedSearch:
+            return with_driver(LabelLooping(networks.get(entry), fusion=streams.fusion), *where)
+
+        driven = _driven(entry, wanted, drive)
+        yield driven if isinstance(driven, Absence) else OurBoosted(entry, networks.get(entry), driven, streams)
 
 
-def _driven(entry: Entry, wanted: Wanted, drive: Callable) -> CapturedSearch | CapturedBeamSearch | Absence:
+def _driven(entry: Entry, wanted: Wanted, drive: Callable) -> GreedySearch | BeamSearch | CapturedSearch | Absence:
     """drive: gets driver, largest batch and frames of a chunk, and returns the search ready to be called."""
+    obstacle = available_drivers(wanted.device)[entry.driver]
+    if entry.kernels == FUSED:
+        obstacle = why_unavailable(wanted.device) or obstacle
+    if obstacle:
+        return Absence(entry, obstacle)
     try:
         driver = select_driver(entry.driver, wanted.device).driver
         return drive(driver, wanted.max_batch, wanted.chunk_encoder_frames)
-    except (GraphError, RuntimeError) as error:
-        return Absence(entry, f"cannot be captured: {error}")
+    except setup_failures() as error:
+        return Absence(entry, f"cannot be set up: {error}")
 
 
 def available_drivers(device: str) -> dict[str, str | None]:

@@ -87,6 +87,7 @@ def _part(part: Part) -> dict:
         "stream_s": subject.stream_s,
         "stream_encoder_frames": subject.encoded.shape[1],
         "has_encoder": subject.encode is not None,
+        "encoder": dataclasses.asdict(subject.encoder) if subject.encoder else None,
         "absent": [
             dataclasses.asdict(absence.entry) | {"reason": absence.reason, "is_failure": absence.is_failure}
             for absence in part.absent
@@ -108,6 +109,7 @@ def _figures(figures: Figures) -> dict:
         "decoder_share": figures.decoder_share,
         "labels": figures.labels,
         "streams_as_label_looping": figures.streams_as_label_looping,
+        "total_to_label_looping": figures.total_to_label_looping,
     }
 
 
@@ -143,6 +145,9 @@ def _tables(figures: Sequence[Figures]) -> list[tuple[str, Callable[[Figures], s
             ("Total RTFx (encoder and decoder)", lambda f: three_digits(f.total_rtfx)),
             ("Share of the time in the decoder, %", lambda f: three_digits(100.0 * f.decoder_share)),
         ]
+    if any(f.total_to_label_looping for f in figures):
+        title = "Encoder and decoder: time to that with our label-looping, same driver, torch"
+        tables.append((title, lambda f: three_digits(f.total_to_label_looping) if f.total_to_label_looping else "-"))
     for span in (CHUNKS, WHOLE):
         rivals = {f.batch: f for f in figures if _is_rival(f.entry, span)}
         if rivals:

@@ -37,9 +37,13 @@ def _add_decoding(parts: argparse._SubParsersAction) -> None:
     parser.add_argument("--audio", action="append", metavar="FILE", help="what --model hears; may be repeated")
     parser.add_argument("--random", metavar="KIND", help="random weights: rnnt or tdt (both, without --model)")
     parser.add_argument("--size", metavar="SIZE", help="of random models: small or large (small; large on a GPU)")
+    parser.add_argument(
+        "--encoder", metavar="SIZE", help="of random models: none, small, large or xlarge (none; large on a GPU)"
+    )
     parser.add_argument("--batch", default="1,4,16,32", metavar="N,...", help="streams at once (1,4,16,32)")
     parser.add_argument("--beams", default="1,2,4,8,12", metavar="K,...", help="beam sizes (1,2,4,8,12)")
     parser.add_argument("--decoders", metavar="NAME,...", help="label-looping, frame-looping, alsd, aes (all); boosted")
+    parser.add_argument("--kernels", metavar="NAME,...", help="of greedy search: torch, fused (torch; both on a GPU)")
     parser.add_argument("--seconds", type=float, default=10.0, metavar="N", help="audio of each stream (10)")
     parser.add_argument("--context", metavar="L,R", help="attention context; chunks have R + 1 encoder frames")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (cpu)")
@@ -85,24 +89,31 @@ def _checked_plan(args: argparse.Namespace) -> "Plan":
     _check_range("threads", args.threads, 1, 1024)
     if args.audio and not args.model:
         raise PenstockError("--audio goes with --model: random weights get random encoder output")
-    if args.size and args.model and not args.random:
-        raise PenstockError("--size goes with --random: a model has its own")
+    for name in ("size", "encoder"):
+        if getattr(args, name) and args.model and not args.random:
+            raise PenstockError(f"--{name} goes with --random: a model has its own")
     if args.nemo and find_spec("nemo") is None:
         raise PenstockError(
             "--nemo: nemo_toolkit is not installed; it comes with the extra: pip install 'penstock[oracle]'"
         )
     from penstock.benchmarking.decoding import Plan
     from penstock.benchmarking.our_decoders import ALL_DECODERS, DECODERS
+    from penstock.benchmarking.random_encoder import ENCODERS, NO_ENCODER
     from penstock.benchmarking.random_transducer import KINDS, SIZES
     from penstock.decoding.beam_sizes import LARGEST_BEAM
     from penstock.device import check_device
     from penstock.evaluation.report import check_writable
+    from penstock.kernels.capability import FUSED, TORCH
 
     decoders = args.decoders.split(",") if args.decoders is not None else list(DECODERS)
+    default = [TORCH] if args.device == "cpu" else [TORCH, FUSED]
+    kernels = args.kernels.split(",") if args.kernels is not None else default
     for name, values, known in (
         ("decoders", decoders, ALL_DECODERS),
         ("random", [args.random] if args.random is not None else [], KINDS),
         ("size", [args.size] if args.size is not None else [], tuple(SIZES)),
+        ("encoder", [args.encoder] if args.encoder is not None else [], (NO_ENCODER, *ENCODERS)),
+        ("kernels", kernels, (TORCH, FUSED)),
     ):
         for value in values:
             if value not in known:
@@ -112,7 +123,8 @@ def _checked_plan(args: argparse.Namespace) -> "Plan":
     check_device(args.device)
     if args.json:
         check_writable(args.json)
-    return Plan(batches, beams, list(dict.fromkeys(decoders)), args.device, args.repeats, args.nemo)
+    decoders, kernels = (list(dict.fromkeys(names)) for names in (decoders, kernels))
+    return Plan(batches, beams, decoders, args.device, args.repeats, args.nemo, kernels=kernels)
 
 
 def _numbers(name: str, text: str, most: int) -> list[int]:
@@ -143,15 +155,18 @@ def _context(text: str | None) -> "AttentionContext | None":
 
 def _subjects(args: argparse.Namespace, plan: "Plan") -> "Iterator[Subject]":
     """The model asked for, the random ones asked for, or both kinds of random ones."""
+    from penstock.benchmarking.random_encoder import NO_ENCODER
     from penstock.benchmarking.random_transducer import KINDS
-    from penstock.benchmarking.subject import random_subject
+    from penstock.benchmarking.subject import RandomSizes, random_subject
 
-    batch = max(plan.batches)
+    batch, is_on_cpu = max(plan.batches), args.device == "cpu"
     if args.model:
         yield _bundle_subject(args, batch)
-    size = args.size or ("small" if args.device == "cpu" else "large")
+    sizes = RandomSizes(
+        args.size or ("small" if is_on_cpu else "large"), args.encoder or (NO_ENCODER if is_on_cpu else "large")
+    )
     for kind in [args.random] if args.random else [] if args.model else KINDS:
-        yield random_subject(kind, size, batch, args.seconds, args.context, args.device)
+        yield random_subject(kind, sizes, batch, args.seconds, args.context, args.device)
 
 
 def _bundle_subject(args: argparse.Namespace, batch: int) -> "Subject":

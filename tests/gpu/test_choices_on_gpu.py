@@ -1,0 +1,88 @@
+"""Streams that choose decoder, language model and phrases find on a CUDA device the words that they find on the CPU.
+
+One batch holds every choice, so all searches of the decoder stage run, by every driver and by kernels too.
+"""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from penstock.audio import read_audio
+from penstock.checkpoint import Checkpoint
+from penstock.cuda_graphs import obstacle_to_while
+from penstock.fusion.arpa_writer import write_arpa
+from penstock.fusion.token_names import read_token_names
+from penstock.kernels.capability import FUSED, TORCH, why_unavailable
+from penstock.lm_training.build import build_lm
+from penstock.recognizer import StreamingRecognizer
+from penstock.stages.features import AudioRequest
+from penstock.stages.stream_text import StreamResult
+from penstock.stream_options import DecodingConfig
+from penstock.tokenizer import Tokenizer
+from tests.golden import golden_utterances
+
+CONTEXT, PIECE_SAMPLES = (70, 6), 4800
+CHOICES = (
+    {},
+    {"lm_weight": 0.6},
+    {"boosted_phrases": [["june eighteenth", 3.0], ["david", 2.0]]},
+    {"lm_weight": 0.3, "boosted_phrases": ["nineteen sixty", "six"], "boost": 3.0},
+    {"decoder": "alsd"},
+    {"decoder": "alsd", "lm_weight": 0.5, "beam_size": 3, "n_best": 3},
+    {"decoder": "alsd", "lm_weight": 0.2, "boosted_phrases": ["zero", "t r t f i"], "boost": 3.0},
+    {"decoder": "aes", "beam_size": 2},
+    {"decoder": "aes", "lm_weight": 0.4, "boosted_phrases": ["yes", "stop"]},
+)
+DRIVERS = ("eager", "staged", "while")
+
+
+class Case(NamedTuple):
+    """What is decoded, and what the CPU makes of it."""
+
+    model: str
+    lm: str
+    texts: list[str]
+
+
+def recognize(model: str, decoding: DecodingConfig, device: str) -> list[str]:
+    """The text of every golden utterance with every choice, all streams in one batch, 0.3 s at a time."""
+    streams = [(read_audio(one.path, 16000), choice) for one in golden_utterances() for choice in CHOICES]
+    recognizer = StreamingRecognizer(model, CONTEXT, len(streams), device, decoding=decoding)
+    texts = ["" for _ in streams]
+    for start in range(0, max(len(samples) for samples, _ in streams), PIECE_SAMPLES):
+        end = start + PIECE_SAMPLES
+        requests = [
+            AudioRequest(i, samples[start:end], start == 0, end >= len(samples), choice if start == 0 else {})
+            for i, (samples, choice) in enumerate(streams)
+            if start < len(samples)
+        ]
+        for request, result in zip(requests, recognizer.process(requests), strict=True):
+            assert isinstance(result, StreamResult), result
+            texts[request.stream_id] = result.text
+    return texts
+
+
+@pytest.fixture(scope="module")
+def case(bundled_model, tmp_path_factory) -> Case:
+    path = Checkpoint(bundled_model).tokenizer_path
+    tokenizer, lm = Tokenizer(path), tmp_path_factory.mktemp("lm") / "words.arpa"
+    sentences = [tokenizer.encode(text) for text in ("seven two nine", "help start stop", "yes no go zero")]
+    sentences += [tokenizer.encode(one.text) for one in golden_utterances()]
+    write_arpa(build_lm(sentences * 2, read_token_names(path), 2).arpa, lm)
+    texts = recognize(bundled_model, DecodingConfig(str(lm), cuda_graphs="eager"), "cpu")
+    of_choices = [tuple(texts[i :: len(CHOICES)]) for i in range(len(CHOICES))]
+    assert len(set(of_choices)) > 3, "choices make a difference"
+    return Case(bundled_model, str(lm), texts)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernels", [TORCH, FUSED])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_every_choice_has_the_words_of_the_cpu(case, driver, kernels):
+    obstacle = obstacle_to_while(torch.device("cuda")) if driver == "while" else None
+    obstacle = obstacle or (why_unavailable("cuda") if kernels == FUSED else None)
+    if obstacle:
+        pytest.skip(obstacle)
+    decoding = DecodingConfig(case.lm, cuda_graphs=driver, kernels=kernels)
+    assert recognize(case.model, decoding, "cuda") == case.texts
