@@ -120,10 +120,13 @@ def test_boosted_phrases_come_out(recognizer):
 
 
 def test_alternatives_are_ranked_and_differ(recognizer):
-    result = heard(recognizer, golden_samples("medium").numpy(), {"decoder": "alsd", "n_best": 4}).results[-1]
+    results = heard(recognizer, golden_samples("medium").numpy(), {"decoder": "alsd", "n_best": 4}).results
+    result = results[-1]
     texts = [alternative.text for alternative in result.alternatives]
     assert texts[0] == result.text and len(texts) > 1
     assert all(np.isfinite(alternative.score) for alternative in result.alternatives)
+    assert result.alternatives[0].words == tuple(word for each in results for word in each.words)
+    assert all(" ".join(word.text for word in one.words) == one.text for one in result.alternatives)
 
 
 @pytest.mark.parametrize(

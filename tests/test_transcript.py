@@ -83,9 +83,23 @@ def test_text_with_what_may_change_leaves_the_transcript_as_it_is():
     transcript.add([first])
     assert transcript.text_with([second]) == "hello"
     assert transcript.text_with([second, third]) == "hello"
-    assert transcript.whole_text_with([second, third]) == "hello\ufffd"
+    assert transcript.ending_with([second, third]).text == "hello\ufffd"
     assert transcript.text == "he"
     assert transcript.add([second]) == [] and transcript.text == "hello"
+
+
+@pytest.mark.parametrize("heard", range(6))
+def test_an_ending_has_the_words_of_the_whole(heard):
+    pieces = Pieces(" he", "llo", " new", " wor", "ld")
+    tokens = [Token(i, 2 * i, 1, -0.1 * i) for i in range(5)]
+    transcript, whole = Transcript(pieces, FRAME_MS), Transcript(pieces, FRAME_MS)
+    expected = whole.add(tokens) + whole.finish()
+    transcript.add(tokens[:heard])
+    before = (transcript.text, list(transcript.words))
+    ending = transcript.ending_with(tokens[heard:])
+    assert (ending.text, ending.words) == ("hello new world", expected)
+    assert (transcript.text, transcript.words) == before, "the transcript goes on as if nobody had asked"
+    assert transcript.add(tokens[heard:]) + transcript.finish() == expected[len(before[1]) :]
 
 
 def test_a_space_is_shown_only_with_what_follows():

@@ -1,5 +1,6 @@
 """A server without a network: the contract of the Triton model `asr`, kept in thirty lines, and wires to put it on."""
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -127,6 +128,9 @@ def outputs(
         "WORD_CONFIDENCE": np.array([[confidence(index) for index in complete]], np.float32),
         "ALTERNATIVES": texts([f"{text} ({rank})" for rank in alternatives]),
         "ALTERNATIVE_SCORES": np.array([[-0.5 - rank for rank in alternatives]], np.float32),
+        "ALTERNATIVE_WORDS": texts(
+            [json.dumps([[text, start_ms, start_ms + 80, 0.25 * rank]]) for rank in alternatives]
+        ),
         "TOKENS": np.array([list(new)], np.int32),
         "TIMESTAMPS": np.array([[start_ms // 25 + 2 * index for index in new]], np.int32),
     }
@@ -137,7 +141,7 @@ def expected(samples: np.ndarray) -> Result:
     return parse_reply("s", outputs(0, samples.size, True).get)
 
 
-SCORES = ("WORD_CONFIDENCE", "ALTERNATIVES", "ALTERNATIVE_SCORES")
+SCORES = ("WORD_CONFIDENCE", "ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS")
 """Outputs that not every server has."""
 
 

@@ -157,7 +157,13 @@ def test_alternatives_follow_the_text(run, audio_file):
 @GRPC_ONLY
 def test_json_has_the_alternatives(run, audio_file):
     _, out, _ = run(audio_file, "--json", "--decoder", "alsd", "--n-best", "1")
-    assert json.loads(out)["alternatives"] == [{"text": f"{TEXT} (0)", "score": -0.5}]
+    assert json.loads(out)["alternatives"] == [
+        {
+            "text": f"{TEXT} (0)",
+            "score": -0.5,
+            "words": [{"word": TEXT, "start_ms": 0, "end_ms": 80, "confidence": 0.0}],
+        }
+    ]
 
 
 def test_options_that_the_server_refuses_are_told_in_its_words(run, audio_file):

@@ -137,7 +137,10 @@ def test_reply_is_parsed_into_python_values():
 
 def test_alternatives_are_parsed_in_their_order():
     result = parse_reply("s", outputs(0, 800, True, n_best=2).get)
-    assert result.alternatives == (Alternative("wörd0 (0)", -0.5), Alternative("wörd0 (1)", -1.5))
+    assert result.alternatives == (
+        Alternative("wörd0 (0)", -0.5, (Word("wörd0", 0, 80, 0.0),)),
+        Alternative("wörd0 (1)", -1.5, (Word("wörd0", 0, 80, 0.25),)),
+    )
     assert {type(alternative.score) for alternative in result.alternatives} == {float}
 
 
@@ -177,6 +180,7 @@ def test_missing_output_is_named(name):
         ("WORD_CONFIDENCE", np.array([[0.5]], np.float32)),
         ("ALTERNATIVES", texts(["a"])),
         ("ALTERNATIVE_SCORES", np.array([[-1.0]], np.float32)),
+        ("ALTERNATIVE_WORDS", texts(["[]"])),
     ],
 )
 def test_malformed_output_is_a_protocol_error(name, values):

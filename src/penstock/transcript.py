@@ -1,5 +1,6 @@
 """The words of one segment of a stream, from tokens that arrive chunk by chunk. Knows nothing of tensors."""
 
+import copy
 import re
 from typing import NamedTuple
 
@@ -42,6 +43,8 @@ class Transcript:
         self._word = ""
         self._start_frame = self._end_frame = 0
         self._scores: list[float] = []
+        self.words: list[Word] = []
+        """Finished so far, all of them."""
 
     @property
     def text(self) -> str:
@@ -52,11 +55,13 @@ class Transcript:
         """All text, if `tokens` followed; they do not become part of it."""
         return self._continued(tokens).text.rstrip(" ") if tokens else self.text
 
-    def whole_text_with(self, tokens: list[Token]) -> str:
-        """As `text_with`, at the end of the segment: an unfinished character shows as U+FFFD."""
-        text = self._continued(tokens)
-        text.finish()
-        return text.text.rstrip(" ")
+    def ending_with(self, tokens: list[Token]) -> "Transcript":
+        """The whole segment, if `tokens` followed and were its last: an unfinished character shows as U+FFFD."""
+        other = copy.copy(self)
+        other._text, other._scores, other.words = self._text.copy(), list(self._scores), list(self.words)
+        other.add(tokens)
+        other.finish()
+        return other
 
     def add(self, tokens: list[Token]) -> list[Word]:
         """Appends tokens and returns the words that are finished now."""
@@ -96,4 +101,6 @@ class Transcript:
             return []
         end_frame = max(self._end_frame, self._start_frame + 1)
         start_ms, end_ms = (round(self._start_ms + frame * self._frame_ms) for frame in (self._start_frame, end_frame))
-        return [Word(text, start_ms, end_ms, word_confidence(scores) if scores else 0.0)]
+        word = Word(text, start_ms, end_ms, word_confidence(scores) if scores else 0.0)
+        self.words.append(word)
+        return [word]

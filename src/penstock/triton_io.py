@@ -149,6 +149,7 @@ _OUTPUTS = {
     "TIMESTAMPS": lambda r: _numbers((token.timestamp for token in r.tokens), np.int32),
     "ALTERNATIVES": lambda r: _texts(one.text for one in r.alternatives),
     "ALTERNATIVE_SCORES": lambda r: _numbers((one.score for one in r.alternatives), np.float32),
+    "ALTERNATIVE_WORDS": lambda r: _texts(json.dumps(one.words) for one in r.alternatives),
 }
 
 

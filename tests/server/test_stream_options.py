@@ -58,7 +58,11 @@ def _here(recognizer: StreamingRecognizer, path: Path, choice: StreamOptions) ->
     with recognizer.open_stream(options=choice.parameters()) as stream:
         result = stream.finish(read_audio(path, 16000))
         words = [tuple(word[:3]) for word in stream.words]
-        return result.text, words, [one.text for one in result.alternatives], [w.confidence for w in stream.words]
+        return result.text, words, _alternatives(result), [w.confidence for w in stream.words]
+
+
+def _alternatives(result) -> list[tuple]:
+    return [(one.text, [(word.text, word.start_ms, word.end_ms) for word in one.words]) for one in result.alternatives]
 
 
 def _there(client: Client, path: Path, choice: StreamOptions) -> tuple:
@@ -71,7 +75,7 @@ def _there(client: Client, path: Path, choice: StreamOptions) -> tuple:
     words = [word for result in results for word in result.new_words]
     final = results[-1]
     places = [(word.text, word.start_ms, word.end_ms) for word in words]
-    return final.text, places, [one.text for one in final.alternatives], [word.confidence for word in words]
+    return final.text, places, _alternatives(final), [word.confidence for word in words]
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])

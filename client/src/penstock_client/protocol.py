@@ -4,6 +4,7 @@ Knows no network and no threads. The transports turn a `Piece` into their own re
 reply to `parse_reply`.
 """
 
+import json
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -80,6 +81,8 @@ class Alternative:
     text: str
     score: float
     """Natural logarithm; comparable within one result only."""
+    words: tuple[Word, ...] = ()
+    """All words of the segment in this hypothesis; none where the server does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,9 @@ def _parse(row: Callable[..., list[Any]]) -> Result:
     words = row("WORDS")
     confidences = row("WORD_CONFIDENCE", [None] * len(words))
     word_rows = zip(words, row("WORD_START_MS"), row("WORD_END_MS"), confidences, strict=True)
-    alternatives = zip(row("ALTERNATIVES", []), row("ALTERNATIVE_SCORES", []), strict=True)
+    alternative_texts = row("ALTERNATIVES", [])
+    alternative_words = row("ALTERNATIVE_WORDS", [b"[]"] * len(alternative_texts))
+    alternatives = zip(alternative_texts, row("ALTERNATIVE_SCORES", []), alternative_words, strict=True)
     tokens, timestamps = tuple(row("TOKENS")), tuple(row("TIMESTAMPS"))
     if len(tokens) != len(timestamps):
         raise ValueError(f"{len(tokens)} TOKENS but {len(timestamps)} TIMESTAMPS")
@@ -208,7 +213,10 @@ def _parse(row: Callable[..., list[Any]]) -> Result:
         new_words=tuple(Word(word.decode(), *rest) for word, *rest in word_rows),
         new_tokens=tokens,
         new_timestamps=timestamps,
-        alternatives=tuple(Alternative(text.decode(), score) for text, score in alternatives),
+        alternatives=tuple(
+            Alternative(text.decode(), score, tuple(Word(*word) for word in json.loads(words)))
+            for text, score, words in alternatives
+        ),
     )
 
 

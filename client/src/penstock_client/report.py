@@ -134,7 +134,10 @@ def _segment_document(segment: Segment) -> dict[str, object]:
 
 
 def _alternatives_document(alternatives: tuple[Alternative, ...]) -> list[dict[str, object]]:
-    return [{"text": alternative.text, "score": alternative.score} for alternative in alternatives]
+    return [
+        {"text": each.text, "score": each.score, "words": [_word_document(word) for word in each.words]}
+        for each in alternatives
+    ]
 
 
 def _word_document(word: Word) -> dict[str, object]:

@@ -17,6 +17,8 @@ class Alternative:
     """Log-probability with language model and boosting."""
     acoustic_score: float
     """Log-probability of the network alone."""
+    words: tuple[Word, ...]
+    """All words of the segment in this reading."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ class StreamText:
         processed_s = covered_samples / self._sample_rate_hz
         words = self._transcript.add(decoded.stable)
         alternatives = tuple(
-            Alternative(self._transcript.whole_text_with(a.unstable), a.score, a.acoustic_score)
+            Alternative(whole.text, a.score, a.acoustic_score, tuple(whole.words))
             for a in decoded.alternatives
+            for whole in [self._transcript.ending_with(a.unstable)]
         )
         tokens, self.unstable = decoded.stable, decoded.unstable
         if is_final:
