@@ -39,7 +39,7 @@ def lm_of_references(tmp_path) -> Path:
 
 def test_a_language_model_that_knows_the_words_lowers_wer(fusion_weights, lm_of_references, tmp_path, capsys):
     out = tmp_path / "points.json"
-    arguments = ["--lm", lm_of_references, "--manifest", MANIFEST, "--model", MODEL, "--context", "70,6"]
+    arguments = ["--lm", lm_of_references, "--manifest", MANIFEST, "--model", MODEL, "--context", "70,0"]
     arguments += ["--weights", ".5", "--json", out]
     assert fusion_weights.main([*map(str, arguments)]) == 0
     points = json.loads(out.read_text(encoding="utf-8"))["points"]
