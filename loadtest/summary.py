@@ -9,7 +9,6 @@ import numpy as np
 
 from loadtest.machine_use import machine_use, server_cores
 from loadtest.pass_rule import Chunks, late_chunks, reason_not_to_count, reasons_to_fail
-from loadtest.percentiles import percentiles_ms
 from loadtest.plan import Window
 from loadtest.probe import Snapshot
 from loadtest.queueing import predict
@@ -17,6 +16,7 @@ from loadtest.records import COMPLETE, FAILED, REFUSED, Utterance, pieces_betwee
 from loadtest.triton_metrics import ENSEMBLE, MEMBERS, MemberTimes, member_times
 from loadtest.verdicts import find_exhausted, judge_generator
 from penstock.evaluation.word_errors import EditCounts, compare, total
+from penstock.reporting.percentiles import percentiles_ms
 
 _EXAMPLES = 5
 

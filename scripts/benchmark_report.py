@@ -4,11 +4,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-
-import numpy as np
 
 from penstock.reporting.hardware import core_count, cpu_name, memory_gib
 from penstock.reporting.software import commit, package_versions
@@ -40,14 +37,6 @@ def describe(where: dict) -> str:
         f"{where['cpu']}, {where['cores']} cores, {where['threads']} thread{'s' * (where['threads'] != 1)} a process; "
         f"{packages}; {where['date']}, commit {where['commit']}, load before {where['load_average_before']:.1f}"
     )
-
-
-def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """p50, p95, p99 and the largest; NaN without values."""
-    if not len(values):
-        return dict.fromkeys(("p50", "p95", "p99", "max"), float("nan"))
-    found = np.percentile(values, [50, 95, 99, 100], method="higher")  # defined for infinite values
-    return dict(zip(("p50", "p95", "p99", "max"), map(float, found), strict=True))
 
 
 def publish(markdown: str, document: dict, json_path: Path | None) -> None:

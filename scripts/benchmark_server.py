@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmark_load import LoadGenerator, LoadResult
-from benchmark_report import ROOT, describe, machine, percentiles, progress, publish
+from benchmark_report import ROOT, describe, machine, progress, publish
 
 from penstock.audio import read_audio
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.model_repository import find_model_repository
+from penstock.reporting.percentiles import percentiles_ms
 from penstock.reporting.table import markdown_table
 from penstock.server import TritonServer
 from penstock.server_launch import LOOPBACK, ServerOptions
@@ -211,21 +212,21 @@ def summarise(streams: int, chunk_s: float, result: LoadResult) -> dict:
     chunk_latency_s = [piece.answered_s - piece.deadline_s for piece in chunks]
     final_latency_s = [piece.answered_s - piece.deadline_s for piece in result.pieces if piece.is_last]
     late_share = sum(latency_s > chunk_s for latency_s in chunk_latency_s) / max(1, len(chunks))
-    final = percentiles(final_latency_s)
+    final_ms = percentiles_ms(final_latency_s)
     before, after = result.probes
     seconds = after.time_s - before.time_s
     cores = {name: (after.cpu_s[name] - before.cpu_s[name]) / seconds for name in before.cpu_s}
     server_cores = sum(cores.get(name, 0.0) for name in ("tritonserver", *MEMBERS))
     return {
         "streams": streams,
-        "passed": not result.errors and late_share <= MOST_LATE_SHARE and final["p95"] <= LONGEST_P95_FINAL_S,
+        "passed": not result.errors and late_share <= MOST_LATE_SHARE and final_ms["p95"] <= 1000 * LONGEST_P95_FINAL_S,
         "seconds": seconds,
         "chunks": len(chunks),
         "late_share": late_share,
-        "chunk_latency_ms": _in_ms(percentiles(chunk_latency_s)),
+        "chunk_latency_ms": percentiles_ms(chunk_latency_s),
         "finals": len(final_latency_s),
-        "final_latency_ms": _in_ms(final),
-        "generator_lag_ms": _in_ms(percentiles([piece.sent_s - piece.deadline_s for piece in result.pieces])),
+        "final_latency_ms": final_ms,
+        "generator_lag_ms": percentiles_ms([piece.sent_s - piece.deadline_s for piece in result.pieces]),
         "errors": result.errors[:5],
         "cores": cores,
         "server_cores": server_cores,
@@ -247,10 +248,6 @@ def _member(name: str, before: dict, after: dict) -> dict[str, float]:
         "queue_ms": gained("queue_duration_us") / requests / 1000,
         "compute_ms": sum(gained(f"compute_{part}_duration_us") for part in parts) / requests / 1000,
     }
-
-
-def _in_ms(values: dict[str, float]) -> dict[str, float]:
-    return {name: 1000 * value for name, value in values.items()}
 
 
 def _one_line(trial: dict) -> str:

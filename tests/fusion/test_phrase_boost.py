@@ -126,7 +126,7 @@ def test_all_labels_at_once_score_as_one_by_one(seed):
     store = PhraseStore(tokenizer, MEMORY)
     states = reachable(store.boost, store.acquire(as_list(random_boosts(chance, 30, most=150))))
     assert len(states) > 10
-    assert torch.equal(store.boost.label_scores(states), every_arc(store.boost, states).scores)
+    assert torch.equal(store.boost.look(states).scores, every_arc(store.boost, states).scores)
     for label in range(store.boost.vocabulary_size):
         labels = torch.full_like(states, label)
         assert torch.equal(
@@ -172,7 +172,7 @@ def test_streams_without_phrases_score_nothing():
     arcs = store.boost.advance(states, labels)
     assert arcs.scores.tolist() == [0, 2]
     assert arcs.next_states[0] == NO_PHRASES
-    assert store.boost.label_scores(states)[0].tolist() == [0] * WORDS.size
+    assert store.boost.look(states).scores[0].tolist() == [0] * WORDS.size
     assert store.boost.final_scores(arcs.next_states).tolist() == [0, -2]
     assert every_arc(store.boost, states[:1]).next_states.eq(NO_PHRASES).all()
 
@@ -184,6 +184,6 @@ def test_shapes_and_types():
     assert (arcs.scores.shape, arcs.scores.dtype) == ((2, 3), torch.float32)
     assert (arcs.next_states.shape, arcs.next_states.dtype) == ((2, 3), torch.int64)
     assert store.boost.final_scores(arcs.next_states.t()).shape == (3, 2)
-    assert store.boost.label_scores(states[0]).shape == (3, WORDS.size)
+    assert store.boost.look(states[0]).scores.shape == (3, WORDS.size)
     assert store.boost.advance(states[:0], states[:0]).scores.shape == (0, 3)
     assert store.boost.advance(states, torch.full_like(states, WORDS.size)).scores.isfinite().all()  # blank: no harm

@@ -34,10 +34,10 @@ def test_scores_are_those_of_the_cpu():
     for device in ("cpu", "cuda"):
         store = PhraseStore(TOKENIZER, 2**22, device)
         states = torch.tensor([store.acquire(as_list(boosts)) for boosts in lists], device=device)
-        scores = [store.boost.label_scores(states)]
+        scores = [store.boost.look(states).scores]
         for label in range(SIZE):
             arcs = store.boost.advance(states, torch.full_like(states, label))
-            scores.append(store.boost.label_scores(arcs.next_states) + arcs.scores.unsqueeze(1))
+            scores.append(store.boost.look(arcs.next_states).scores + arcs.scores.unsqueeze(1))
         found.append(torch.stack(scores).cpu())
     assert torch.equal(*found)
 
@@ -56,7 +56,7 @@ def test_a_captured_lookup_sees_lists_that_come_later_and_never_waits():
     try:
         with torch.cuda.graph(graph):
             totals = totals_of(store.boost, starts, labels)
-            store.boost.label_scores(starts)
+            store.boost.look(starts)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     for _ in range(2):  # the second time from the cache

@@ -140,7 +140,7 @@ def test_a_state_left_behind_by_its_list_reads_numbers_in_range():
     stale = torch.arange(start, start + 3 * STATES_PER_PAGE)
     store.release(start)
     store.acquire(as_list({(first, label): 1.0 for first in range(2) for label in range(2, SIZE)}))
-    scores = store.boost.label_scores(stale)
+    scores = store.boost.look(stale).scores
     arcs = store.boost.advance(stale, torch.zeros_like(stale))
     assert scores.isfinite().all()
     assert arcs.next_states.ge(0).all()

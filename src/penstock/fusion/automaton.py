@@ -19,7 +19,7 @@ class Look(NamedTuple):
     """All arcs of N states."""
 
     scores: torch.Tensor
-    """[N, V] float32, as `Automaton.label_scores` has them."""
+    """[N, V] float32, of every label."""
     next_states: Callable[[torch.Tensor], torch.Tensor]
     """Labels [N] int64 -> where they lead, [N] int64."""
 
@@ -31,9 +31,6 @@ class Automaton(Protocol):
     """
 
     vocabulary_size: int
-
-    def label_scores(self, states: torch.Tensor) -> torch.Tensor:
-        """Scores [N, V] float32 of every label from `states` [N]."""
 
     def advance(self, states: torch.Tensor, labels: torch.Tensor) -> Arcs:
         """Takes one arc from each of `states` [...] int64 by `labels` of the same shape (0 .. V-1)."""

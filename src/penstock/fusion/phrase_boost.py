@@ -28,17 +28,13 @@ class PhraseBoost:
         self._is_of_class = torch.stack([word_class == 0, word_class == 1]).float()  # [2, V + 1]
 
     def look(self, states: torch.Tensor) -> Look:
-        """Every label's score from `states` [N] int64, and where it leads."""
+        """Every label's score from `states` [N] int64, and where it leads. The scores are a view with rows apart."""
         fields = split_records(self._arena.records.index_select(0, states))
         arcs = self._arena.rows.index_select(0, fields.row)  # [N, 2, V + 1]
         # Sums of one number and zeros: exact, and one operation for both classes.
         arcs[:, 0].view(torch.float32).addmm_(fields.offsets, self._is_of_class)
         arcs.scatter_(2, fields.own_labels.long().unsqueeze(1).expand(-1, 2, -1), fields.own_values)
         return Look(arcs[:, 0, :-1].view(torch.float32), partial(_next_states, arcs[:, 1]))
-
-    def label_scores(self, states: torch.Tensor) -> torch.Tensor:
-        """Scores [N, V] float32 of every label from `states` [N] int64. A view: its rows lie further than V apart."""
-        return self.look(states).scores
 
     def advance(self, states: torch.Tensor, labels: torch.Tensor) -> Arcs:
         """Takes one arc from each of `states` [...] int64 by `labels` of the same shape (0 .. V-1).

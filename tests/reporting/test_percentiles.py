@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.percentiles import NAMES, percentiles_ms
+from penstock.reporting.percentiles import NAMES, percentiles_ms
 
 
 def test_by_hand():
