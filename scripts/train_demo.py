@@ -7,23 +7,25 @@ scripts/prepare_an4.py makes them from the public AN4 release. Run again with th
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from penstock.training.augmentation import AugmentationConfig, Augmenter
-from penstock.training.batches import BatchMaker, Source
+from penstock.training.augmentation import GENTLE, Augmenter
+from penstock.training.batches import Batch, BatchMaker, Source
 from penstock.training.corpus import Recording, Utterance, read_manifest
+from penstock.training.curriculum import Curriculum
 from penstock.training.curve import plot_curve
 from penstock.training.demo_model import (
     TDT_DURATIONS,
     DemoModelConfig,
     build_model,
+    set_label_priors,
     share_encoder,
-    standardise_input,
+    standardise_subsampling,
     train_tokenizer,
 )
 from penstock.training.features_cache import FeatureCache
@@ -57,10 +59,12 @@ def main() -> None:
         random = np.random.default_rng((arguments.seed, trainer.step))  # fresh draws, not those already seen
         print(f"goes on at step {trainer.step}, {trainer.elapsed_s / 60:.1f} min")
     encode = next(iter(models.values())).tokenizer.text_to_ids
-    augmenter = Augmenter(AugmentationConfig(), noises, random)
+    augmenter = Augmenter(GENTLE, noises, random)
     frames = round(100 * arguments.batch_s)
-    maker = BatchMaker(_sources(real, synthetic, augmenter, random, arguments), augmenter, encode, random, frames)
-    _train(trainer, models, maker, Measure(arguments.validation), arguments.out)
+    early, sources = _sources(real, synthetic, augmenter, random, arguments)
+    maker = BatchMaker(early, augmenter, encode, random, frames)
+    curriculum = Curriculum(maker, augmenter, early, sources)
+    _train(trainer, models, iter(maker), curriculum, Measure(arguments.validation), arguments.out)
     _export(trainer, models, arguments.out)
 
 
@@ -113,16 +117,19 @@ def _synthetic(arguments: argparse.Namespace, cache: FeatureCache, shapes: list[
 def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, torch.nn.Module]:
     """By name; all have the first one's encoder and CTC head."""
     tokenizer = arguments.out / "tokenizer"
+    transcripts = [" ".join(u.words) for u in real]
     start = WarmStart(arguments.init) if arguments.init else None
     if start:
         start.write_tokenizer(tokenizer)
     elif not (tokenizer / "tokenizer.model").exists():
-        train_tokenizer([" ".join(u.words) for u in real], tokenizer, arguments.vocabulary)
+        train_tokenizer(transcripts, tokenizer, arguments.vocabulary)
     config = DemoModelConfig()
     models = {name: build_model(config, tokenizer, DURATIONS[name]) for name in arguments.models}
     first, *others = models.values()
     if not start:
-        standardise_input(first, [u.mel for u in real[::5]])
+        standardise_subsampling(first, [u.mel for u in real[::5]])
+        for model in models.values():
+            set_label_priors(model, transcripts)
     for model in models.values() if start else ():
         start.copy_to(model)
     for other in others:
@@ -136,8 +143,9 @@ def _sources(
     augmenter: Augmenter,
     random: np.random.Generator,
     arguments: argparse.Namespace,
-) -> list[Source]:
-    """The mixture: real utterances whole, recombined and in long runs; sounds without words; synthetic utterances."""
+) -> tuple[list[Source], list[Source]]:
+    """What is drawn from at first (a few words, short sentences), and the whole mixture: real utterances whole,
+    recombined and in long runs; sounds without words; synthetic utterances."""
     recombiner = Recombiner(real, random)
     longest = min(1800, round(100 * arguments.batch_s))
 
@@ -152,11 +160,17 @@ def _sources(
     ]
     if synthetic:
         sources.append(Source(0.16, draw(synthetic)))
-    return sources
+    early = [Source(0.7, lambda: recombiner.excerpt(3)), Source(0.3, draw(real))]
+    return early, sources
 
 
 def _train(
-    trainer: Trainer, models: dict[str, torch.nn.Module], maker: BatchMaker, measure: Measure, out: Path
+    trainer: Trainer,
+    models: dict[str, torch.nn.Module],
+    batches: Iterator[Batch],
+    curriculum: Curriculum,
+    measure: Measure,
+    out: Path,
 ) -> None:
     bar = tqdm(total=100.0, initial=100 * trainer.progress, unit="%", bar_format="{l_bar}{bar}| {postfix}")
 
@@ -174,10 +188,7 @@ def _train(
         trainer.average.swap(trainer.module)
         return found
 
-    def set_masks(on: bool) -> None:
-        maker.masks = on
-
-    trainer.run(iter(maker), report, lambda: trainer.save(out / "state.pt"), measured, set_masks)
+    trainer.run(batches, report, lambda: trainer.save(out / "state.pt"), measured, curriculum.set_stage)
     bar.close()
 
 

@@ -79,3 +79,19 @@ def test_runs_are_whole_utterances_of_one_speaker(longest):
         most = max(most, len(parts))
     assert (most > 1) == (longest > 1)
     assert most <= 12
+
+
+def test_an_excerpt_is_a_stretch_of_one_utterance_with_its_words():
+    recombiner = Recombiner(SAID, np.random.default_rng(7))
+    found = [recombiner.excerpt(3) for _ in range(200)]
+    assert {len(u.words) for u in found} == {1, 2, 3}
+    said = [u for u in SAID if u.spans]
+    for excerpt in found:
+        source = next(
+            u for u in said if u.mel.tobytes().find(excerpt.mel.tobytes()) >= 0 and set(excerpt.words) <= set(u.words)
+        )
+        codes = excerpt.mel[:, 2].astype(int)
+        heard = [code for before, code in zip([0, *codes], codes, strict=False) if code and code != before]
+        assert heard == [word_code(word) for word in excerpt.words]
+        assert excerpt.speaker == source.speaker
+    assert {u.words for u in found} >= {("go",), ("go", "north", "a"), ("a", "b"), ("yes", "f", "g")}

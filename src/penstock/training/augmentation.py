@@ -26,18 +26,26 @@ class AugmentationConfig:
     time_mask_frames: int = 16
 
 
+GENTLE = AugmentationConfig(
+    tempo=(0.9, 1.1), warp=(0.94, 1.06), colour_db=1.5, level_db=(-4.0, 4.0), noise_probability=0.15,
+    signal_to_noise_db=(15.0, 30.0),
+)  # fmt: skip
+"""For a network that has not found an alignment of labels and frames yet."""
+
+
 class Augmenter:
     """Changes one utterance's mel frames at a time."""
 
     def __init__(self, config: AugmentationConfig, noises: list[np.ndarray], random: np.random.Generator):
         """noises: log-mel frames [N, F] of sounds without speech, at their natural level."""
-        self._config = config
+        self.config = config
+        """May be changed at any time."""
         self._noises = noises
         self._random = random
 
     def speaker(self, mel: np.ndarray) -> np.ndarray:
         """Another tempo, vocal tract, colour and level. mel: [N, F] -> [M, F]."""
-        config, random = self._config, self._random
+        config, random = self.config, self._random
         mel = stretch(mel, random.uniform(*config.tempo))
         mel = mel @ warp_matrix(mel.shape[1], random.uniform(*config.warp))
         curve = smooth_curve(mel.shape[1], random) * config.colour_db
@@ -45,7 +53,7 @@ class Augmenter:
 
     def add_noise(self, mel: np.ndarray) -> np.ndarray:
         """Adds noise to some utterances."""
-        config, random = self._config, self._random
+        config, random = self.config, self._random
         if not self._noises or random.random() >= config.noise_probability:
             return mel
         noise = self.noise(len(mel))
@@ -62,12 +70,12 @@ class Augmenter:
         copies = -(-frames // len(noise)) + 1
         begin = random.integers(len(noise))
         piece = np.tile(noise, (copies, 1))[begin : begin + frames]
-        curve = smooth_curve(noise.shape[1], random) * self._config.colour_db
+        curve = smooth_curve(noise.shape[1], random) * self.config.colour_db
         return (piece + decibels(curve)).astype(np.float32)
 
     def mask(self, mel: np.ndarray, fill: float) -> np.ndarray:
         """SpecAugment (arXiv 1904.08779): bands and stretches replaced by `fill`."""
-        config, random = self._config, self._random
+        config, random = self.config, self._random
         mel = mel.copy()
         frames, bins = mel.shape
         for _ in range(config.frequency_masks):

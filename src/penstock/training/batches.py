@@ -43,7 +43,8 @@ class BatchMaker:
         pool: int = 96,
     ):
         """frames: mel frames a batch, padding included; pool: utterances sorted by length at a time."""
-        self._sources = sources
+        self.sources = sources
+        """May be changed at any time."""
         self._augmenter = augmenter
         self._encode = encode
         self._random = random
@@ -66,8 +67,8 @@ class BatchMaker:
                 yield _collate(groups[i])
 
     def _draw(self) -> tuple[np.ndarray, list[int]]:
-        weights = np.array([source.weight for source in self._sources])
-        source = self._sources[self._random.choice(len(self._sources), p=weights / weights.sum())]
+        weights = np.array([source.weight for source in self.sources])
+        source = self.sources[self._random.choice(len(self.sources), p=weights / weights.sum())]
         while True:
             utterance = source.draw()
             mel = self._augmenter.add_noise(self._augmenter.speaker(utterance.mel))

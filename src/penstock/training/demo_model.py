@@ -3,6 +3,7 @@
 The RNN-T and the TDT model are trained at once on one encoder, so that a step costs little more than one of them alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,14 +62,54 @@ def share_encoder(model: torch.nn.Module, other: torch.nn.Module) -> None:
     other.encoder, other.ctc_decoder = model.encoder, model.ctc_decoder
 
 
-def standardise_input(model: torch.nn.Module, mels: list[np.ndarray]) -> None:
-    """Folds the features' mean and deviation into the first convolution: a raw log-mel mean of -12 hinders training."""
-    values = np.concatenate(mels)
-    mean, deviation = float(values.mean()), float(values.std())
-    convolution = next(m for m in model.encoder.pre_encode.modules() if isinstance(m, torch.nn.Conv2d))
-    with torch.no_grad():
-        convolution.weight.div_(deviation)
-        convolution.bias.sub_(mean * convolution.weight.sum(dim=(1, 2, 3)))
+def standardise_subsampling(model: torch.nn.Module, mels: list[np.ndarray]) -> None:
+    """Scales the subsampling's layers, first to last, until every channel has mean 0 and deviation 1 on these features.
+
+    After "layer-sequential unit variance" (Mishkin and Matas, arXiv 1511.06422). A raw log-mel mean of -12 and four
+    convolutions whose biases outweigh their inputs leave the layers above with nearly the same input whatever is said:
+    no alignment is found in 2,000 steps. The last layer's deviation is such that the encoder's input scale makes it 1.
+
+    mels: log-mel frames [N, F] each, without padding; those of at least 100 frames are used.
+    """
+    encoder = model.encoder
+    features = torch.from_numpy(np.stack([mel[:100] for mel in mels if len(mel) >= 100])).float()  # [B, N, F]
+    counts = torch.full((len(features),), features.shape[1])
+    last = encoder.pre_encode.out
+    convolutions = [m for m in encoder.pre_encode.conv.modules() if isinstance(m, torch.nn.Conv2d)]
+    for layer in (*convolutions, last):
+        deviation = 1.0 / (encoder.xscale or 1.0) if layer is last else 1.0
+        _standardise(layer, lambda: encoder.pre_encode(x=features, lengths=counts), deviation)
+
+
+@torch.no_grad()
+def _standardise(layer: torch.nn.Module, forward: Callable[[], object], deviation: float) -> None:
+    """Scales weights and bias by what comes out of the layer."""
+    outputs = []
+    hook = layer.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    forward()
+    hook.remove()
+    (output,) = outputs
+    channel = 1 if isinstance(layer, torch.nn.Conv2d) else output.ndim - 1
+    values = output.transpose(0, channel).flatten(1)  # [channels, values]
+    scale = deviation / values.std(dim=1).clamp(min=1e-4)
+    layer.weight.mul_(scale.view(-1, *[1] * (layer.weight.ndim - 1)))
+    layer.bias.sub_(values.mean(dim=1)).mul_(scale)
+
+
+@torch.no_grad()
+def set_label_priors(model: torch.nn.Module, transcripts: list[str], blank: float = 0.8) -> None:
+    """Lets the CTC head and the joint begin with how often each label comes, and little else.
+
+    Otherwise the first hundred steps teach just this, with gradients that make the encoder's output the same whatever
+    it hears. blank: its share of the frames.
+    """
+    labels = [label for text in transcripts for label in model.tokenizer.text_to_ids(text)]
+    vocabulary = model.ctc_decoder.num_classes_with_blank - 1
+    counts = torch.bincount(torch.tensor(labels), minlength=vocabulary).float() + 1
+    bias = torch.cat([(1 - blank) * counts / counts.sum(), torch.tensor([blank])]).log()
+    for layer in (model.ctc_decoder.decoder_layers[0], model.joint.joint_net[-1]):
+        layer.weight.mul_(0.1)
+        layer.bias.zero_()[: vocabulary + 1] = bias
 
 
 def _wordpiece(piece: str) -> str:

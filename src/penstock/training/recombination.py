@@ -55,6 +55,7 @@ class Recombiner:
         for utterance in utterances:
             by_speaker[utterance.speaker].append(utterance)
         self._voices = [_Voice(said) for said in by_speaker.values()]
+        self._aligned = [utterance for utterance in utterances if utterance.spans]
         self._shapes = [utterance.words for utterance in utterances if utterance.words]
 
     def words(self) -> Utterance:
@@ -88,6 +89,19 @@ class Recombiner:
             chosen.append(further)
         words = tuple(word for utterance in chosen for word in utterance.words)
         return Utterance(np.concatenate([u.mel for u in chosen]), words, chosen[0].speaker)
+
+    def excerpt(self, most_words: int) -> Utterance:
+        """One or a few words of an utterance, in its order, with what lies around them."""
+        random = self._random
+        utterance = self._choose(self._aligned)
+        spans = utterance.spans
+        count = int(random.integers(1, min(most_words, len(spans)) + 1))
+        first = int(random.integers(len(spans) - count + 1))
+        end = first + count
+        begin_frame = spans[first - 1].end if first else 0
+        end_frame = spans[end].begin if end < len(spans) else len(utterance.mel)
+        words = tuple(span.word for span in spans[first:end])
+        return Utterance(utterance.mel[begin_frame:end_frame], words, utterance.speaker)
 
     def _said(self, voice: _Voice, word: str) -> str:
         if word in voice.words:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from penstock.training.batches import Batch
+from penstock.training.label_bag_loss import label_bag_loss
 from penstock.training.transducer_loss import transducer_loss
 from penstock.training.weight_average import WeightAverage
 
@@ -29,10 +30,12 @@ class TrainerConfig:
     """Share of the run."""
     mask_after: float = 0.1
     """Share of the run before SpecAugment begins."""
-    aligned_ctc_loss: float = 8.0
-    """SpecAugment also waits for the CTC loss (its mean over some 50 steps) to fall below this: behind masks no
-    alignment is found. While the network knows only how often each label comes, it is above 11 on short utterances."""
+    aligned_ctc_loss: float = 3.0
+    """The curriculum goes on, and SpecAugment may begin, when the CTC loss (its mean over some 50 steps) falls below
+    this: behind masks no alignment is found."""
     ctc_weight: float = 0.3
+    label_weight: float = 1.0
+    """Of the loss that knows no places (`label_bag_loss.py`), until there is an alignment."""
     weight_decay: float = 1e-2
     average_decay: float = 0.9985
     gradient_norm: float = 2.0
@@ -94,10 +97,14 @@ class Trainer:
         return config.peak_learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
 
     def losses(self, batch: Batch, heads: list[str]) -> dict[str, torch.Tensor]:
-        """Mean loss over the batch of the CTC head and of the Transducer heads named."""
+        """Mean loss over the batch of the CTC head and of the Transducer heads named; until there is an alignment, of
+        the CTC head's labels without places too."""
         mel, mel_counts, labels, label_counts = (tensor.to(self._device) for tensor in batch)
         encoded, counts = self.module["encoder"](audio_signal=mel, length=mel_counts)  # [B, D, T]
-        found = {"ctc": self._ctc_loss(encoded, counts, labels, label_counts)}
+        log_probs = self.module["ctc"](encoder_output=encoded).transpose(0, 1)  # [T, B, V + 1]
+        found = {"ctc": self._ctc_loss(log_probs, counts, labels, label_counts)}
+        if not self.is_aligned:
+            found["labels"] = label_bag_loss(log_probs, counts, labels, label_counts)
         for name in heads:
             predicted = self.module[f"{name}_predictor"](targets=labels, target_length=label_counts)[0]
             logits = self._joint_logits(self.module[f"{name}_joint"], encoded, predicted)
@@ -112,6 +119,7 @@ class Trainer:
         head = self._head_of_step()
         found = self.losses(batch, [head])
         total = (1 - self._config.ctc_weight) * found[head] + self._config.ctc_weight * found["ctc"]
+        total = total + self._config.label_weight * found.get("labels", 0.0)
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self._config.gradient_norm)
         if bool(torch.isfinite(norm)):
@@ -130,14 +138,15 @@ class Trainer:
         report: Callable[[dict], None],
         save: Callable[[], None],
         measure: Callable[[], dict],
-        on_masks: Callable[[bool], None],
+        on_stage: Callable[[bool, bool], None],
     ) -> None:
-        """Trains to the end of the run. report: gets the curve's newest point; save, measure: called now and then."""
+        """Trains to the end of the run. report: gets the curve's newest point; save, measure: called now and then;
+        on_stage: before each draw, with whether there is an alignment and whether to mask."""
         clock = _Clock(self.elapsed_s)
         means = _Means()
         reported = saved = measured = self.elapsed_s
         while self.progress < 1:
-            on_masks(self.masks_input)
+            on_stage(self.is_aligned, self.masks_input)
             means.add(self.train_step(next(batches)))
             self.elapsed_s = clock.now()
             is_last = self.progress >= 1
@@ -196,10 +205,9 @@ class Trainer:
         return joint.joint_net(frames.unsqueeze(2) + rows.unsqueeze(1))
 
     def _ctc_loss(
-        self, encoded: torch.Tensor, counts: torch.Tensor, labels: torch.Tensor, label_counts: torch.Tensor
+        self, log_probs: torch.Tensor, counts: torch.Tensor, labels: torch.Tensor, label_counts: torch.Tensor
     ) -> torch.Tensor:
-        """Mean over the batch; encoded: [B, D, T], counts: [B] encoder frames."""
-        log_probs = self.module["ctc"](encoder_output=encoded).transpose(0, 1)  # [T, B, V + 1]
+        """Mean over the batch; log_probs: [T, B, V + 1], counts: [B] encoder frames."""
         loss = torch.nn.functional.ctc_loss(
             log_probs, labels, counts, label_counts, blank=self._ctc_blank, reduction="none", zero_infinity=True
         )
