@@ -14,7 +14,7 @@ SHAPE ?= constant
 LOADTEST := $(BIN)/python -m loadtest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity fault-trials train-demo clean
+.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo clean
 
 # torch first and alone, so that a CPU build offered by the local pip configuration is taken; the Triton wheel without
 # its Python dependencies, of which the server needs none.
@@ -74,11 +74,16 @@ loadtest: setup
 loadtest-ui: setup
 	$(LOADTEST) ui --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --web-host 127.0.0.1 $(LOADTEST_ARGS)
 
-fault-trials: setup
-	$(BIN)/python scripts/fault_trials.py --json build/faults.json
-
 capacity: setup
 	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)
+
+# An hour unless told otherwise: memory and descriptors flat, no stream lost?
+soak: MINUTES = 60
+soak: setup
+	$(LOADTEST).soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
+
+fault-trials: setup
+	$(BIN)/python scripts/fault_trials.py --json build/faults/faults.json $(FAULT_ARGS)
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
 train-demo: $(ORACLE_VENV)/.train

@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--context", metavar="L,R", help="the same (the checkpoint's first)")
         command.add_argument("--threads", type=int, default=1, metavar="N", help="the same, of each member (1)")
-        command.add_argument("--processes", type=int, metavar="N", help="of the load generator (one for 24 streams)")
+        command.add_argument("--processes", type=int, metavar="N", help="of the load generator (one for 64 streams)")
         command.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="(build/loadtest)")
     render = commands.add_parser("render", help="the HTML of a loadtest.json once more")
     render.add_argument("report", type=Path, metavar="FILE")

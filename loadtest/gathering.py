@@ -7,8 +7,10 @@ from locust.runners import MasterRunner, WorkerRunner
 from loadtest.records import Utterance
 
 _MESSAGE = "penstock_utterances"
+_READY = "penstock_ready"
 _SEND_EVERY_S = 2.0
 _LONGEST_WAIT_S = 10.0
+_LONGEST_START_S = 60.0
 
 
 class Gathering:
@@ -18,8 +20,10 @@ class Gathering:
         self._runner = environment.runner
         self._utterances: list[Utterance] = []
         self._finished_workers: set[str] = set()
+        self._ready_workers: set[str] = set()
         if isinstance(self._runner, MasterRunner):
             self._runner.register_message(_MESSAGE, self._take_in)
+            self._runner.register_message(_READY, self._note_ready)
         if isinstance(self._runner, WorkerRunner):
             gevent.spawn(self._send_again_and_again)
 
@@ -32,6 +36,18 @@ class Gathering:
     def generates_load(self) -> bool:
         """True where users run in this process."""
         return not isinstance(self._runner, MasterRunner)
+
+    def report_ready(self) -> None:
+        """A worker tells the master that it can play: Locust counts it in as soon as it is connected."""
+        if self.is_worker:
+            self._runner.send_message(_READY)
+
+    def await_workers(self) -> None:
+        """The master waits for all of them, so that its windows do not begin before their streams."""
+        if isinstance(self._runner, MasterRunner):
+            with gevent.Timeout(_LONGEST_START_S, False):
+                while not self._ready_workers.issuperset(self._runner.clients.keys()):
+                    gevent.sleep(0.05)
 
     def clear(self) -> None:
         """Forgets what came before, at a test's start."""
@@ -63,6 +79,9 @@ class Gathering:
         self._utterances += map(Utterance.from_message, msg.data["utterances"])
         if msg.data["is_last"]:
             self._finished_workers.add(msg.node_id)
+
+    def _note_ready(self, environment: Environment, msg, **_: object) -> None:
+        self._ready_workers.add(msg.node_id)
 
     def _send_again_and_again(self) -> None:
         while True:

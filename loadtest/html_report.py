@@ -7,6 +7,7 @@ from pathlib import Path
 
 from loadtest import plots
 from loadtest.json_report import finite
+from loadtest.soak_verdict import soak_lines
 from loadtest.verdict_lines import number, verdict_lines
 from penstock.errors import PenstockError
 
@@ -40,6 +41,7 @@ def render(document: dict) -> str:
     parts = [
         "<h1>Load test</h1>",
         _capacity(document.get("capacity")),
+        _soak(document.get("soak")),
         _section("Verdicts", f"<pre>{_escape(chr(10).join(line for w in windows for line in verdict_lines(w)))}</pre>"),
         _section("Streams", _table(_STREAMS_HEADER, map(_streams_row, windows))),
         _section("Plots", _plots(windows)),
@@ -122,6 +124,10 @@ def _capacity(capacity: dict | None) -> str:
     ]
     table = _table(("streams", "s", "", "why not"), rows)
     return _section("Capacity", f"<p><b>{_escape(capacity['text'])}</b></p>{table}")
+
+
+def _soak(soak: dict | None) -> str:
+    return "" if soak is None else _section("Soak", f"<pre>{_escape(chr(10).join(soak_lines(soak)))}</pre>")
 
 
 def _facts(document: dict) -> str:

@@ -14,9 +14,8 @@ from loadtest.options import piece_samples, read_plan
 from loadtest.pass_rule import chunk_duration_s
 from loadtest.plan import Plan
 from loadtest.probe import take_snapshot
-from loadtest.recordings import read_recordings
 from loadtest.records import COMPLETE, REFUSED, Utterance
-from loadtest.streaming import Streaming
+from loadtest.streaming_handle import StreamingHandle
 from loadtest.summary import Setting, summarise
 from loadtest.verdict_lines import verdict_lines
 from loadtest.watch import Measured, Watch
@@ -38,19 +37,21 @@ class LoadTest:
         self._watch: Watch | None = None
         self._began_s = 0.0
         self._measured: list[Measured] = []
+        self._handle = StreamingHandle(self._note, _log.error) if self._gathering.generates_load else None
         self.plan: Plan = self._read_options()
-        self.streaming: Streaming | None = None
+        self.streaming: StreamingHandle | None = None
         """While a test runs, in the processes that generate load."""
+        self._gathering.report_ready()
 
     def start(self) -> None:
         """A new test, maybe with other options, from the web page. Raises as the constructor does."""
         self.plan = self._read_options()
         self._gathering.clear()
         self._measured = []
-        if self._gathering.generates_load:
-            process = max(0, self._environment.runner.worker_index)  # -1 where there is one process
-            self.streaming = Streaming(self._options, process, self._note)
+        self.streaming = self._handle
         if not self._gathering.is_worker:
+            self._gathering.await_workers()
+            self._environment.shape_class.reset_time()  # Locust has begun to count before that
             probe = partial(take_snapshot, self._options.metrics_url or None, self._options.server_pid or None)
             self._watch = Watch(self.plan, probe)
             self._began_s = self._watch.began_s
@@ -79,8 +80,10 @@ class LoadTest:
     def _read_options(self) -> Plan:
         piece_samples(self._options.piece_ms, SAMPLE_RATE_HZ)
         read_options(self._options)
-        read = read_recordings if self._gathering.generates_load else read_manifest  # before the test, not in it
-        read(Path(self._options.recordings))
+        if self._handle:
+            process = max(0, self._environment.runner.worker_index)  # -1 where there is one process
+            self._handle.prepare(self._options, process)  # reads the recordings too: before the test, not in it
+        read_manifest(Path(self._options.recordings))
         return read_plan(self._options)
 
     def _note(self, utterance: Utterance) -> None:

@@ -10,8 +10,6 @@ import sys
 
 import gevent
 import gevent.event
-import gevent.pool
-import grpc.experimental.gevent
 import locust.runners
 from locust import LoadTestShape, User, events, task
 from locust.env import Environment
@@ -20,15 +18,15 @@ from locust.exception import StopUser
 from loadtest.load_test import LoadTest
 from loadtest.options import ON_WEB_PAGE, add_arguments, read_plan
 from loadtest.plan import Plan
-from loadtest.player import ANSWER_WAIT_S, now_s
+from loadtest.player import ANSWER_WAIT_S
 from penstock.errors import PenstockError
-from penstock_client import ClientError
 
 # Locust gives up a process that is silent for three seconds, which happens on a machine that is loaded to its limit.
 locust.runners.HEARTBEAT_LIVENESS = 60
 _log = logging.getLogger(__name__)
 _STOP_TIMEOUT_S = ANSWER_WAIT_S + 3.0
 _test: LoadTest | None = None  # of this process
+_is_prepared = gevent.event.Event()
 
 
 class StreamUser(User):
@@ -45,20 +43,13 @@ class StreamUser(User):
 
     @task
     def stream(self) -> None:
-        """Plays until it is stopped. The next recording begins on time, whether or not the last one is answered."""
-        test = _test
-        if test.streaming is None:
+        """Lets the process beside this one play it, until it is stopped."""
+        streaming = _test.streaming
+        if streaming is None:
             raise StopUser  # the options are bad
-        schedule = test.streaming.next_schedule()
-        playing = gevent.pool.Group()
-        start_s = now_s() + schedule.start_s(test.plan.stagger_s)
-        for recording in schedule.recordings(len(test.streaming.recordings.samples)):
-            if self._stopping.wait(max(0.0, start_s - now_s())):
-                break
-            player = test.streaming.player(recording, self._stopping.is_set, self._stopping.wait)
-            playing.spawn(test.streaming.play, player, recording, start_s)
-            start_s += player.duration_s
-        playing.join()
+        number = streaming.begin_user(_test.plan.stagger_s)
+        self._stopping.wait()
+        streaming.end_user(number)
 
 
 class PlannedShape(LoadTestShape):
@@ -96,20 +87,21 @@ def _add_options(parser) -> None:
 @events.init.add_listener
 def _prepare(environment: Environment, **_: object) -> None:
     global _test
-    grpc.experimental.gevent.init_gevent()  # after Locust has forked its processes
     environment.stop_timeout = _STOP_TIMEOUT_S
     try:
         _test = LoadTest(environment)
-    except (PenstockError, ClientError, ValueError) as error:
+    except (PenstockError, ValueError) as error:
         _log.error("%s", error)
         sys.exit(2)
+    _is_prepared.set()
 
 
 @events.test_start.add_listener
 def _start(environment: Environment, **_: object) -> None:
+    _is_prepared.wait()  # the master may tell a worker to start while that is still at it
     try:
         _test.start()
-    except (PenstockError, ClientError, ValueError) as error:  # the web page lets options be changed
+    except (PenstockError, ValueError) as error:  # the web page lets options be changed
         _log.error("%s", error)
         gevent.spawn(environment.runner.stop)
 

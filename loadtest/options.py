@@ -16,6 +16,12 @@ SHAPES = ("constant", "ramp", "sweep")
 ON_WEB_PAGE = ("shape", "streams", "minutes", "stagger_seconds", "piece_ms", "seed")
 """What can be changed from one test to the next on Locust's page."""
 
+STREAMING_OPTIONS = (
+    "url", "protocol", "reply_timeout", "recordings", "piece_ms", "seed", "decoder", "beam_size", "n_best", "lm_weight",
+    "boost_phrase", "boosted_phrases", "boost",
+)  # fmt: skip
+"""What the process that plays the streams has to know."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds them, the options of the streams (decoder, beam ...) among them."""

@@ -4,14 +4,15 @@ A piece is sent at the moment at which its last sample would have been spoken. T
 piece does not delay the next one. Knows penstock_client's streams, neither Locust nor what measures the notes.
 """
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 
 from loadtest.records import COMPLETE, CUT_SHORT, FAILED, REFUSED, SentPiece, Utterance, piece_table
-from penstock_client import SAMPLE_RATE_HZ, ClientError, Result, ServerFullError, Stream
+from penstock_client import SAMPLE_RATE_HZ, AsyncStream, ClientError, Result, ServerFullError
 
 ANSWER_WAIT_S = 5.0
 """How long the last answers may take, once the audio has ended. Far beyond any that would pass."""
@@ -26,7 +27,7 @@ def now_s() -> float:
 
 
 class Player:
-    """Plays one recording. `is_stopping`: True once the test or the user has been told to end."""
+    """Plays one recording. `is_stopping`: True once the test or the user has been told to end; `sleep` then wakes."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class Player:
         piece_samples: int,
         is_stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = now_s,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ):
         self._samples = samples
         self._piece_samples = piece_samples
@@ -50,11 +51,11 @@ class Player:
         """Of the recording."""
         return self._samples.size / SAMPLE_RATE_HZ
 
-    def play(self, open_stream: Callable[[], Stream], recording: int, start_s: float) -> Utterance:
+    async def play(self, open_stream: Callable[[], AsyncStream], recording: int, start_s: float) -> Utterance:
         """Plays from `start_s` on; returns when the last answer is there, or does not come. Raises nothing of it."""
         try:
-            with open_stream() as stream:
-                outcome = self._stream(stream, start_s)
+            async with open_stream() as stream:
+                outcome = await self._stream(stream, start_s)
                 text = stream.transcript.text if outcome == COMPLETE else ""
                 return Utterance(recording, outcome, text, pieces=piece_table(self._sent))
         except ServerFullError as error:
@@ -63,44 +64,44 @@ class Player:
         except ClientError as error:
             return Utterance(recording, FAILED, "", _describe(error), None, piece_table(self._sent))
 
-    def _stream(self, stream: Stream, start_s: float) -> str:
+    async def _stream(self, stream: AsyncStream, start_s: float) -> str:
         free_s = start_s
         for begin in range(0, self._samples.size, self._piece_samples):
             part = self._samples[begin : begin + self._piece_samples]
             deadline_s = start_s + (begin + part.size) / SAMPLE_RATE_HZ
-            self._wait_until(deadline_s, stream)
+            await self._wait_until(deadline_s, stream)
             if self._is_stopping():
-                return self._cut_short(stream)
+                return await self._cut_short(stream)
             is_last = begin + part.size == self._samples.size
             sent_s = self._clock()
             piece = SentPiece(deadline_s, sent_s, sent_s - max(deadline_s, free_s), part.size / SAMPLE_RATE_HZ, is_last)
             self._sent.append(piece)
             self._unanswered.append(piece)
-            (stream.finish if is_last else stream.send)(part)
-            free_s = self._clock()  # sending blocks where the server is a minute of audio behind
-            self._take_in(stream.poll())
-        self._await_answers(stream)
+            await (stream.finish if is_last else stream.send)(part)
+            free_s = self._clock()  # sending waits where the server is a minute of audio behind
+            self._take_in(await stream.poll())
+        await self._await_answers(stream)
         return COMPLETE if stream.transcript.is_complete else CUT_SHORT
 
-    def _wait_until(self, deadline_s: float, stream: Stream) -> None:
+    async def _wait_until(self, deadline_s: float, stream: AsyncStream) -> None:
         """Sleeps. After the first piece it waits for the answer, so that a refusal is noticed when it comes."""
         while (wait_s := deadline_s - self._clock()) > 0 and not self._is_stopping():
             if len(self._sent) == len(self._unanswered) == 1:
-                self._take_in(stream.poll(wait_s))
+                self._take_in(await stream.poll(wait_s))
             else:
-                self._sleep(wait_s)
+                await self._sleep(wait_s)
 
-    def _cut_short(self, stream: Stream) -> str:
+    async def _cut_short(self, stream: AsyncStream) -> str:
         """Ends the audio where it is. The piece that does so is none of the recording's and is not noted."""
         if self._sent:
-            stream.finish()
-            self._await_answers(stream)
+            await stream.finish()
+            await self._await_answers(stream)
         return CUT_SHORT
 
-    def _await_answers(self, stream: Stream) -> None:
+    async def _await_answers(self, stream: AsyncStream) -> None:
         give_up_s = self._clock() + ANSWER_WAIT_S
         while not stream.transcript.is_complete and (wait_s := give_up_s - self._clock()) > 0:
-            self._take_in(stream.poll(wait_s))
+            self._take_in(await stream.poll(wait_s))
 
     def _take_in(self, results: list[Result]) -> None:
         """Each result answers the oldest piece that waits for one; when it came, the result itself knows."""

@@ -1,4 +1,4 @@
-"""CPU time and memory of the server's processes and of the load generator's, from the system (psutil)."""
+"""CPU time, memory and descriptors of the server's processes and of the load generator's, from the system (psutil)."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -21,9 +21,16 @@ class ProcessUse:
     """Resident memory; pages that processes share count in each."""
     pss_bytes: int
     """Proportional: a shared page counts by its part, so that these add up."""
+    descriptors: int = 0
+    """Open files and connections."""
 
     def __add__(self, other: "ProcessUse") -> "ProcessUse":
-        return ProcessUse(self.cpu_s + other.cpu_s, self.rss_bytes + other.rss_bytes, self.pss_bytes + other.pss_bytes)
+        return ProcessUse(
+            self.cpu_s + other.cpu_s,
+            self.rss_bytes + other.rss_bytes,
+            self.pss_bytes + other.pss_bytes,
+            self.descriptors + other.descriptors,
+        )
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,10 @@ def process_use(process_ids: Iterable[int]) -> ProcessUse:
     for process_id in process_ids:
         try:
             process = psutil.Process(process_id)
-            cpu, memory = process.cpu_times(), process.memory_full_info()
+            cpu, memory, descriptors = process.cpu_times(), process.memory_full_info(), process.num_fds()
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-        total += ProcessUse(cpu.user + cpu.system, memory.rss, memory.pss)
+        total += ProcessUse(cpu.user + cpu.system, memory.rss, memory.pss, descriptors)
     return total
 
 

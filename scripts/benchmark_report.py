@@ -39,14 +39,16 @@ def describe(where: dict) -> str:
     )
 
 
-def publish(markdown: str, document: dict, json_path: Path | None) -> None:
-    """Prints a result; with a path also writes it there as JSON, and as Markdown beside it."""
-    print(markdown, flush=True)
+def publish(markdown: str, document: dict, json_path: Path | None, is_quiet: bool = False) -> None:
+    """Prints a result, unless `is_quiet`; with a path also writes it there as JSON, and as Markdown beside it."""
+    if not is_quiet:
+        print(markdown, flush=True)
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         json_path.with_suffix(".md").write_text(markdown + "\n", encoding="utf-8")
-        progress(f"wrote {json_path}")
+        if not is_quiet:
+            progress(f"wrote {json_path}")
 
 
 def progress(message: str) -> None:

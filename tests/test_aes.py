@@ -5,9 +5,8 @@ import random
 import pytest
 import torch
 
-from penstock.decoding.aes import AesLimits
 from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam_sizes import BeamSizes
+from penstock.decoding.beam_sizes import AesLimits, BeamSizes
 from tests.beam import assert_same_beam, from_reference, make, reference, search_in_chunks, search_whole, start
 from tests.decoding import DURATIONS, random_streams
 from tests.reference.beam import AesParameters

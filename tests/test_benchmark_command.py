@@ -144,6 +144,22 @@ def test_without_audio_a_model_gets_a_made_up_sound(bundled_model, capsys):
     assert "made up" in capsys.readouterr().out
 
 
+def test_every_line_of_several_models_in_one_call(bundled_model, tmp_path, capsys):
+    path, audio = tmp_path / "decoding.json", sorted(AN4.rglob("*.flac"))[0]
+    models = ("--model", bundled_model, "--model", bundled_model.with_name("an4-tdt-hybrid"))
+    options = ("--batch", "2", "--beams", "1,2", "--seconds", 0.6, "--repeats", 1, "--context", "70,6")
+    assert run(*models, "--audio", audio, *options, "--decoders", "all", "--json", path) == 0
+    subjects = read(path)["subjects"]
+    assert [(s["name"], s["kind"], s["absent"]) for s in subjects] == [
+        ("an4-rnnt-hybrid", "rnnt", []), ("an4-tdt-hybrid", "tdt", []),
+    ]  # fmt: skip
+    for subject in subjects:
+        rows = {(r["decoder"], r["beam"], r["projections"]) for r in subject["results"]}
+        assert rows == OURS | {("boosted", None, "precomputed")}
+    out = capsys.readouterr().out
+    assert out.count("| penstock boosted ") == 2 * 6, "a line of every table"
+
+
 def test_only_what_is_asked_for(tmp_path):
     path = tmp_path / "decoding.json"
     chosen = ("--random", "tdt", "--decoders", "alsd,label-looping,alsd", "--beams", "2,2", "--batch", "1,1")
@@ -203,6 +219,7 @@ def test_what_is_done_stays_if_the_rest_is_interrupted(tmp_path, monkeypatch):
         (["--seconds", "inf"], "--seconds is inf"),
         (["--repeats", "0"], "--repeats is 0, expected 1 .. 10000"),
         (["--threads", "0"], "--threads is 0"),
+        (["--decoders", "all,alsd"], "--decoders: 'all' is not supported"),
         (["--decoders", "viterbi"], "--decoders: 'viterbi' is not supported; supported: label-looping, frame-looping,"),
         (["--random", "ctc"], "--random: 'ctc' is not supported; supported: rnnt, tdt"),
         (["--size", "huge"], "--size: 'huge' is not supported; supported: small, large"),

@@ -6,11 +6,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from penstock.decoding.aes import AesLimits
 from penstock.decoding.beam_hyps import TokenRows
 from penstock.decoding.beam_results import TokenLists
 from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam_sizes import BeamSizes
+from penstock.decoding.beam_sizes import AesLimits, BeamSizes
 from penstock.decoding.beam_state import BeamRows
 from penstock.decoding.beam_workspace import BeamBuffers, BeamWorkspace
 from penstock.decoding.captured_beam_search import CapturedBeamSearch, beam_with_driver, joined
@@ -277,15 +276,3 @@ def test_lists_of_pieces_are_joined():
 
     together = joined([lists([[1, 2, 9], [9, 9, 9]], [2, 0]), lists([[3, 9], [4, 5]], [1, 2])])
     assert [[label.id for label in labels_of(together, row)] for row in range(2)] == [[1, 2, 3], [4, 5]]
-
-
-def test_a_copy_to_the_host_takes_as_many_labels_as_asked():
-    whole = torch.arange(12).view(2, 2, 3)
-    lists = TokenLists(
-        TokenRows(whole, whole + 1, whole + 2, whole * 0.1, whole * -0.1), torch.tensor([[3, 1], [0, 2]])
-    )
-    for labels in (None, 2, 5):
-        copied = lists.copied(labels)
-        assert torch.equal(copied.lengths, lists.lengths)
-        for one, other in zip(copied.tokens, lists.tokens, strict=True):
-            assert torch.equal(one, other[..., :labels])

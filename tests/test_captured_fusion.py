@@ -24,13 +24,14 @@ from tests.reference.ngram import write_random_arpa
 DRIVERS = {"staged": lambda: StagedDriver(FakeCapture()), "while": lambda: WhileDriver(FakeBuilder())}
 
 
+@pytest.mark.parametrize("is_dense", [False, True])
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_captured_is_eager_with_lists_that_come_after_the_capture(tmp_path, driver):
+def test_captured_is_eager_with_lists_that_come_after_the_capture(tmp_path, driver, is_dense):
     network = TransducerNetwork(random_checkpoint(tmp_path, 1, durations=(0, 1, 2), blank_rate=0.5))
     pieces = ["<unk>", *(f"▁p{label}" for label in range(1, network.blank))]
     write_random_arpa(tmp_path / "lm.arpa", random.Random(1), pieces[1:], order=3, with_unknown=True)
     lm = load_ngram_lm(tmp_path / "lm.arpa", TokenNames(tuple(pieces), 0))
-    store = PhraseStore(NumberTokenizer([False] * network.blank), 2**22)
+    store = PhraseStore(NumberTokenizer([False] * network.blank), 2**22, is_dense=is_dense)
     search = LabelLooping(network, max_symbols=3, fusion=Fusion(lm, store.boost))
     captured = CapturedSearch(search, DRIVERS[driver](), max_batch=4, frames=5)
     chance = random.Random(2)

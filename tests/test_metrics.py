@@ -9,6 +9,7 @@ import pytest
 from penstock.errors import StreamError
 from penstock.metrics import ChunkMetrics, DecodedFrames, StreamMetrics
 from penstock.slot_ledger import SlotLedger
+from penstock.stages.beam_losses import NO_LOSSES, BeamLosses
 from penstock.streams import StreamTable, slot_count
 
 
@@ -129,6 +130,16 @@ def test_a_chunk_is_late_after_its_own_duration():
     now[0] += 1
     metrics.update([DecodedFrames(14, heard_ns), DecodedFrames(1, heard_ns + 1)])
     assert (board["chunks_total"], board["chunks_late_total"]) == (7, 2)
+
+
+def test_what_beams_give_up_is_counted():
+    board = Board()
+    metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560)
+    for losses in (NO_LOSSES, BeamLosses(2, 0), BeamLosses(2, 0), BeamLosses(5, 1)):
+        metrics.update([], losses)
+    assert (board["beam_forced_frames_total"], board["beam_dropped_hypotheses_total"]) == (5, 1)
+    assert board.kinds["penstock_beam_forced_frames_total"] == "counter"
+    assert board.calls == 3
 
 
 def test_the_servers_own_interface(monkeypatch):

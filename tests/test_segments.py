@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
+from penstock.decoding_config import DecodingConfig
 from penstock.errors import StreamErrorKind
 from penstock.fusion.arpa_writer import write_arpa
 from penstock.fusion.token_names import read_token_names
 from penstock.lm_training.build import build_lm
-from penstock.stream_options import DecodingConfig
 from penstock.tokenizer import Tokenizer
 from tests.golden import golden_samples
 from tests.recognition import NO_SAMPLES, Heard

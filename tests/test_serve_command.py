@@ -11,11 +11,11 @@ from penstock.decoding.beam_sizes import BeamSizes
 from penstock.decoding.beam_state import BeamState
 from penstock.decoding.greedy_state import GreedyState
 from penstock.decoding.networks import TransducerNetwork
+from penstock.decoding_config import DecodingConfig
 from penstock.encoder.state import EncoderState
 from penstock.ports import Ports
 from penstock.server_launch import ServerOptions
 from penstock.settings import SERVE_SETTINGS, Settings
-from penstock.stream_options import DecodingConfig
 from penstock.triton_install import TritonInstall
 
 
@@ -69,18 +69,22 @@ def launched(bundled_model, monkeypatch) -> list[ServerOptions]:
 
 VALUES = {
     "context": "70,1", "max_streams": "5", "idle_seconds": "2.5", "device": "cpu", "threads": "2", "lm": __file__,
-    "lm_weight": "0.25", "beam_size": "2", "cuda_graphs": "eager", "kernels": "torch",
+    "lm_weight": "0.25", "lm_fusion": "eq2-late", "beam_size": "2", "aes_expansions": "3", "aes_margin": "1.5",
+    "aes_extra_labels": "1", "max_symbols": "4", "cuda_graphs": "eager", "kernels": "torch",
 }  # fmt: skip
 
 
 def test_every_variable_reaches_the_members_as_its_flag_does(launched, monkeypatch, bundled_model):
-    assert main(["serve", *(f"--{name.replace('_', '-')}={value}" for name, value in VALUES.items())]) == 0
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in VALUES.items()]
+    assert main(["serve", *flags, "--no-length-normalisation"]) == 0
+    monkeypatch.setenv("PENSTOCK_LENGTH_NORMALISATION", "0")
     for name, value in VALUES.items():
         monkeypatch.setenv(f"PENSTOCK_{name.upper()}", value)
     assert main(["serve"]) == 0
     by_flags, by_variables = (options.environment for options in launched)
     expected = {f"PENSTOCK_{name.upper()}": value for name, value in VALUES.items()}
-    assert by_flags == by_variables == expected | {"PENSTOCK_MODEL": str(bundled_model)}
+    expected |= {"PENSTOCK_MODEL": str(bundled_model), "PENSTOCK_LENGTH_NORMALISATION": "False"}
+    assert by_flags == by_variables == expected
 
 
 def test_variables_of_the_launcher_itself(launched, monkeypatch):

@@ -1,18 +1,22 @@
 """Every setting: its variable, its flag, its default, and wrong values by name."""
 
+import itertools
 import os
 import re
+from dataclasses import fields
 
 import pytest
 import torch
 
-from penstock import cuda_graphs, settings
+from penstock import cuda_graphs, decoding_config, settings
 from penstock.config import AttentionContext
+from penstock.decoding_config import DecodingConfig
 from penstock.errors import PenstockError
+from penstock.fusion.blank_scoring import BlankScoring, FusionStrategy, Pruning
 from penstock.kernels import capability
 from penstock.model_repository import VARIABLE, find_model_repository
 from penstock.settings import DEFAULT_MAX_STREAMS, MOST_STREAMS, SERVE_SETTINGS, Settings, parse_context
-from penstock.stream_options import DecodingConfig
+from penstock.stages.decoder_searches import fusion_strategy
 
 
 @pytest.fixture
@@ -43,6 +47,12 @@ def test_the_model_alone_is_enough(environment):
         ("PENSTOCK_BEAM_SIZE", "8", "decoding", DecodingConfig(beam_size=8)),
         ("PENSTOCK_CUDA_GRAPHS", "staged", "decoding", DecodingConfig(cuda_graphs="staged")),
         ("PENSTOCK_KERNELS", "fused", "decoding", DecodingConfig(kernels="fused")),
+        ("PENSTOCK_LM_FUSION", "eq2-early", "decoding", DecodingConfig(lm_fusion="eq2-early")),
+        ("PENSTOCK_LENGTH_NORMALISATION", "0", "decoding", DecodingConfig(length_normalisation=False)),
+        ("PENSTOCK_AES_EXPANSIONS", "3", "decoding", DecodingConfig(aes_expansions=3)),
+        ("PENSTOCK_AES_MARGIN", "4", "decoding", DecodingConfig(aes_margin=4.0)),
+        ("PENSTOCK_AES_EXTRA_LABELS", "0", "decoding", DecodingConfig(aes_extra_labels=0)),
+        ("PENSTOCK_MAX_SYMBOLS", "5", "decoding", DecodingConfig(max_symbols=5)),
         ("PENSTOCK_LM", "/x.arpa", "decoding", DecodingConfig(lm="/x.arpa")),
         ("PENSTOCK_LM_WEIGHT", "0", "decoding", DecodingConfig()),
     ],
@@ -65,6 +75,12 @@ WRONG = {
     settings.DEVICE: ("gpu", "cuda:", "CPU", "cuda:x"),
     settings.THREADS: ("0", "1.5", "x"),
     settings.LM_WEIGHT: ("-1", "11", "nan", "x"),
+    settings.LM_FUSION: ("late", "EQ3-late"),
+    settings.LENGTH_NORMALISATION: ("yes", "2"),
+    settings.AES_EXPANSIONS: ("0", "11", "1.5"),
+    settings.AES_MARGIN: ("-1", "101", "nan", "inf"),
+    settings.AES_EXTRA_LABELS: ("-1", "33"),
+    settings.MAX_SYMBOLS: ("0", "51", "x"),
     settings.BEAM_SIZE: ("0", "33", "x"),
     settings.CUDA_GRAPHS: ("on", "AUTO"),
     settings.KERNELS: ("triton",),
@@ -107,8 +123,16 @@ def test_defaults_are_accepted():
 
 
 def test_what_is_said_elsewhere_is_the_same_here():
-    assert settings.CUDA_GRAPHS.accepted == ", ".join(cuda_graphs.OPTIONS)
-    assert set(settings.KERNELS.accepted.split(", ")) == set(capability.KERNELS)
+    assert decoding_config.CUDA_GRAPHS == cuda_graphs.OPTIONS
+    assert decoding_config.KERNELS == capability.KERNELS
+    strategies = {fusion_strategy(name): name for name in decoding_config.LM_FUSIONS}
+    assert set(strategies) == {FusionStrategy(*pair) for pair in itertools.product(BlankScoring, Pruning)}
+    assert strategies[FusionStrategy()] == DecodingConfig.lm_fusion
+
+
+def test_every_field_of_the_decoders_offer_is_a_setting():
+    assert {setting.name for setting in settings.DECODING_SETTINGS} == {f.name for f in fields(DecodingConfig)}
+    assert all(setting.default == getattr(DecodingConfig, setting.name) for setting in settings.DECODING_SETTINGS)
     assert settings.MODEL_REPOSITORY.variable == VARIABLE
 
 

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from penstock.decoding_config import DecodingConfig
 from penstock.errors import PenstockError, StreamError, StreamErrorKind
-from penstock.stream_options import DecodingConfig, StreamOptions, parse_stream_options
+from penstock.stream_options import StreamOptions, parse_stream_options
 
 WITH_LM = DecodingConfig(lm="some.arpa", lm_weight=0.3, beam_size=8)
 
@@ -30,6 +31,7 @@ REFUSED = [
     ({"language": "de", "decoder": "alsd"}, "'language' is not an option of the stream start; known: decoder"),
     ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; known: greedy, alsd, aes"),
     ({"decoder": 3}, "decoder 3 is not known"),
+    ({"decoder": "alsd", "lm_fusion": "eq2-late"}, "'lm_fusion' is not an option of the stream start; known: decoder"),
     ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0; accepted: whole numbers from 1 to 8"),
     ({"decoder": "aes", "beam_size": 10_000}, "beam_size is 10000; accepted: whole numbers from 1 to 8"),
     ({"decoder": "aes", "beam_size": 2.0}, "beam_size is 2.0"),
@@ -73,10 +75,25 @@ def test_a_weight_without_a_language_model():
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"beam_size": 33}, "beam size 33 is not supported; supported: 1 to 32"),
+        ({"beam_size": 33}, "beam size 33 is not supported; supported: whole numbers from 1 to 32"),
         ({"beam_size": 0}, "beam size 0"),
+        ({"beam_size": 2.5}, "beam size 2.5 is not supported"),
+        ({"beam_size": True}, "beam size True is not supported"),
+        ({"beam_size": "4"}, "beam size '4' is not supported"),
         ({"lm": "x", "lm_weight": math.nan}, "weight nan"),
+        ({"lm": "x", "lm_weight": True}, "weight True"),
         ({"lm_weight": 0.5}, "without a language model"),
+        ({"kernels": "triton"}, "kernels 'triton' is not supported; supported: auto, torch, fused"),
+        ({"cuda_graphs": "on"}, "CUDA graphs 'on' is not supported; supported: auto, eager, staged, while"),
+        ({"lm_fusion": "eq4-late"}, "fusion 'eq4-late' is not supported; supported: eq2-early, eq2-late"),
+        ({"lm_fusion": None}, "fusion None is not supported"),
+        ({"length_normalisation": 1}, "length normalisation 1 is not supported; supported: True, False"),
+        ({"max_symbols": 0}, "max_symbols 0 is not supported; supported: whole numbers from 1 to 50"),
+        ({"max_symbols": 51}, "max_symbols 51"),
+        ({"aes_expansions": 0}, r"AES\+\+ expansions 0 is not supported; supported: whole numbers from 1 to 10"),
+        ({"aes_margin": math.inf}, r"AES\+\+ margin inf is not supported; supported: numbers from 0 to 100"),
+        ({"aes_margin": -1}, r"AES\+\+ margin -1"),
+        ({"aes_extra_labels": 33}, r"AES\+\+ extra labels 33"),
     ],
 )
 def test_a_recogniser_cannot_offer_everything(fields, match):

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import soundfile
 
+from penstock import recognizer
 from penstock.commands import transcribe
+from penstock.decoding_config import DecodingConfig
 from penstock.errors import CheckpointError, PenstockError
 from tests.golden import golden_case, golden_pcm, golden_utterances
 
@@ -68,6 +70,21 @@ def test_json(model, audio, capsys, piece_ms):
         assert document["audio_s"] == len(golden_pcm(Path(path).stem)) / 16000
         assert [word["word"] for word in document["words"]] == document["text"].split()
         assert all(set(word) == {"word", "start_ms", "end_ms", "confidence"} for word in document["words"])
+
+
+def test_the_limits_of_a_beam_can_be_chosen(model, audio, monkeypatch):
+    made, real = [], recognizer.StreamingRecognizer
+
+    def make(*given, decoding: DecodingConfig, **more) -> recognizer.StreamingRecognizer:
+        made.append(decoding)
+        return real(*given, decoding=decoding, **more)
+
+    monkeypatch.setattr(recognizer, "StreamingRecognizer", make)
+    chosen = {"lm_fusion": "eq2-late", "length_normalisation": False, "aes_expansions": 1, "aes_margin": 3.0,
+              "aes_extra_labels": 1, "max_symbols": 2}  # fmt: skip
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items()]
+    assert run("--model", model, "--decoder", "aes", *flags, audio[1]) == 0
+    assert made == [DecodingConfig(**chosen)]
 
 
 def test_a_beam_with_alternatives_and_phrases(model, audio, capsys):
@@ -139,6 +156,11 @@ def test_a_missing_manifest_is_named(model, tmp_path):
         (["--model", "MODEL", "--piece-ms", "30001", "a.wav"], "--piece-ms is 30001, at most 30000"),
         (["--model", "MODEL", "--streams", "-1", "a.wav"], "--streams is -1"),
         (["--model", "MODEL", "--threads", "0", "a.wav"], "--threads is 0"),
+        (
+            ["--model", "MODEL", "--aes-margin", "nan", "a.wav"],
+            "--aes-margin is 'nan'; accepted: numbers from 0 to 100",
+        ),
+        (["--model", "MODEL", "--beam-size", "0", "a.wav"], "beam size 0 is not supported; supported: whole numbers"),
         (["--model", "MODEL", "--context", "70", "a.wav"], "context '70': expected LEFT,RIGHT"),
         (["--model", "MODEL", "--context", "70,6", "a.wav"], r"context \[70,6\] is not one of this checkpoint's"),
     ],

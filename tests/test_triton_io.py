@@ -1,46 +1,22 @@
 """Requests and tensors of the server, with a stand-in for Triton's own module."""
 
-import importlib
-import sys
-import types
-
 import numpy as np
 import pytest
 import torch
 
 from penstock.features import MelChunks
 from penstock.stages.features import FeatureReply
+from penstock.stages.stream_text import Alternative, StreamResult
 from penstock.streams import NO_LEASE, Lease
 from penstock.ticket_seal import TicketSeal
-
-
-class Tensor:
-    def __init__(self, name: str, values: np.ndarray):
-        self.name, self._values = name, values
-
-    def as_numpy(self) -> np.ndarray:
-        return self._values
-
-
-class Request:
-    """One of Triton's."""
-
-    def __init__(self, tensors: dict[str, np.ndarray], parameters: str = "{}", flags: int = 0):
-        self.tensors = tensors
-        self.parameters, self.flags, self.correlation_id = (lambda: parameters), (lambda: flags), (lambda: "a")
+from penstock.transcript import Token, Word
+from tests.fake_triton import Request, triton_module
 
 
 @pytest.fixture
 def triton_io(monkeypatch):
-    stub = types.SimpleNamespace(
-        Tensor=Tensor,
-        InferenceResponse=lambda tensors: {tensor.name: tensor.as_numpy() for tensor in tensors},
-        get_input_tensor_by_name=lambda request, name: Tensor(name, request.tensors[name]),
-    )
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stub)
-    monkeypatch.delitem(sys.modules, "penstock.triton_io", raising=False)
-    yield importlib.import_module("penstock.triton_io")
-    sys.modules.pop("penstock.triton_io", None)
+    with triton_module(monkeypatch) as module:
+        yield module
 
 
 @pytest.mark.parametrize(
@@ -75,3 +51,56 @@ def test_a_ticket_says_what_the_feature_member_said(triton_io, tmp_path):
     forged = sent["TICKET"].copy()
     forged[0, 0] = 1
     assert triton_io.ticket(Request({"TICKET": forged}), seal).lease == NO_LEASE
+
+
+RESULT = StreamResult(
+    segment=2,
+    text="zwölf uhr",
+    is_final=True,
+    audio_processed_s=1.25,
+    words=(Word("zwölf", 40, 360, 0.5), Word("uhr", 400, 520, 0.25)),
+    tokens=(Token(7, 3, 1, -0.5),),
+    alternatives=(Alternative("zwölf", -1.5, -2.0, (Word("zwölf", 40, 360, 0.5),)),),
+)
+
+
+def test_a_result_becomes_every_output(triton_io):
+    sent = triton_io.result_response(RESULT)
+    expected = {
+        "SEGMENT": (np.int32, [2]),
+        "TEXT": (np.object_, ["zwölf uhr".encode()]),
+        "IS_FINAL": (np.bool_, [True]),
+        "AUDIO_PROCESSED": (np.float32, [1.25]),
+        "WORDS": (np.object_, ["zwölf".encode(), b"uhr"]),
+        "WORD_START_MS": (np.int32, [40, 400]),
+        "WORD_END_MS": (np.int32, [360, 520]),
+        "WORD_CONFIDENCE": (np.float32, [0.5, 0.25]),
+        "TOKENS": (np.int32, [7]),
+        "TIMESTAMPS": (np.int32, [3]),
+        "ALTERNATIVES": (np.object_, ["zwölf".encode()]),
+        "ALTERNATIVE_SCORES": (np.float32, [-1.5]),
+        "ALTERNATIVE_WORDS": (np.object_, [b'[["zw\\u00f6lf", 40, 360, 0.5]]']),
+    }
+    found = {name: (sent[name].dtype.type, sent[name].tolist()) for name in sent.tensors}
+    assert found == {name: (dtype, [values]) for name, (dtype, values) in expected.items()}
+
+
+def test_what_says_nothing_new_is_made_once(triton_io):
+    """Five of six requests complete no chunk, and each made tensor is memory taken and given back in two processes."""
+    quiet = StreamResult(0, "ten", False, 0.5, (), ())
+    first, again = (triton_io.result_response(quiet).tensors for _ in range(2))
+    assert all(first[name] is again[name] for name in first)
+    assert {tuple(first[name].as_numpy().shape) for name in first} == {(1, 1), (1, 0)}
+    other = triton_io.result_response(StreamResult(1, "ten", False, 0.5, (), ())).tensors
+    assert [name for name in first if other[name] is not first[name]] == ["SEGMENT"]
+    shapes = [(0, 7), (0, 7), (0, 8)]
+    frames = [triton_io.encoded_response(torch.zeros(*shape)).tensors["ENCODED"] for shape in shapes]
+    assert frames[0] is frames[1]
+    assert [one.as_numpy().shape for one in frames] == [(1, 0, 7), (1, 0, 7), (1, 0, 8)]
+    triton_io.release_outputs()
+    assert triton_io.encoded_response(torch.zeros(0, 7)).tensors["ENCODED"] is not frames[0]
+
+
+def test_frames_are_never_shared(triton_io):
+    sent = [triton_io.encoded_response(torch.full((2, 3), value))["ENCODED"] for value in (1.0, 2.0)]
+    assert [values.tolist() for values in sent] == [[[[value] * 3] * 2] for value in (1.0, 2.0)]

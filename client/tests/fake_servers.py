@@ -64,7 +64,7 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
             except RefusalError as error:
                 yield service_pb2.ModelStreamInferResponse(error_message=str(error))
             else:
-                yield service_pb2.ModelStreamInferResponse(infer_response=_grpc_response(outputs))
+                yield service_pb2.ModelStreamInferResponse(infer_response=grpc_response(outputs))
 
     def _end_call(self) -> None:
         self.live_calls -= 1
@@ -83,7 +83,7 @@ def _request(parameters: dict[str, object], audio: bytes) -> Request:
     return Request(sequence[0], np.frombuffer(audio, np.float32), *sequence[1:], parameters)
 
 
-def _grpc_response(outputs: dict[str, np.ndarray]):
+def grpc_response(outputs: dict[str, np.ndarray]):
     response = service_pb2.ModelInferResponse()
     for name, values in outputs.items():
         response.outputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=values.shape)

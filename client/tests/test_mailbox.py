@@ -1,3 +1,4 @@
+import asyncio
 import threading
 import time
 
@@ -5,6 +6,7 @@ import pytest
 
 from client.tests.fakes import outputs
 from penstock_client import ClientError, ProtocolError, ReplyTimeoutError
+from penstock_client.async_mailbox import AsyncMailbox
 from penstock_client.exchange import MAX_UNANSWERED_PIECES, MAX_UNANSWERED_SAMPLES
 from penstock_client.mailbox import Mailbox
 from penstock_client.protocol import END_PIECE, Piece, parse_reply
@@ -63,6 +65,33 @@ def test_silence_while_nothing_is_unanswered_is_none():
     assert box.take(0.15) is None
     box.announce(NEXT)
     assert box.take(0) is None
+
+
+@pytest.mark.parametrize("front", ["threads", "asyncio"])
+def test_who_waits_already_notices_the_silence_after_a_piece(front):
+    """Nothing is unanswered when the wait begins: its limit comes with the piece."""
+
+    def taken(box):
+        with pytest.raises(ReplyTimeoutError):
+            box.take(None)
+
+    async def scenario():
+        box = AsyncMailbox("s", "host:1", 0.1)
+        box.note_connection()
+        taking = asyncio.create_task(box.take(None))
+        await asyncio.sleep(0.02)
+        await box.announce(FIRST)
+        with pytest.raises(ReplyTimeoutError):
+            await asyncio.wait_for(taking, 2)
+
+    if front == "asyncio":
+        asyncio.run(scenario())
+    else:
+        box = mailbox(timeout_s=0.1)
+        waiting = blocks(taken, box, for_s=0.02)
+        box.announce(FIRST)
+        waiting.join(2)
+        assert not waiting.is_alive()
 
 
 def test_each_reply_renews_the_patience():

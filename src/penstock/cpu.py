@@ -1,6 +1,7 @@
 """How a process of ours uses the CPU. Called by commands and the server's members, never by importing the library."""
 
 import ctypes
+import gc
 
 import torch
 
@@ -21,3 +22,10 @@ def prepare_process(threads: int) -> None:
         return
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
     libc.mallopt(_M_TRIM_THRESHOLD, _LARGE_BLOCK_BYTES)
+
+
+def freeze_loaded() -> None:
+    """Lets the garbage collector forget all that has been loaded: looking through it again and again stalled a server
+    for 0.4 s at a time. Call it last of all, before the first request."""
+    gc.collect()
+    gc.freeze()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
+from penstock.stages.beam_losses import NO_LOSSES, BeamLosses
 from penstock.streams import StreamTable
 
 Kind = Literal["counter", "gauge"]
@@ -109,9 +110,15 @@ class ChunkMetrics:
             "penstock_chunks_late_total",
             "Chunks whose result left the decoder more than a chunk's duration after their audio had come",
         )
+        self._forced = _Counter(
+            make, "penstock_beam_forced_frames_total", "Frames that hypotheses of beams too far behind were moved on by"
+        )
+        self._dropped = _Counter(
+            make, "penstock_beam_dropped_hypotheses_total", "Hypotheses dropped because their labels outgrew their room"
+        )
 
-    def update(self, batch: list[DecodedFrames]) -> None:
-        """Once for every batch, when its results are ready to leave."""
+    def update(self, batch: list[DecodedFrames], losses: BeamLosses = NO_LOSSES) -> None:
+        """Once for every batch, when its results are ready to leave. losses: of all beams ever."""
         now_ns = self._clock_ns()
         for frames, heard_ns in batch:
             chunks = -(-frames // self._chunk_encoder_frames)  # a segment's last one may be short
@@ -119,3 +126,5 @@ class ChunkMetrics:
             self._total_late += chunks if now_ns - heard_ns > self._chunk_ns else 0
         self._chunks.show(self._total)
         self._late.show(self._total_late)
+        self._forced.show(losses.forced_frames)
+        self._dropped.show(losses.dropped_hypotheses)

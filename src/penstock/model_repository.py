@@ -1,6 +1,7 @@
 """Where the Triton models are: the folder `model_repository/` of the checkout, unless told otherwise."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from penstock.errors import PenstockError
 
 VARIABLE = "PENSTOCK_MODEL_REPOSITORY"
 _OF_CHECKOUT = Path(__file__).resolve().parents[2] / "model_repository"
+_FIRST_MEMBER = "features"
+_DELAY = re.compile(r"(?<=max_queue_delay_microseconds: )\d+")
 
 
 def find_model_repository(named: str | None = None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -25,3 +28,24 @@ def find_model_repository(named: str | None = None, environment: Mapping[str, st
         f"model_repository/ not found: Penstock does not run from a checkout; name the folder with --model-repository "
         f"or {VARIABLE}"
     )
+
+
+def copy_with_queue_delay(repository: Path, directory: Path, delay_ms: int) -> Path:
+    """Makes `directory`: the same models, whose requests wait `delay_ms` for others to share their batches.
+
+    They wait at the first member; at a later one, for the rest of the first one's batch, as long as `repository` says
+    but no longer than that. Configurations are copied, everything else is linked to.
+    """
+    for config in repository.glob("*/config.pbtxt"):
+        model = directory / config.parent.name
+        model.mkdir(parents=True)
+        for entry in config.parent.iterdir():
+            if entry != config:
+                (model / entry.name).symlink_to(entry.absolute())
+        text = _with_delay(config.read_text(encoding="utf-8"), 1000 * delay_ms, model.name == _FIRST_MEMBER)
+        (model / config.name).write_text(text, encoding="utf-8")
+    return directory
+
+
+def _with_delay(text: str, delay_us: int, is_first: bool) -> str:
+    return _DELAY.sub(lambda found: str(delay_us if is_first else min(int(found[0]), delay_us)), text)

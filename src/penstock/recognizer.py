@@ -11,6 +11,7 @@ import torch
 
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext, ModelConfig
+from penstock.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.errors import StreamError
 from penstock.model_source import resolve_model
 from penstock.slot_ledger import SlotLedger
@@ -18,7 +19,6 @@ from penstock.stages.decoder import DecoderRequest, DecoderStage
 from penstock.stages.encoder import EncoderRequest, EncoderStage
 from penstock.stages.features import AudioRequest, FeatureReply, FeatureStage
 from penstock.stages.stream_text import StreamResult
-from penstock.stream_options import DEFAULT_DECODING, DecodingConfig
 from penstock.streams import StreamTable, slot_count
 from penstock.transcript import Token, Word
 

@@ -9,13 +9,17 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections import ChainMap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.model_repository import copy_with_queue_delay
 from penstock.ports import claim_ports
 from penstock.server_launch import LOOPBACK, ServerOptions, launch_command, launch_environment, working_directory
 from penstock.server_log import ServerLog
+from penstock.settings import QUEUE_DELAY_MS
 from penstock.triton_install import TritonInstall
 
 _EXIT_GRACE_S = 2.0  # after the drain; Triton 2.51 may hang for ever when its drain has timed out
@@ -61,13 +65,18 @@ class TritonServer:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Starts the processes. A port that is in use raises PenstockError before anything is started."""
+        """Starts the processes. A port in use or a wrong setting raises PenstockError before anything is started."""
+        delay_ms = QUEUE_DELAY_MS.read(ChainMap(dict(self._options.environment), os.environ))
         self.ports = claim_ports(self._options.ports, self._options.address)
         runtime = Path(tempfile.mkdtemp(prefix="penstock-"))
         shared_memory = f"penstock-{secrets.token_hex(8)}-"
+        options = self._options
         try:
+            if delay_ms is not None:
+                models = copy_with_queue_delay(options.model_repository, runtime / "models", delay_ms)
+                options = replace(options, model_repository=models)
             self._process = subprocess.Popen(
-                launch_command(self._install, self._options, self.ports, shared_memory),
+                launch_command(self._install, options, self.ports, shared_memory),
                 cwd=working_directory(runtime),
                 env=launch_environment(self._install, self._options, runtime),
                 stdin=subprocess.DEVNULL,

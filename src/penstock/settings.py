@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock import decoding_config as limits
 from penstock.config import AttentionContext
 from penstock.decoding.beam_sizes import LARGEST_BEAM
+from penstock.decoding_config import DecodingConfig
 from penstock.errors import CheckpointError, PenstockError
-from penstock.stream_options import LARGEST_LM_WEIGHT, DecodingConfig
 
 # What members alone need is imported where they ask for it: a launcher or a health check starts without numpy or torch.
 if TYPE_CHECKING:
@@ -83,14 +84,14 @@ def _text(name: str, accepted: str) -> Setting:
     return Setting(name, parse, accepted)
 
 
-def _whole(name: str, low: int, high: float, default: int) -> Setting:
+def _whole(name: str, low: int, high: float, default: int | None) -> Setting:
     def parse(text: str) -> int:
         if not low <= int(text) <= high:
             raise ValueError
         return int(text)
 
-    limits = f"from {low} on" if math.isinf(high) else f"from {low} to {high}"
-    return Setting(name, parse, f"whole numbers {limits}", default)
+    accepted = f"from {low} on" if math.isinf(high) else f"from {low} to {high}"
+    return Setting(name, parse, f"whole numbers {accepted}", default)
 
 
 def _choice(name: str, values: tuple[str, ...], default: str) -> Setting:
@@ -102,7 +103,7 @@ def _choice(name: str, values: tuple[str, ...], default: str) -> Setting:
     return Setting(name, parse, ", ".join(values), default)
 
 
-def _switch(name: str) -> Setting:
+def _switch(name: str, default: bool = False) -> Setting:
     meanings = {"1": True, "true": True, "0": False, "false": False}
 
     def parse(text: str) -> bool:
@@ -111,7 +112,7 @@ def _switch(name: str) -> Setting:
         except KeyError:
             raise ValueError from None
 
-    return Setting(name, parse, ", ".join(meanings), False)
+    return Setting(name, parse, ", ".join(meanings), default)
 
 
 def _seconds(text: str) -> float:
@@ -120,10 +121,13 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def _lm_weight(text: str) -> float:
-    if not 0 <= float(text) <= LARGEST_LM_WEIGHT:
-        raise ValueError
-    return float(text)
+def _real(name: str, high: float, default: float) -> Setting:
+    def parse(text: str) -> float:
+        if not 0 <= float(text) <= high:  # NaN is refused too
+            raise ValueError
+        return float(text)
+
+    return Setting(name, parse, f"numbers from 0 to {high:g}", default)
 
 
 def _device(text: str) -> str:
@@ -139,11 +143,16 @@ IDLE_SECONDS = Setting("idle_seconds", _seconds, "positive numbers")
 DEVICE = Setting("device", _device, "cpu, cuda, cuda:NUMBER")
 THREADS = _whole("threads", 1, math.inf, 1)
 LM = _text("lm", "a file: ARPA, or what `penstock lm compile` wrote")
-LM_WEIGHT = Setting("lm_weight", _lm_weight, f"numbers from 0 to {LARGEST_LM_WEIGHT:g}", DecodingConfig.lm_weight)
+LM_WEIGHT = _real("lm_weight", limits.LARGEST_LM_WEIGHT, DecodingConfig.lm_weight)
+LM_FUSION = _choice("lm_fusion", limits.LM_FUSIONS, DecodingConfig.lm_fusion)
 BEAM_SIZE = _whole("beam_size", 1, LARGEST_BEAM, DecodingConfig.beam_size)
-# Those of penstock.cuda_graphs and penstock.kernels.capability, which a launcher cannot ask without importing torch.
-CUDA_GRAPHS = _choice("cuda_graphs", ("auto", "eager", "staged", "while"), DecodingConfig.cuda_graphs)
-KERNELS = _choice("kernels", ("auto", "torch", "fused"), DecodingConfig.kernels)
+LENGTH_NORMALISATION = _switch("length_normalisation", DecodingConfig.length_normalisation)
+AES_EXPANSIONS = _whole("aes_expansions", 1, limits.LARGEST_AES_EXPANSIONS, DecodingConfig.aes_expansions)
+AES_MARGIN = _real("aes_margin", limits.LARGEST_AES_MARGIN, DecodingConfig.aes_margin)
+AES_EXTRA_LABELS = _whole("aes_extra_labels", 0, limits.LARGEST_AES_EXTRA_LABELS, DecodingConfig.aes_extra_labels)
+MAX_SYMBOLS = _whole("max_symbols", 1, limits.LARGEST_MAX_SYMBOLS, DecodingConfig.max_symbols)
+CUDA_GRAPHS = _choice("cuda_graphs", limits.CUDA_GRAPHS, DecodingConfig.cuda_graphs)
+KERNELS = _choice("kernels", limits.KERNELS, DecodingConfig.kernels)
 HTTP_PORT = _whole("http_port", 0, 65535, 8000)
 GRPC_PORT = _whole("grpc_port", 0, 65535, 8001)
 METRICS_PORT = _whole("metrics_port", 0, 65535, 8002)
@@ -152,14 +161,23 @@ DRAIN_SECONDS = _whole("drain_seconds", 1, math.inf, 8)
 MODEL_REPOSITORY = _text("model_repository", "the directory of the Triton models")
 VERBOSE = _switch("verbose")
 
+DECODING_SETTINGS = (
+    LM, LM_WEIGHT, LM_FUSION, BEAM_SIZE, LENGTH_NORMALISATION, AES_EXPANSIONS, AES_MARGIN, AES_EXTRA_LABELS,
+    MAX_SYMBOLS, CUDA_GRAPHS, KERNELS,
+)  # fmt: skip
+"""The fields of `DecodingConfig`, by their names."""
+
 SERVE_SETTINGS = (
-    MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, LM, LM_WEIGHT, BEAM_SIZE, CUDA_GRAPHS, KERNELS,
-    HTTP_PORT, GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, MODEL_REPOSITORY, VERBOSE,
+    MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, *DECODING_SETTINGS, HTTP_PORT, GRPC_PORT, METRICS_PORT,
+    LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, MODEL_REPOSITORY, VERBOSE,
 )  # fmt: skip
 """Flags of `penstock serve`, in the order of its help."""
 
-OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
-"""Read where they are needed (model_source.py, triton_install.py, here); no flags."""
+QUEUE_DELAY_MS = _whole("queue_delay_ms", 0, 1000, None)
+"""No flag. None: as config.pbtxt of the feature member says."""
+
+OTHER_VARIABLES = (QUEUE_DELAY_MS.variable, "PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
+"""Read where they are needed (server.py, model_source.py, triton_install.py, here); no flags."""
 
 
 @dataclass(frozen=True)
@@ -195,9 +213,7 @@ class Settings:
             runtime_directory=Path(runtime),
             device=DEVICE.read(environment) or _best_device(),
             threads=THREADS.read(environment),
-            decoding=DecodingConfig(
-                *(setting.read(environment) for setting in (LM, LM_WEIGHT, BEAM_SIZE, CUDA_GRAPHS, KERNELS))
-            ),
+            decoding=DecodingConfig(**{setting.name: setting.read(environment) for setting in DECODING_SETTINGS}),
         )
 
     @property

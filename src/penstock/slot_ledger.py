@@ -27,7 +27,8 @@ class SlotLedger:
             os.ftruncate(descriptor, self._bytes(shape))  # does nothing to a file of that size
         finally:
             os.close(descriptor)
-        self._cells = np.memmap(path, np.int64, "r+", shape=shape)
+        # As a plain array: numpy makes every look at a memmap ten times as dear.
+        self._cells = np.asarray(np.memmap(path, np.int64, "r+", shape=shape))
 
     @staticmethod
     def _bytes(shape: tuple[int, ...]) -> int:
@@ -39,7 +40,7 @@ class SlotLedger:
 
     def failed_generation(self, slot: int) -> int:
         """The latest generation of `slot` that a later stage has given up; 0 if none."""
-        return int(self._cells[:, 1, slot].max())
+        return max(self._cells[:, 1, slot].tolist())
 
     def settle(self, stage: str, slot: int) -> None:
         """Says that a request of `slot` went no further than `stage`: it was answered or refused there."""

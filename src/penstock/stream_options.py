@@ -5,46 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.decoding.beam_sizes import LARGEST_BEAM
-from penstock.errors import PenstockError, StreamError, StreamErrorKind
+from penstock.decoding_config import LARGEST_LM_WEIGHT, DecodingConfig
+from penstock.errors import StreamError, StreamErrorKind
 from penstock.fusion.phrase_list import LARGEST_BOOST, PhraseList
 
 GREEDY = "greedy"
 BEAM_DECODERS = ("alsd", "aes")
 DECODERS = (GREEDY, *BEAM_DECODERS)
-LARGEST_LM_WEIGHT = 10.0
 DEFAULT_BOOST = 2.0
 NO_PHRASES = PhraseList(())
 FINALIZE = "finalize"
 """Not an option: the parameter that any request may have, true where it ends a segment."""
 _NAMES = ("decoder", "beam_size", "n_best", "lm_weight", "boosted_phrases", "boost")
-
-
-@dataclass(frozen=True)
-class DecodingConfig:
-    """What a recogniser offers its streams. PenstockError names what cannot be."""
-
-    lm: str | None = None
-    """ARPA file, or what `penstock lm compile` wrote, over the model's tokens."""
-    lm_weight: float = 0.0
-    """Of streams that name none."""
-    beam_size: int = 4
-    """Hypotheses that every stream has room for; a stream may ask for fewer."""
-    cuda_graphs: str = "auto"
-    """Driver of the searches: one of `penstock.cuda_graphs.OPTIONS`."""
-    kernels: str = "torch"
-    """Who computes joint, predictor and look-ups: one of `penstock.kernels.capability.KERNELS`."""
-
-    def __post_init__(self):
-        if not 1 <= self.beam_size <= LARGEST_BEAM:
-            raise PenstockError(f"beam size {self.beam_size} is not supported; supported: 1 to {LARGEST_BEAM}")
-        if not 0 <= self.lm_weight <= LARGEST_LM_WEIGHT:  # NaN is refused too
-            raise PenstockError(f"language model weight {self.lm_weight:g}; supported: 0 to {LARGEST_LM_WEIGHT:g}")
-        if self.lm_weight and not self.lm:
-            raise PenstockError(f"language model weight {self.lm_weight:g} without a language model")
-
-
-DEFAULT_DECODING = DecodingConfig()
 
 
 @dataclass(frozen=True)

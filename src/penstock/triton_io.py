@@ -1,7 +1,9 @@
 """Triton requests and tensors <-> the stages' own types. With the adapters, the only place that knows the server."""
 
 import json
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from penstock.streams import NO_LEASE, Lease
 from penstock.ticket_seal import TicketSeal
 
 _START, _END = 1, 2  # flag bits of a sequence request
+_KEPT_OUTPUTS = 512
 
 # By name: the stub adds its classes to pb_utils only after this module has been imported.
 _CODES = {
@@ -67,7 +70,7 @@ def tensor(request, name: str) -> torch.Tensor:
     """An input without its batch axis; stays on the device where it is on one."""
     found = pb_utils.get_input_tensor_by_name(request, name)
     if found.is_cpu():
-        return torch.from_numpy(found.as_numpy())[0]
+        return torch.from_numpy(found.as_numpy()[0])
     return torch.from_dlpack(found.to_dlpack())[0]
 
 
@@ -103,8 +106,21 @@ def wait_for_device(device: str) -> None:
         torch.cuda.current_stream().synchronize()
 
 
+@lru_cache(_KEPT_OUTPUTS)
+def _kept_output(name: str, shape: tuple[int, ...], dtype: Any, values: tuple = ()):
+    """An output that many responses share: made once, it lies ready where Triton copies it from."""
+    return pb_utils.Tensor(name, _array(values, dtype).reshape(shape))
+
+
+def release_outputs() -> None:
+    """Gives back what responses have shared, while Triton's memory for it is still there."""
+    _kept_output.cache_clear()
+
+
 def tensor_output(name: str, value: torch.Tensor):
     """An output of shape [1, ...], handed on without leaving the device."""
+    if value.is_cpu and not value.numel():  # most requests complete no chunk
+        return _kept_output(name, (1, *value.shape), np.float32)
     if value.is_cpu:
         return pb_utils.Tensor(name, value.unsqueeze(0).numpy())
     return pb_utils.Tensor.from_dlpack(name, value.unsqueeze(0).contiguous())
@@ -125,31 +141,54 @@ def encoded_response(frames: torch.Tensor):
 
 def result_response(result: StreamResult):
     """Every output, each [1, n]; Triton sends the client those that it asked for."""
-    return pb_utils.InferenceResponse([pb_utils.Tensor(name, make(result)) for name, make in _OUTPUTS.items()])
+    outputs = [_kept_output(name, (1, 1), dtype, (value(result),)) for name, dtype, value in _SINGLE_OUTPUTS]
+    for field, listed in _LISTED_OUTPUTS.items():
+        entries = getattr(result, field)
+        outputs += [
+            pb_utils.Tensor(name, _array(map(value, entries), dtype).reshape(1, -1))
+            if entries
+            else _kept_output(name, (1, 0), dtype)
+            for name, dtype, value in listed
+        ]
+    return pb_utils.InferenceResponse(outputs)
 
 
-def _texts(texts) -> np.ndarray:
-    return np.array([[text.encode() for text in texts]], dtype=np.object_).reshape(1, -1)
+def _array(values, dtype) -> np.ndarray:
+    """[n]; texts as UTF-8 bytes in an array of objects, as Triton wants them."""
+    if dtype is np.object_:
+        values = (text.encode() for text in values)
+    return np.array(list(values), dtype=dtype)
 
 
-def _numbers(numbers, dtype) -> np.ndarray:
-    return np.array([list(numbers)], dtype=dtype)
+class _Output(NamedTuple):
+    name: str
+    dtype: Any
+    value: Callable[[Any], Any]
+    """Of the result, or of each entry of one of its lists."""
 
 
-_OUTPUTS = {
-    "SEGMENT": lambda r: _numbers([r.segment], np.int32),
-    "TEXT": lambda r: _texts([r.text]),
-    "IS_FINAL": lambda r: _numbers([r.is_final], np.bool_),
-    "AUDIO_PROCESSED": lambda r: _numbers([r.audio_processed_s], np.float32),
-    "WORDS": lambda r: _texts(word.text for word in r.words),
-    "WORD_START_MS": lambda r: _numbers((word.start_ms for word in r.words), np.int32),
-    "WORD_END_MS": lambda r: _numbers((word.end_ms for word in r.words), np.int32),
-    "WORD_CONFIDENCE": lambda r: _numbers((word.confidence for word in r.words), np.float32),
-    "TOKENS": lambda r: _numbers((token.id for token in r.tokens), np.int32),
-    "TIMESTAMPS": lambda r: _numbers((token.timestamp for token in r.tokens), np.int32),
-    "ALTERNATIVES": lambda r: _texts(one.text for one in r.alternatives),
-    "ALTERNATIVE_SCORES": lambda r: _numbers((one.score for one in r.alternatives), np.float32),
-    "ALTERNATIVE_WORDS": lambda r: _texts(json.dumps(one.words) for one in r.alternatives),
+_SINGLE_OUTPUTS = (
+    _Output("SEGMENT", np.int32, lambda result: result.segment),
+    _Output("TEXT", np.object_, lambda result: result.text),
+    _Output("IS_FINAL", np.bool_, lambda result: result.is_final),
+    _Output("AUDIO_PROCESSED", np.float32, lambda result: result.audio_processed_s),
+)
+_LISTED_OUTPUTS = {
+    "words": (
+        _Output("WORDS", np.object_, lambda word: word.text),
+        _Output("WORD_START_MS", np.int32, lambda word: word.start_ms),
+        _Output("WORD_END_MS", np.int32, lambda word: word.end_ms),
+        _Output("WORD_CONFIDENCE", np.float32, lambda word: word.confidence),
+    ),
+    "tokens": (
+        _Output("TOKENS", np.int32, lambda token: token.id),
+        _Output("TIMESTAMPS", np.int32, lambda token: token.timestamp),
+    ),
+    "alternatives": (
+        _Output("ALTERNATIVES", np.object_, lambda one: one.text),
+        _Output("ALTERNATIVE_SCORES", np.float32, lambda one: one.score),
+        _Output("ALTERNATIVE_WORDS", np.object_, lambda one: json.dumps(one.words)),
+    ),
 }
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from penstock.fusion.automaton import Arcs
-from penstock.fusion.phrase_boost import NO_PHRASES, PhraseBoost
+from penstock.fusion.automaton import Arcs, Automaton
+from penstock.fusion.phrase_boost import NO_PHRASES
 from penstock.fusion.phrase_list import PhraseList
 from penstock.fusion.phrase_store import PhraseStore
 from penstock.fusion.phrase_table import OWN_ARCS
@@ -25,11 +25,18 @@ from tests.fusion.phrases import (
 NEW, YORK, CITY, TIMES, S, NOISE = range(6)
 WORDS = NumberTokenizer([False, False, False, False, True, False])  # S carries a word on: york + s
 MEMORY = 2**20
+FORMS = (False, True)
+"""Paged and dense."""
 
 
 def scores_along(boosts: dict, labels: list[int]) -> tuple[list[float], float]:
-    """Each label's score, and that of ending."""
-    store = PhraseStore(WORDS, MEMORY)
+    """Each label's score, and that of ending; the same in both forms."""
+    found, dense = (_scores_along(PhraseStore(WORDS, MEMORY, is_dense=form), boosts, labels) for form in (False, True))
+    assert dense == found
+    return found
+
+
+def _scores_along(store: PhraseStore, boosts: dict, labels: list[int]) -> tuple[list[float], float]:
     state, scores = torch.tensor([store.acquire(as_list(boosts))]), []
     for label in labels:
         arcs = store.boost.advance(state, torch.tensor([label]))
@@ -76,12 +83,13 @@ def test_a_longer_phrase_is_an_exception_to_a_penalty():
     assert scores_along({(YORK,): -2.0, (NEW, YORK): 0.0}, [NEW, YORK, YORK]) == ([0, 0, -2], 0)
 
 
+@pytest.mark.parametrize("is_dense", FORMS)
 @pytest.mark.parametrize("seed", range(40))
-def test_random_lists_add_up_as_the_reference_says(seed):
+def test_random_lists_add_up_as_the_reference_says(seed, is_dense):
     chance = random.Random(seed)
     tokenizer = random_tokenizer(chance, chance.choice([2, 3, 12, 40]))
     boosts = random_boosts(chance, tokenizer.size)
-    store = PhraseStore(tokenizer, MEMORY)
+    store = PhraseStore(tokenizer, MEMORY, is_dense=is_dense)
     store.acquire(as_list(random_boosts(chance, tokenizer.size)))  # so that the list does not lie in the first pages
     start = store.acquire(as_list(boosts))
     labels = [random_labels(chance, tokenizer.size, boosts) for _ in range(8)]
@@ -99,18 +107,19 @@ phrases = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(tuple)
     continues=st.lists(st.booleans(), min_size=4, max_size=4),
 )
 def test_small_lists_add_up_exactly(boosts, labels, continues):
-    store = PhraseStore(NumberTokenizer(continues), 2**16)
-    found = totals_along(store.boost, [store.acquire(as_list(boosts))], [labels])
-    assert found[0].tolist() == expected_totals(labels, boosts, continues).tolist()
+    for is_dense in FORMS:
+        store = PhraseStore(NumberTokenizer(continues), 2**16, is_dense=is_dense)
+        found = totals_along(store.boost, [store.acquire(as_list(boosts))], [labels])
+        assert found[0].tolist() == expected_totals(labels, boosts, continues).tolist()
 
 
-def every_arc(boost: PhraseBoost, states: torch.Tensor) -> Arcs:
+def every_arc(boost: Automaton, states: torch.Tensor) -> Arcs:
     """Of `states` [N] by every label, [N, V]."""
     labels = torch.arange(boost.vocabulary_size).expand(len(states), -1)
     return boost.advance(states.unsqueeze(1).expand(-1, boost.vocabulary_size), labels)
 
 
-def reachable(boost: PhraseBoost, start: int) -> torch.Tensor:
+def reachable(boost: Automaton, start: int) -> torch.Tensor:
     found = torch.tensor([start])
     while True:
         more = torch.cat([found, every_arc(boost, found).next_states.flatten()]).unique()
@@ -119,11 +128,12 @@ def reachable(boost: PhraseBoost, start: int) -> torch.Tensor:
         found = more
 
 
+@pytest.mark.parametrize("is_dense", FORMS)
 @pytest.mark.parametrize("seed", range(8))
-def test_all_labels_at_once_score_as_one_by_one(seed):
+def test_all_labels_at_once_score_as_one_by_one(seed, is_dense):
     chance = random.Random(seed)
     tokenizer = random_tokenizer(chance, 30)
-    store = PhraseStore(tokenizer, MEMORY)
+    store = PhraseStore(tokenizer, MEMORY, is_dense=is_dense)
     states = reachable(store.boost, store.acquire(as_list(random_boosts(chance, 30, most=150))))
     assert len(states) > 10
     assert torch.equal(store.boost.look(states).scores, every_arc(store.boost, states).scores)
@@ -134,14 +144,15 @@ def test_all_labels_at_once_score_as_one_by_one(seed):
         )
 
 
-def test_a_state_with_many_ways_on_is_exact():
+@pytest.mark.parametrize("is_dense", FORMS)
+def test_a_state_with_many_ways_on_is_exact(is_dense):
     size = 4 * OWN_ARCS
     tokenizer = NumberTokenizer([label % 2 == 0 for label in range(size)])
     crowd = {(1, 3, label): 1 + label / 64 for label in range(size)} | {
         (3, label): label / 32 - 1 for label in range(size)
     }
     boosts = crowd | {(1, 3): 0.5, (3,): 0.25, (5, 1, 3): -1.0, (5, 1): 2.0}
-    store = PhraseStore(tokenizer, MEMORY)
+    store = PhraseStore(tokenizer, MEMORY, is_dense=is_dense)
     start = store.acquire(as_list(boosts))
     labels = [[5, 1, 3, label, 3, label, 1, 3] for label in range(size)]
     expected = torch.stack([expected_totals(row, boosts, tokenizer.continues_word) for row in labels])
@@ -163,8 +174,9 @@ def test_64_streams_with_64_lists_are_each_as_alone():
         assert torch.equal(found[row], same[0])
 
 
-def test_streams_without_phrases_score_nothing():
-    store = PhraseStore(WORDS, MEMORY)
+@pytest.mark.parametrize("is_dense", FORMS)
+def test_streams_without_phrases_score_nothing(is_dense):
+    store = PhraseStore(WORDS, MEMORY, is_dense=is_dense)
     start = store.acquire(as_list({(NEW, YORK): 2.0}))
     assert store.acquire(PhraseList([])) == NO_PHRASES
     states = torch.tensor([NO_PHRASES, start])
@@ -177,8 +189,9 @@ def test_streams_without_phrases_score_nothing():
     assert every_arc(store.boost, states[:1]).next_states.eq(NO_PHRASES).all()
 
 
-def test_shapes_and_types():
-    store = PhraseStore(WORDS, MEMORY)
+@pytest.mark.parametrize("is_dense", FORMS)
+def test_shapes_and_types(is_dense):
+    store = PhraseStore(WORDS, MEMORY, is_dense=is_dense)
     states = torch.full((2, 3), store.acquire(as_list({(NEW,): 2.0})))
     arcs = store.boost.advance(states, torch.zeros_like(states))
     assert (arcs.scores.shape, arcs.scores.dtype) == ((2, 3), torch.float32)

@@ -28,11 +28,12 @@ def totals_of(boost, starts: torch.Tensor, labels: torch.Tensor) -> torch.Tensor
     return totals + boost.final_scores(starts)
 
 
-def test_scores_are_those_of_the_cpu():
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_scores_are_those_of_the_cpu(is_dense):
     lists = random_lists(16)
     found = []
     for device in ("cpu", "cuda"):
-        store = PhraseStore(TOKENIZER, 2**22, device)
+        store = PhraseStore(TOKENIZER, 2**22, device, is_dense=is_dense)
         states = torch.tensor([store.acquire(as_list(boosts)) for boosts in lists], device=device)
         scores = [store.boost.look(states).scores]
         for label in range(SIZE):
@@ -42,12 +43,13 @@ def test_scores_are_those_of_the_cpu():
     assert torch.equal(*found)
 
 
-def test_a_captured_lookup_sees_lists_that_come_later_and_never_waits():
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_a_captured_lookup_sees_lists_that_come_later_and_never_waits(is_dense):
     lists = random_lists(8)
     chance = random.Random(1)
     rows = [random_labels(chance, SIZE, boosts, 12) for boosts in lists]
     labels = torch.tensor(rows, device="cuda")
-    store = PhraseStore(TOKENIZER, 2**22, "cuda")
+    store = PhraseStore(TOKENIZER, 2**22, "cuda", is_dense=is_dense)
     starts = torch.zeros(len(lists), dtype=torch.int64, device="cuda")
     totals_of(store.boost, starts, labels)
     graph = torch.cuda.CUDAGraph()

@@ -11,7 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.fusion import phrase_store
+from penstock.fusion.dense_arena import LEAST_DENSE_STATES, DenseBoost
 from penstock.fusion.phrase_arena import NO_PHRASES, STATES_PER_PAGE, PageCount
+from penstock.fusion.phrase_boost import PhraseBoost
 from penstock.fusion.phrase_list import PhraseList
 from penstock.fusion.phrase_store import PhraseStore
 from tests.fusion.phrases import (
@@ -47,7 +49,7 @@ def test_equal_lists_are_stored_once(monkeypatch):
     store = store_of(4)
     start = store.acquire(PhraseList([("1 2", 1.0), ("3", 2.0)]))
     free = store.free
-    monkeypatch.setattr(phrase_store, "build_table", None)  # would fail if it were built again
+    monkeypatch.setattr(phrase_store, "PhraseTrie", None)  # would fail if it were built again
     assert store.acquire(PhraseList([("3", 2.0), ("1  2", 1.0)])) == start
     assert store.lists == 1
     assert store.free == free
@@ -58,7 +60,7 @@ def test_a_list_is_kept_when_its_last_stream_has_gone(monkeypatch):
     phrases = list_of(1, first=0)
     start = store.acquire(phrases)
     store.release(start)
-    monkeypatch.setattr(phrase_store, "build_table", None)
+    monkeypatch.setattr(phrase_store, "PhraseTrie", None)
     assert store.acquire(phrases) == start
 
 
@@ -84,6 +86,28 @@ def test_two_streams_of_one_list_release_it_twice():
         store.acquire(list_of(1, first=1))
     store.release(start)
     assert store.acquire(list_of(1, first=1)) == start
+
+
+def test_the_form_is_chosen_by_memory():
+    dense_bytes = LEAST_DENSE_STATES * (12 * SIZE + 4)
+    assert isinstance(PhraseStore(TOKENIZER, dense_bytes).boost, DenseBoost)
+    assert isinstance(PhraseStore(TOKENIZER, dense_bytes - 1).boost, PhraseBoost)
+
+
+def test_dense_memory_is_given_back_and_taken_again():
+    store = PhraseStore(TOKENIZER, 3 * STATES_PER_PAGE * (12 * SIZE + 4), is_dense=True)
+    assert store.free == PageCount(2, 0)
+    start = store.acquire(list_of(2, first=0))
+    assert store.free == PageCount(0, 0)
+    with pytest.raises(StreamError, match="try again later"):
+        store.acquire(list_of(1, first=1))
+    store.release(start)
+    stale = torch.arange(start, start + STATES_PER_PAGE)
+    assert store.acquire(list_of(1, first=1)) == start
+    arcs = store.boost.advance(stale, torch.zeros_like(stale))
+    assert arcs.next_states.ge(0).all()
+    assert arcs.next_states.lt(3 * STATES_PER_PAGE).all()
+    assert store.boost.look(stale).scores.isfinite().all()
 
 
 def test_releasing_twice_is_refused():
@@ -128,10 +152,11 @@ def test_a_list_larger_than_the_memory_is_the_callers_mistake():
     assert caught.value.kind is StreamErrorKind.INVALID_ARGUMENT
 
 
+@pytest.mark.parametrize("is_dense", [None, False, True])
 @pytest.mark.parametrize("memory_bytes", [0, PAGE_AND_ROW_BYTES, 2**50])
-def test_impossible_memory_is_refused(memory_bytes):
+def test_impossible_memory_is_refused(memory_bytes, is_dense):
     with pytest.raises(ValueError, match="bytes for phrase lists are too"):
-        PhraseStore(TOKENIZER, memory_bytes)
+        PhraseStore(TOKENIZER, memory_bytes, is_dense=is_dense)
 
 
 def test_a_state_left_behind_by_its_list_reads_numbers_in_range():
@@ -147,7 +172,8 @@ def test_a_state_left_behind_by_its_list_reads_numbers_in_range():
     assert arcs.next_states.lt(5 * STATES_PER_PAGE).all()
 
 
-def test_a_thousand_phrases_are_ready_soon_and_exact():
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_a_thousand_phrases_are_ready_soon_and_exact(is_dense):
     chance = random.Random(0)
     tokenizer = NumberTokenizer([label % 2 == 1 for label in range(1024)])
     common = [chance.randrange(1024) for _ in range(30)]
@@ -155,7 +181,7 @@ def test_a_thousand_phrases_are_ready_soon_and_exact():
     while len(boosts) < 1000:  # few labels begin most words, as in speech
         words = [(chance.choice(common) & ~1, *chance.choices(range(1024), k=chance.randint(0, 3))) for _ in range(3)]
         boosts[sum(words[: chance.randint(1, 3)], ())] = chance.uniform(0.5, 3.0)
-    store = PhraseStore(tokenizer, 2**23)
+    store = PhraseStore(tokenizer, 2**26 if is_dense else 2**23, is_dense=is_dense)
     began = time.process_time()
     start = store.acquire(as_list(boosts))
     assert time.process_time() - began < 5

@@ -11,6 +11,7 @@ import torch
 from penstock.audio import read_audio
 from penstock.checkpoint import Checkpoint
 from penstock.cuda_graphs import obstacle_to_while
+from penstock.decoding_config import DecodingConfig
 from penstock.fusion.arpa_writer import write_arpa
 from penstock.fusion.token_names import read_token_names
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
@@ -18,7 +19,6 @@ from penstock.lm_training.build import build_lm
 from penstock.recognizer import StreamingRecognizer
 from penstock.stages.features import AudioRequest
 from penstock.stages.stream_text import StreamResult
-from penstock.stream_options import DecodingConfig
 from penstock.tokenizer import Tokenizer
 from tests.golden import golden_utterances
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from penstock.cuda_graphs import obstacle_to_while, select_driver
+from penstock.decoding import host_copy
 from penstock.decoding.beam_hyps import TokenRows
+from penstock.decoding.beam_report import BeamReport
 from penstock.decoding.beam_results import TokenLists
 from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam_sizes import BeamSizes
@@ -18,6 +20,7 @@ from penstock.decoding.greedy_state import GreedyRows, fresh_rows
 from penstock.decoding.greedy_workspace import StaticBuffers
 from penstock.decoding.label_looping import LabelLooping
 from penstock.decoding.networks import TransducerNetwork
+from penstock.decoding.rows import leaves
 from penstock.graphs.driver import EagerDriver, GraphError
 from penstock.graphs.program import Program, While, steps_with_depth
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
@@ -284,8 +287,8 @@ def decode_beams(network: TransducerNetwork, search, streams: list[torch.Tensor]
 
 
 def token_list(lists: TokenLists, row: int) -> list[tuple]:
-    tokens, lengths = lists.to_host()
-    return list(zip(*(field[row, : lengths[row]].tolist() for field in tokens[:3]), strict=True))
+    count = int(lists.lengths[row])
+    return list(zip(*(field[row, :count].tolist() for field in lists.tokens[:3]), strict=True))
 
 
 @pytest.mark.parametrize("durations", DURATIONS)
@@ -332,11 +335,31 @@ def test_one_beam_graph_never_synchronises(make, while_driver, algorithm, frames
     assert (update.stable.lengths + update.tail.lengths).sum() > 0
 
 
-@pytest.mark.parametrize("labels", [3, 32, 33, 100])
-def test_lists_reach_the_host_whole(labels):
-    whole = torch.arange(2 * 100, device="cuda").view(2, 100)
-    lists = TokenLists(TokenRows(whole, whole, whole, whole.float(), whole.float()), whole[:, 0] * 0 + labels)
-    tokens, lengths = lists.to_host()
-    assert lengths.tolist() == [labels] * 2
-    for field in tokens:
-        assert field[:, :labels].tolist() == whole[:, :labels].tolist()
+@pytest.mark.parametrize("frames", [3, 40])
+@pytest.mark.parametrize("is_ending", [False, True])
+@pytest.mark.parametrize("algorithm", BeamAlgorithm)
+def test_a_report_reaches_the_host_whole_and_in_one_copy(make, monkeypatch, algorithm, is_ending, frames):
+    """Nothing waits for the device but the copy; there are two where some list is longer than expected."""
+    network, waits = make(dtype=torch.float64), []
+    network._output_bias[network.blank] -= 1.0  # many labels
+    search = make_beam(network, algorithm)
+    frame_rows = network.project_encoder(torch.stack(random_streams(9, (frames,) * 3)).cuda())
+    is_end = torch.full((3,), is_ending, device="cuda")
+    update, rows = search.decode(frame_rows, torch.full((3,), frames, device="cuda"), is_end, start_beams(network, 3))
+    real = host_copy.copy_to_host
+
+    def copy_to_host(block: torch.Tensor) -> torch.Tensor:
+        torch.cuda.set_sync_debug_mode("default")
+        host = real(block)
+        assert host.is_pinned()
+        waits.append(len(block))
+        torch.cuda.set_sync_debug_mode("error")
+        return host
+
+    monkeypatch.setattr(host_copy, "copy_to_host", copy_to_host)
+    with NoSynchronisation():
+        report = BeamReport(update, rows.forced_on, rows.dropped, search.n_best(rows) if is_ending else None)
+        host = report.to_host()
+    assert len(waits) == (1 if host.longest <= 32 else 2)
+    for one, whole in zip(*(leaves(tuple(p for p in r if p is not None)) for r in (host, report)), strict=True):
+        assert one.device.type == "cpu" and torch.equal(one, whole.cpu()[..., : one.shape[-1]])

@@ -1,5 +1,6 @@
 """Pacing and notes, on a clock that only sleeping moves; no network."""
 
+import asyncio
 from collections import deque
 
 import numpy as np
@@ -21,7 +22,7 @@ class Clock:
     def __call__(self) -> float:
         return self.now_s
 
-    def sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         assert seconds > 0
         self.now_s += seconds
 
@@ -41,25 +42,25 @@ class FakeStream:
         self._samples = 0
         self._is_finished = False
 
-    def send(self, samples: np.ndarray) -> None:
+    async def send(self, samples: np.ndarray) -> None:
         if self._sending_s.get(len(self.sent)):
-            self._clock.sleep(self._sending_s[len(self.sent)])
+            await self._clock.sleep(self._sending_s[len(self.sent)])
         self.sent.append((self._clock(), samples.size))
         self._samples += samples.size
         covered_s = self._samples // (4 * PIECE) * 0.4 if not self._is_finished else self._samples / 16000
         result = Result(0, "ada", self._is_finished, covered_s, (), (), (), round_trip_s=self._delay_s)
         self._waiting.append((self._clock() + self._delay_s, result))
 
-    def finish(self, samples: np.ndarray = ()) -> None:
+    async def finish(self, samples: np.ndarray = ()) -> None:
         self._is_finished = True
-        self.send(np.asarray(samples))
+        await self.send(np.asarray(samples))
 
-    def poll(self, wait_s: float = 0.0) -> list[Result]:
+    async def poll(self, wait_s: float = 0.0) -> list[Result]:
         if (error := self._errors.get(len(self.sent) - 1)) is not None:
             raise error
         due_s = self._waiting[0][0] if self._waiting else float("inf")
         if wait_s and due_s > self._clock():
-            self._clock.sleep(min(wait_s, due_s - self._clock()))
+            await self._clock.sleep(min(wait_s, due_s - self._clock()))
         arrived = []
         while self._waiting and self._waiting[0][0] <= self._clock():
             arrived.append(self._waiting.popleft()[1])
@@ -67,16 +68,16 @@ class FakeStream:
         self.transcript.is_complete = self._is_finished and not self._waiting
         return arrived
 
-    def __enter__(self) -> "FakeStream":
+    async def __aenter__(self) -> "FakeStream":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.is_closed = True
 
 
 def play(stream: FakeStream, clock: Clock, samples: int = 5 * PIECE, is_stopping=lambda: False) -> Utterance:
     player = Player(np.zeros(samples, np.float32), PIECE, is_stopping, clock, clock.sleep)
-    return player.play(lambda: stream, 3, 1000.5)
+    return asyncio.run(player.play(lambda: stream, 3, 1000.5))
 
 
 def test_pieces_go_when_their_last_sample_would_have_been_spoken():

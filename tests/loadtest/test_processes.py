@@ -37,6 +37,14 @@ def test_processes_add_up(child):
     assert both.rss_bytes == pytest.approx(one.rss_bytes + other.rss_bytes, rel=0.05)
 
 
+def test_open_files_are_counted():
+    before = process_use([os.getpid()]).descriptors
+    with open(os.devnull) as one, open(os.devnull) as other:
+        assert process_use([os.getpid()]).descriptors == before + 2
+        assert process_use([os.getpid(), os.getpid()]).descriptors == 2 * (before + 2)
+        assert not (one.closed or other.closed)
+
+
 def test_a_process_that_has_gone_counts_as_nothing():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

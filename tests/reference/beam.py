@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 @dataclass
 class AesParameters:
-    """As in `penstock.decoding.aes.AesLimits`."""
+    """As in `penstock.decoding.beam_sizes.AesLimits`."""
 
     expansions: int = 2
     margin: float = 2.3

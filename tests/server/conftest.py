@@ -36,6 +36,7 @@ def server_environment(model: Path, max_streams: int, idle_s: float) -> dict[str
         "PENSTOCK_CONTEXT": ",".join(map(str, CONTEXT)),
         "PENSTOCK_MAX_STREAMS": str(max_streams),
         "PENSTOCK_IDLE_SECONDS": str(idle_s),
+        "PENSTOCK_QUEUE_DELAY_MS": "0",  # a test sends its requests one after the other
     }
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from penstock.audio import read_audio
+from penstock.decoding_config import DecodingConfig
 from penstock.fusion.arpa_writer import write_arpa
 from penstock.fusion.token_names import read_token_names
 from penstock.lm_training.build import build_lm
 from penstock.recognizer import StreamingRecognizer
-from penstock.stream_options import DecodingConfig
 from penstock.tokenizer import Tokenizer
 from penstock_client import Client, StreamError, StreamOptions
 from tests.golden import golden_utterances

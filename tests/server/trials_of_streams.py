@@ -14,7 +14,7 @@ from tests.server.cable import Cable
 from tests.server.conftest import RunningServer
 from tests.server.history import Ledger
 from tests.server.raw_stream import RawStream
-from tests.server.resources import held_by, wait_until_free
+from tests.server.resources import held_by, read_metrics, wait_until_free
 from tests.server.voices import NO_SAMPLES, PIECE_SAMPLES, Doomed, Voice, neighbours, refused, speak, touch
 
 Figures = dict[str, float | int]
@@ -49,28 +49,38 @@ def read_live(server: RunningServer) -> int:
     return held_by(server).live_streams
 
 
+def count_expired(server: RunningServer) -> float:
+    """Streams that were expired so far, after a look at who is overdue."""
+    touch(server)
+    return read_metrics(server)["streams_expired_total"]
+
+
 def never_ended(server: RunningServer, voices: list[Voice], count: int) -> Figures:
     """The clock of expiry: a stream lives while its pauses are short, and is expired once one is too long."""
     early, late = [], []
+    wait_until_free(server, lambda: touch(server), server.idle_s + 10)  # of streams that others have left behind
     for number in range(count):
         voice = voices[number % len(voices)]
-        ledger = Ledger()
+        ledger, expired = Ledger(), read_metrics(server)["streams_expired_total"]
         with (
             RawStream(server.url("grpc"), f"slow-{number}") as slow,
             RawStream(server.url("grpc"), f"mute-{number}") as mute,
+            ThreadPoolExecutor(1) as pool,
         ):
-            mute.send(voice.samples[:PIECE_SAMPLES], start=True)
-            silent_since = time.monotonic()
             history = ledger.open(slow.id, voice.spoken)
-            speak(slow, voice, history, server.idle_s * 0.6, len(voice.samples) // 3 + 1)
+            third = len(voice.samples) // 3 + 1
+            speaking = pool.submit(speak, slow, voice, history, server.idle_s * 0.6, third)
+            silent_since = time.monotonic()  # the server's clock starts when this has reached it
+            mute.send(voice.samples[:PIECE_SAMPLES], start=True)
             early.append(history)
-            while read_live(server) > 0:
+            while count_expired(server) == expired:
                 assert time.monotonic() - silent_since < server.idle_s + 10
                 time.sleep(0.02)
             late.append(time.monotonic() - silent_since - server.idle_s)
             assert late[-1] > -0.05
-            told = refused(lambda: mute.send(NO_SAMPLES))
+            told = refused(lambda mute=mute: mute.send(NO_SAMPLES))
             assert "expired after" in told or "START flag" in told, told
+            speaking.result(timeout=60)
         ledger.check()
     return {"streams": len(early) + len(late), "expired_too_late_s_max": max(late)}
 

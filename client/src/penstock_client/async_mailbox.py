@@ -1,10 +1,9 @@
 """An exchange between the task that talks to the network and those that use the stream. Knows no network."""
 
-import asyncio
-import contextlib
 import math
 from collections.abc import AsyncIterator, Callable
 
+from penstock_client.async_signal import AsyncSignal
 from penstock_client.errors import ClientError, StreamId
 from penstock_client.exchange import Exchange
 from penstock_client.protocol import Piece, Result
@@ -15,7 +14,10 @@ class AsyncMailbox:
 
     def __init__(self, stream_id: StreamId, url: str, timeout_s: float):
         self._exchange = Exchange(stream_id, url, timeout_s)
-        self._changed = asyncio.Event()
+        self._news = AsyncSignal()
+        """For those that use the stream."""
+        self._departures = AsyncSignal()
+        """For the task that talks to the network: replies are no news to it."""
 
     @property
     def is_complete(self) -> bool:
@@ -38,7 +40,8 @@ class AsyncMailbox:
         Raises the stream's failure, if there is one.
         """
         since_s = self._exchange.now_s()
-        await self._wait_until(lambda: self._exchange.has_room(piece), math.inf)
+        if not self._exchange.has_room(piece):
+            await self._wait_until(lambda: self._exchange.has_room(piece), math.inf)
         self._exchange.announce(piece, since_s)
         self._notify()
 
@@ -47,10 +50,9 @@ class AsyncMailbox:
 
         `wait_s` None waits as long as it takes. Raises the stream's failure after the results that came before it.
         """
-        await self._wait_until(lambda: self._exchange.has_news, math.inf if wait_s is None else wait_s)
-        result = self._exchange.take()
-        self._notify()
-        return result
+        if not self._exchange.has_news:
+            await self._wait_until(lambda: self._exchange.has_news, math.inf if wait_s is None else wait_s)
+        return self._exchange.take()
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Each piece once it is to go out, until no more will."""
@@ -58,13 +60,13 @@ class AsyncMailbox:
             if (piece := self._exchange.next_piece()) is not None:
                 yield piece
             else:
-                await self._change(math.inf)
+                await self._departures.wait(math.inf)
 
     async def rest(self, pause_s: float) -> bool:
         """Waits before the network is tried again; returns at once with True when no piece will go out any more."""
         deadline_s = self._exchange.now_s() + pause_s
         while not self._exchange.is_over and (limit_s := deadline_s - self._exchange.now_s()) > 0:
-            await self._change(limit_s)
+            await self._departures.wait(limit_s)
         return self._exchange.is_over
 
     def note_connection(self) -> None:
@@ -74,7 +76,7 @@ class AsyncMailbox:
     def deliver(self, result: Result) -> None:
         """See Exchange."""
         self._exchange.deliver(result)
-        self._notify()
+        self._news.give()
 
     def fail(self, error: ClientError) -> None:
         """See Exchange."""
@@ -100,14 +102,8 @@ class AsyncMailbox:
         """Returns when `is_met`, at a failure, or after `wait_s`."""
         deadline_s = self._exchange.now_s() + wait_s
         while not is_met() and (limit_s := self._exchange.seconds_to_wait(deadline_s)) > 0:
-            await self._change(limit_s)
-
-    async def _change(self, limit_s: float) -> None:
-        """Returns at the next change, or after `limit_s`."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), None if limit_s == math.inf else limit_s)
+            await self._news.wait(limit_s)
 
     def _notify(self) -> None:
-        """Wakes all that wait now; who waits from here on waits for the next change."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._news.give()
+        self._departures.give()

@@ -3,6 +3,10 @@
 import argparse
 import contextlib
 import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock_client.audio import read_audio
 from penstock_client.client import Client
@@ -12,13 +16,18 @@ from penstock_client.connection_arguments import (
     read_connection_options,
     read_url,
 )
-from penstock_client.dictation import dictate
+from penstock_client.dictation import dictate, play_in_segments
+from penstock_client.enter_key import EnterKey
 from penstock_client.errors import ClientError, StreamId
 from penstock_client.microphone import Microphone
 from penstock_client.option_arguments import add_option_arguments, read_options
 from penstock_client.options import StreamOptions
+from penstock_client.pacing import Pacer
 from penstock_client.protocol import SAMPLE_RATE_HZ, check_stream_id
+from penstock_client.recording import Recording
 from penstock_client.report import FORMATS, JsonReport, PlainReport, Report, SubtitleReport
+from penstock_client.segment_ends import SegmentEnds
+from penstock_client.transcript import Transcript
 from penstock_client.version import __version__
 
 _FAILED, _INTERRUPTED = 1, 130
@@ -42,6 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--simulate-realtime", action="store_true", help="send audio at the pace at which it was spoken")
     add("--chunk-ms", type=_milliseconds, default=100.0, metavar="N", help="audio sent at once (100)")
+    add("--finalize-every", type=_segment_seconds, metavar="S", help="end a segment after so many seconds of audio")
+    add("--finalize-on-enter", action="store_true", help="with --microphone: the Enter key ends a segment")
     add("--stream-id", type=_stream_id, metavar="ID", help="name of the stream on the server (a unique one)")
     add("--version", action="version", version=f"penstock-client {__version__}")
     _add_output_arguments(parser)
@@ -85,6 +96,10 @@ def _check(args: argparse.Namespace) -> None:
     """Refuses arguments that do not go together."""
     if bool(args.audio) == (args.microphone is not False):
         raise ValueError("expected one or more AUDIO files, or --microphone")
+    if args.finalize_on_enter and args.microphone is False:
+        raise ValueError("--finalize-on-enter goes with --microphone; for files there is --finalize-every")
+    if args.finalize_on_enter and sys.platform == "win32":
+        raise ValueError("--finalize-on-enter needs a system whose input can be asked without waiting; not Windows")
     if args.stream_id is not None and len(args.audio) > 1:
         raise ValueError("--stream-id names one stream, so it goes with one AUDIO file")
     if args.format in ("srt", "vtt") and len(args.audio) > 1:
@@ -107,7 +122,17 @@ def _transcribe(client: Client, path: str, options: StreamOptions, args: argpars
     samples = read_audio(path)
     with contextlib.ExitStack() as unless_done:
         unless_done.callback(report.abort)
-        transcript = client.transcribe(
+        transcript = _hear(client, samples, options, args, report)
+        unless_done.pop_all()
+    report.finish(path, transcript, samples.size / SAMPLE_RATE_HZ)
+
+
+def _hear(
+    client: Client, samples: npt.NDArray[np.float32], options: StreamOptions, args: argparse.Namespace, report: Report
+) -> Transcript:
+    """The transcript of samples [n], in one segment or several."""
+    if args.finalize_every is None:
+        return client.transcribe(
             samples,
             chunk_ms=args.chunk_ms,
             realtime=args.simulate_realtime,
@@ -115,8 +140,11 @@ def _transcribe(client: Client, path: str, options: StreamOptions, args: argpars
             options=options,
             on_progress=report.progress,
         )
-        unless_done.pop_all()
-    report.finish(path, transcript, samples.size / SAMPLE_RATE_HZ)
+    with client.open_stream(args.stream_id, options) as stream:
+        pacer = Pacer() if args.simulate_realtime else None
+        ends = SegmentEnds(args.finalize_every)
+        play_in_segments(stream, Recording(samples, args.chunk_ms), pacer, report.progress, ends)
+        return stream.transcript
 
 
 def _transcribe_microphone(client: Client, options: StreamOptions, args: argparse.Namespace, report: Report) -> int:
@@ -125,16 +153,28 @@ def _transcribe_microphone(client: Client, options: StreamOptions, args: argpars
         with contextlib.ExitStack() as unless_done:
             unless_done.callback(report.abort)
             with (
+                _end_of_segment(args) as is_asked_to_end,
                 Microphone(args.microphone, args.chunk_ms) as microphone,
                 client.open_stream(args.stream_id, options) as stream,
             ):
-                audio_s = dictate(stream, microphone, report.progress)
+                ends = SegmentEnds(args.finalize_every)
+                audio_s = dictate(stream, microphone, report.progress, ends, is_asked_to_end)
             unless_done.pop_all()
         report.finish("microphone", stream.transcript, audio_s)
     except ClientError as error:
         _tell("microphone", error)
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _end_of_segment(args: argparse.Namespace) -> Iterator[Callable[[], bool]]:
+    """What tells whether the speaker wants the segment to end."""
+    if not args.finalize_on_enter:
+        yield lambda: False
+        return
+    with EnterKey(sys.stdin.fileno()) as enter_key:
+        yield enter_key.was_pressed
 
 
 def _tell(path: str, error: ClientError) -> None:
@@ -168,6 +208,10 @@ def _stream_id(text: str) -> StreamId:
 
 def _milliseconds(text: str) -> float:
     return number(text, 1, 30_000)
+
+
+def _segment_seconds(text: str) -> float:
+    return number(text, 0.1, 86_400)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,62 @@
-"""Live audio that ends when its speaker says so: blocks as they come, the transcript as it grows."""
+"""Audio that is streamed block by block, with segments that end where they are told to; the transcript as it grows."""
 
+import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock_client.pacing import Pacer
 from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.recording import Recording
+from penstock_client.segment_ends import SegmentEnds
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
 
+Progress = Callable[[Transcript], None]
+
 
 def dictate(
-    stream: Stream, blocks: Iterable[npt.NDArray[np.float32]], on_progress: Callable[[Transcript], None]
+    stream: Stream,
+    blocks: Iterable[npt.NDArray[np.float32]],
+    on_progress: Progress,
+    ends: SegmentEnds | None = None,
+    is_asked_to_end: Callable[[], bool] = lambda: False,
 ) -> float:
     """Streams blocks [n] until they end, or until Ctrl-C, and waits for the final text; returns the seconds of audio.
 
-    A second Ctrl-C is the caller's. Raises ClientError.
+    `is_asked_to_end` is asked with each block whether the segment ends behind it. A second Ctrl-C is the caller's.
+    Raises ClientError.
     """
-    samples = 0
+    samples, ends = 0, ends or SegmentEnds()
     try:
         for block in blocks:
-            stream.send(block)
+            if is_asked_to_end():
+                ends.end_now()
+            ends.send(stream, block)
             samples += block.size
             if stream.poll():
                 on_progress(stream.transcript)
     except KeyboardInterrupt:
         pass  # the way to say that it is over
     stream.finish()
+    _await_the_rest(stream, on_progress)
+    return samples / SAMPLE_RATE_HZ
+
+
+def play_in_segments(
+    stream: Stream, recording: Recording, pacer: Pacer | None, on_progress: Progress, ends: SegmentEnds
+) -> None:
+    """Streams a recording, with a pacer at the pace at which it was spoken, to its final text. Raises ClientError."""
+    for chunk in recording:
+        if pacer:
+            time.sleep(pacer.remaining_s(chunk.end_samples))
+        ends.send(stream, chunk.samples, chunk.is_last)
+        if stream.poll():
+            on_progress(stream.transcript)
+    _await_the_rest(stream, on_progress)
+
+
+def _await_the_rest(stream: Stream, on_progress: Progress) -> None:
     for _ in stream:
         on_progress(stream.transcript)
-    return samples / SAMPLE_RATE_HZ

@@ -8,7 +8,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 from penstock_client.errors import (
@@ -44,6 +43,7 @@ class Exchange:
         self._clock = clock
         self._outgoing: deque[Piece] = deque()
         self._unanswered: deque[_Unanswered] = deque()
+        self._unanswered_samples = 0
         self._results: deque[Result] = deque()
         self._last_is_announced = self._first_has_departed = self._last_has_departed = False
         self._is_connected = self._has_replies = self._has_left = False
@@ -89,8 +89,8 @@ class Exchange:
         """True where the piece may be announced: not too much is unanswered, or it is the last."""
         if not self._unanswered or piece.is_last:
             return True
-        in_flight = sum(unanswered.samples for unanswered in self._unanswered)
-        return len(self._unanswered) < MAX_UNANSWERED_PIECES and in_flight + piece.samples <= MAX_UNANSWERED_SAMPLES
+        samples = self._unanswered_samples + piece.samples
+        return len(self._unanswered) < MAX_UNANSWERED_PIECES and samples <= MAX_UNANSWERED_SAMPLES
 
     def announce(self, piece: Piece, since_s: float) -> None:
         """Lets a piece go out that its user sent at `since_s`. Raises the stream's failure, if there is one."""
@@ -99,6 +99,7 @@ class Exchange:
         if not self._unanswered:
             self._sign_of_life_s = self._clock()
         self._unanswered.append(_Unanswered(piece.samples, since_s))
+        self._unanswered_samples += piece.samples
         self._outgoing.append(piece)
         self._last_is_announced |= piece.is_last
 
@@ -123,8 +124,9 @@ class Exchange:
             self.fail(ProtocolError(self._stream_id, "the server sent a reply that nothing was asked for"))
             return
         self._sign_of_life_s = self._clock()
-        sent_s = self._unanswered.popleft().sent_s
-        self._results.append(replace(result, round_trip_s=self._sign_of_life_s - sent_s))
+        samples, sent_s = self._unanswered.popleft()
+        self._unanswered_samples -= samples
+        self._results.append(result.after(self._sign_of_life_s - sent_s))
         self._has_replies = True
 
     def take(self) -> Result | None:

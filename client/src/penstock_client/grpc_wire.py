@@ -8,15 +8,16 @@ The header `triton_grpc_error`, which would put a status code beside an error's 
 the refused one then ends tritonserver 2.51.0 with a segmentation fault.
 """
 
+import struct
 from typing import Any
 
 import grpc
-from tritonclient.grpc import InferResult, service_pb2
+from tritonclient.grpc import service_pb2
 
 from penstock_client.connection_options import ConnectionOptions
 from penstock_client.endpoint import Endpoint, read_pem
 from penstock_client.errors import StreamId
-from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, Piece, Result, parse_reply, refusal
+from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, Piece, Result, parse_values, refusal
 
 _CHANNEL_OPTIONS = (
     # Without these, clients of one process share a connection and the pause after a failed attempt, up to minutes.
@@ -28,6 +29,8 @@ _CHANNEL_OPTIONS = (
 )
 _KEEPALIVE_TIMEOUT_MS = 10_000
 
+_FORMATS: dict[str, Any] = {"INT32": "i", "FP32": "f", "BOOL": "?"}
+_LENGTH = struct.Struct("<I")
 _PARAMETER_FIELDS = {str: "string_param", int: "int64_param", float: "double_param", bool: "bool_param"}
 
 
@@ -81,12 +84,40 @@ def read_reply(model: str, stream_id: StreamId, reply: service_pb2.ModelStreamIn
     """The result that a reply holds. Raises StreamError for a refusal."""
     if reply.error_message:
         raise refusal(stream_id, reply.error_message, model)
-    return parse_reply(stream_id, InferResult(reply.infer_response).as_numpy)
+    response = reply.infer_response
+    outputs = zip(response.outputs, response.raw_output_contents, strict=False)
+    contents = {output.name: (output.datatype, content) for output, content in outputs}
+
+    def values(name: str) -> list[Any] | None:
+        return _values(*contents[name]) if name in contents else None
+
+    return parse_values(stream_id, values)
 
 
 def reason(error: grpc.RpcError) -> str:
     """Why a call has ended, in gRPC's words."""
     return error.details() or error.code().name
+
+
+def _values(datatype: str, content: bytes) -> list[Any]:
+    """The values of an output. tritonclient's `InferResult` takes several times as long, most of it with arrays."""
+    if not content:
+        return []
+    if datatype == "BYTES":
+        return _texts(content)
+    return memoryview(content).cast(_FORMATS[datatype]).tolist()
+
+
+def _texts(content: bytes) -> list[bytes]:
+    """Each text is four bytes of length, little-endian, and the text itself."""
+    texts, begin = [], 0
+    while begin < len(content):
+        (length,) = _LENGTH.unpack_from(content, begin)
+        begin += _LENGTH.size + length
+        texts.append(content[begin - length : begin])
+    if begin != len(content):
+        raise ValueError("a text is cut short")
+    return texts
 
 
 def _credentials(options: ConnectionOptions) -> grpc.ChannelCredentials:

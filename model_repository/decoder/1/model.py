@@ -1,9 +1,7 @@
 """Decoder member: ENCODED frames in, words out; the hypothesis of every stream lives here."""
 
-import gc
-
 from penstock import triton_io
-from penstock.cpu import prepare_process
+from penstock.cpu import freeze_loaded, prepare_process
 from penstock.errors import StreamError
 from penstock.metrics import ChunkMetrics, DecodedFrames
 from penstock.settings import Settings
@@ -26,13 +24,12 @@ class TritonPythonModel:
         lm = settings.decoding.lm or "none"
         triton_io.log_start(
             "decoder",
-            f"on {settings.device}, driver {self._stage.driver_name}, kernels {settings.decoding.kernels}, "
+            f"on {settings.device}, driver {self._stage.driver_name}, kernels {self._stage.kernels}, "
             f"language model: {lm}",
         )
         frames, config = settings.context.chunk_encoder_frames, settings.checkpoint.config
         self._metrics = ChunkMetrics(triton_io.make_metric, frames, config.chunk_ms(settings.context))
-        gc.collect()
-        gc.freeze()
+        freeze_loaded()
 
     def execute(self, requests):
         """One answer a request; a refused stream never fails its batch."""
@@ -43,8 +40,13 @@ class TritonPythonModel:
             triton_io.error_response(answer) if isinstance(answer, StreamError) else triton_io.result_response(answer)
             for answer in answers
         ]
-        self._metrics.update([DecodedFrames(len(w.encoded), t.heard_ns) for w, t in zip(work, tickets, strict=True)])
+        frames = [DecodedFrames(len(w.encoded), t.heard_ns) for w, t in zip(work, tickets, strict=True)]
+        self._metrics.update(frames, self._stage.beam_losses)
         return responses
+
+    def finalize(self):
+        """Before Triton takes its memory away."""
+        triton_io.release_outputs()
 
     def _work(self, request, ticket: triton_io.Ticket) -> DecoderRequest:
         encoded = triton_io.tensor(request, "ENCODED")

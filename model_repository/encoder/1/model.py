@@ -1,9 +1,7 @@
 """Encoder member: MEL chunks in, ENCODED frames out; the encoder state of every stream lives here."""
 
-import gc
-
 from penstock import triton_io
-from penstock.cpu import prepare_process
+from penstock.cpu import freeze_loaded, prepare_process
 from penstock.errors import StreamError
 from penstock.features import MelChunks
 from penstock.settings import Settings
@@ -24,8 +22,7 @@ class TritonPythonModel:
         )
         self._device = settings.device
         triton_io.log_start("encoder", f"context {settings.context} on {settings.device}")
-        gc.collect()
-        gc.freeze()
+        freeze_loaded()
 
     def execute(self, requests):
         """One answer a request; a refused stream never fails its batch."""
@@ -35,6 +32,10 @@ class TritonPythonModel:
             triton_io.error_response(answer) if isinstance(answer, StreamError) else triton_io.encoded_response(answer)
             for answer in answers
         ]
+
+    def finalize(self):
+        """Before Triton takes its memory away."""
+        triton_io.release_outputs()
 
     def _work(self, request) -> EncoderRequest:
         ticket = triton_io.ticket(request, self._seal)

@@ -1,11 +1,10 @@
 """Feature member: owns the stream table; AUDIO in, MEL chunks and the stream's TICKET out."""
 
-import gc
 import math
 import time
 
 from penstock import triton_io
-from penstock.cpu import prepare_process
+from penstock.cpu import freeze_loaded, prepare_process
 from penstock.errors import StreamError
 from penstock.metrics import StreamMetrics
 from penstock.settings import Settings
@@ -29,8 +28,7 @@ class TritonPythonModel:
         self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.device, settings.decoding)
         self._device = settings.device
         triton_io.log_start("features", f"{settings.max_streams} streams, expired after {idle_limit_s:g} s of silence")
-        gc.collect()
-        gc.freeze()
+        freeze_loaded()
 
     def execute(self, requests):
         """One answer a request; a refused stream never fails its batch."""
@@ -44,3 +42,7 @@ class TritonPythonModel:
             else triton_io.feature_response(answer, heard_ns, self._seal)
             for answer in answers
         ]
+
+    def finalize(self):
+        """Before Triton takes its memory away."""
+        triton_io.release_outputs()

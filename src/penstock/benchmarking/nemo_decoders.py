@@ -20,7 +20,7 @@ from penstock.benchmarking.contestant import CHUNKS, NEMO, WHOLE, Absence, Chunk
 from penstock.benchmarking.our_decoders import AES, ALSD, FRAME_LOOPING, LABEL_LOOPING, Wanted
 from penstock.checkpoint import Checkpoint
 from penstock.config import TransducerConfig
-from penstock.decoding.aes import AesLimits
+from penstock.decoding.beam_sizes import AesLimits
 
 nemo_logging.setLevel(logging.ERROR)
 

@@ -21,6 +21,7 @@ from penstock.benchmarking.failures import setup_failures
 from penstock.checkpoint import Checkpoint
 from penstock.cuda_graphs import obstacle_to_graphs, obstacle_to_while, select_driver
 from penstock.decoding.batched_hyps import BatchedHyps
+from penstock.decoding.beam_report import BeamReport
 from penstock.decoding.beam_results import TokenLists
 from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam_sizes import BeamSizes
@@ -94,9 +95,9 @@ class OurBeam(Contestant):
         rows, found = fresh_beams(self._network, len(chunks[0].lengths), self._sizes), []
         for frames, lengths, is_end in chunks:
             update, rows = self._search.decode(self._network.project_encoder(frames), lengths, is_end, rows)
-            found.append(update.stable.to_host())
-            tail = update.tail.to_host()
-        return [*found, tail]
+            report = BeamReport(update, rows.forced_on, rows.dropped).to_host()
+            found.append(report.update.stable)
+        return [*found, report.update.tail]
 
     def labels(self, decoded: list[TokenLists]) -> list[list[int]]:
         """Stable labels, then the tail."""

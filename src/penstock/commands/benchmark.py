@@ -33,7 +33,9 @@ def _add_decoding(parts: argparse._SubParsersAction) -> None:
         description="Decodes the same streams with every search, in turns, and reports the decoder's time, RTFx, its "
         "share of the time and the labels found for each batch size.",
     )
-    parser.add_argument("--model", metavar="MODEL", help="bundle, .nemo file or hub id")
+    parser.add_argument(
+        "--model", action="append", metavar="MODEL", help="bundle, .nemo file or hub id; may be repeated"
+    )
     parser.add_argument("--audio", action="append", metavar="FILE", help="what --model hears; may be repeated")
     parser.add_argument("--random", metavar="KIND", help="random weights: rnnt or tdt (both, without --model)")
     parser.add_argument("--size", metavar="SIZE", help="of random models: small or large (small; large on a GPU)")
@@ -42,7 +44,9 @@ def _add_decoding(parts: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--batch", default="1,4,16,32", metavar="N,...", help="streams at once (1,4,16,32)")
     parser.add_argument("--beams", default="1,2,4,8,12", metavar="K,...", help="beam sizes (1,2,4,8,12)")
-    parser.add_argument("--decoders", metavar="NAME,...", help="label-looping, frame-looping, alsd, aes (all); boosted")
+    parser.add_argument(
+        "--decoders", metavar="NAME,...", help="label-looping, frame-looping, alsd, aes (these four); boosted; all"
+    )
     parser.add_argument("--kernels", metavar="NAME,...", help="of greedy search: torch, fused (torch; both on a GPU)")
     parser.add_argument("--seconds", type=float, default=10.0, metavar="N", help="audio of each stream (10)")
     parser.add_argument("--context", metavar="L,R", help="attention context; chunks have R + 1 encoder frames")
@@ -106,6 +110,8 @@ def _checked_plan(args: argparse.Namespace) -> "Plan":
     from penstock.kernels.capability import FUSED, TORCH
 
     decoders = args.decoders.split(",") if args.decoders is not None else list(DECODERS)
+    if decoders == ["all"]:
+        decoders = list(ALL_DECODERS)
     default = [TORCH] if args.device == "cpu" else [TORCH, FUSED]
     kernels = args.kernels.split(",") if args.kernels is not None else default
     for name, values, known in (
@@ -154,14 +160,14 @@ def _context(text: str | None) -> "AttentionContext | None":
 
 
 def _subjects(args: argparse.Namespace, plan: "Plan") -> "Iterator[Subject]":
-    """The model asked for, the random ones asked for, or both kinds of random ones."""
+    """The models asked for, the random one asked for, or both kinds of random ones."""
     from penstock.benchmarking.random_encoder import NO_ENCODER
     from penstock.benchmarking.random_transducer import KINDS
     from penstock.benchmarking.subject import RandomSizes, random_subject
 
     batch, is_on_cpu = max(plan.batches), args.device == "cpu"
-    if args.model:
-        yield _bundle_subject(args, batch)
+    for model in args.model or ():
+        yield _bundle_subject(args, model, batch)
     sizes = RandomSizes(
         args.size or ("small" if is_on_cpu else "large"), args.encoder or (NO_ENCODER if is_on_cpu else "large")
     )
@@ -169,7 +175,7 @@ def _subjects(args: argparse.Namespace, plan: "Plan") -> "Iterator[Subject]":
         yield random_subject(kind, sizes, batch, args.seconds, args.context, args.device)
 
 
-def _bundle_subject(args: argparse.Namespace, batch: int) -> "Subject":
+def _bundle_subject(args: argparse.Namespace, model: str, batch: int) -> "Subject":
     import numpy as np
 
     from penstock.benchmarking.sound import cut_streams, make_sound
@@ -177,7 +183,7 @@ def _bundle_subject(args: argparse.Namespace, batch: int) -> "Subject":
     from penstock.checkpoint import Checkpoint
     from penstock.model_source import resolve_model
 
-    checkpoint = Checkpoint(resolve_model(args.model))
+    checkpoint = Checkpoint(resolve_model(model))
     rate = checkpoint.config.features.sample_rate_hz
     samples = max(1, round(args.seconds * rate))
     if args.audio:
@@ -191,4 +197,4 @@ def _bundle_subject(args: argparse.Namespace, batch: int) -> "Subject":
     if not len(recording):
         raise PenstockError(f"--audio: {', '.join(args.audio)}: there are no samples")
     streams = cut_streams(recording, batch, samples)
-    return bundle_subject(Path(args.model).name, checkpoint, args.context, streams, args.device, note)
+    return bundle_subject(Path(model).name, checkpoint, args.context, streams, args.device, note)

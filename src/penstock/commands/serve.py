@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from penstock import settings
 from penstock.config import AttentionContext, ModelConfig
 from penstock.decoding.beam_sizes import BeamSizes
+from penstock.decoding_config import DecodingConfig
 from penstock.errors import PenstockError
 from penstock.member_watch import MemberWatch
 from penstock.model_repository import find_model_repository
@@ -18,7 +19,6 @@ from penstock.ports import Ports, claim_ports
 from penstock.server import ServerError, TritonServer
 from penstock.server_launch import ALL_INTERFACES, LOOPBACK, ServerOptions
 from penstock.settings import SERVE_SETTINGS
-from penstock.stream_options import DecodingConfig
 from penstock.triton_install import TritonInstall, find_triton
 
 _POLL_S = 0.2
@@ -31,7 +31,13 @@ _FLAGS = {
     settings.THREADS: ("N", "CPU threads of each member process"),
     settings.LM: ("FILE", "n-gram language model"),
     settings.LM_WEIGHT: ("W", "of streams that name none"),
+    settings.LM_FUSION: ("NAME", f"how it enters beam search: {settings.LM_FUSION.accepted}"),
     settings.BEAM_SIZE: ("K", "hypotheses a stream has room for"),
+    settings.LENGTH_NORMALISATION: (None, "rank a beam's hypotheses by score / (labels + 1), the default"),
+    settings.AES_EXPANSIONS: ("N", "labels of a hypothesis of `aes` at one frame"),
+    settings.AES_MARGIN: ("NATS", "expansions of `aes` that much below the best are pruned"),
+    settings.AES_EXTRA_LABELS: ("N", "a hypothesis of `aes` is expanded by the beam size and so many labels"),
+    settings.MAX_SYMBOLS: ("N", "labels at one frame, of `greedy` and `alsd` (the checkpoint's)"),
     settings.CUDA_GRAPHS: ("DRIVER", f"driver of the decoder: {settings.CUDA_GRAPHS.accepted}"),
     settings.KERNELS: ("KERNELS", f"who computes joint and predictor: {settings.KERNELS.accepted}"),
     settings.HTTP_PORT: ("PORT", "0: any free one"),
@@ -113,13 +119,8 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
     from penstock.checkpoint import Checkpoint
     from penstock.model_source import resolve_model
 
-    decoding = DecodingConfig(
-        values.lm and os.path.abspath(values.lm),
-        values.lm_weight,
-        values.beam_size,
-        values.cuda_graphs,
-        values.kernels,
-    )
+    chosen = {setting.name: getattr(values, setting.name) for setting in settings.DECODING_SETTINGS}
+    decoding = DecodingConfig(**chosen | {"lm": values.lm and os.path.abspath(values.lm)})
     checkpoint = Checkpoint(resolve_model(values.model))
     checkpoint.verify()
     context = checkpoint.config.encoder.select_context(values.context)
@@ -130,11 +131,7 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
         settings.IDLE_SECONDS: values.idle_seconds,
         settings.DEVICE: values.device,
         settings.THREADS: values.threads,
-        settings.LM: decoding.lm,
-        settings.LM_WEIGHT: decoding.lm_weight,
-        settings.BEAM_SIZE: decoding.beam_size,
-        settings.CUDA_GRAPHS: decoding.cuda_graphs,
-        settings.KERNELS: decoding.kernels,
+        **{setting: getattr(decoding, setting.name) for setting in settings.DECODING_SETTINGS},
     }
     environment = {setting.variable: "" if value is None else str(value) for setting, value in for_members.items()}
     kind = "TDT" if checkpoint.config.transducer.is_tdt else "RNN-T"

@@ -6,7 +6,17 @@ import os
 import sys
 from pathlib import Path
 
+from penstock import settings
 from penstock.errors import PenstockError
+
+_DECODING_FLAGS = (
+    (settings.LM_FUSION, "NAME", "how a language model enters beam search"),
+    (settings.LENGTH_NORMALISATION, "SWITCH", "rank hypotheses by score / (labels + 1)"),
+    (settings.AES_EXPANSIONS, "N", "labels of a hypothesis of aes at one frame"),
+    (settings.AES_MARGIN, "NATS", "expansions of aes that much below the best are pruned"),
+    (settings.AES_EXTRA_LABELS, "N", "labels beyond the beam size that aes tries"),
+    (settings.MAX_SYMBOLS, "N", "labels at one frame, of greedy and alsd; without it the checkpoint's"),
+)
 
 
 def add_parser(subparsers) -> None:
@@ -24,6 +34,8 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--n-best", type=int, metavar="N", help="alternatives in the JSON output, with alsd or aes")
     parser.add_argument("--lm", metavar="FILE", help="n-gram language model, as `penstock lm build` makes it")
     parser.add_argument("--lm-weight", type=float, default=0.0, metavar="W", help="weight of the language model (0)")
+    for setting, metavar, about in _DECODING_FLAGS:
+        parser.add_argument(setting.flag, metavar=metavar, help=f"{about}: {setting.accepted} ({setting.default})")
     parser.add_argument("--boost-phrase", action="append", default=[], metavar="TEXT", help="repeatable")
     parser.add_argument("--boost", type=float, metavar="B", help="bonus a token of a boosted phrase, in nats (2)")
     parser.add_argument("--json", action="store_true", help="one JSON object a file, with tokens and word times")
@@ -33,10 +45,11 @@ def add_parser(subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Transcribes each file; a file that fails is named on stderr, and the others are still done."""
     from penstock.cpu import prepare_process
+    from penstock.decoding_config import DecodingConfig
     from penstock.file_transcriber import FileTranscriber
     from penstock.recognizer import StreamingRecognizer
     from penstock.settings import parse_context
-    from penstock.stream_options import DecodingConfig, parse_stream_options
+    from penstock.stream_options import parse_stream_options
 
     _check(args)
     paths = args.audio + (_manifest_paths(Path(args.from_manifest)) if args.from_manifest else [])
@@ -44,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
         raise PenstockError("no audio: name files, or a manifest with --from-manifest")
     prepare_process(args.threads)
     context = parse_context(args.context) if args.context else None
-    decoding = DecodingConfig(args.lm, args.lm_weight, args.beam_size or DecodingConfig.beam_size)
+    chosen = {setting.name: setting.read({}, getattr(args, setting.name)) for setting, *_ in _DECODING_FLAGS}
+    beam_size = DecodingConfig.beam_size if args.beam_size is None else args.beam_size
+    decoding = DecodingConfig(args.lm, args.lm_weight, beam_size, **chosen)
     options = _stream_options(args)
     parse_stream_options(options, decoding)
     recognizer = StreamingRecognizer(args.model, context, max_streams=args.streams, decoding=decoding)

@@ -5,28 +5,16 @@ et al., IEEE SPL 2020, with prefix search for the longest prefix only. All hypot
 earliest frame are expanded until they have left it; TDT hypotheses that have jumped ahead wait. Knows no chunks.
 """
 
-from typing import NamedTuple
-
 import torch
 
 from penstock.decoding.beam_expansion import Expander, Expansions, Limits
 from penstock.decoding.beam_hyps import ABSENT, extend_hash
+from penstock.decoding.beam_sizes import AesLimits
 from penstock.decoding.beam_work import BeamMoves, BeamWork, choose
 from penstock.decoding.networks import Scores, TransducerNetwork
 from penstock.decoding.rows import flatten_rows
 
 _BEYOND = torch.iinfo(torch.int64).max
-
-
-class AesLimits(NamedTuple):
-    """The paper's parameters; Kim et al.'s values by default."""
-
-    expansions_per_frame: int = 2
-    """Labels that a hypothesis may take at one frame before a blank is forced."""
-    margin: float = 2.3
-    """gamma: expansions that score this much below the hypothesis's best are pruned."""
-    extra_labels: int = 2
-    """beta: a hypothesis is expanded by its best K + beta labels."""
 
 
 class AesSearch:

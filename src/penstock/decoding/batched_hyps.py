@@ -5,6 +5,8 @@ Knows no search. One tensor, so that adding a label is one write and the way to 
 
 import torch
 
+from penstock.decoding.host_copy import copy_to_host
+
 _LABEL, _TIMESTAMP, _DURATION, _SCORE = range(4)
 _FIELDS = 4
 
@@ -51,7 +53,7 @@ class BatchedHyps:
     def clear(self) -> None:
         """Every row without labels."""
         self._storage[0].zero_()
-        self._additions = 0  # of this chunk: no row holds more labels
+        self._additions = 0  # of this chunk, where storage may grow: no row holds more labels
 
     def add(
         self,
@@ -62,9 +64,10 @@ class BatchedHyps:
         scores: torch.Tensor,
     ) -> None:
         """Appends a label to each row where `is_added` [B] holds; all [B]. Storage that cannot grow must have room."""
-        self._additions += 1
-        if self._is_growable and self._additions > self.max_labels:
-            self._grow()
+        if self._is_growable:
+            self._additions += 1
+            if self._additions > self.max_labels:
+                self._grow()
         score_bits = scores.double().view(torch.int64)
         values = torch.stack([labels, timestamps, durations, score_bits], dim=1)
         # A row that adds nothing writes into the last place, which nobody reads.
@@ -89,9 +92,9 @@ class BatchedHyps:
         if self._storage.device.type == "cpu":
             return self
         expected = self.max_labels if self._expected_labels is None else min(self._expected_labels, self.max_labels)
-        host = _copy_to_host(self._storage[: expected + 2])  # a prefix of the storage is one block of memory
+        host = copy_to_host(self._storage[: expected + 2])  # a prefix of the storage is one block of memory
         if expected < self.max_labels and bool((host[0, :, 0] > expected).any()):
-            host = _copy_to_host(self._storage)
+            host = copy_to_host(self._storage)
         return self._over(host)
 
     def _over(self, storage: torch.Tensor) -> "BatchedHyps":
@@ -113,10 +116,3 @@ class BatchedHyps:
     def _grow(self) -> None:
         old = self._storage
         self._bind(torch.cat([old, torch.zeros_like(old)]))
-
-
-def _copy_to_host(block: torch.Tensor) -> torch.Tensor:
-    host = torch.empty(block.shape, dtype=block.dtype, pin_memory=True)
-    host.copy_(block, non_blocking=True)
-    torch.cuda.current_stream(block.device).synchronize()
-    return host

@@ -1,6 +1,6 @@
-"""What a beam tells the host: labels that no hypothesis disputes any more, the best one's rest, and the n best.
+"""What is told of a beam: labels that no hypothesis disputes any more, the best one's rest, and the n best.
 
-Knows no search. Nothing here synchronises but `to_host`.
+Knows no search. Nothing here synchronises.
 """
 
 from typing import NamedTuple
@@ -12,8 +12,6 @@ from penstock.decoding.beam_state import BeamRows
 from penstock.decoding.rows import flatten_rows, map_rows, unflatten_rows
 from penstock.fusion.fusion import Fusion
 
-_EXPECTED_LABELS = 32
-
 
 class TokenLists(NamedTuple):
     """Labels of some rows in order."""
@@ -23,25 +21,9 @@ class TokenLists(NamedTuple):
     lengths: torch.Tensor
     """[...] int64"""
 
-    def to_host(self) -> "TokenLists":
-        """The same on the CPU, perhaps with less room; synchronises.
-
-        One copy, unless some row has more labels than expected: there may be room for hundreds.
-        """
-        if self.lengths.device.type == "cpu":
-            return self
-        host = self.copied(_EXPECTED_LABELS)
-        return self.copied(None) if bool((host.lengths > _EXPECTED_LABELS).any()) else host
-
-    def copied(self, labels: int | None) -> "TokenLists":
-        """The first `labels` of each row (all: None) and all lengths on the CPU, in one copy."""
-        tokens = map_rows(lambda t: t[..., :labels], self.tokens)
-        whole = [*tokens[:3], self.lengths.unsqueeze(-1)]
-        bits = [scores.contiguous().view(torch.int32).long() for scores in tokens[3:]]
-        sizes = [t.shape[-1] for t in (*whole, *bits)]
-        *ids, lengths, acoustic, ranking = torch.cat([*whole, *bits], dim=-1).cpu().split(sizes, dim=-1)
-        scores = (t.int().contiguous().view(torch.float32) for t in (acoustic, ranking))
-        return TokenLists(TokenRows(*ids, *scores), lengths.squeeze(-1))
+    def first(self, labels: int) -> "TokenLists":
+        """The first `labels` of each row; the lengths stay what they are."""
+        return TokenLists(map_rows(lambda t: t[..., :labels], self.tokens), self.lengths)
 
 
 class BeamUpdate(NamedTuple):

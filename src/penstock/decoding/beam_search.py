@@ -9,11 +9,12 @@ from functools import partial
 
 import torch
 
-from penstock.decoding.aes import AesLimits, AesSearch
+from penstock.decoding.aes import AesSearch
 from penstock.decoding.alsd import AlsdSearch
 from penstock.decoding.beam_expansion import Expander
 from penstock.decoding.beam_hyps import ABSENT, BatchedBeamHyps, BeamPaths
 from penstock.decoding.beam_results import BeamUpdate, NBest, TokenLists, best_of, n_best, settle
+from penstock.decoding.beam_sizes import AesLimits
 from penstock.decoding.beam_state import BeamRows
 from penstock.decoding.beam_work import CAN_STEP, IS_BEHIND, BeamWork
 from penstock.decoding.beam_workspace import BeamWorkspace

@@ -5,14 +5,38 @@ A new search is one more line in `DECODERS`, and in `recognizer_arguments` what 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
+from penstock import settings
+from penstock.decoding_config import DecodingConfig
 from penstock.errors import PenstockError
-from penstock.stream_options import DecodingConfig
+from penstock.settings import Setting
 
-_FUSION: dict[str, Callable[[str], object]] = {"lm": str, "lm_weight": float}
-_BEAM: dict[str, Callable[[str], object]] = {"beam": int, **_FUSION}
+_Options = dict[str, Callable[[str], object]]
 
-DECODERS: dict[str, dict[str, Callable[[str], object]]] = {"greedy": _FUSION, "alsd": _BEAM, "aes": _BEAM}
+
+def _of(*chosen: Setting) -> _Options:
+    """Options that are called and read like the server's settings."""
+    return {setting.name: partial(_read, setting) for setting in chosen}
+
+
+def _read(setting: Setting, text: str) -> object:
+    try:
+        return setting.parse(text)
+    except ValueError:
+        raise ValueError(f"accepted: {setting.accepted}") from None
+
+
+_FUSION: _Options = {"lm": str, "lm_weight": float}
+_BEAM: _Options = {"beam": int, **_FUSION, **_of(settings.LM_FUSION, settings.LENGTH_NORMALISATION)}
+_AES: _Options = _of(settings.AES_EXPANSIONS, settings.AES_MARGIN, settings.AES_EXTRA_LABELS)
+_MAX_SYMBOLS: _Options = _of(settings.MAX_SYMBOLS)
+
+DECODERS: dict[str, _Options] = {
+    "greedy": _FUSION | _MAX_SYMBOLS,
+    "alsd": _BEAM | _MAX_SYMBOLS,
+    "aes": _BEAM | _AES,
+}
 """Name -> its options, each with the function that turns the text after `=` into a value or raises ValueError."""
 
 
@@ -30,9 +54,7 @@ class DecoderChoice:
     @property
     def recognizer_arguments(self) -> dict[str, object]:
         """What to pass to `StreamingRecognizer` besides model, context, streams and device."""
-        given = {name: self.options[name] for name in ("lm", "lm_weight") if name in self.options}
-        if "beam" in self.options:
-            given["beam_size"] = self.options["beam"]
+        given = {"beam_size" if name == "beam" else name: value for name, value in self.options.items()}
         return {"decoding": DecodingConfig(**given)} if given else {}
 
     @property

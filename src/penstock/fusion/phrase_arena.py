@@ -4,13 +4,15 @@ A table's pages may lie anywhere: its state numbers are mapped to the arena's wh
 afterwards. Knows no phrases and not who needs which table.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from penstock.fusion.page_pool import PagePool
-from penstock.fusion.phrase_table import OWN_ARCS, PhraseTable
+from penstock.fusion.phrase_table import OWN_ARCS, PhraseTable, build_table
+from penstock.fusion.phrase_trie import PhraseTrie
 
 NO_PHRASES = 0
 """The state of a stream without phrases: every label scores 0 and leads back to it."""
@@ -63,9 +65,13 @@ class PhraseArena:
     rows: torch.Tensor
     """[R, 2, V + 1] int32: scores, stored bit by bit, and the arena's state numbers. Column V is 0."""
 
-    def __init__(self, vocabulary_size: int, memory_bytes: int, device: torch.device | str = "cpu"):
-        """memory_bytes: of all tensors together, at most. ValueError where it is too little for one small list."""
-        self.vocabulary_size = vocabulary_size
+    def __init__(self, continues_word: Sequence[bool], memory_bytes: int, device: torch.device | str = "cpu"):
+        """continues_word: [V]; memory_bytes: of all tensors together, at most.
+
+        ValueError where it is too little for one small list.
+        """
+        self._continues_word = np.asarray(continues_word, dtype=bool)
+        self.vocabulary_size = vocabulary_size = len(continues_word)
         # A page of states and a row, equally many: lists of 1,000 phrases have 0.4 to 1 rows a page.
         pair_bytes = 4 * (STATES_PER_PAGE * _STATE_WORDS + 2 * (vocabulary_size + 1))
         pages = rows = memory_bytes // pair_bytes
@@ -74,7 +80,7 @@ class PhraseArena:
         if pages * STATES_PER_PAGE >= 2**31:
             raise ValueError(f"{memory_bytes} bytes for phrase lists are too many: states are numbered in 32 bits")
         self.records = torch.zeros((pages * STATES_PER_PAGE, _STATE_WORDS), dtype=torch.int32, device=device)
-        self.rows = torch.zeros((rows, 2, vocabulary_size + 1), dtype=torch.int32, device=device)
+        self.rows = zeros((rows, 2, vocabulary_size + 1), torch.int32, device)
         # Every state begins as NO_PHRASES: row 0, which is all 0, and no arcs of its own, so label V in each place.
         self.records[:, _HEAD_WORDS : _HEAD_WORDS + OWN_ARCS] = vocabulary_size
         self._state_pool = PagePool(pages, reserved=1)
@@ -90,6 +96,10 @@ class PhraseArena:
         """What can be taken now."""
         return PageCount(self._state_pool.free, self._row_pool.free)
 
+    def build(self, trie: PhraseTrie) -> PhraseTable:
+        """The table that `write` takes; StreamError INVALID_ARGUMENT where it wants more rows than there are."""
+        return build_table(trie, self._continues_word, self.lendable.rows)
+
     @staticmethod
     def size_of(table: PhraseTable) -> PageCount:
         """What a table takes."""
@@ -104,14 +114,11 @@ class PhraseArena:
         if not size.fits(self.free):
             raise ValueError(f"{size} wanted, {self.free} are free")
         place = Placement(self._state_pool.take(size.state_pages), self._row_pool.take(size.rows))
-        pages, rows = np.array(place.state_pages), np.array(place.rows)
-        state = np.arange(size.state_pages * STATES_PER_PAGE)
-        number = pages[state // STATES_PER_PAGE] * STATES_PER_PAGE + state % STATES_PER_PAGE
+        number, rows, device = state_numbers(place), np.array(place.rows), self.records.device
         row_values = np.stack([table.row_scores.view(np.int32), number[table.row_next].astype(np.int32)], axis=1)
-        self.rows.index_copy_(0, self._upload(rows), self._upload(row_values))
-        self.records.index_copy_(
-            0, self._upload(number[: len(table.row)]), self._upload(_records(table, rows[table.row], number))
-        )
+        self.rows.index_copy_(0, upload(rows, device), upload(row_values, device))
+        records = _records(table, rows[table.row], number)
+        self.records.index_copy_(0, upload(number[: len(table.row)], device), upload(records, device))
         return place
 
     def erase(self, place: Placement) -> None:
@@ -119,12 +126,27 @@ class PhraseArena:
         self._state_pool.give_back(place.state_pages)
         self._row_pool.give_back(place.rows)
 
-    def _upload(self, values: np.ndarray) -> torch.Tensor:
-        host = torch.from_numpy(values)
-        if self.records.device.type != "cuda":
-            return host.to(self.records.device)
-        # The allocator keeps pinned memory from being used again before the copy is done.
-        return host.pin_memory().to(self.records.device, non_blocking=True)
+
+def state_numbers(place: Placement) -> np.ndarray:
+    """The arena's number of each state that there is room for, int64."""
+    pages = np.array(place.state_pages)
+    return (pages[:, None] * STATES_PER_PAGE + np.arange(STATES_PER_PAGE)).reshape(-1)
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+    """As `torch.zeros`; on a host the system hands the memory out page by page as lists are written."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(shape, torch.empty(0, dtype=dtype).numpy().dtype))
+
+
+def upload(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A copy on the device, asynchronous and ordered on the current stream."""
+    host = torch.from_numpy(values)
+    if device.type != "cuda":
+        return host.to(device)
+    # The allocator keeps pinned memory from being used again before the copy is done.
+    return host.pin_memory().to(device, non_blocking=True)
 
 
 def _records(table: PhraseTable, row: np.ndarray, number: np.ndarray) -> np.ndarray:

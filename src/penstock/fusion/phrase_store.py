@@ -7,15 +7,16 @@ import numpy as np
 import torch
 
 from penstock.errors import StreamError, StreamErrorKind
+from penstock.fusion.automaton import Automaton
+from penstock.fusion.dense_arena import LEAST_DENSE_STATES, DenseArena, DenseBoost
 from penstock.fusion.phrase_arena import NO_PHRASES, STATES_PER_PAGE, PageCount, PhraseArena, Placement
 from penstock.fusion.phrase_boost import PhraseBoost
 from penstock.fusion.phrase_list import PhraseList, refusal
-from penstock.fusion.phrase_table import PhraseTable, build_table
 from penstock.fusion.phrase_tokens import continues_word, tokenize_phrases
 from penstock.fusion.phrase_trie import PhraseTrie
 from penstock.tokenizer import Tokenizer
 
-DEFAULT_MEMORY_BYTES = 128 * 2**20
+DEFAULT_MEMORY_BYTES = 256 * 2**20
 
 
 @dataclass
@@ -38,12 +39,24 @@ class PhraseStore:
         tokenizer: Tokenizer,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         device: torch.device | str = "cpu",
+        is_dense: bool | None = None,
     ):
-        """memory_bytes: on the device, taken at once and never more. ValueError where it is too little."""
+        """memory_bytes: on the device, taken at once and never more. ValueError where it is too little.
+
+        is_dense: a row for each state, or the paged form; None: dense where the memory holds `LEAST_DENSE_STATES` so.
+        """
         self._tokenizer = tokenizer
         self._continues_word = np.array(continues_word(tokenizer))
-        self._arena = PhraseArena(tokenizer.size, memory_bytes, device)
-        self.boost = PhraseBoost(self._arena, self._continues_word.tolist())
+        if is_dense is None:
+            is_dense = DenseArena.states_in(memory_bytes, tokenizer.size) >= LEAST_DENSE_STATES
+        self._arena: PhraseArena | DenseArena
+        self.boost: Automaton
+        if is_dense:
+            self._arena = DenseArena(self._continues_word, memory_bytes, device)
+            self.boost = DenseBoost(self._arena)
+        else:
+            self._arena = PhraseArena(self._continues_word, memory_bytes, device)
+            self.boost = PhraseBoost(self._arena, self._continues_word.tolist())
         self._by_digest: dict[bytes, _Stored] = {}
         self._by_start: dict[int, _Stored] = {}
         self._idle: OrderedDict[bytes, _Stored] = OrderedDict()  # without references, left longest ago first
@@ -83,17 +96,13 @@ class PhraseStore:
             self._idle[stored.digest] = stored
 
     def _store(self, phrases: PhraseList) -> _Stored:
-        table = self._build(phrases)
+        table = self._arena.build(PhraseTrie(tokenize_phrases(phrases, self._tokenizer), self._continues_word))
         self._make_room(len(phrases), self._arena.size_of(table))
         stored = _Stored(phrases.digest, self._arena.write(table))
         self._by_digest[stored.digest] = stored
         self._by_start[stored.place.start] = stored
         self._idle[stored.digest] = stored
         return stored
-
-    def _build(self, phrases: PhraseList) -> PhraseTable:
-        trie = PhraseTrie(tokenize_phrases(phrases, self._tokenizer), self._continues_word.tolist())
-        return build_table(trie, self._continues_word, self._arena.lendable.rows)
 
     def _make_room(self, phrases: int, size: PageCount) -> None:
         if not size.fits(self._arena.lendable):

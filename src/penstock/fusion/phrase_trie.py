@@ -2,12 +2,15 @@
 
 The rule is *leftmost longest at word ends* (docs/boosting.md): reading from the left, the first phrase that is complete
 where a word ends earns its bonus, the longest where several begin at one token, and reading goes on behind it. A phrase
-is one run of labels; its bonus is its boost times its tokens. Knows no tensors.
+is one run of labels; its bonus is its boost times its tokens. Knows no tensors. All nodes of one depth are worked out
+together: a list is made ready while streams wait.
 """
 
-import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
 
 from penstock.fusion.phrase_tokens import TokenPhrase
 
@@ -15,11 +18,12 @@ ROOT = 0
 
 
 class Settled(NamedTuple):
-    """Where reading stands once the front of what was read can match no more."""
+    """Where reading stands once the front of what was read can match no more; fields [n]."""
 
-    node: int
-    earned: float
-    """Bonuses of the phrases that were complete in what has been dropped."""
+    node: np.ndarray
+    """int64"""
+    earned: np.ndarray
+    """float64, bonuses of the phrases that were complete in what has been dropped."""
 
 
 class PhraseTrie:
@@ -30,83 +34,112 @@ class PhraseTrie:
     makes to what is booked and earned, so a path's scores always add up to bonuses earned plus what is booked.
     """
 
+    parent: np.ndarray
+    """[N] int64, ROOT for ROOT."""
+    label: np.ndarray
+    """[N] int64, of the arc into the node; 0 for ROOT."""
+    levels: list[slice]
+    """The nodes of each depth, from 0."""
+    bonus: np.ndarray
+    """[N] float64, of the phrase that the node is; NaN where it is none."""
+    fail: Settled
+    """[N], how a label without an arc is read on, if it carries on a word or the node is no phrase."""
+    booked: np.ndarray
+    """[N] float64"""
+    final: np.ndarray
+    """[N] float64, score of ending."""
+
     def __init__(self, phrases: Sequence[TokenPhrase], continues_word: Sequence[bool]):
         """phrases: distinct token sequences; continues_word: for each label, True where no word ends before it."""
-        self._continues_word = continues_word
-        self.children: list[dict[int, int]] = []
-        self._bonus: list[float | None] = []
-        self._lent: list[float] = []
-        self._fail: list[Settled] = []
-        self.booked: list[float] = []
-        self.final: list[float] = []
+        self._continues_word = np.asarray(continues_word, dtype=bool)
         self._grow(phrases)
+        # Nodes are numbered by parent and label, so these are in order.
+        self._arcs = self.parent[1:] * len(self._continues_word) + self.label[1:]
+        self._root_children = np.full(len(self._continues_word), ROOT)
+        if len(self.levels) > 1:
+            self._root_children[self.label[self.levels[1]]] = np.arange(len(self))[self.levels[1]]
         self._settle()
 
     def __len__(self) -> int:
-        return len(self.children)
-
-    def fail(self, node: int) -> Settled:
-        """Where a label leads reading that `node` has no arc for, if it carries on a word or `node` is no phrase."""
-        return self._fail[node]
-
-    def bonus(self, node: int) -> float | None:
-        """The bonus of the phrase that `node` is; None where it is none."""
-        return self._bonus[node]
+        return len(self.parent)
 
     def _grow(self, phrases: Sequence[TokenPhrase]) -> None:
-        """Makes the nodes level by level: a node's phrases are a run of the sorted phrases."""
-        runs: list[list[TokenPhrase]] = [list(phrases)]
-        depth_of = [0]
-        node = 0
-        while node < len(runs):
-            depth = depth_of[node]
-            branches: dict[int, list[TokenPhrase]] = {}
-            bonus, lent_per_token = None, -math.inf
-            for phrase in runs[node]:
-                if len(phrase.tokens) == depth:
-                    bonus = depth * phrase.boost
-                    continue
-                branches.setdefault(phrase.tokens[depth], []).append(phrase)
-                if phrase.boost > 0:  # a penalty is not lent: it would hit every word that begins alike
-                    lent_per_token = max(lent_per_token, phrase.boost)
-            self._bonus.append(bonus)
-            self._lent.append(depth * lent_per_token if depth else 0.0)
-            self.children.append({})
-            for token, run in branches.items():
-                self.children[node][token] = len(runs)
-                runs.append(run)
-                depth_of.append(depth + 1)
-            node += 1
+        """Makes the nodes level by level: one for each label that follows a node in some phrase."""
+        size = len(self._continues_word)
+        lengths = np.array([len(phrase.tokens) for phrase in phrases], np.int64)
+        boosts = np.array([phrase.boost for phrase in phrases], np.float64)
+        tokens = np.fromiter(chain.from_iterable(phrase.tokens for phrase in phrases), np.int64, lengths.sum())
+        starts = np.cumsum(lengths) - lengths
+        parents, labels, self.levels = [np.array([ROOT])], [np.array([0])], [slice(0, 1)]
+        at = np.zeros(len(phrases), np.int64)  # the node of each phrase's first labels
+        live = np.arange(len(phrases))
+        best_of, ends_at = [np.array([-np.inf])], np.zeros(len(phrases), np.int64)
+        count = 1
+        for depth in range(1, int(lengths.max(initial=0)) + 1):
+            arcs, which = np.unique(at[live] * size + tokens[starts[live] + depth - 1], return_inverse=True)
+            parents.append(arcs // size)
+            labels.append(arcs % size)
+            at[live] = count + which
+            is_end = lengths[live] == depth
+            ends_at[live[is_end]] = at[live[is_end]]
+            lends = ~is_end & (boosts[live] > 0)  # a penalty is not lent: it would hit every word that begins alike
+            best = np.full(len(arcs), -np.inf)
+            np.maximum.at(best, which[lends], boosts[live[lends]])
+            best_of.append(depth * best)
+            self.levels.append(slice(count, count + len(arcs)))
+            count += len(arcs)
+            live = live[~is_end]
+        self.parent, self.label = np.concatenate(parents), np.concatenate(labels)
+        self.bonus = np.full(count, np.nan)
+        self.bonus[ends_at] = lengths * boosts
+        self._lent = np.concatenate(best_of)
 
     def _settle(self) -> None:
         """Failure arcs and values in order of depth: a failure arc leads to a node less deep."""
-        self._fail = [Settled(ROOT, 0.0)] * len(self)
-        self.booked = [0.0] * len(self)
-        self.final = [0.0] * len(self)
-        ended = [0.0] * len(self)  # what the labels of a node are worth if nothing follows
-        for parent, children in enumerate(self.children):
-            for label, node in children.items():
-                fail = self._go(self._drop(parent, label), label) if parent != ROOT else Settled(ROOT, 0.0)
-                bonus = self._bonus[node]
-                self._fail[node] = fail
-                as_it_stands = fail.earned + self.booked[fail.node] if bonus is None else bonus
-                self.booked[node] = max(as_it_stands, self._lent[node])
-                ended[node] = fail.earned + ended[fail.node] if bonus is None else bonus
-                self.final[node] = ended[node] - self.booked[node]
+        count = len(self)
+        self.fail = Settled(np.full(count, ROOT), np.zeros(count))
+        self.booked, self.final = np.zeros(count), np.zeros(count)
+        ended = np.zeros(count)  # what the labels of a node are worth if nothing follows
+        for depth, nodes in enumerate(self.levels[1:], start=1):
+            if depth > 1:
+                parent, label = self.parent[nodes], self.label[nodes]
+                self.fail.node[nodes], self.fail.earned[nodes] = self._go(self._drop(parent, label), label)
+            fail, earned, bonus = self.fail.node[nodes], self.fail.earned[nodes], self.bonus[nodes]
+            as_it_stands = np.where(np.isnan(bonus), earned + self.booked[fail], bonus)
+            self.booked[nodes] = np.maximum(as_it_stands, self._lent[nodes])
+            ended[nodes] = np.where(np.isnan(bonus), earned + ended[fail], bonus)
+            self.final[nodes] = ended[nodes] - self.booked[nodes]
 
-    def _drop(self, node: int, label: int) -> Settled:
+    def _drop(self, node: np.ndarray, label: np.ndarray) -> Settled:
         """Gives up that `node` grows by `label`: what is complete in front is earned, or the first label is dropped."""
-        bonus = self._bonus[node]
-        if bonus is not None and not self._continues_word[label]:
-            return Settled(ROOT, bonus)
-        return self._fail[node]
+        bonus = self.bonus[node]
+        is_earned = ~np.isnan(bonus) & ~self._continues_word[label]
+        return Settled(
+            np.where(is_earned, ROOT, self.fail.node[node]), np.where(is_earned, bonus, self.fail.earned[node])
+        )
 
-    def _go(self, start: Settled, label: int) -> Settled:
+    def _go(self, start: Settled, label: np.ndarray) -> Settled:
         """Where `label` leads from `start`, through as many failure arcs as it takes."""
-        node, earned = start
-        while label not in self.children[node]:
-            if node == ROOT:
-                return Settled(ROOT, earned)
-            node, more = self._drop(node, label)
-            earned += more
-        return Settled(self.children[node][label], earned)
+        node, earned = start.node, start.earned
+        found = np.full(len(node), ROOT)
+        open_ = np.arange(len(node))
+        while len(open_):
+            at, via = node[open_], label[open_]
+            child = self._child(at, via)
+            found[open_] = child
+            is_open = (child == ROOT) & (at != ROOT)
+            open_ = open_[is_open]
+            dropped = self._drop(at[is_open], via[is_open])
+            node[open_] = dropped.node
+            earned[open_] += dropped.earned
+        return Settled(found, earned)
+
+    def _child(self, node: np.ndarray, label: np.ndarray) -> np.ndarray:
+        """The node that `label` leads to; ROOT where there is none."""
+        child = self._root_children[label]
+        is_deep = node != ROOT
+        arc = node[is_deep] * len(self._continues_word) + label[is_deep]
+        place = np.searchsorted(self._arcs, arc)
+        is_there = self._arcs[np.minimum(place, len(self._arcs) - 1)] == arc
+        child[is_deep] = np.where(is_there, place + 1, ROOT)
+        return child

@@ -1,31 +1,25 @@
 """Third stage: encoder frames in, words out."""
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
 from penstock.cuda_graphs import select_driver
-from penstock.decoding.beam_search import BeamAlgorithm
-from penstock.decoding.beam_sizes import BeamSizes
 from penstock.decoding.beam_state import BeamState
+from penstock.decoding.host_copy import copy_to_device
 from penstock.decoding.networks import TransducerNetwork
+from penstock.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.slot_ledger import SlotLedger
-from penstock.stages.decoder_lanes import BeamLane, Chunk, Decoded, DecoderLane, Driving, GreedyLane
+from penstock.stages.beam_losses import BeamLosses
+from penstock.stages.decoder_lanes import BeamLane, Chunk, Decoded, DecoderLane, GreedyLane
+from penstock.stages.decoder_searches import SearchMaker
 from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard
 from penstock.stages.stream_fusion import StreamFusion
 from penstock.stages.stream_text import StreamResult, StreamText
-from penstock.stream_options import (
-    BEAM_DECODERS,
-    DEFAULT_DECODING,
-    GREEDY,
-    DecodingConfig,
-    StreamOptions,
-    parse_stream_options,
-)
+from penstock.stream_options import BEAM_DECODERS, GREEDY, StreamOptions, parse_stream_options
 from penstock.streams import Lease
 from penstock.tokenizer import Tokenizer
 
@@ -73,20 +67,30 @@ class DecoderStage:
         self.driver_name = choice.driver.name
         """What runs the searches, for the log."""
         chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
-        driving = Driving(choice.driver, min(slots, LARGEST_CAPTURED_BATCH), chunk_encoder_frames)
         self._decoding = decoding
         self._network = TransducerNetwork(checkpoint, device, kernels=decoding.kernels)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._fusion = StreamFusion(checkpoint, self._tokenizer, decoding, slots, device)
-        sizes = BeamSizes(decoding.beam_size)
-        beams = BeamState(self._network, slots, sizes)
-        self._lanes: dict[str, DecoderLane] = {GREEDY: GreedyLane(self._network, slots, self._fusion, driving)}
+        captured_batch = min(slots, LARGEST_CAPTURED_BATCH)
+        searches = SearchMaker(self._network, decoding, choice.driver, captured_batch, chunk_encoder_frames)
+        beams = BeamState(self._network, slots, searches.beam_sizes)
+        self._lanes: dict[str, DecoderLane] = {GREEDY: GreedyLane(searches, slots, self._fusion)}
         for name in BEAM_DECODERS:
-            drive = partial(driving.drive_beam, sizes=sizes)
-            self._lanes[name] = BeamLane(self._network, BeamAlgorithm(name), beams, self._fusion, drive)
+            self._lanes[name] = BeamLane(name, searches, beams, self._fusion)
         self._choices = [StreamOptions()] * slots
         self._texts: list[StreamText | None] = [None] * slots
         self._guard = SlotGuard("decoder", slots, ledger)
+
+    @property
+    def kernels(self) -> str:
+        """What greedy search runs on, "torch" or "fused", for the log."""
+        return self._network.kernels
+
+    @property
+    def beam_losses(self) -> BeamLosses:
+        """What all beams gave up so far."""
+        of_lanes = [self._lanes[name].losses.total for name in BEAM_DECODERS]
+        return BeamLosses(*map(sum, zip(*of_lanes, strict=True)))
 
     @torch.inference_mode()
     def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
@@ -138,37 +142,35 @@ class DecoderStage:
         for name, some in by_lane.items():
             self._lanes[name].open(some, [self._choices[slot] for slot in some])
 
-    def _answer(self, request: DecoderRequest, decoded: Decoded) -> StreamResult:
-        slot = request.lease.slot
-        result = self._texts[slot].update(decoded, request.covered_samples, request.is_final)
+    def _answer(self, request: DecoderRequest, decoded: Decoded | None) -> StreamResult:
+        slot, covered = request.lease.slot, request.covered_samples
+        text = self._texts[slot]
+        result = text.unchanged(covered) if decoded is None else text.update(decoded, covered, request.is_final)
         if request.is_end:
             self._texts[slot] = None
             self._fusion.close(slot)
         self._guard.settle(request.lease)
         return result
 
-    def _decode(self, requests: list[DecoderRequest]) -> list[Decoded]:
-        decoded = [None] * len(requests)
+    def _decode(self, requests: list[DecoderRequest]) -> list[Decoded | None]:
+        """None: the request brought nothing and ends nothing, as most do."""
+        decoded: list[Decoded | None] = [None] * len(requests)
         by_lane: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
             name = self._choices[request.lease.slot].decoder
             if len(request.encoded) or (request.is_final and not self._lanes[name].needs_frames):
                 by_lane.setdefault(name, []).append(i)
-            else:
-                decoded[i] = self._unchanged(request.lease.slot)
+            elif request.is_final:
+                decoded[i] = Decoded([], self._texts[request.lease.slot].unstable, [])
         for name, rows in by_lane.items():
             for i, found in zip(rows, self._lanes[name].decode(self._chunk([requests[i] for i in rows])), strict=True):
                 decoded[i] = found
         self._begin([request.lease.slot for request in requests if request.ends_segment])
         return decoded
 
-    def _unchanged(self, slot: int) -> Decoded:
-        """What a stream has that brought no frames."""
-        return Decoded([], self._texts[slot].unstable, [])
-
     def _chunk(self, requests: list[DecoderRequest]) -> Chunk:
         device = self._network.device
-        lengths = torch.tensor([len(r.encoded) for r in requests], device=device)
+        lengths = copy_to_device([len(r.encoded) for r in requests], torch.int64, device)
         encoded = torch.nn.utils.rnn.pad_sequence([r.encoded.to(device) for r in requests], batch_first=True)
         return Chunk(
             slots=[r.lease.slot for r in requests],

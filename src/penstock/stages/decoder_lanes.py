@@ -1,25 +1,21 @@
 """Greedy and beam search as the decoder stage sees them: slots and frames in, tokens out. A stream is in one lane."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from penstock.decoding.batched_hyps import BatchedHyps
+from penstock.decoding.beam_report import BeamReport
 from penstock.decoding.beam_results import NBest, TokenLists
-from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam_sizes import BeamSizes
 from penstock.decoding.beam_state import BeamState
-from penstock.decoding.captured_beam_search import CapturedBeamSearch, beam_with_driver
-from penstock.decoding.captured_search import CapturedSearch, with_driver
-from penstock.decoding.greedy_search import GreedySearch
 from penstock.decoding.greedy_state import GreedyState
-from penstock.decoding.label_looping import LabelLooping
-from penstock.decoding.networks import TransducerNetwork
+from penstock.decoding.host_copy import copy_to_device
 from penstock.decoding.rows import map_rows
-from penstock.graphs.driver import Driver
+from penstock.stages.beam_losses import BeamLossCount, BeamLosses
+from penstock.stages.decoder_searches import SearchMaker
 from penstock.stages.stream_fusion import StreamFusion
 from penstock.stream_options import StreamOptions
 from penstock.transcript import Token
@@ -35,24 +31,6 @@ class Chunk(NamedTuple):
     """[B] int64"""
     is_end: list[bool]
     """Whether it is the last of its segment."""
-
-
-class Driving(NamedTuple):
-    """How searches are run."""
-
-    driver: Driver
-    max_batch: int
-    """Streams at once that graphs are captured for."""
-    encoder_frames: int
-    """Of a chunk."""
-
-    def drive(self, search: GreedySearch) -> GreedySearch | CapturedSearch:
-        """The search, ready to be called with any chunk."""
-        return with_driver(search, self.driver, self.max_batch, self.encoder_frames)
-
-    def drive_beam(self, search: BeamSearch, sizes: BeamSizes) -> BeamSearch | CapturedBeamSearch:
-        """The same of a beam search, for states of these sizes."""
-        return beam_with_driver(search, self.driver, self.max_batch, self.encoder_frames, sizes)
 
 
 class TokenAlternative(NamedTuple):
@@ -98,12 +76,11 @@ class GreedyLane(DecoderLane):
 
     needs_frames = True
 
-    def __init__(self, network: TransducerNetwork, slots: int, fusion: StreamFusion, driving: Driving):
-        self._plain = driving.drive(LabelLooping(network))
-        self._fused = driving.drive(LabelLooping(network, fusion=fusion.fusion))
+    def __init__(self, searches: SearchMaker, slots: int, fusion: StreamFusion):
+        self._plain, self._fused = searches.greedy(), searches.greedy(fusion.fusion)
         self._fusion = fusion
-        self._state = GreedyState(network, slots)
-        self._device = network.device
+        self._state = GreedyState(searches.network, slots)
+        self._device = searches.network.device
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
         """Hypotheses without labels."""
@@ -111,7 +88,7 @@ class GreedyLane(DecoderLane):
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Every label found is stable."""
-        slots = torch.tensor(chunk.slots, device=self._device)
+        slots = copy_to_device(chunk.slots, torch.int64, self._device)
         search = self._fused if self._fusion.is_used_by(chunk.slots) else self._plain
         hyps, rows = search.decode(chunk.frame_rows, chunk.lengths, self._state.gather(slots))
         self._state.scatter(slots, rows)
@@ -123,17 +100,10 @@ class BeamLane(DecoderLane):
 
     needs_frames = False
 
-    def __init__(
-        self,
-        network: TransducerNetwork,
-        algorithm: BeamAlgorithm,
-        state: BeamState,
-        fusion: StreamFusion,
-        drive: Callable[[BeamSearch], BeamSearch | CapturedBeamSearch],
-    ):
+    def __init__(self, name: str, searches: SearchMaker, state: BeamState, fusion: StreamFusion):
         """state: may be another beam lane's too, since a stream is in one lane only."""
-        self._plain = drive(BeamSearch(network, algorithm))
-        self._fused = drive(BeamSearch(network, algorithm, fusion.fusion))
+        self._plain, self._fused = searches.beam(name), searches.beam(name, fusion.fusion)
+        self.losses = BeamLossCount(name, state.slots)
         self._fusion = fusion
         self._state = state
         self._n_best = [0] * state.slots
@@ -145,25 +115,31 @@ class BeamLane(DecoderLane):
         self._state.reset(torch.tensor(slots, device=self._device), sizes, self._fusion.start_rows(slots))
         for slot, chosen in zip(slots, options, strict=True):
             self._n_best[slot] = chosen.n_best
+        self.losses.begin(slots)
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """What all hypotheses of a stream share is stable; at a segment's end the best one with all scores wins."""
-        slots = torch.tensor(chunk.slots, device=self._device)
-        is_end = torch.tensor(chunk.is_end, device=self._device)
+        slots = copy_to_device(chunk.slots, torch.int64, self._device)
+        is_end = copy_to_device(chunk.is_end, torch.bool, self._device)
         search = self._fused if self._fusion.is_used_by(chunk.slots) else self._plain
         update, rows = search.decode(chunk.frame_rows, chunk.lengths, is_end, self._state.gather(slots))
         self._state.scatter(slots, rows)
-        stable, unstable = _tokens(update.stable), _tokens(update.tail)
-        alternatives: list[list[TokenAlternative]] = [[] for _ in chunk.slots]
-        if any(chunk.is_end):
-            alternatives = _alternatives(search.n_best(rows))
+        best = search.n_best(rows) if any(chunk.is_end) else None
+        return self._tell(chunk, BeamReport(update, rows.forced_on, rows.dropped, best).to_host())
+
+    def _tell(self, chunk: Chunk, report: BeamReport) -> list[Decoded]:
+        """report: on the host."""
+        stable, unstable = _tokens(report.update.stable), _tokens(report.update.tail)
+        alternatives = [] if report.best is None else _alternatives(report.best)
+        losses = map(BeamLosses, report.forced_on.tolist(), report.dropped.tolist())
         found = []
-        for row, slot in enumerate(chunk.slots):
-            if not chunk.is_end[row]:
+        for row, (slot, is_end, lost) in enumerate(zip(chunk.slots, chunk.is_end, losses, strict=True)):
+            self.losses.note(slot, lost, is_end)
+            if is_end:
+                best = alternatives[row]
+                found.append(Decoded(stable[row], best[0].unstable, best[: self._n_best[slot]]))
+            else:
                 found.append(Decoded(stable[row], unstable[row], []))
-                continue
-            best = alternatives[row][0].unstable
-            found.append(Decoded(stable[row], best, alternatives[row][: self._n_best[slot]]))
         return found
 
 
@@ -173,8 +149,8 @@ def _greedy_tokens(hyps: BatchedHyps) -> list[list[Token]]:
 
 
 def _tokens(lists: TokenLists) -> list[list[Token]]:
-    """lists: [B, M]"""
-    tokens, lengths = lists.to_host()
+    """lists: [B, M] on the host"""
+    tokens, lengths = lists
     return _rows_of_tokens((tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores), lengths)
 
 
@@ -190,7 +166,7 @@ def _rows_of_tokens(fields: tuple[torch.Tensor, ...], lengths: torch.Tensor) -> 
 
 
 def _alternatives(best: NBest) -> list[list[TokenAlternative]]:
-    """Those of each stream that exist; always at least one."""
+    """Those of each stream that exist; always at least one. best: on the host."""
     batch, beam_size = best.scores.shape
     tokens = _tokens(map_rows(lambda t: t.flatten(0, 1), best.tails))
     scores, acoustic = best.scores.tolist(), best.acoustic_scores.tolist()

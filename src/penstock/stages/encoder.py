@@ -64,8 +64,9 @@ class EncoderStage:
 
     def _encode(self, requests: list[EncoderRequest]) -> list[torch.Tensor]:
         parts: list[list[torch.Tensor]] = [[] for _ in requests]
-        for turn in range(max((len(r.chunks.mel) for r in requests), default=0)):
-            rows = [i for i, r in enumerate(requests) if turn < len(r.chunks.mel)]
+        counts = [r.chunks.mel.shape[0] for r in requests]
+        for turn in range(max(counts, default=0)):
+            rows = [i for i, count in enumerate(counts) if turn < count]
             for i, frames in zip(rows, self._step([requests[i] for i in rows], turn), strict=True):
                 parts[i].append(frames)
         self._open([request.lease.slot for request in requests if request.ends_segment])

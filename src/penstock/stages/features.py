@@ -9,11 +9,12 @@ import torch
 
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext, ModelConfig
+from penstock.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.features import ChunkGeometry, FeatureExtractor, LogMel, MelChunks
 from penstock.fusion.phrase_tokens import tokenize_phrases
 from penstock.stages.slot_guard import STEP_ERRORS
-from penstock.stream_options import DEFAULT_DECODING, FINALIZE, DecodingConfig, parse_stream_options
+from penstock.stream_options import FINALIZE, parse_stream_options
 from penstock.streams import Lease, StreamTable
 from penstock.tokenizer import Tokenizer
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import torch
 
 from penstock.checkpoint import Checkpoint
+from penstock.decoding_config import DecodingConfig
 from penstock.fusion.fusion import Fusion, FusionRows
 from penstock.fusion.ngram_file import load_ngram_lm
 from penstock.fusion.phrase_arena import NO_PHRASES
 from penstock.fusion.phrase_store import PhraseStore
 from penstock.fusion.token_names import read_token_names
-from penstock.stream_options import DecodingConfig, StreamOptions
+from penstock.stream_options import StreamOptions
 from penstock.tokenizer import Tokenizer
 
 

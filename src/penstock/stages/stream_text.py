@@ -57,6 +57,7 @@ class StreamText:
 
         covered_samples: as in `penstock.features.MelChunks`.
         """
+        self._unchanged = None
         processed_s = covered_samples / self._sample_rate_hz
         words = self._transcript.add(decoded.stable)
         alternatives = tuple(
@@ -81,8 +82,17 @@ class StreamText:
             self._open_segment(processed_s)
         return result
 
+    def unchanged(self, covered_samples: int) -> StreamResult:
+        """The answer to a request that brought nothing and ends nothing; one object until something comes."""
+        processed_s = covered_samples / self._sample_rate_hz
+        if self._unchanged is None or self._unchanged.audio_processed_s != processed_s:
+            text = self._transcript.text_with(self.unstable)
+            self._unchanged = StreamResult(self._segment, text, False, processed_s, words=(), tokens=())
+        return self._unchanged
+
     def _open_segment(self, start_s: float) -> None:
         self._segment += 1
+        self._unchanged: StreamResult | None = None
         self._transcript = Transcript(self._tokenizer, self._frame_ms, 1000 * start_s)
         self.unstable: list[Token] = []
         """Tokens at the segment's end that may still change."""

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+from tritonclient.grpc import InferResult, service_pb2
+
+from client.tests.fake_servers import grpc_response
+from client.tests.fakes import outputs
+from penstock_client import ProtocolError, StreamError
+from penstock_client.grpc_wire import read_reply
+from penstock_client.protocol import parse_reply
+
+
+def reply(values: dict[str, np.ndarray]):
+    return service_pb2.ModelStreamInferResponse(infer_response=grpc_response(values))
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+@pytest.mark.parametrize("samples", [0, 800, 40_000])
+def test_a_reply_is_read_as_tritonclient_reads_it(samples, is_final):
+    message = reply(outputs(0, samples, is_final, n_best=3))
+    theirs = parse_reply("s", InferResult(message.infer_response).as_numpy)
+    assert read_reply("asr", "s", message) == theirs
+    assert theirs.alternatives or not is_final
+
+
+def test_the_order_of_the_outputs_does_not_matter():
+    values = outputs(0, 4000, True, n_best=2)
+    backwards = dict(reversed(values.items()))
+    assert read_reply("asr", "s", reply(backwards)) == read_reply("asr", "s", reply(values))
+
+
+@pytest.mark.parametrize("name, cut", [("WORDS", 1), ("TEXT", 2), ("TOKENS", 1), ("WORD_CONFIDENCE", 3)])
+def test_an_output_that_is_cut_short_is_a_protocol_error(name, cut):
+    message = reply(outputs(0, 4000, True))
+    index = [output.name for output in message.infer_response.outputs].index(name)
+    content = message.infer_response.raw_output_contents[index]
+    message.infer_response.raw_output_contents[index] = content[:-cut]
+    with pytest.raises(ProtocolError, match=r"stream 's': .*cannot be read"):
+        read_reply("asr", "s", message)
+
+
+def test_an_output_of_another_type_is_a_protocol_error():
+    message = reply(outputs(0, 4000, True))
+    for output in message.infer_response.outputs:
+        output.datatype = "FP8"
+    with pytest.raises(ProtocolError, match="FP8"):
+        read_reply("asr", "s", message)
+
+
+def test_a_refusal_is_raised():
+    with pytest.raises(StreamError, match="no room for it"):
+        read_reply("asr", "s", service_pb2.ModelStreamInferResponse(error_message="no room for it"))

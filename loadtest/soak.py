@@ -1,0 +1,117 @@
+"""`python -m loadtest.soak`: a constant load for an hour on a fresh server, and whether the server stayed as it was.
+
+Further options are those of the Locust file (`python -m loadtest options`).
+"""
+
+import argparse
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+
+from loadtest.fresh_server import ServerPlan, fresh_server
+from loadtest.html_report import write_html
+from loadtest.json_report import write_json
+from loadtest.locust_run import Target, headless_report, processes_for
+from loadtest.options import DEFAULT_OUT, ROOT
+from loadtest.probe import take_snapshot
+from loadtest.soak_readings import SoakReadings
+from loadtest.soak_verdict import soak_document, soak_lines
+from loadtest.trials import slots_for
+from penstock.errors import PenstockError
+from penstock.reporting.table import markdown_table
+
+_BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
+_LONGEST_DISTANCE_S, _SHORTEST_DISTANCE_S = 10.0, 0.1
+_READINGS = 60
+"""Of a test too short for readings that far apart."""
+_WARM_UP_SHARE = 1 / 6
+
+
+def main(words: list[str] | None = None) -> int:
+    """Command line; returns the exit status: 1 where it passed not or was not steady, 2 where it could not run."""
+    parser, words = _parser(), sys.argv[1:] if words is None else words
+    args, rest = parser.parse_known_args(words)
+    if any(word.partition("=")[0] == "--shape" for word in rest):
+        parser.error("--shape: a soak is a constant load")
+    if not (args.streams >= 1 and args.minutes > 0 and args.most_growth >= 0):
+        parser.error("--streams must be 1 or more, --minutes above 0, --most-growth 0 or more")
+    try:
+        report = _soak(args, rest, shlex.join(["python", "-m", "loadtest.soak", *words]))
+    except (PenstockError, ValueError) as error:
+        _say(f"soak: error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    for line in soak_lines(report["soak"]):
+        _say(line)
+    return 0 if report["soak"]["is_steady"] and report["windows"][0]["passed"] else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="loadtest.soak", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--streams", type=int, default=8, metavar="N", help="(8)")
+    add("--minutes", type=float, default=60.0, metavar="M", help="of load (60)")
+    add("--warm-up-minutes", type=float, metavar="M", help="of that, not counted (a sixth)")
+    add("--most-growth", type=float, default=2.0, metavar="MIB", help="of a process that counts as flat, an hour (2)")
+    add("--protocol", choices=("grpc", "http"), default="grpc", help="(grpc)")
+    add("--model", type=Path, default=_BUNDLE, metavar="BUNDLE", help="of the server that is started")
+    add("--context", metavar="L,R", help="the same (the checkpoint's first)")
+    add("--threads", type=int, default=1, metavar="N", help="the same, of each member (1)")
+    add("--processes", type=int, metavar="N", help="of the load generator (one for 64 streams)")
+    add("--out", type=Path, default=DEFAULT_OUT / "soak", metavar="DIR", help="(build/loadtest/soak)")
+    return parser
+
+
+def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
+    """The load test's report with its part `soak`, which is written too. `command`: what the report says was called."""
+    load_s = 60 * args.minutes
+    warm_up_s = _WARM_UP_SHARE * load_s if args.warm_up_minutes is None else 60 * args.warm_up_minutes
+    every_s = min(_LONGEST_DISTANCE_S, max(_SHORTEST_DISTANCE_S, load_s / _READINGS))
+    arguments = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol, *rest]
+    plan = ServerPlan(args.model, args.context, slots_for(args.streams), args.threads)
+    with fresh_server(plan) as server:
+        target = Target(server.url(args.protocol), server.metrics_url, server.process_id, server.facts)
+        with SoakReadings(partial(take_snapshot, server.metrics_url, server.process_id), every_s) as readings:
+            report = headless_report(target, args.processes or processes_for(args.streams), args.out, arguments)
+    report["circumstances"]["command"] = command
+    report["soak"] = soak_document(readings.readings, report["windows"][0], warm_up_s, args.most_growth)
+    write_json(args.out / "loadtest.json", report)
+    write_html(args.out / "loadtest.html", report)
+    (args.out / "soak.md").write_text(to_markdown(report), encoding="utf-8")
+    _say(f"wrote {args.out / 'loadtest.json'}, loadtest.html and soak.md")
+    return report
+
+
+def to_markdown(report: dict) -> str:
+    """A table with its circumstances, for a document."""
+    soak, where, window = report["soak"], report["circumstances"], report["windows"][0]
+    rows = [
+        [
+            name,
+            f"{found['pss_mib']:.1f}",
+            f"{found['pss_slope_mib_per_h']:+.2f} ± {found['pss_uncertainty_mib_per_h']:.2f}",
+            {True: "yes", False: "NO", None: "not known"}[found["is_memory_flat"]],
+            found["descriptors"],
+            f"{found['descriptors_grown']:+d}",
+        ]
+        for name, found in soak["processes"].items()
+    ]
+    header = ("process", "PSS MiB", "MiB an hour (95 %)", "flat", "descriptors", "grown")
+    told = (
+        f"{window['streams']:g} streams for {window['seconds'] / 60:.0f} minutes, the last "
+        f"{soak['seconds'] / 60:.0f} counted: {soak['utterances']} utterances, {soak['streams_lost']} lost, "
+        f"{window['late_chunks']} of {window['chunks']} chunks late."
+    )
+    circumstances = f"`{where['command']}`; {where['hardware']}; {where['date']}, commit {where['commit']}"
+    return f"{told}\n\n{markdown_table(header, rows, left=1)}\n\n{circumstances}\n"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The verdict of a soak, its readings, and the command without a server."""
+
+import json
+import time
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+
+from loadtest import soak
+from loadtest.fresh_server import ReadyServer
+from loadtest.json_report import read_json, report_document, write_json
+from loadtest.locust_run import processes_for
+from loadtest.probe import Snapshot
+from loadtest.processes import GENERATOR, SERVER, ProcessUse, Usage
+from loadtest.soak_readings import Reading, SoakReadings
+from loadtest.soak_verdict import soak_document, soak_lines, under_load
+from tests.loadtest.test_summary import spoken, summary
+
+MIB = 2**20
+GROWING, FLAT = 30.0, 0.0
+
+
+def window(**change) -> dict:
+    found = summary([spoken(11.0, 12.0, text="ada lovelace"), spoken(13.0, text="charles", recording=1)])
+    return found | {"streams": 8, "passed": True} | change
+
+
+def readings(growth_mib_per_h: float = FLAT, descriptors_per_h: float = 0.0, every_s: float = 10.0) -> list[Reading]:
+    """A minute before the load, an hour of 20 answers a second, a minute behind it."""
+    found = []
+    for i in range(int(3720 / every_s) + 1):
+        now_s = i * every_s
+        loaded_s = min(max(now_s - 60, 0.0), 3600.0)
+        use = ProcessUse(
+            1.0,
+            90 * MIB,
+            int((80 + growth_mib_per_h * loaded_s / 3600) * MIB),
+            int(40 + i % 3 + descriptors_per_h * loaded_s / 3600),
+        )
+        found.append(Reading(1000.0 + now_s, 20 * loaded_s, {"encoder": use, SERVER: use}))
+    return found
+
+
+def document(found: list[Reading], window_: dict | None = None, warm_up_s: float = 600.0) -> dict:
+    return soak_document(found, window_ or window(), warm_up_s, most_growth_mib_per_h=2.0)
+
+
+def test_the_load_is_found_in_the_server_s_answers():
+    loaded = under_load(readings())
+    assert (loaded[0].time_s, loaded[-1].time_s) == pytest.approx((1060.0, 4660.0), abs=10)
+    assert under_load(readings()[:4]) == under_load([]) == []
+
+
+def test_a_server_that_stays_as_it_is_is_steady():
+    found = document(readings())
+    assert (found["is_steady"], found["reasons"], found["streams_lost"]) == (True, [], 0)
+    assert found["seconds"] == pytest.approx(3000, abs=20)
+    assert found["readings"] == pytest.approx(301, abs=2)
+    encoder = found["processes"]["encoder"]
+    assert encoder["pss_mib"] == pytest.approx(80)
+    assert encoder["pss_slope_mib_per_h"] == pytest.approx(0, abs=1e-6)
+    assert (encoder["descriptors"], encoder["descriptors_grown"]) == (42, 0)
+
+
+def test_what_grows_in_the_warm_up_alone_does_not_count():
+    grown = [Reading(r.time_s, r.answered, {"encoder": use(r, 500.0)}) for r in readings()]
+    assert document(grown)["is_steady"]
+    assert not document(grown, warm_up_s=0.0)["is_steady"]
+
+
+def use(reading: Reading, until_s: float) -> ProcessUse:
+    """100 MiB more in the first `until_s` seconds of the load."""
+    loaded_s = min(max(reading.time_s - 1060.0, 0.0), until_s)
+    return ProcessUse(1.0, 0, int((80 + 100 * loaded_s / until_s) * MIB), 40)
+
+
+def test_memory_that_grows_is_named_with_its_slope():
+    found = document(readings(GROWING))
+    (first, second) = found["reasons"]
+    assert first.startswith("encoder grows by 9")  # its mean
+    assert "+30.00 ± 0.00 MiB an hour; 2 are allowed" in first and second.startswith(SERVER)
+    assert not found["is_steady"]
+
+
+def test_descriptors_that_grow_are_named():
+    found = document(readings(descriptors_per_h=12.0))
+    assert found["reasons"][0].startswith("encoder holds ")
+    assert found["processes"]["encoder"]["descriptors_grown"] in (7, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"errors": {"count": 2}}, "2 streams were lost or refused"),
+        ({"refusals": {"count": 1}}, "1 streams were lost or refused"),
+        ({"unanswered_pieces": 3}, "3 pieces of audio were never answered"),
+    ],
+)
+def test_a_stream_that_is_lost_is_no_steadiness(change, reason):
+    assert document(readings(), window(**change))["reasons"] == [reason]
+
+
+def test_a_process_that_went_away_is_named():
+    found = readings()
+    found[200] = Reading(found[200].time_s, found[200].answered, {SERVER: found[200].processes[SERVER]})
+    assert document(found)["reasons"] == ["encoder was not there all the time"]
+
+
+def test_too_short_a_test_says_so():
+    assert "too few" in " ".join(document(readings(every_s=300.0))["reasons"])
+    assert document([])["reasons"] == ["no process of the server was seen"]
+
+
+def test_the_lines_say_the_verdict_first():
+    lines = soak_lines(document(readings(GROWING), window(errors={"count": 1})))
+    assert lines[0] == "NOT STEADY over 0.83 h after 600 s"
+    assert lines[1].startswith("  encoder: ") and "MiB an hour, 42 descriptors (+0)" in lines[1]
+    assert "  2 streams, 1 lost" in lines and "  because: 1 streams were lost or refused" in lines
+
+
+def test_readings_are_taken_until_the_end_and_bad_ones_left_out():
+    times = count(1.0)
+
+    def take() -> Snapshot:
+        time_s = next(times)
+        uses = {"encoder": ProcessUse(1.0, 1, 1), GENERATOR: ProcessUse(1.0, 1, 1)}
+        counters = None if time_s == 2.0 else {("asr", "request_success"): time_s}
+        return Snapshot(Usage(time_s, 0.0, uses), counters)
+
+    with SoakReadings(take, 0.01) as taken:
+        deadline_s = time.monotonic() + 5
+        while len(taken.readings) < 4:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+    first, second = taken.readings[:2]
+    assert (first.time_s, first.answered, list(first.processes)) == (1.0, 1.0, ["encoder"])
+    assert second.time_s == 3.0
+    so_many = len(taken.readings)
+    time.sleep(0.03)
+    assert len(taken.readings) == so_many
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """The command with a server and a load test that are not there: (exit status, report, the load test's words)."""
+    asked = []
+
+    @contextmanager
+    def fresh_server(plan):
+        yield ReadyServer("localhost:1", "localhost:2", "http://localhost:3/metrics", 4711, {"model": plan.model.name})
+
+    class Taken:
+        readings = readings(GROWING)
+
+        def __init__(self, take, every_s):
+            asked.append(every_s)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    def headless_report(target, processes, out, arguments):
+        asked.append((target.url, processes, arguments))
+        write_json(out / "loadtest.json", report_document({}, {}, [window()]))
+        return read_json(out / "loadtest.json")
+
+    for name, fake in (("fresh_server", fresh_server), ("SoakReadings", Taken), ("headless_report", headless_report)):
+        monkeypatch.setattr(soak, name, fake)
+
+    def run(*words: str):
+        status = soak.main([*words, "--out", str(tmp_path)])
+        return status, json.loads((tmp_path / "loadtest.json").read_text(encoding="utf-8")), asked
+
+    return run
+
+
+def test_the_command_runs_a_constant_load_and_writes_the_verdict(command, tmp_path, capsys):
+    status, report, (every_s, load) = command("--streams", "48", "--protocol", "http", "--piece-ms", "560")
+    assert (status, every_s) == (1, 10.0)
+    options = ["--streams", "48", "--minutes", "60", "--protocol", "http", "--piece-ms", "560"]
+    assert load == ("localhost:2", processes_for(48), options)
+    assert report["soak"]["warm_up_s"] == 600
+    assert not report["soak"]["is_steady"] and report["soak"]["most_growth_mib_per_h"] == 2.0
+    assert "NOT STEADY" in capsys.readouterr().err
+    table = (tmp_path / "soak.md").read_text(encoding="utf-8")
+    (row,) = [line.split("|") for line in table.splitlines() if line.startswith("| encoder")]
+    assert [cell.strip() for cell in row[3:7]] == ["+30.00 ± 0.00", "NO", "42", "+0"]
+    assert "`python -m loadtest.soak --streams 48 --protocol http" in table
+    assert report["circumstances"]["commit"] in table and report["circumstances"]["hardware"] in table
+
+
+def test_growth_that_is_allowed_passes(command):
+    assert command("--most-growth", "40", "--minutes", "30")[0] == 0
+
+
+@pytest.mark.parametrize("words", [["--shape", "sweep"], ["--minutes", "0"], ["--streams", "0"]])
+def test_wrong_usage_is_refused(command, words, capsys):
+    with pytest.raises(SystemExit) as refused:
+        command(*words)
+    assert refused.value.code == 2
+    assert words[0] in capsys.readouterr().err

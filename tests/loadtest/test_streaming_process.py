@@ -1,0 +1,226 @@
+"""Orders over a socket, carried out against a made-up server on a real port; and a process that is lost."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+msgpack = pytest.importorskip("msgpack", reason="needs locust (extra `loadtest`)")
+
+from client.tests.fake_servers import GrpcServer  # noqa: E402
+from client.tests.fakes import FakeRecognizer, expected  # noqa: E402
+from loadtest.options import ROOT  # noqa: E402
+from loadtest.records import COMPLETE, CUT_SHORT, REFUSED, Utterance  # noqa: E402
+from loadtest.streaming_process import serve  # noqa: E402
+
+SAMPLES = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)  # 0.25 s
+OPTIONS = {
+    "protocol": "grpc", "reply_timeout": 5.0, "piece_ms": 100.0, "seed": 0, "decoder": "greedy", "beam_size": None,
+    "n_best": 0, "lm_weight": None, "boost_phrase": [], "boosted_phrases": None, "boost": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def recordings(tmp_path: Path) -> Path:
+    """A manifest of one short recording."""
+    soundfile.write(tmp_path / "a.wav", SAMPLES, 16_000, subtype="FLOAT")
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_text(json.dumps({"audio_filepath": "a.wav", "duration": 0.25, "text": "ada"}) + "\n")
+    return manifest
+
+
+@pytest.fixture
+def recognizer() -> FakeRecognizer:
+    return FakeRecognizer()
+
+
+@pytest.fixture
+def options(recognizer: FakeRecognizer, recordings: Path) -> Iterator[dict]:
+    server = GrpcServer(recognizer)
+    yield OPTIONS | {"url": f"127.0.0.1:{server.port}", "recordings": str(recordings)}
+    server.close()
+
+
+class Locust:
+    """The other end of the socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self.messages: list[list] = []
+        self._reader = reader
+        self._writer = writer
+        self._unpacker = msgpack.Unpacker()
+
+    def order(self, *words: object) -> None:
+        self._writer.write(msgpack.packb(words))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Takes messages in until the condition is met."""
+        while not condition():
+            self._unpacker.feed(await asyncio.wait_for(self._reader.read(1 << 16), 10))
+            self.messages += self._unpacker
+
+    async def ask(self, *words: object, answer: list) -> None:
+        """Gives an order and waits for its answer."""
+        self.order(*words)
+        await self.until(lambda: answer in self.messages)
+
+    def utterances(self) -> list[Utterance]:
+        return [Utterance.from_message(message[1]) for message in self.messages if message[0] == "utterance"]
+
+    def outcomes(self) -> set[str]:
+        return {utterance.outcome for utterance in self.utterances()}
+
+    def leave(self) -> None:
+        self._writer.close()
+
+
+def play(scenario) -> None:
+    """Runs the scenario beside `serve`, which has to return when the scenario has left."""
+
+    async def both() -> None:
+        near, far = socket.socketpair()
+        serving = asyncio.create_task(serve(far))
+        locust = Locust(*await asyncio.open_connection(sock=near))
+        await scenario(locust)
+        locust.leave()
+        await asyncio.wait_for(serving, 5)
+
+    asyncio.run(both())
+
+
+def test_a_user_plays_until_it_is_stopped(options, recognizer):
+    async def scenario(locust: Locust) -> None:
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        locust.order("begin", 1, 0.0)
+        await locust.until(lambda: len(locust.utterances()) == 2)
+        await locust.ask("end", 1, answer=["ended", 1])
+        assert locust.messages[-1] == ["ended", 1]  # after all its notes
+        await locust.ask("close", answer=["closed"])
+
+        assert locust.outcomes() <= {COMPLETE, CUT_SHORT}
+        whole, following = locust.utterances()[:2]
+        assert (whole.outcome, whole.recording, whole.text) == (COMPLETE, 0, expected(SAMPLES).text)
+        assert whole.pieces["audio_s"] == pytest.approx([0.1, 0.1, 0.05])
+        assert np.diff(whole.pieces["deadline_s"]) == pytest.approx([0.1, 0.05], abs=1e-5)
+        assert (whole.pieces["answered_s"] > whole.pieces["sent_s"]).all()
+        assert (whole.pieces["sent_s"] >= whole.pieces["deadline_s"]).all()
+        assert following.pieces["deadline_s"][0] - whole.pieces["deadline_s"][0] == pytest.approx(0.25, abs=1e-5)
+
+    play(scenario)
+    assert recognizer.heard == {}  # every stream was ended
+    first = [
+        request.samples for request in recognizer.requests if request.stream_id == recognizer.requests[0].stream_id
+    ]
+    assert np.array_equal(np.concatenate(first), SAMPLES)
+
+
+def test_a_user_survives_a_refusal(options, recognizer):
+    recognizer.max_streams = 0
+
+    async def scenario(locust: Locust) -> None:
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        locust.order("begin", 1, 0.0)
+        await locust.until(lambda: REFUSED in locust.outcomes())
+        recognizer.max_streams = 8
+        await locust.until(lambda: COMPLETE in locust.outcomes())
+        await locust.ask("end", 1, answer=["ended", 1])
+        refused = locust.utterances()[0]
+        assert refused.outcome == REFUSED
+        assert 0 < refused.refused_after_s < 5
+
+    play(scenario)
+
+
+def test_users_stop_one_by_one(options):
+    async def scenario(locust: Locust) -> None:
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        for user in (1, 2):
+            locust.order("begin", user, 0.0)
+        await locust.until(lambda: len(locust.utterances()) >= 2)
+        await locust.ask("end", 2, answer=["ended", 2])
+        heard = len(locust.utterances())
+        await locust.until(lambda: len(locust.utterances()) > heard)
+        assert ["ended", 1] not in locust.messages
+        await locust.ask("end", 1, answer=["ended", 1])
+
+    play(scenario)
+
+
+def test_one_that_waits_for_its_start_stops_at_once(options, recognizer):
+    async def scenario(locust: Locust) -> None:
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        locust.order("begin", 1, 1000.0)
+        await locust.ask("end", 1, answer=["ended", 1])
+
+    play(scenario)
+    assert recognizer.requests == []
+
+
+def test_users_that_were_given_up_end_with_their_test(options, recognizer):
+    recognizer.before_answer = lambda request: time.sleep(0.2)  # far behind: it could not be waited for
+
+    async def scenario(locust: Locust) -> None:
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        locust.order("begin", 1, 0.0)
+        await asyncio.sleep(0.4)
+        await locust.ask("prepare", options | {"seed": 1}, 0, answer=["prepared", ""])
+        locust.order("begin", 1, 1000.0)
+        await locust.ask("close", answer=["closed"])
+        assert [message for message in locust.messages if message[0] == "ended"] == [["ended", 1]] * 2
+
+    play(scenario)
+
+
+def test_options_that_cannot_be_met_are_told_and_better_ones_taken(options):
+    async def scenario(locust: Locust) -> None:
+        for bad, named in (({"recordings": "none.jsonl"}, "none.jsonl"), ({"piece_ms": 0.0}, "--piece-ms is 0")):
+            locust.messages.clear()
+            locust.order("prepare", options | bad, 0)
+            await locust.until(lambda: bool(locust.messages))
+            assert named in locust.messages[0][1]
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+
+    play(scenario)
+
+
+_LOSING_IT = """
+import gevent.monkey
+gevent.monkey.patch_all()
+import argparse, json, sys
+from loadtest.streaming_handle import StreamingHandle
+from penstock.errors import PenstockError
+
+lost = []
+handle = StreamingHandle(print, lost.append)
+options = argparse.Namespace(**json.loads(sys.argv[1]))
+handle.prepare(options, 0)
+user = handle.begin_user(1000.0)
+handle._process.kill()
+handle.end_user(user)
+handle.close()
+try:
+    handle.prepare(options, 0)
+except PenstockError as error:
+    assert lost == [str(error)], lost
+    print(error)
+"""
+
+
+@pytest.mark.skipif(find_spec("gevent") is None, reason="needs gevent (extra `loadtest`)")
+def test_a_process_that_is_lost_holds_nobody_up(options):
+    """In a process of its own, whose sockets gevent may patch."""
+    command = [sys.executable, "-c", _LOSING_IT, json.dumps(options)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (
+        0,
+        "the process that plays the streams has ended; its messages are above\n",
+    )
