@@ -5,8 +5,8 @@ from tritonclient.grpc import InferResult, service_pb2
 from client.tests.fake_servers import grpc_response
 from client.tests.fakes import outputs
 from penstock_client import ProtocolError, StreamError
-from penstock_client.grpc_wire import read_reply
-from penstock_client.protocol import parse_reply
+from penstock_client.grpc_wire import model_request, read_reply
+from penstock_client.protocol import OUTPUTS_WITHIN_SEGMENT, PieceCutter, parse_reply
 
 
 def reply(values: dict[str, np.ndarray]):
@@ -49,3 +49,12 @@ def test_an_output_of_another_type_is_a_protocol_error():
 def test_a_refusal_is_raised():
     with pytest.raises(StreamError, match="no room for it"):
         read_reply("asr", "s", service_pb2.ModelStreamInferResponse(error_message="no room for it"))
+
+
+def test_alternatives_are_asked_for_where_a_segment_ends():
+    cutter, samples = PieceCutter("s"), np.zeros(160, np.float32)
+    pieces = [*cutter.cut(samples), *cutter.cut(samples, ends_segment=True), *cutter.cut(samples, is_last=True)]
+    asked = [[output.name for output in model_request("asr", "s", piece).outputs] for piece in pieces]
+    assert asked == [list(OUTPUTS_WITHIN_SEGMENT), [], []], "none named: all are answered"
+    without = outputs(0, 4000, False).keys() - set(OUTPUTS_WITHIN_SEGMENT)
+    assert without == {"ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS"}

@@ -142,6 +142,8 @@ MAX_STREAMS = _whole("max_streams", 1, MOST_STREAMS, DEFAULT_MAX_STREAMS)
 IDLE_SECONDS = Setting("idle_seconds", _seconds, "positive numbers")
 DEVICE = Setting("device", _device, "cpu, cuda, cuda:NUMBER")
 THREADS = _whole("threads", 1, math.inf, 1)
+QUEUE_DELAY_MS = _whole("queue_delay_ms", 0, 1000, None)
+"""None: as config.pbtxt of the feature member says."""
 LM = _text("lm", "a file: ARPA, or what `penstock lm compile` wrote")
 LM_WEIGHT = _real("lm_weight", limits.LARGEST_LM_WEIGHT, DecodingConfig.lm_weight)
 LM_FUSION = _choice("lm_fusion", limits.LM_FUSIONS, DecodingConfig.lm_fusion)
@@ -168,15 +170,12 @@ DECODING_SETTINGS = (
 """The fields of `DecodingConfig`, by their names."""
 
 SERVE_SETTINGS = (
-    MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, *DECODING_SETTINGS, HTTP_PORT, GRPC_PORT, METRICS_PORT,
-    LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, MODEL_REPOSITORY, VERBOSE,
+    MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, QUEUE_DELAY_MS, *DECODING_SETTINGS, HTTP_PORT,
+    GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, MODEL_REPOSITORY, VERBOSE,
 )  # fmt: skip
 """Flags of `penstock serve`, in the order of its help."""
 
-QUEUE_DELAY_MS = _whole("queue_delay_ms", 0, 1000, None)
-"""No flag. None: as config.pbtxt of the feature member says."""
-
-OTHER_VARIABLES = (QUEUE_DELAY_MS.variable, "PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
+OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
 """Read where they are needed (server.py, model_source.py, triton_install.py, here); no flags."""
 
 

@@ -31,6 +31,8 @@ from penstock_client.transcript import Transcript
 from penstock_client.version import __version__
 
 _FAILED, _INTERRUPTED = 1, 130
+_LIVE_CHUNK_MS, _FILE_CHUNK_MS = 100.0, 1000.0
+"""Of a recording as fast as it goes each piece waits for the answer to the one before."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -50,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="in place of files; Ctrl-C ends it",
     )
     add("--simulate-realtime", action="store_true", help="send audio at the pace at which it was spoken")
-    add("--chunk-ms", type=_milliseconds, default=100.0, metavar="N", help="audio sent at once (100)")
+    add("--chunk-ms", type=_milliseconds, metavar="N", help="audio sent at once (100; files as fast as they go: 1000)")
     add("--finalize-every", type=_segment_seconds, metavar="S", help="end a segment after so many seconds of audio")
     add("--finalize-on-enter", action="store_true", help="with --microphone: the Enter key ends a segment")
     add("--stream-id", type=_stream_id, metavar="ID", help="name of the stream on the server (a unique one)")
@@ -74,6 +76,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 1 if any file failed, 130 after Ctrl-C."""
     parser = build_parser()
     args = parser.parse_args(arguments)
+    if args.chunk_ms is None:
+        is_live = args.simulate_realtime or args.microphone is not False
+        args.chunk_ms = _LIVE_CHUNK_MS if is_live else _FILE_CHUNK_MS
     sys.stdout.reconfigure(errors="replace")
     try:
         _check(args)

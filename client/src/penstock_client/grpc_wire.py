@@ -17,7 +17,15 @@ from tritonclient.grpc import service_pb2
 from penstock_client.connection_options import ConnectionOptions
 from penstock_client.endpoint import Endpoint, read_pem
 from penstock_client.errors import StreamId
-from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, Piece, Result, parse_values, refusal
+from penstock_client.protocol import (
+    INPUT_DATATYPE,
+    INPUT_NAME,
+    OUTPUTS_WITHIN_SEGMENT,
+    Piece,
+    Result,
+    parse_values,
+    refusal,
+)
 
 _CHANNEL_OPTIONS = (
     # Without these, clients of one process share a connection and the pause after a failed attempt, up to minutes.
@@ -30,6 +38,9 @@ _CHANNEL_OPTIONS = (
 _KEEPALIVE_TIMEOUT_MS = 10_000
 
 _FORMATS: dict[str, Any] = {"INT32": "i", "FP32": "f", "BOOL": "?"}
+_WITHIN_SEGMENT = [
+    service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in OUTPUTS_WITHIN_SEGMENT
+]
 _LENGTH = struct.Struct("<I")
 _PARAMETER_FIELDS = {str: "string_param", int: "int64_param", float: "double_param", bool: "bool_param"}
 
@@ -69,6 +80,8 @@ def model_request(model: str, stream_id: StreamId, piece: Piece) -> service_pb2.
     request = service_pb2.ModelInferRequest(model_name=model)
     request.inputs.add(name=INPUT_NAME, datatype=INPUT_DATATYPE, shape=[1, piece.samples])
     request.raw_input_contents.append(piece.audio)
+    if not piece.ends_segment:
+        request.outputs.extend(_WITHIN_SEGMENT)
     if isinstance(stream_id, str):
         request.parameters["sequence_id"].string_param = stream_id
     else:

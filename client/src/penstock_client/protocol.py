@@ -31,6 +31,13 @@ SAMPLE_RATE_HZ = 16_000
 MAX_PIECE_SAMPLES = 30 * SAMPLE_RATE_HZ
 """The most audio that the server takes in one request."""
 
+OUTPUTS_WITHIN_SEGMENT = (
+    "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE",
+    "TOKENS", "TIMESTAMPS",
+)  # fmt: skip
+"""What is asked for with a piece that ends no segment: alternatives come with a segment's end only, and each output
+costs the server its share of a request."""
+
 _MAX_STRING_ID_BYTES = 128  # Triton's limits of a correlation id
 _MAX_NUMERIC_ID = 2**63 - 1
 _BYTES_PER_SAMPLE = 4
@@ -57,6 +64,11 @@ class Piece:
     def samples(self) -> int:
         """Number of samples."""
         return len(self.audio) // _BYTES_PER_SAMPLE
+
+    @property
+    def ends_segment(self) -> bool:
+        """Whether the reply is a segment's final result."""
+        return self.is_last or _FINALIZE.keys() <= self.parameters.keys()
 
 
 END_PIECE = Piece(audio=b"", is_first=False, is_last=True)

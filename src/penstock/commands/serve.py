@@ -29,6 +29,7 @@ _FLAGS = {
     settings.IDLE_SECONDS: ("S", "expire a stream that is silent for so long (30)"),
     settings.DEVICE: ("DEVICE", "cpu, cuda or cuda:N (cuda where there is one)"),
     settings.THREADS: ("N", "CPU threads of each member process"),
+    settings.QUEUE_DELAY_MS: ("MS", "longest wait of a request for others to share its batch (40)"),
     settings.LM: ("FILE", "n-gram language model"),
     settings.LM_WEIGHT: ("W", "of streams that name none"),
     settings.LM_FUSION: ("NAME", f"how it enters beam search: {settings.LM_FUSION.accepted}"),
@@ -131,6 +132,7 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
         settings.IDLE_SECONDS: values.idle_seconds,
         settings.DEVICE: values.device,
         settings.THREADS: values.threads,
+        settings.QUEUE_DELAY_MS: values.queue_delay_ms,
         **{setting: getattr(decoding, setting.name) for setting in settings.DECODING_SETTINGS},
     }
     environment = {setting.variable: "" if value is None else str(value) for setting, value in for_members.items()}
