@@ -23,6 +23,8 @@ from penstock.training.demo_model import (
     TDT_DURATIONS,
     DemoModelConfig,
     build_model,
+    condition_input,
+    release_input,
     set_label_priors,
     share_encoder,
     standardise_subsampling,
@@ -132,6 +134,7 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
             set_label_priors(model, transcripts)
     for model in models.values() if start else ():
         start.copy_to(model)
+    condition_input(first, [u.mel for u in real[::5]])
     for other in others:
         share_encoder(first, other)
     return {name: model.to(arguments.device) for name, model in models.items()}
@@ -195,6 +198,7 @@ def _train(
 def _export(trainer: Trainer, models: dict[str, torch.nn.Module], out: Path) -> None:
     """Writes the averaged weights."""
     trainer.average.swap(trainer.module)
+    release_input(next(iter(models.values())))
     for name, model in models.items():
         model.save_to(str(out / f"{name}.nemo"))
         print(f"wrote {out / name}.nemo")

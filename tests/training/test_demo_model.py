@@ -10,6 +10,8 @@ import torch
 from penstock.training.demo_model import (
     DemoModelConfig,
     build_model,
+    condition_input,
+    release_input,
     set_label_priors,
     standardise_subsampling,
     train_tokenizer,
@@ -53,3 +55,19 @@ def test_heads_begin_with_the_labels_shares(model):
         found = layer.bias[: vocabulary + 1].softmax(0)
         assert found.detach().numpy() == pytest.approx(wanted, rel=1e-4)
         assert not layer.bias[vocabulary + 1 :].any(), "durations begin alike"
+
+
+def test_a_model_whose_input_was_conditioned_is_saved_as_any_other(model, tmp_path):
+    names = list(model.state_dict())
+    features = torch.from_numpy(np.stack([mel[:100] for mel in made_up_mels() if len(mel) >= 100]))
+    lengths = torch.full((len(features),), 100)
+    with torch.no_grad():
+        wanted, _ = model.encoder.pre_encode(x=features, lengths=lengths)
+        condition_input(model, made_up_mels())
+        between, _ = model.encoder.pre_encode(x=features, lengths=lengths)
+        release_input(model)
+        found, _ = model.encoder.pre_encode(x=features, lengths=lengths)
+    torch.testing.assert_close(between, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    assert sorted(model.state_dict()) == sorted(names)
+    model.save_to(str(tmp_path / "model.nemo"))

@@ -13,6 +13,8 @@ import torch
 from nemo.collections.asr.models import EncDecHybridRNNTCTCBPEModel
 from omegaconf import OmegaConf
 
+from penstock.training.conditioning import condition, release
+
 TDT_DURATIONS = (0, 1, 2, 3, 4)
 
 
@@ -79,6 +81,21 @@ def standardise_subsampling(model: torch.nn.Module, mels: list[np.ndarray]) -> N
     for layer in (*convolutions, last):
         deviation = 1.0 / (encoder.xscale or 1.0) if layer is last else 1.0
         _standardise(layer, lambda: encoder.pre_encode(x=features, lengths=counts), deviation)
+
+
+def condition_input(model: torch.nn.Module, mels: list[np.ndarray]) -> None:
+    """Trains the first convolution as if its input were centred; `release_input` before the model is saved."""
+    values = np.concatenate(mels)
+    condition(_first_convolution(model), float(values.mean()), float(values.std()))
+
+
+def release_input(model: torch.nn.Module) -> None:
+    """The first convolution with weights as NeMo knows them."""
+    release(_first_convolution(model))
+
+
+def _first_convolution(model: torch.nn.Module) -> torch.nn.Conv2d:
+    return next(m for m in model.encoder.pre_encode.conv.modules() if isinstance(m, torch.nn.Conv2d))
 
 
 @torch.no_grad()
