@@ -21,6 +21,8 @@ class Gathering:
         self._utterances: list[Utterance] = []
         self._finished_workers: set[str] = set()
         self._ready_workers: set[str] = set()
+        self.lost = ""
+        """Why a process that plays streams is gone; empty where none is."""
         if isinstance(self._runner, MasterRunner):
             self._runner.register_message(_MESSAGE, self._take_in)
             self._runner.register_message(_READY, self._note_ready)
@@ -63,9 +65,8 @@ class Gathering:
         if not self.is_worker or not (self._utterances or is_last):
             return
         going, self._utterances = self._utterances, []
-        self._runner.send_message(
-            _MESSAGE, {"utterances": [utterance.to_message() for utterance in going], "is_last": is_last}
-        )
+        messages = [utterance.to_message() for utterance in going]
+        self._runner.send_message(_MESSAGE, {"utterances": messages, "is_last": is_last, "lost": self.lost})
 
     def gathered(self) -> list[Utterance]:
         """All notes of the test that has ended; waits for workers that have not sent their last ones yet."""
@@ -76,6 +77,7 @@ class Gathering:
         return self._utterances
 
     def _take_in(self, environment: Environment, msg, **_: object) -> None:
+        self.lost = self.lost or msg.data["lost"]
         self._utterances += map(Utterance.from_message, msg.data["utterances"])
         if msg.data["is_last"]:
             self._finished_workers.add(msg.node_id)

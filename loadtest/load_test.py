@@ -37,7 +37,7 @@ class LoadTest:
         self._watch: Watch | None = None
         self._began_s = 0.0
         self._measured: list[Measured] = []
-        self._handle = StreamingHandle(self._note, _log.error) if self._gathering.generates_load else None
+        self._handle = StreamingHandle(self._note, self._lose) if self._gathering.generates_load else None
         self.plan: Plan = self._read_options()
         self.streaming: StreamingHandle | None = None
         """While a test runs, in the processes that generate load."""
@@ -90,6 +90,11 @@ class LoadTest:
         self._gathering.add(utterance)
         self._tell_locust(utterance)
 
+    def _lose(self, problem: str) -> None:
+        """The test proves nothing any more: what the lost process had to tell is missing."""
+        _log.error("%s", problem)
+        self._gathering.lost = problem
+
     def _tell_locust(self, utterance: Utterance) -> None:
         """For Locust's own tables and its web page; the report does not use them."""
         fire = partial(self._environment.events.request.fire, request_type=self._options.protocol, response_length=0)
@@ -103,6 +108,9 @@ class LoadTest:
             fire(name="final" if is_final else "chunk", response_time=latency_ms, exception=None)
 
     def _report(self, utterances: list[Utterance]) -> None:
+        if self._gathering.lost:
+            _log.error("no report: %s", self._gathering.lost)
+            return
         if not self._measured:
             _log.error("the test ended before its first measurement began: no report")
             return

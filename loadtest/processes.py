@@ -82,7 +82,7 @@ def server_processes(server_id: int) -> dict[str, list[int]]:
 
 
 def generator_processes() -> list[int]:
-    """This process and those that Locust forked from it."""
+    """This process and all below it: those that Locust forked, and those that play the streams."""
     own = psutil.Process(os.getpid())
     return [own.pid, *(child.pid for child in own.children(recursive=True))]
 

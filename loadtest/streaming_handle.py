@@ -80,11 +80,13 @@ class StreamingHandle:
 
     def _read(self) -> None:
         messages = msgpack.Unpacker()
-        while received := self._receive():
-            messages.feed(received)
-            for message in messages:
-                self._take_in(*message)
-        self._give_up()
+        try:
+            while received := self._receive():
+                messages.feed(received)
+                for message in messages:
+                    self._take_in(*message)
+        finally:
+            self._give_up()
 
     def _receive(self) -> bytes:
         try:

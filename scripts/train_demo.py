@@ -163,7 +163,9 @@ def _sources(
     ]
     if synthetic:
         sources.append(Source(0.16, draw(synthetic)))
-    early = [Source(0.7, lambda: recombiner.excerpt(3)), Source(0.3, draw(real))]
+    early = [Source(0.3, draw(real))]
+    if any(utterance.spans for utterance in real):
+        early.append(Source(0.7, lambda: recombiner.excerpt(3)))
     return early, sources
 
 

@@ -199,14 +199,14 @@ class StreamTableMachine(RuleBasedStateMachine):
     def now(self) -> float:
         return self.rig.clock.now
 
-    def drop(self, name: str, why: str) -> None:
-        self.closing[self.live.pop(name).slot] = self.now + IDLE_S
+    def drop(self, name: str, why: str, held_s: float = IDLE_S) -> None:
+        self.closing[self.live.pop(name).slot] = self.now + held_s
         self.ends[name] = why
         self.failed.discard(name)
 
     def expire(self) -> None:
         for name in [n for n in self.live if self.now - self.last_request[n] > IDLE_S]:
-            self.drop(name, "was expired")
+            self.drop(name, "was expired", 0.5)
             self.expired += 1
 
     def is_held(self, slot: int) -> bool:
@@ -305,3 +305,19 @@ TestStreamTable = StreamTableMachine.TestCase
 TestStreamTable.settings = settings(
     max_examples=60, stateful_step_count=50, derandomize=True, database=None, deadline=None
 )
+
+
+def test_an_expired_stream_that_lost_requests_frees_its_slot_within_a_second():
+    rig = Rig(max_streams=1)
+    for name in range(rig.table.slots):
+        rig.table.open(name)
+        rig.request(name)  # never settled: dropped with its client's connection
+        rig.clock.now += IDLE_S + 0.1
+    rig.clock.now += 0.3  # the last of them is expired now
+    assert rig.table.count_free() == 1
+    rig.clock.now += 0.5
+    found = set()
+    for _ in range(rig.table.slots):
+        found.add(rig.table.open("next").slot)
+        rig.request("next")  # so that the next one, a restart, takes another slot
+    assert found == set(range(rig.table.slots))

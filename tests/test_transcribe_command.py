@@ -82,7 +82,8 @@ def test_the_limits_of_a_beam_can_be_chosen(model, audio, monkeypatch):
     monkeypatch.setattr(recognizer, "StreamingRecognizer", make)
     chosen = {"lm_fusion": "eq2-late", "length_normalisation": False, "aes_expansions": 1, "aes_margin": 3.0,
               "aes_extra_labels": 1, "max_symbols": 2}  # fmt: skip
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items()]
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items() if value is not False]
+    flags.append("--no-length-normalisation")
     assert run("--model", model, "--decoder", "aes", *flags, audio[1]) == 0
     assert made == [DecodingConfig(**chosen)]
 

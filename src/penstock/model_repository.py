@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.settings import QUEUE_DELAY_MS
 
 VARIABLE = "PENSTOCK_MODEL_REPOSITORY"
 _OF_CHECKOUT = Path(__file__).resolve().parents[2] / "model_repository"
 _FIRST_MEMBER = "features"
-_DELAY = re.compile(r"(?<=max_queue_delay_microseconds: )\d+")
+_DELAY = re.compile(r"(?<=max_queue_delay_microseconds:)\s*\d+")
 
 
 def find_model_repository(named: str | None = None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -42,10 +43,13 @@ def copy_with_queue_delay(repository: Path, directory: Path, delay_ms: int) -> P
         for entry in config.parent.iterdir():
             if entry != config:
                 (model / entry.name).symlink_to(entry.absolute())
-        text = _with_delay(config.read_text(encoding="utf-8"), 1000 * delay_ms, model.name == _FIRST_MEMBER)
+        original = config.read_text(encoding="utf-8")
+        if model.name == _FIRST_MEMBER and not _DELAY.search(original):
+            raise PenstockError(f"{config}: has no max_queue_delay_microseconds, which {QUEUE_DELAY_MS.flag} changes")
+        text = _with_delay(original, 1000 * delay_ms, model.name == _FIRST_MEMBER)
         (model / config.name).write_text(text, encoding="utf-8")
     return directory
 
 
 def _with_delay(text: str, delay_us: int, is_first: bool) -> str:
-    return _DELAY.sub(lambda found: str(delay_us if is_first else min(int(found[0]), delay_us)), text)
+    return _DELAY.sub(lambda found: f" {delay_us if is_first else min(int(found[0]), delay_us)}", text)

@@ -75,6 +75,13 @@ class TritonServer:
             if delay_ms is not None:
                 models = copy_with_queue_delay(options.model_repository, runtime / "models", delay_ms)
                 options = replace(options, model_repository=models)
+        except (OSError, ValueError) as error:
+            shutil.rmtree(runtime, ignore_errors=True)
+            raise ServerError(f"{runtime}: the models cannot be copied there: {error}") from error
+        except PenstockError:
+            shutil.rmtree(runtime, ignore_errors=True)
+            raise
+        try:
             self._process = subprocess.Popen(
                 launch_command(self._install, options, self.ports, shared_memory),
                 cwd=working_directory(runtime),

@@ -2,6 +2,7 @@
 most are flags of `penstock serve` too. `Settings` is what a member process of the server reads of them.
 """
 
+import argparse
 import math
 import os
 import re
@@ -73,6 +74,12 @@ class Setting:
             return self.parse(text)
         except (ValueError, CheckpointError):
             raise PenstockError(f"{self.source(given)} is {text!r}; accepted: {self.accepted}") from None
+
+
+def given_text(args: argparse.Namespace, setting: Setting) -> str | None:
+    """The text of a flag; None where it is not given."""
+    value = getattr(args, setting.name)
+    return str(value) if isinstance(value, bool) else value
 
 
 def _text(name: str, accepted: str) -> Setting:
@@ -176,7 +183,7 @@ SERVE_SETTINGS = (
 """Flags of `penstock serve`, in the order of its help."""
 
 OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
-"""Read where they are needed (server.py, model_source.py, triton_install.py, here); no flags."""
+"""Read where they are needed (model_source.py, triton_install.py, here); no flags."""
 
 
 @dataclass(frozen=True)

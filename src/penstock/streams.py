@@ -10,6 +10,9 @@ from penstock.errors import StreamError, StreamErrorKind
 from penstock.slot_ledger import SlotLedger
 
 _REMEMBERED_ENDS = 4096
+_EXPIRED_GRACE_S = 0.5
+"""An expired stream's requests have had the idle limit to come out. Those that Triton dropped between two members,
+because their client's connection went, never will."""
 
 
 def slot_count(max_streams: int) -> int:
@@ -41,7 +44,7 @@ class StreamTable:
     There are a few more slots than streams, so that a stream that ends or is started again does not have to wait for
     its last requests to settle. Streams without a request for `idle_limit_s` are expired as soon as anybody asks the
     table for anything. A closed stream's slot is free once the ledger has settled all its requests, or after another
-    `idle_limit_s`.
+    `idle_limit_s`; an expired one's half a second later at most.
     """
 
     def __init__(
@@ -152,6 +155,7 @@ class StreamTable:
                 return
             self.expired_streams += 1
             self._close(stream_id, now, f"was expired after {self.idle_limit_s:g} s without a request")
+            self._closing[stream.lease.slot] = now + min(self.idle_limit_s, _EXPIRED_GRACE_S)
 
     def _reclaim(self, now: float) -> None:
         """Frees closed slots. Looks only when somebody wants one, and only at those."""

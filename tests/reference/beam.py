@@ -196,7 +196,7 @@ class BeamReference(GreedyReference):
         steps = []
         for label in labels:
             for duration, log_probability in durations:
-                if float(pruning[label]) + log_probability <= best - margin:
+                if float(pruning[label]) + log_probability < best - margin:
                     continue
                 jump = max(duration, 1) if label == self._blank else duration
                 total = hypothesis.score + float(fused[label]) + log_probability

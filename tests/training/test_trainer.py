@@ -10,7 +10,8 @@ from penstock.training.trainer import Trainer, TrainerConfig
 from tests.training.tiny_model import TinyModel, toy_batch
 
 DURATIONS = {"rnnt": (), "tdt": (0, 1, 2)}
-STATE_KEYS = {"module", "optimizer", "average", "step", "elapsed_s", "curve", "config", "random", "is_aligned"}
+STATE_KEYS = {"module", "optimizer", "average", "step", "elapsed_s", "curve", "config", "random", "is_aligned",
+              "ctc_loss_mean"}  # fmt: skip
 
 
 def trainer(seed: int = 0, **config) -> Trainer:

@@ -15,7 +15,7 @@ from penstock_client.errors import StreamId
 from penstock_client.options import StreamOptions
 from penstock_client.pacing import Pacer
 from penstock_client.protocol import MODEL_NAME
-from penstock_client.recording import Recording
+from penstock_client.recording import FILE_CHUNK_MS, LIVE_CHUNK_MS, Recording
 from penstock_client.transcript import Transcript
 from penstock_client.transport import AsyncConnection
 
@@ -50,7 +50,7 @@ class AsyncClient(ClientBase):
         self,
         audio: str | Path | npt.ArrayLike,
         *,
-        chunk_ms: float = 100,
+        chunk_ms: float | None = None,
         realtime: bool = False,
         stream_id: StreamId | None = None,
         options: StreamOptions | None = None,
@@ -60,6 +60,7 @@ class AsyncClient(ClientBase):
 
         See `Client.transcribe`. A file is decoded in a thread, so that it does not hold up the event loop.
         """
+        chunk_ms = chunk_ms or (LIVE_CHUNK_MS if realtime else FILE_CHUNK_MS)
         recording = await asyncio.to_thread(Recording, audio, chunk_ms)
         report = on_progress or (lambda transcript: None)
         async with self.open_stream(stream_id, options) as stream:

@@ -24,15 +24,13 @@ from penstock_client.option_arguments import add_option_arguments, read_options
 from penstock_client.options import StreamOptions
 from penstock_client.pacing import Pacer
 from penstock_client.protocol import SAMPLE_RATE_HZ, check_stream_id
-from penstock_client.recording import Recording
+from penstock_client.recording import FILE_CHUNK_MS, LIVE_CHUNK_MS, Recording
 from penstock_client.report import FORMATS, JsonReport, PlainReport, Report, SubtitleReport
 from penstock_client.segment_ends import SegmentEnds
 from penstock_client.transcript import Transcript
 from penstock_client.version import __version__
 
 _FAILED, _INTERRUPTED = 1, 130
-_LIVE_CHUNK_MS, _FILE_CHUNK_MS = 100.0, 1000.0
-"""Of a recording as fast as it goes each piece waits for the answer to the one before."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -78,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.chunk_ms is None:
         is_live = args.simulate_realtime or args.microphone is not False
-        args.chunk_ms = _LIVE_CHUNK_MS if is_live else _FILE_CHUNK_MS
+        args.chunk_ms = LIVE_CHUNK_MS if is_live else FILE_CHUNK_MS
     sys.stdout.reconfigure(errors="replace")
     try:
         _check(args)

@@ -13,7 +13,7 @@ from penstock_client.errors import StreamId
 from penstock_client.options import StreamOptions
 from penstock_client.pacing import Pacer
 from penstock_client.protocol import MODEL_NAME
-from penstock_client.recording import Recording
+from penstock_client.recording import FILE_CHUNK_MS, LIVE_CHUNK_MS, Recording
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
 from penstock_client.transport import Connection
@@ -59,7 +59,7 @@ class Client(ClientBase):
         self,
         audio: str | Path | npt.ArrayLike,
         *,
-        chunk_ms: float = 100,
+        chunk_ms: float | None = None,
         realtime: bool = False,
         stream_id: StreamId | None = None,
         options: StreamOptions | None = None,
@@ -67,10 +67,11 @@ class Client(ClientBase):
     ) -> Transcript:
         """Streams a file, or mono samples [n] at 16 kHz, and returns the complete transcript.
 
-        Sends `chunk_ms` of audio at a time, with `realtime` at the pace at which it was spoken. `on_progress` gets the
-        growing transcript after every new result. Raises ClientError, and ValueError for unsuitable arguments.
+        Sends `chunk_ms` of audio at a time (100 in real time, else 1000), with `realtime` at the pace at which it was
+        spoken. `on_progress` gets the growing transcript after every new result. Raises ClientError, and ValueError
+        for unsuitable arguments.
         """
-        recording = Recording(audio, chunk_ms)
+        recording = Recording(audio, chunk_ms or (LIVE_CHUNK_MS if realtime else FILE_CHUNK_MS))
         report = on_progress or (lambda transcript: None)
         with self.open_stream(stream_id, options) as stream:
             _send_recording(stream, recording, Pacer() if realtime else None, report)

@@ -35,8 +35,8 @@ OUTPUTS_WITHIN_SEGMENT = (
     "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE",
     "TOKENS", "TIMESTAMPS",
 )  # fmt: skip
-"""What is asked for with a piece that ends no segment: alternatives come with a segment's end only, and each output
-costs the server its share of a request."""
+"""What is asked for over gRPC with a piece that ends no segment: alternatives come with a segment's end only, and each
+output costs the server its share of a request."""
 
 _MAX_STRING_ID_BYTES = 128  # Triton's limits of a correlation id
 _MAX_NUMERIC_ID = 2**63 - 1

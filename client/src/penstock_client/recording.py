@@ -10,6 +10,9 @@ import numpy.typing as npt
 from penstock_client.audio import read_audio
 from penstock_client.protocol import SAMPLE_RATE_HZ, as_samples
 
+LIVE_CHUNK_MS, FILE_CHUNK_MS = 100.0, 1000.0
+"""Of a recording as fast as it goes each piece waits for the answer to the one before."""
+
 
 class Chunk(NamedTuple):
     """What is sent at once."""

@@ -78,7 +78,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Checks everything that can be checked first, then serves."""
     values = argparse.Namespace(
-        **{setting.name: setting.read(given=_given(args, setting)) for setting in SERVE_SETTINGS}
+        **{setting.name: setting.read(given=settings.given_text(args, setting)) for setting in SERVE_SETTINGS}
     )
     _check_files(args, values)
     address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
@@ -90,12 +90,6 @@ def run(args: argparse.Namespace) -> int:
     environment, description = _prepare_model(values)
     options = ServerOptions(repository, ports, address, values.drain_seconds, environment)
     return _serve(TritonServer(install, options, sys.stderr.write, values.verbose), description)
-
-
-def _given(args: argparse.Namespace, setting: settings.Setting) -> str | None:
-    """The flag's text; None where it is not given."""
-    value = getattr(args, setting.name)
-    return str(value) if isinstance(value, bool) else value
 
 
 def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 
 _DECODING_FLAGS = (
     (settings.LM_FUSION, "NAME", "how a language model enters beam search"),
-    (settings.LENGTH_NORMALISATION, "SWITCH", "rank hypotheses by score / (labels + 1)"),
+    (settings.LENGTH_NORMALISATION, None, "rank hypotheses by score / (labels + 1), the default"),
     (settings.AES_EXPANSIONS, "N", "labels of a hypothesis of aes at one frame"),
     (settings.AES_MARGIN, "NATS", "expansions of aes that much below the best are pruned"),
     (settings.AES_EXTRA_LABELS, "N", "labels beyond the beam size that aes tries"),
@@ -35,7 +35,11 @@ def add_parser(subparsers) -> None:
     parser.add_argument("--lm", metavar="FILE", help="n-gram language model, as `penstock lm build` makes it")
     parser.add_argument("--lm-weight", type=float, default=0.0, metavar="W", help="weight of the language model (0)")
     for setting, metavar, about in _DECODING_FLAGS:
-        parser.add_argument(setting.flag, metavar=metavar, help=f"{about}: {setting.accepted} ({setting.default})")
+        if metavar is None:
+            parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=about)
+            continue
+        default = "" if setting.default is None else f" ({setting.default})"
+        parser.add_argument(setting.flag, metavar=metavar, help=f"{about}: {setting.accepted}{default}")
     parser.add_argument("--boost-phrase", action="append", default=[], metavar="TEXT", help="repeatable")
     parser.add_argument("--boost", type=float, metavar="B", help="bonus a token of a boosted phrase, in nats (2)")
     parser.add_argument("--json", action="store_true", help="one JSON object a file, with tokens and word times")
@@ -57,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         raise PenstockError("no audio: name files, or a manifest with --from-manifest")
     prepare_process(args.threads)
     context = parse_context(args.context) if args.context else None
-    chosen = {setting.name: setting.read({}, getattr(args, setting.name)) for setting, *_ in _DECODING_FLAGS}
+    chosen = {setting.name: setting.read({}, settings.given_text(args, setting)) for setting, *_ in _DECODING_FLAGS}
     beam_size = DecodingConfig.beam_size if args.beam_size is None else args.beam_size
     decoding = DecodingConfig(args.lm, args.lm_weight, beam_size, **chosen)
     options = _stream_options(args)

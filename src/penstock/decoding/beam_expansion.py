@@ -61,7 +61,8 @@ class Expander:
         ranking = ranking.unsqueeze(2) + durations.unsqueeze(1)  # [N, labels, D]
         if limits.margin is not None:
             best = ranking.amax(dim=(1, 2), keepdim=True)
-            ranking = torch.where(ranking > best - limits.margin, ranking, float("-inf"))
+            # The best one stays, at a margin of 0 too.
+            ranking = torch.where(ranking >= best - limits.margin, ranking, float("-inf"))
         if external is not None:
             external = external.gather(1, labels)
         elif self._has_external(scores):

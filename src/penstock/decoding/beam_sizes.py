@@ -25,6 +25,6 @@ class AesLimits(NamedTuple):
     expansions_per_frame: int = 2
     """Labels that a hypothesis may take at one frame before a blank is forced."""
     margin: float = 2.3
-    """gamma: expansions that score this much below the hypothesis's best are pruned."""
+    """gamma: expansions that score more than this below the hypothesis's best are pruned."""
     extra_labels: int = 2
     """beta: a hypothesis is expanded by its best K + beta labels."""

@@ -41,7 +41,7 @@ class PhraseStore:
         device: torch.device | str = "cpu",
         is_dense: bool | None = None,
     ):
-        """memory_bytes: on the device, taken at once and never more. ValueError where it is too little.
+        """memory_bytes: on the device, on a GPU taken at once; never more. ValueError where it is too little.
 
         is_dense: a row for each state, or the paged form; None: dense where the memory holds `LEAST_DENSE_STATES` so.
         """

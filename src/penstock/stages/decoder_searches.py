@@ -56,6 +56,6 @@ class SearchMaker:
 
 
 def fusion_strategy(name: str) -> FusionStrategy:
-    """name: one of `penstock.stream_options.LM_FUSIONS`."""
+    """name: one of `penstock.decoding_config.LM_FUSIONS`."""
     equation, _, pruning = name.partition("-")
     return FusionStrategy(_EQUATIONS[equation], Pruning(pruning))

@@ -71,10 +71,13 @@ def standardise_subsampling(model: torch.nn.Module, mels: list[np.ndarray]) -> N
     convolutions whose biases outweigh their inputs leave the layers above with nearly the same input whatever is said:
     no alignment is found in 2,000 steps. The last layer's deviation is such that the encoder's input scale makes it 1.
 
-    mels: log-mel frames [N, F] each, without padding; those of at least 100 frames are used.
+    mels: log-mel frames [N, F] each, without padding; the first 200 of at least 100 frames are used.
     """
     encoder = model.encoder
-    features = torch.from_numpy(np.stack([mel[:100] for mel in mels if len(mel) >= 100])).float()  # [B, N, F]
+    pieces = [mel[:100] for mel in mels if len(mel) >= 100][:200]
+    if not pieces:
+        raise ValueError("no utterance of at least 1 s (100 frames) to scale the subsampling by")
+    features = torch.from_numpy(np.stack(pieces)).float()  # [B, N, F]
     counts = torch.full((len(features),), features.shape[1])
     last = encoder.pre_encode.out
     convolutions = [m for m in encoder.pre_encode.conv.modules() if isinstance(m, torch.nn.Conv2d)]

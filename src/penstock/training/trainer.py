@@ -170,7 +170,7 @@ class Trainer:
             "module": self.module.state_dict(), "optimizer": self._optimizer.state_dict(),
             "average": self.average.state(), "step": self.step, "elapsed_s": self.elapsed_s, "curve": self.curve,
             "config": asdict(self._config), "random": torch.get_rng_state(),
-            "is_aligned": self.is_aligned,
+            "is_aligned": self.is_aligned, "ctc_loss_mean": self._ctc_loss_mean,
         }  # fmt: skip
         partial = path.with_suffix(".partial")
         torch.save(state, partial)
@@ -183,7 +183,7 @@ class Trainer:
         self._optimizer.load_state_dict(state["optimizer"])
         self.average.load(state["average"])
         self.step, self.elapsed_s, self.curve = state["step"], state["elapsed_s"], state["curve"]
-        self.is_aligned = state["is_aligned"]
+        self.is_aligned, self._ctc_loss_mean = state["is_aligned"], state["ctc_loss_mean"]
         torch.set_rng_state(state["random"].cpu())
 
     def _watch_alignment(self, ctc_loss: float) -> None:
