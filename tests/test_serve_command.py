@@ -68,7 +68,8 @@ def launched(bundled_model, monkeypatch) -> list[ServerOptions]:
 
 
 VALUES = {
-    "context": "70,1", "max_streams": "5", "idle_seconds": "2.5", "device": "cpu", "threads": "2", "queue_delay_ms": "7",
+    "context": "70,1", "max_streams": "5", "idle_seconds": "2.5", "device": "cpu", "threads": "2",
+    "queue_delay_ms": "7",
     "lm": __file__,
     "lm_weight": "0.25", "lm_fusion": "eq2-late", "beam_size": "2", "aes_expansions": "3", "aes_margin": "1.5",
     "aes_extra_labels": "1", "max_symbols": "4", "cuda_graphs": "eager", "kernels": "torch",
