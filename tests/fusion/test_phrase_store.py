@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.fusion import phrase_store
-from penstock.fusion.dense_arena import LEAST_DENSE_STATES, DenseBoost
+from penstock.fusion.dense_arena import LEAST_DENSE_STATES, DenseArena, DenseBoost
 from penstock.fusion.phrase_arena import NO_PHRASES, STATES_PER_PAGE, PageCount
 from penstock.fusion.phrase_boost import PhraseBoost
 from penstock.fusion.phrase_list import PhraseList
-from penstock.fusion.phrase_store import PhraseStore
+from penstock.fusion.phrase_store import DEFAULT_MEMORY_BYTES, PhraseStore
 from tests.fusion.phrases import (
     NumberTokenizer,
     as_list,
@@ -266,3 +266,10 @@ class ComingAndGoing(RuleBasedStateMachine):
 
 TestComingAndGoing = ComingAndGoing.TestCase
 TestComingAndGoing.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+def test_64_lists_of_a_thousand_long_phrases_fit_in_the_default_memory():
+    """The bundled models' 64 labels make ten tokens of a phrase: up to 10,000 states a list."""
+    states = DenseArena.states_in(DEFAULT_MEMORY_BYTES, 64)
+    assert states >= LEAST_DENSE_STATES >= 64 * 10_000
+    assert DenseArena.states_in(DEFAULT_MEMORY_BYTES, 1024) < LEAST_DENSE_STATES, "larger vocabularies are paged"

@@ -29,7 +29,7 @@ def killed_clients(server: RunningServer, voices: list[Voice], count: int) -> Fi
     killed, freed_s = 0, []
     with neighbours(server, voices, count=1) as ledger:
         while killed < count:
-            some = min(server.max_streams - _SPARE_STREAMS, count - killed)
+            some = min(max(1, server.max_streams - _SPARE_STREAMS), count - killed)
             expired = read_metrics(server)["streams_expired_total"]
             clients = [
                 Doomed(server.url("grpc"), f"doomed-{killed + i}", voices[i % len(voices)].samples) for i in range(some)

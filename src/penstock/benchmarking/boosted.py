@@ -18,16 +18,15 @@ PHRASES_PER_STREAM = 100
 _BOOST = 1.0
 _FAINT_BOOST = 0.001
 """For random weights: labels stay what they are without it, so that the same work is compared."""
-_MEMORY_BYTES = 256 * 2**20
 
 
 class BoostedStreams:
     """Phrase lists of made-up words for `streams` streams, all different."""
 
     def __init__(self, tokenizer: Tokenizer | MadeUpTokenizer, streams: int, device: str):
-        """StreamError where the phrases of so many streams do not fit into 256 MiB."""
+        """StreamError where the phrases of so many streams do not fit into the store of a server."""
         chance = random.Random(0)
-        store = PhraseStore(tokenizer, _MEMORY_BYTES, device)
+        store = PhraseStore(tokenizer, device=device)
         self.fusion = Fusion(boost=store.boost)
         lists = (_phrases(tokenizer, chance) for _ in range(streams))
         self._starts = torch.tensor([store.acquire(phrases) for phrases in lists], device=device)

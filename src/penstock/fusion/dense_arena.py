@@ -16,8 +16,8 @@ from penstock.fusion.page_pool import PagePool
 from penstock.fusion.phrase_arena import STATES_PER_PAGE, PageCount, Placement, state_numbers, upload, zeros
 from penstock.fusion.phrase_trie import PhraseTrie
 
-LEAST_DENSE_STATES = 1 << 18
-"""An arena for fewer is paged: this many are 64 lists of 4,096 states, about 1,000 phrases."""
+LEAST_DENSE_STATES = 64 * 10_240
+"""An arena for fewer is paged: this many are 64 lists of 1,000 phrases of ten tokens each."""
 
 
 class DenseArena:

@@ -16,7 +16,7 @@ from penstock.fusion.phrase_tokens import continues_word, tokenize_phrases
 from penstock.fusion.phrase_trie import PhraseTrie
 from penstock.tokenizer import Tokenizer
 
-DEFAULT_MEMORY_BYTES = 256 * 2**20
+DEFAULT_MEMORY_BYTES = 512 * 2**20
 
 
 @dataclass
