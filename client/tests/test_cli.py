@@ -26,6 +26,9 @@ COMMAND = [sys.executable, "-m", "penstock_client.cli"]
 TEXT = parse_reply("s", outputs(0, 38_400, True).get).text
 
 
+PIECES = ("--chunk-ms", "100")
+
+
 @pytest.fixture
 def run(url, protocol, capsys):
     """Runs the command in this process: (status, standard output, standard error)."""
@@ -208,13 +211,13 @@ def two_segments(recognizer, monkeypatch):
 
 @GRPC_ONLY
 def test_several_segments_are_one_text(run, audio_file, two_segments):
-    assert run(audio_file)[1] == f"{two_segments} {two_segments}\n"
+    assert run(audio_file, *PIECES)[1] == f"{two_segments} {two_segments}\n"
     assert run(audio_file, "--json")[0] == 0
 
 
 @GRPC_ONLY
 def test_json_tells_the_segments_apart(run, audio_file, two_segments):
-    document = json.loads(run(audio_file, "--json")[1])
+    document = json.loads(run(audio_file, "--json", *PIECES)[1])
     assert document["text"] == f"{two_segments} {two_segments}"
     assert document["segments"] == [{"text": two_segments, "words": 24, "alternatives": []}] * 2
     assert len(document["words"]) == 48
@@ -222,15 +225,24 @@ def test_json_tells_the_segments_apart(run, audio_file, two_segments):
 
 @GRPC_ONLY
 def test_interim_text_grows_over_segments(run, audio_file, two_segments):
-    *interim, final = run(audio_file, "--interim")[1].splitlines()
+    *interim, final = run(audio_file, "--interim", *PIECES)[1].splitlines()
     assert final == f"{two_segments} {two_segments}"
     assert all(final.startswith(line) for line in interim) and len(interim) == 23
 
 
 @GRPC_ONLY
 def test_no_cue_spans_two_segments(run, audio_file, two_segments):
-    out = run(audio_file, "--format", "srt")[1]
+    out = run(audio_file, "--format", "srt", *PIECES)[1]
     assert any(block.splitlines()[2].startswith("wörd0") for block in out.split("\n\n")[1:])
+
+
+@GRPC_ONLY
+def test_a_file_goes_in_seconds_unless_it_is_played(run, audio_file, recognizer):
+    run(audio_file)
+    assert [request.samples.size for request in recognizer.requests] == [16_000, 16_000, 6400]
+    recognizer.requests.clear()
+    run(audio_file, "--simulate-realtime")
+    assert [request.samples.size for request in recognizer.requests] == [1600] * 24
 
 
 @GRPC_ONLY

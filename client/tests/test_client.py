@@ -43,7 +43,7 @@ def test_progress_grows_to_the_final_text(client, connection, samples):
         seen.append(transcript.text)
         sent.append(len(connection.transports[0].sent_s))
 
-    final = client.transcribe(samples, on_progress=note)
+    final = client.transcribe(samples, chunk_ms=100, on_progress=note)
     assert sent == list(range(1, 25))  # each as soon as it is there
     assert seen[-1] == final.text
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(seen))
@@ -71,7 +71,7 @@ def test_realtime_reports_a_failure_at_once(client, recognizer):
 
 def test_options_start_a_stream_and_bring_alternatives(client, recognizer, samples):
     options = StreamOptions(decoder="alsd", n_best=2)
-    transcript = client.transcribe(samples, options=options)
+    transcript = client.transcribe(samples, chunk_ms=100, options=options)
     assert [request.parameters for request in recognizer.requests] == [options.parameters()] + [{}] * 23
     assert [alternative.text for alternative in transcript.alternatives] == [f"{transcript.text} ({i})" for i in (0, 1)]
     assert [word.confidence for word in transcript.words[:5]] == [1.0, 0.875, 0.75, 0.625, 1.0]

@@ -60,7 +60,8 @@ class AsyncClient(ClientBase):
 
         See `Client.transcribe`. A file is decoded in a thread, so that it does not hold up the event loop.
         """
-        chunk_ms = chunk_ms or (LIVE_CHUNK_MS if realtime else FILE_CHUNK_MS)
+        if chunk_ms is None:
+            chunk_ms = LIVE_CHUNK_MS if realtime else FILE_CHUNK_MS
         recording = await asyncio.to_thread(Recording, audio, chunk_ms)
         report = on_progress or (lambda transcript: None)
         async with self.open_stream(stream_id, options) as stream:

@@ -71,7 +71,9 @@ class Client(ClientBase):
         spoken. `on_progress` gets the growing transcript after every new result. Raises ClientError, and ValueError
         for unsuitable arguments.
         """
-        recording = Recording(audio, chunk_ms or (LIVE_CHUNK_MS if realtime else FILE_CHUNK_MS))
+        if chunk_ms is None:
+            chunk_ms = LIVE_CHUNK_MS if realtime else FILE_CHUNK_MS
+        recording = Recording(audio, chunk_ms)
         report = on_progress or (lambda transcript: None)
         with self.open_stream(stream_id, options) as stream:
             _send_recording(stream, recording, Pacer() if realtime else None, report)

@@ -11,22 +11,23 @@ from penstock.decoding.greedy_state import GreedyRows, fresh_rows
 from penstock.decoding.networks import TransducerNetwork
 from penstock.fusion.fusion import Fusion, FusionRows
 from penstock.fusion.phrase_list import PhraseList
-from penstock.fusion.phrase_store import PhraseStore
+from penstock.fusion.phrase_store import DEFAULT_MEMORY_BYTES, PhraseStore
 from penstock.tokenizer import Tokenizer
 
 PHRASES_PER_STREAM = 100
 _BOOST = 1.0
 _FAINT_BOOST = 0.001
 """For random weights: labels stay what they are without it, so that the same work is compared."""
+_MEMORY_BYTES = DEFAULT_MEMORY_BYTES
 
 
 class BoostedStreams:
     """Phrase lists of made-up words for `streams` streams, all different."""
 
     def __init__(self, tokenizer: Tokenizer | MadeUpTokenizer, streams: int, device: str):
-        """StreamError where the phrases of so many streams do not fit into the store of a server."""
+        """StreamError where the phrases of so many streams do not fit into a server's memory for them."""
         chance = random.Random(0)
-        store = PhraseStore(tokenizer, device=device)
+        store = PhraseStore(tokenizer, _MEMORY_BYTES, device)
         self.fusion = Fusion(boost=store.boost)
         lists = (_phrases(tokenizer, chance) for _ in range(streams))
         self._starts = torch.tensor([store.acquire(phrases) for phrases in lists], device=device)
