@@ -9,6 +9,7 @@ from client.tests.async_front import BlockingClient
 from client.tests.fake_servers import GrpcServer, HttpServer, Wire
 from client.tests.fakes import FakeConnection, FakeRecognizer
 from penstock_client import Client
+from penstock_client.cli import main
 
 
 @pytest.fixture
@@ -96,3 +97,14 @@ def wait_for_threads():
     while left := [thread for thread in threading.enumerate() if thread.name.startswith("penstock ")]:
         assert time.monotonic() < deadline_s, left
         time.sleep(0.01)
+
+
+@pytest.fixture
+def run(url, protocol, capsys):
+    """Runs the command in this process: (status, standard output, standard error)."""
+
+    def run(*arguments):
+        status = main([*map(str, arguments), "--url", url, "--protocol", protocol])
+        return status, *capsys.readouterr()
+
+    return run

@@ -29,17 +29,6 @@ TEXT = parse_reply("s", outputs(0, 38_400, True).get).text
 PIECES = ("--chunk-ms", "100")
 
 
-@pytest.fixture
-def run(url, protocol, capsys):
-    """Runs the command in this process: (status, standard output, standard error)."""
-
-    def run(*arguments):
-        status = main([*map(str, arguments), "--url", url, "--protocol", protocol])
-        return status, *capsys.readouterr()
-
-    return run
-
-
 def test_text_goes_to_output_and_latency_to_errors(run, audio_file):
     status, out, err = run(audio_file)
     assert (status, out) == (0, TEXT + "\n")

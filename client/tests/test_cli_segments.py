@@ -17,15 +17,6 @@ from penstock_client.microphone import Microphone
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 
 
-@pytest.fixture
-def run(url, protocol, capsys):
-    def run(*arguments):
-        status = main([*map(str, arguments), "--url", url, "--protocol", protocol])
-        return status, *capsys.readouterr()
-
-    return run
-
-
 def said(samples: int) -> str:
     return expected(np.zeros(samples)).text
 

@@ -82,15 +82,6 @@ def test_a_missing_device_is_named(plug_in, samples, names, device, message):
     assert package.open_streams == 0
 
 
-@pytest.fixture
-def run(url, protocol, capsys):
-    def run(*arguments):
-        status = main([*map(str, arguments), "--url", url, "--protocol", protocol])
-        return status, *capsys.readouterr()
-
-    return run
-
-
 def test_the_command_transcribes_the_microphone(run, plug_in, samples, recognizer):
     plug_in(FakeSounddevice(samples))
     status, out, err = run("--microphone", "--chunk-ms", "50")

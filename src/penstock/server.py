@@ -70,22 +70,21 @@ class TritonServer:
         self.ports = claim_ports(self._options.ports, self._options.address)
         runtime = Path(tempfile.mkdtemp(prefix="penstock-"))
         shared_memory = f"penstock-{secrets.token_hex(8)}-"
-        options = self._options
         try:
-            if delay_ms is not None:
-                models = copy_with_queue_delay(options.model_repository, runtime / "models", delay_ms)
-                options = replace(options, model_repository=models)
-        except (OSError, ValueError) as error:
-            shutil.rmtree(runtime, ignore_errors=True)
-            raise ServerError(f"{runtime}: the models cannot be copied there: {error}") from error
+            options = self._options if delay_ms is None else _with_queue_delay(self._options, runtime, delay_ms)
+            self._process = self._launch(options, runtime, shared_memory)
         except PenstockError:
             shutil.rmtree(runtime, ignore_errors=True)
             raise
+        self._guard = _start_guard(self._process.pid, runtime, _SHARED_MEMORY / shared_memory)
+        self._log = ServerLog(self._process.stdout, self._forward_log, hold_back=not self._verbose)
+
+    def _launch(self, options: ServerOptions, runtime: Path, shared_memory: str) -> subprocess.Popen[str]:
         try:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 launch_command(self._install, options, self.ports, shared_memory),
                 cwd=working_directory(runtime),
-                env=launch_environment(self._install, self._options, runtime),
+                env=launch_environment(self._install, options, runtime),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -94,10 +93,7 @@ class TritonServer:
                 start_new_session=True,
             )
         except OSError as error:
-            shutil.rmtree(runtime, ignore_errors=True)
             raise ServerError(f"{self._install.executable} cannot be started: {error.strerror}") from error
-        self._guard = _start_guard(self._process.pid, runtime, _SHARED_MEMORY / shared_memory)
-        self._log = ServerLog(self._process.stdout, self._forward_log, hold_back=not self._verbose)
 
     def wait_ready(self, timeout_s: float = 600.0, is_cancelled: Callable[[], bool] = lambda: False) -> bool:
         """Returns True once every model is loaded, False once `is_cancelled` says so.
@@ -187,3 +183,12 @@ def _start_guard(process_group: int, runtime: Path, shared_memory: Path) -> subp
         cwd="/",
         start_new_session=True,
     )
+
+
+def _with_queue_delay(options: ServerOptions, runtime: Path, delay_ms: int) -> ServerOptions:
+    """The same with a copy of the models in the runtime directory."""
+    try:
+        models = copy_with_queue_delay(options.model_repository, runtime / "models", delay_ms)
+    except (OSError, ValueError) as error:
+        raise ServerError(f"{runtime}: the models cannot be copied there: {error}") from error
+    return replace(options, model_repository=models)

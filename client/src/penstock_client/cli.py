@@ -16,7 +16,7 @@ from penstock_client.connection_arguments import (
     read_connection_options,
     read_url,
 )
-from penstock_client.dictation import dictate, play_in_segments
+from penstock_client.dictation import dictate, play
 from penstock_client.enter_key import EnterKey
 from penstock_client.errors import ClientError, StreamId
 from penstock_client.microphone import Microphone
@@ -134,19 +134,10 @@ def _hear(
     client: Client, samples: npt.NDArray[np.float32], options: StreamOptions, args: argparse.Namespace, report: Report
 ) -> Transcript:
     """The transcript of samples [n], in one segment or several."""
-    if args.finalize_every is None:
-        return client.transcribe(
-            samples,
-            chunk_ms=args.chunk_ms,
-            realtime=args.simulate_realtime,
-            stream_id=args.stream_id,
-            options=options,
-            on_progress=report.progress,
-        )
     with client.open_stream(args.stream_id, options) as stream:
         pacer = Pacer() if args.simulate_realtime else None
         ends = SegmentEnds(args.finalize_every)
-        play_in_segments(stream, Recording(samples, args.chunk_ms), pacer, report.progress, ends)
+        play(stream, Recording(samples, args.chunk_ms), pacer, report.progress, ends)
         return stream.transcript
 
 

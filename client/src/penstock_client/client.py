@@ -8,12 +8,14 @@ import numpy.typing as npt
 
 from penstock_client.client_base import ClientBase
 from penstock_client.connection_options import ConnectionOptions
+from penstock_client.dictation import play
 from penstock_client.endpoint import Endpoint, ProtocolName
 from penstock_client.errors import StreamId
 from penstock_client.options import StreamOptions
 from penstock_client.pacing import Pacer
 from penstock_client.protocol import MODEL_NAME
 from penstock_client.recording import FILE_CHUNK_MS, LIVE_CHUNK_MS, Recording
+from penstock_client.segment_ends import SegmentEnds
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
 from penstock_client.transport import Connection
@@ -76,9 +78,7 @@ class Client(ClientBase):
         recording = Recording(audio, chunk_ms)
         report = on_progress or (lambda transcript: None)
         with self.open_stream(stream_id, options) as stream:
-            _send_recording(stream, recording, Pacer() if realtime else None, report)
-            for _ in stream:
-                report(stream.transcript)
+            play(stream, recording, Pacer() if realtime else None, report, SegmentEnds())
             return stream.transcript
 
     def close(self) -> None:
@@ -104,17 +104,3 @@ def connect(endpoint: Endpoint) -> Connection:
     from penstock_client.http_stream import HttpConnection
 
     return HttpConnection(endpoint)
-
-
-def _send_recording(
-    stream: Stream, recording: Recording, pacer: Pacer | None, report: Callable[[Transcript], None]
-) -> None:
-    """Sends all samples, the last chunk as the stream's end, and reports the results that come in meanwhile."""
-    for chunk in recording:
-        while pacer and (wait_s := pacer.remaining_s(chunk.end_samples)) > 0:
-            if stream.poll(wait_s):
-                report(stream.transcript)
-        send = stream.finish if chunk.is_last else stream.send
-        send(chunk.samples)
-        if stream.poll():
-            report(stream.transcript)

@@ -1,6 +1,5 @@
 """Audio that is streamed block by block, with segments that end where they are told to; the transcript as it grows."""
 
-import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -44,13 +43,12 @@ def dictate(
     return samples / SAMPLE_RATE_HZ
 
 
-def play_in_segments(
-    stream: Stream, recording: Recording, pacer: Pacer | None, on_progress: Progress, ends: SegmentEnds
-) -> None:
+def play(stream: Stream, recording: Recording, pacer: Pacer | None, on_progress: Progress, ends: SegmentEnds) -> None:
     """Streams a recording, with a pacer at the pace at which it was spoken, to its final text. Raises ClientError."""
     for chunk in recording:
-        if pacer:
-            time.sleep(pacer.remaining_s(chunk.end_samples))
+        while pacer and (wait_s := pacer.remaining_s(chunk.end_samples)) > 0:
+            if stream.poll(wait_s):
+                on_progress(stream.transcript)
         ends.send(stream, chunk.samples, chunk.is_last)
         if stream.poll():
             on_progress(stream.transcript)
