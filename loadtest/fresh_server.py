@@ -1,5 +1,6 @@
 """A server for one test, started and stopped around it, and what the report is to say of it."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from penstock.settings import parse_context
 from penstock.triton_install import find_triton
 
 _DRAIN_S = 1
+_PREFIX = "PENSTOCK_"
 
 
 @dataclass(frozen=True)
@@ -72,5 +74,12 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
                 "chunk_ms": config.chunk_ms(context),
                 "max_streams": plan.max_streams,
                 "threads": plan.threads,
+                **settings_beyond(environment),
             },
         )
+
+
+def settings_beyond(plan: dict[str, str]) -> dict[str, str]:
+    """What this process's environment sets for the server beside the plan, by the settings' names."""
+    own = {name: value for name, value in os.environ.items() if name.startswith(_PREFIX) and name not in plan}
+    return {name.removeprefix(_PREFIX).lower(): value for name, value in sorted(own.items())}

@@ -32,13 +32,17 @@ class Reading:
 
 
 class SoakReadings:
-    """Takes a snapshot every `every_s` seconds in a thread of its own. Use as a context manager."""
+    """Takes a snapshot every `every_s` seconds in a thread of its own. Use as a context manager.
+
+    What a snapshot raised, which ends the readings, is raised at the end.
+    """
 
     def __init__(self, take_snapshot: Callable[[], Snapshot], every_s: float):
         self.readings: list[Reading] = []
         """In the order of their times; moments at which the server's counters could not be read are left out."""
         self._take_snapshot = take_snapshot
         self._every_s = every_s
+        self._error: Exception | None = None
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="soak readings", daemon=True)
 
@@ -46,11 +50,19 @@ class SoakReadings:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
+        if self._error and kind is None:
+            raise self._error
 
     def _go_on(self) -> None:
+        try:
+            self._read_until_over()
+        except Exception as error:  # noqa: BLE001
+            self._error = error
+
+    def _read_until_over(self) -> None:
         next_s = time.monotonic()
         while not self._is_over.wait(max(0.0, next_s - time.monotonic())):
             reading = Reading.of(self._take_snapshot())

@@ -36,7 +36,7 @@ class Streaming:
     async def play_user(self, number: int, stagger_s: float, stopping: "Stopping") -> None:
         """Plays one recording after another, each on time, whether or not the last one is answered.
 
-        Returns once it is told to stop and its notes are delivered.
+        Returns once it is told to stop and its notes are delivered. Raises what playing one raised.
         """
         schedule = Schedule(self._seed, self._process, number)
         start_s = now_s() + schedule.start_s(stagger_s)
@@ -48,12 +48,9 @@ class Streaming:
                 break
             samples = self._recordings.samples[recording]
             player = Player(samples, self._piece_samples, lambda: stopping.is_set, sleep=stopping.wait)
-            task = asyncio.create_task(self._play(player, recording, start_s))
-            playing.add(task)
-            task.add_done_callback(playing.discard)
+            playing = _unfinished(playing) | {asyncio.create_task(self._play(player, recording, start_s))}
             start_s += player.duration_s
-        if playing:
-            await asyncio.wait(playing)
+        await asyncio.gather(*playing)
 
     async def close(self) -> None:
         """Ends the connection."""
@@ -81,3 +78,11 @@ class Stopping:
         """Returns after `limit_s`, or when it is set."""
         if not self.is_set:
             await self._signal.wait(limit_s)
+
+
+def _unfinished(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """Those that go on. Raises what one of the others raised."""
+    for task in tasks:
+        if task.done():
+            task.result()
+    return {task for task in tasks if not task.done()}

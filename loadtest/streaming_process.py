@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 
 import msgpack
 
@@ -40,6 +41,8 @@ class StreamingProcess:
         """Of this test, those included that have been told to stop."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Of the users that have not ended."""
+        self.error: BaseException | None = None
+        """What ended a user too early; the socket is closed then."""
 
     async def carry_out(self, order: str, *arguments: object) -> None:
         """Any order; KeyError for a word that is none."""
@@ -61,8 +64,17 @@ class StreamingProcess:
         stopping = self._users[user] = Stopping()
         task = asyncio.create_task(self._streaming.play_user(user, stagger_s, stopping))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._say("ended", user))
+        task.add_done_callback(partial(self._note_end, user))
+
+    def _note_end(self, user: int, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        if error := task.exception():
+            self.error = self.error or error
+            self._writer.close()
+            return
+        self._say("ended", user)
 
     async def _end(self, user: int) -> None:
         self._users[user].set()
@@ -90,7 +102,7 @@ class StreamingProcess:
 
 
 async def serve(connection: socket.socket) -> None:
-    """Carries out what is asked for over the socket, until its other end is closed."""
+    """Carries out what is asked for over the socket, until its other end is closed. Raises what ended a user."""
     reader, writer = await asyncio.open_connection(sock=connection)
     process, orders = StreamingProcess(writer), msgpack.Unpacker()
     with suppress(ConnectionError):  # how the end looks where something was still on its way there
@@ -98,6 +110,8 @@ async def serve(connection: socket.socket) -> None:
             orders.feed(received)
             for order in orders:
                 await process.carry_out(*order)
+    if process.error:
+        raise process.error
 
 
 if __name__ == "__main__":

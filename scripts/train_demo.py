@@ -78,8 +78,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for features, state, curve and .nemo files")
     parser.add_argument("--init", type=Path, help=".nemo file to begin with: its tokenizer and weights")
     parser.add_argument("--models", nargs="+", choices=DURATIONS, default=list(DURATIONS), help="heads to train")
-    parser.add_argument("--synthetic", type=int, default=1500, help="utterances from espeak-ng and flite; 0 for none")
-    parser.add_argument("--vocabulary", type=int, default=128, help="BPE pieces")
+    parser.add_argument("--synthetic", type=int, default=3000, help="utterances from espeak-ng and flite; 0 for none")
+    parser.add_argument("--vocabulary", type=int, default=64, help="BPE pieces")
     parser.add_argument(
         "--speech-free", type=float, default=0.05, metavar="SHARE", help="of the draws: sounds, no words"
     )
@@ -164,8 +164,10 @@ def _sources(
     if synthetic:
         sources.append(Source(0.16, draw(synthetic)))
     early = [Source(0.3, draw(real))]
+    if synthetic:  # voices that always say a word the same way: an alignment is found in them first
+        early.append(Source(0.5, draw(synthetic)))
     if any(utterance.spans for utterance in real):
-        early.append(Source(0.7, lambda: recombiner.excerpt(3)))
+        early.append(Source(0.2, lambda: recombiner.excerpt(3)))
     return early, sources
 
 

@@ -141,6 +141,16 @@ def test_readings_are_taken_until_the_end_and_bad_ones_left_out():
     assert len(taken.readings) == so_many
 
 
+def test_readings_that_cannot_go_on_say_so():
+    def take() -> Snapshot:
+        raise FileNotFoundError("/proc/1/smaps_rollup")
+
+    with pytest.raises(FileNotFoundError, match="smaps_rollup"), SoakReadings(take, 0.01):
+        time.sleep(0.03)
+    with pytest.raises(ValueError, match="of its own"), SoakReadings(take, 0.01):
+        raise ValueError("an error of its own goes first")
+
+
 @pytest.fixture
 def command(monkeypatch, tmp_path):
     """The command with a server and a load test that are not there: (exit status, report, the load test's words)."""

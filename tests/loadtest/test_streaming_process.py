@@ -68,6 +68,12 @@ class Locust:
             self._unpacker.feed(await asyncio.wait_for(self._reader.read(1 << 16), 10))
             self.messages += self._unpacker
 
+    async def until_closed(self) -> None:
+        """Takes messages in until the other side closes the socket."""
+        while received := await asyncio.wait_for(self._reader.read(1 << 16), 10):
+            self._unpacker.feed(received)
+            self.messages += self._unpacker
+
     async def ask(self, *words: object, answer: list) -> None:
         """Gives an order and waits for its answer."""
         self.order(*words)
@@ -190,6 +196,22 @@ def test_options_that_cannot_be_met_are_told_and_better_ones_taken(options):
         await locust.ask("prepare", options, 0, answer=["prepared", ""])
 
     play(scenario)
+
+
+def test_a_fault_of_its_own_ends_it_and_is_told(options, monkeypatch):
+    async def play_nothing(*_: object) -> None:
+        raise ZeroDivisionError("a fault of the player's")
+
+    monkeypatch.setattr("loadtest.player.Player.play", play_nothing)
+
+    async def scenario(locust: Locust) -> None:
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        locust.order("begin", 1, 0.0)
+        await locust.until_closed()
+        assert ["ended", 1] not in locust.messages
+
+    with pytest.raises(ZeroDivisionError, match="player's"):
+        play(scenario)
 
 
 _LOSING_IT = """

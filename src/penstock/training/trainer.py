@@ -26,7 +26,7 @@ class TrainerConfig:
     steps: int = 15_000
     minutes: float | None = None
     peak_learning_rate: float = 1.2e-3
-    warm_up: float = 0.06
+    warm_up: float = 0.1
     """Share of the run."""
     mask_after: float = 0.1
     """Share of the run before SpecAugment begins."""
@@ -34,7 +34,7 @@ class TrainerConfig:
     """The curriculum goes on, and SpecAugment may begin, when the CTC loss (its mean over some 50 steps) falls below
     this: behind masks no alignment is found."""
     ctc_weight: float = 0.3
-    label_weight: float = 1.0
+    label_weight: float = 0.0
     """Of the loss that knows no places (`label_bag_loss.py`), until there is an alignment."""
     weight_decay: float = 1e-2
     average_decay: float = 0.9985
