@@ -201,10 +201,3 @@ def test_a_finished_run_does_nothing():
     made.step = 3
     made.run(iter(()), None, None, None, None)
     assert made.step == 3 and made.curve == []
-
-
-def test_the_loss_without_places_ends_with_an_alignment():
-    made = trainer(steps=10)
-    assert "labels" in made.train_step(toy_batch(1))
-    made.is_aligned = True
-    assert "labels" not in made.train_step(toy_batch(2))

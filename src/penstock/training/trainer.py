@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 
 from penstock.training.batches import Batch
-from penstock.training.label_bag_loss import label_bag_loss
 from penstock.training.transducer_loss import transducer_loss
 from penstock.training.weight_average import WeightAverage
 
@@ -34,8 +33,6 @@ class TrainerConfig:
     """The curriculum goes on, and SpecAugment may begin, when the CTC loss (its mean over some 50 steps) falls below
     this: behind masks no alignment is found."""
     ctc_weight: float = 0.3
-    label_weight: float = 0.0
-    """Of the loss that knows no places (`label_bag_loss.py`), until there is an alignment."""
     weight_decay: float = 1e-2
     average_decay: float = 0.9985
     gradient_norm: float = 2.0
@@ -97,14 +94,11 @@ class Trainer:
         return config.peak_learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
 
     def losses(self, batch: Batch, heads: list[str]) -> dict[str, torch.Tensor]:
-        """Mean loss over the batch of the CTC head and of the Transducer heads named; until there is an alignment, of
-        the CTC head's labels without places too."""
+        """Mean loss over the batch of the CTC head and of the Transducer heads named."""
         mel, mel_counts, labels, label_counts = (tensor.to(self._device) for tensor in batch)
         encoded, counts = self.module["encoder"](audio_signal=mel, length=mel_counts)  # [B, D, T]
         log_probs = self.module["ctc"](encoder_output=encoded).transpose(0, 1)  # [T, B, V + 1]
         found = {"ctc": self._ctc_loss(log_probs, counts, labels, label_counts)}
-        if not self.is_aligned:
-            found["labels"] = label_bag_loss(log_probs, counts, labels, label_counts)
         for name in heads:
             predicted = self.module[f"{name}_predictor"](targets=labels, target_length=label_counts)[0]
             logits = self._joint_logits(self.module[f"{name}_joint"], encoded, predicted)
@@ -119,7 +113,6 @@ class Trainer:
         head = self._head_of_step()
         found = self.losses(batch, [head])
         total = (1 - self._config.ctc_weight) * found[head] + self._config.ctc_weight * found["ctc"]
-        total = total + self._config.label_weight * found.get("labels", 0.0)
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self._config.gradient_norm)
         if bool(torch.isfinite(norm)):
