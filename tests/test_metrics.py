@@ -101,7 +101,7 @@ def test_a_slot_whose_requests_are_on_their_way_is_not_free(rig):
         rig.table.hand_on(leases[-1])
         rig.table.close(name)
     assert (rig.counts()["streams_live"], rig.counts()["slots_free"]) == (0, 0)
-    rig.ledger.settle("decoder", leases[0].slot)
+    rig.ledger.settle("decoder", *leases[0])
     assert rig.counts()["slots_free"] == 1
 
 

@@ -184,6 +184,6 @@ def test_a_wrong_context_is_quoted(text):
 def test_members_with_one_runtime_directory_share_a_ledger(environment, tmp_path):
     settings = Settings.from_environment(environment | {"PENSTOCK_RUNTIME_DIR": str(tmp_path / "run")})
     first, second = settings.open_ledger(), settings.open_ledger()
-    first.settle("encoder", settings.slots - 1)
-    assert second.settled_requests()[-1] == 1
+    first.settle("encoder", settings.slots - 1, 4)
+    assert second.settled_requests(settings.slots - 1, 4) == 1
     assert (tmp_path / "run" / "slots").exists()

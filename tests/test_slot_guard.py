@@ -1,10 +1,12 @@
 """Whose state a later stage holds: requests of earlier, later and lost streams in one slot."""
 
+from typing import NamedTuple
+
 import pytest
 
 from penstock.errors import StreamErrorKind
 from penstock.slot_ledger import SlotLedger
-from penstock.stages.slot_guard import SlotGuard
+from penstock.stages.slot_guard import SlotGuard, order_of_admission
 from penstock.streams import Lease
 
 
@@ -31,7 +33,7 @@ def rig() -> Rig:
 )
 def test_only_the_slots_own_stream_and_a_newer_start_are_admitted(rig, generation, is_start, is_admitted):
     assert rig.is_admitted(generation, is_start) == is_admitted
-    assert rig.ledger.settled_requests().tolist() == [0, int(not is_admitted), 0]
+    assert rig.ledger.settled_requests(1, generation) == int(not is_admitted)
     assert rig.ledger.failed_generation(1) == (0 if is_admitted else generation)
 
 
@@ -59,4 +61,17 @@ def test_a_lost_stream_is_not_admitted_again(rig):
 
 def test_settling_reports_the_slot(rig):
     rig.guard.settle(Lease(2, 5))
-    assert rig.ledger.settled_requests().tolist() == [0, 0, 1]
+    assert [rig.ledger.settled_requests(slot, 5) for slot in range(3)] == [0, 0, 1]
+
+
+class Request(NamedTuple):
+    lease: Lease
+    is_start: bool
+
+
+def test_the_newest_start_of_a_slot_is_admitted_before_all_else():
+    guard = SlotGuard("encoder", 3, SlotLedger(3))
+    assert guard.admit(Lease(1, 20), is_start=True) is None
+    batch = [Request(Lease(1, 20), False), Request(Lease(1, 21), True), Request(Lease(1, 22), True)]
+    refused = {i for i in order_of_admission(batch) if guard.admit(*batch[i]) is not None}
+    assert refused == {0, 1}

@@ -110,11 +110,13 @@ def test_every_request_is_settled_once(rig):
     """By the stage that answers it for good: the encoder if it refuses, else the decoder."""
     lease = Lease(0, 5)
     (frames,) = rig.encoder.process([rig.mel(lease, slice(2), True)])
-    assert rig.ledger.settled_requests().tolist() == [0, 0, 0]
+    assert rig.ledger.settled_requests(*lease) == 0
     rig.decoder.process([DecoderRequest(lease, frames, 0, True, False)])
-    assert rig.ledger.settled_requests().tolist() == [1, 0, 0]
+    assert rig.ledger.settled_requests(*lease) == 1
+    rig.encoder.process([rig.mel(Lease(0, 5), slice(2), True)])
+    assert rig.ledger.settled_requests(*lease) == 2
     rig.encoder.process([rig.mel(Lease(0, 4), slice(2))])
-    assert rig.ledger.settled_requests().tolist() == [2, 0, 0]
+    assert rig.ledger.settled_requests(*lease) == 2, "of an earlier stream"
 
 
 def test_a_slot_waits_for_the_requests_that_the_front_end_handed_on(golden_bundle):
@@ -127,7 +129,7 @@ def test_a_slot_waits_for_the_requests_that_the_front_end_handed_on(golden_bundl
     leases = [whole_stream(name).lease for name in "abc"]
     assert len({lease.slot for lease in leases}) == 3
     assert whole_stream("d").kind is StreamErrorKind.UNAVAILABLE
-    ledger.settle("decoder", leases[1].slot)
+    ledger.settle("decoder", *leases[1])
     assert whole_stream("d").lease.slot == leases[1].slot
 
 
@@ -143,7 +145,28 @@ def test_a_slot_that_does_not_exist_is_refused_in_either_stage(rig, slot):
         assert not isinstance(good, StreamError)
         assert refused.kind is StreamErrorKind.INVALID_ARGUMENT
         assert "takes requests of the feature member only" in str(refused)
-    assert rig.ledger.settled_requests().tolist() == [1, 0, 0]
+    assert [rig.ledger.settled_requests(slot, 1) for slot in range(3)] == [1, 0, 0]
+    assert not any(rig.ledger.settled_requests(slot, 5) for slot in range(3))
+
+
+@pytest.mark.parametrize("is_end", [False, True])
+@pytest.mark.parametrize("old_is_first", [False, True])
+def test_a_late_request_meets_the_slots_new_stream_in_one_batch(rig, is_end, old_is_first):
+    """It waited longer than the idle limit, so the slot was given on."""
+    old, new, alone = Lease(1, 5), Lease(1, 6), Lease(2, 7)
+    for stage, make, rest in ((rig.encoder, rig.mel, slice(2, 4)), (rig.decoder, rig.encoded, slice(3, 6))):
+        stage.process([make(old, slice(2), True)])
+        late, start = make(old, rest, **({"is_end": is_end} if stage is rig.decoder else {})), make(new, slice(1), True)
+        batch = [late, start] if old_is_first else [start, late]
+        refused, going = stage.process(batch)[:: 1 if old_is_first else -1]
+        assert refused.kind is StreamErrorKind.INTERNAL
+        (wanted,) = stage.process([make(alone, slice(1), True)])
+        (on,), (wanted_on,) = (stage.process([make(lease, slice(1, 6))]) for lease in (new, alone))
+        for one, other in ((going, wanted), (on, wanted_on)):
+            if stage is rig.encoder:
+                torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+            else:
+                assert (one.text, one.tokens) == (other.text, other.tokens)
 
 
 def test_a_wrong_shape_costs_nobody_else_in_the_batch(rig):

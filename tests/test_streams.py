@@ -85,7 +85,7 @@ def test_a_slot_is_free_once_its_requests_have_come_out(stage):
     rig = Rig(max_streams=1)
     lease = hold_all_slots(rig)[1]
     assert refusal(rig.table.open, "next").kind is StreamErrorKind.UNAVAILABLE
-    rig.ledger.settle(stage, lease.slot)
+    rig.ledger.settle(stage, *lease)
     assert rig.table.open("next").slot == lease.slot
 
 
@@ -104,7 +104,7 @@ def test_a_slot_that_lost_requests_once_is_as_good_as_any():
     rig.clock.now += IDLE_S
     for _ in range(2 * rig.table.slots):
         rig.table.open("next")
-        rig.ledger.settle("decoder", rig.request("next").slot)
+        rig.ledger.settle("decoder", *rig.request("next"))
         rig.table.close("next")
 
 
@@ -165,7 +165,7 @@ def test_a_new_table_on_an_old_ledger(rig):
     """As after a restart of the first stage: nothing that the ledger remembers concerns the new streams."""
     for name in ("one", "two"):
         old = rig.table.open(name)
-        rig.ledger.settle("decoder", old.slot)
+        rig.ledger.settle("decoder", *old)
         rig.ledger.fail("decoder", old.slot, old.generation)
     again = Rig(ledger=rig.ledger)
     leases = [again.table.open(name) for name in ("one", "two")]
@@ -190,8 +190,8 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.last_request: dict[str, float] = {}
         self.failed: set[str] = set()
         self.ends: dict[str, str] = {}
-        self.closing: dict[int, float] = {}  # slot -> when it is free whatever has come out
-        self.pending = [0] * slot_count(self.MAX_STREAMS)
+        self.closing: dict[Lease, float] = {}  # when its slot is free whatever has come out
+        self.pending: dict[Lease, int] = {}  # requests on their way, those of slots that were given on too
         self.latest_generation = 0
         self.opened = self.expired = self.refused = 0
 
@@ -200,7 +200,7 @@ class StreamTableMachine(RuleBasedStateMachine):
         return self.rig.clock.now
 
     def drop(self, name: str, why: str, held_s: float = IDLE_S) -> None:
-        self.closing[self.live.pop(name).slot] = self.now + held_s
+        self.closing[self.live.pop(name)] = self.now + held_s
         self.ends[name] = why
         self.failed.discard(name)
 
@@ -209,9 +209,12 @@ class StreamTableMachine(RuleBasedStateMachine):
             self.drop(name, "was expired", 0.5)
             self.expired += 1
 
-    def is_held(self, slot: int) -> bool:
-        """True while requests of a closed stream may be on their way."""
-        return slot in self.closing and self.pending[slot] > 0 and self.now < self.closing[slot]
+    def held(self) -> set[int]:
+        """Slots of closed streams with requests that may be on their way."""
+        return {lease.slot for lease, until in self.closing.items() if self.pending[lease] > 0 and self.now < until}
+
+    def free(self) -> int:
+        return slot_count(self.MAX_STREAMS) - len(self.live) - len(self.held())
 
     @rule(seconds=st.sampled_from([2.0, 5.0, IDLE_S, 11.0]))
     def wait(self, seconds):
@@ -222,17 +225,15 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.expire()
         if name in self.live:
             self.drop(name, "was started again")
-        free = len(self.pending) - len(self.live) - sum(map(self.is_held, self.closing))
-        if len(self.live) == self.MAX_STREAMS or not free:
+        if len(self.live) == self.MAX_STREAMS or not self.free():
             assert refusal(self.rig.table.open, name).kind is StreamErrorKind.UNAVAILABLE
             self.refused += 1
             return
         lease = self.rig.table.open(name)
         assert lease.generation > self.latest_generation
         assert lease.slot not in {other.slot for other in self.live.values()}
-        assert not self.is_held(lease.slot)
-        self.closing.pop(lease.slot, None)
-        self.pending[lease.slot] = 0
+        assert lease.slot not in self.held()
+        self.pending[lease] = 0
         self.latest_generation = lease.generation
         self.live[name], self.last_request[name] = lease, self.now
         self.opened += 1
@@ -240,11 +241,7 @@ class StreamTableMachine(RuleBasedStateMachine):
     @rule()
     def count_free(self):
         self.expire()
-        free = len(self.pending) - len(self.live) - sum(map(self.is_held, self.closing))
-        assert self.rig.table.count_free() == min(self.MAX_STREAMS - len(self.live), free)
-        for slot in [slot for slot in self.closing if not self.is_held(slot)]:  # freed for good
-            del self.closing[slot]
-            self.pending[slot] = 0
+        assert self.rig.table.count_free() == min(self.MAX_STREAMS - len(self.live), self.free())
 
     @rule(name=names)
     def request(self, name):
@@ -255,7 +252,7 @@ class StreamTableMachine(RuleBasedStateMachine):
         elif name in self.live:
             lease = self.rig.request(name)
             assert lease == self.live[name]
-            self.pending[lease.slot] += 1
+            self.pending[lease] += 1
             self.last_request[name] = self.now
         else:
             error = refusal(self.rig.table.look_up, name)
@@ -277,12 +274,13 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.rig.ledger.fail(stage, lease.slot, lease.generation)
         self.failed.add(name)
 
-    @rule(slot=st.integers(0, slot_count(MAX_STREAMS) - 1), stage=st.sampled_from(STAGES))
-    def settle(self, slot, stage):
-        given_up = slot in self.closing and self.now >= self.closing[slot]
-        if self.pending[slot] and not given_up:
-            self.rig.ledger.settle(stage, slot)
-            self.pending[slot] -= 1
+    @precondition(lambda self: any(self.pending.values()))
+    @rule(data=st.data(), stage=st.sampled_from(STAGES))
+    def settle(self, data, stage):
+        """Maybe so late that the slot has been given on."""
+        lease = data.draw(st.sampled_from(sorted(lease for lease, count in self.pending.items() if count)))
+        self.rig.ledger.settle(stage, *lease)
+        self.pending[lease] -= 1
 
     @invariant()
     def no_slot_twice(self):

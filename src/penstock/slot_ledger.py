@@ -1,6 +1,6 @@
 """What the later stages tell the stream table about each slot; shared memory when the stages are processes.
 
-A slot may serve a new stream only when every request that was handed on with it has come out at the far end: otherwise
+A slot is to serve a new stream once all requests that were handed on with it have come out at the far end: otherwise
 the old stream's last chunk and the new one's first could meet in one batch. Each cell has one writer, so no locks.
 """
 
@@ -12,12 +12,15 @@ import numpy as np
 STAGES = ("encoder", "decoder")
 
 
+_SETTLED, _COUNTED, _FAILED = range(3)
+
+
 class SlotLedger:
-    """Counters of S slots: [stage, (requests settled, latest failed generation), slot], int64."""
+    """Of S slots: [stage, (requests settled, the generation they are of, latest failed generation), slot], int64."""
 
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared by the stages' processes, made and zeroed by whoever comes first; None within one."""
-        shape = (len(STAGES), 2, slots)
+        shape = (len(STAGES), 3, slots)
         if path is None:
             self._cells = np.zeros(shape, np.int64)
             return
@@ -34,19 +37,29 @@ class SlotLedger:
     def _bytes(shape: tuple[int, ...]) -> int:
         return int(np.prod(shape)) * np.dtype(np.int64).itemsize
 
-    def settled_requests(self) -> np.ndarray:
-        """[S] requests of each slot that have left the pipeline since the start, by any way."""
-        return self._cells[:, 0].sum(axis=0)
+    def settled_requests(self, slot: int, generation: int) -> int:
+        """Requests of this generation of `slot` that have left the pipeline, by any way."""
+        # Generation first: a writer that goes on to the next one takes it away before the count (see `settle`).
+        cells = self._cells[:, :, slot]
+        return sum(int(cell[_SETTLED]) for cell in cells if cell[_COUNTED] == generation)
 
     def failed_generation(self, slot: int) -> int:
         """The latest generation of `slot` that a later stage has given up; 0 if none."""
-        return max(self._cells[:, 1, slot].tolist())
+        return max(self._cells[:, _FAILED, slot].tolist())
 
-    def settle(self, stage: str, slot: int) -> None:
-        """Says that a request of `slot` went no further than `stage`: it was answered or refused there."""
-        self._cells[STAGES.index(stage), 0, slot] += 1
+    def settle(self, stage: str, slot: int, generation: int) -> None:
+        """Says that a request went no further than `stage`: it was answered or refused there.
+
+        One of an earlier generation than the last does not count: its slot was given on without it.
+        """
+        cell = self._cells[STAGES.index(stage), :, slot]
+        if generation == cell[_COUNTED]:
+            cell[_SETTLED] += 1
+        elif generation > cell[_COUNTED]:
+            cell[_COUNTED], cell[_SETTLED] = 0, 1
+            cell[_COUNTED] = generation
 
     def fail(self, stage: str, slot: int, generation: int) -> None:
         """Says that `stage` lost this stream's state, so that the stream cannot go on."""
-        cells = self._cells[STAGES.index(stage), 1]
-        cells[slot] = max(int(cells[slot]), generation)
+        cell = self._cells[STAGES.index(stage), :, slot]
+        cell[_FAILED] = max(int(cell[_FAILED]), generation)

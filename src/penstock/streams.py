@@ -44,7 +44,8 @@ class StreamTable:
     There are a few more slots than streams, so that a stream that ends or is started again does not have to wait for
     its last requests to settle. Streams without a request for `idle_limit_s` are expired as soon as anybody asks the
     table for anything. A closed stream's slot is free once the ledger has settled all its requests, or after another
-    `idle_limit_s`; an expired one's half a second later at most.
+    `idle_limit_s`; an expired one's half a second later at most. A request that comes out later still is refused by the
+    later stages where it meets the slot's new stream (`slot_guard.py`).
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class StreamTable:
         self._clock = clock
         self._streams: OrderedDict[Hashable, _Stream] = OrderedDict()  # longest silent first
         self._free = list(range(slots - 1, -1, -1))
-        self._closing: dict[int, float] = {}  # slot -> when it is freed whatever the ledger says
-        self._handed_on = [int(n) for n in ledger.settled_requests()]
+        self._closing: dict[Lease, float] = {}  # when its slot is freed whatever the ledger says
+        self._handed_on = [0] * slots  # requests of the slot's latest stream
         self._ends: OrderedDict[Hashable, str] = OrderedDict()
         self._generation = time.time_ns()  # above those of an earlier table on the same ledger
         self.started_streams = 0
@@ -109,6 +110,7 @@ class StreamTable:
         self._ends.pop(stream_id, None)
         self._generation += 1
         lease = Lease(self._free.pop(), self._generation)
+        self._handed_on[lease.slot] = 0
         self._streams[stream_id] = _Stream(lease, now)
         self.started_streams += 1
         return lease
@@ -142,8 +144,7 @@ class StreamTable:
         self._close(stream_id, self._clock(), why)
 
     def _close(self, stream_id: Hashable, now: float, why: str) -> None:
-        slot = self._streams.pop(stream_id).lease.slot
-        self._closing[slot] = now + self.idle_limit_s
+        self._closing[self._streams.pop(stream_id).lease] = now + self.idle_limit_s
         self._ends[stream_id] = why
         if len(self._ends) > _REMEMBERED_ENDS:
             self._ends.popitem(last=False)
@@ -155,13 +156,11 @@ class StreamTable:
                 return
             self.expired_streams += 1
             self._close(stream_id, now, f"was expired after {self.idle_limit_s:g} s without a request")
-            self._closing[stream.lease.slot] = now + min(self.idle_limit_s, _EXPIRED_GRACE_S)
+            self._closing[stream.lease] = now + min(self.idle_limit_s, _EXPIRED_GRACE_S)
 
     def _reclaim(self, now: float) -> None:
         """Frees closed slots. Looks only when somebody wants one, and only at those."""
-        settled = self._ledger.settled_requests() if self._closing else ()
-        for slot, deadline in list(self._closing.items()):
-            if settled[slot] >= self._handed_on[slot] or now >= deadline:
-                self._handed_on[slot] = int(settled[slot])
-                del self._closing[slot]
-                self._free.append(slot)
+        for lease, deadline_s in list(self._closing.items()):
+            if now >= deadline_s or self._ledger.settled_requests(*lease) >= self._handed_on[lease.slot]:
+                del self._closing[lease]
+                self._free.append(lease.slot)

@@ -16,7 +16,7 @@ from penstock.slot_ledger import SlotLedger
 from penstock.stages.beam_losses import BeamLosses
 from penstock.stages.decoder_lanes import BeamLane, Chunk, Decoded, DecoderLane, GreedyLane
 from penstock.stages.decoder_searches import SearchMaker
-from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard
+from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard, order_of_admission
 from penstock.stages.stream_fusion import StreamFusion
 from penstock.stages.stream_text import StreamResult, StreamText
 from penstock.stream_options import BEAM_DECODERS, GREEDY, StreamOptions, parse_stream_options
@@ -95,7 +95,9 @@ class DecoderStage:
     @torch.inference_mode()
     def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
         """Answers each request (all of different streams) with the stream's words so far or with an error."""
-        answers: list = [self._admit(request) for request in requests]
+        answers: list = [None] * len(requests)
+        for i in order_of_admission(requests):
+            answers[i] = self._admit(requests[i])
         self._open(requests, answers)
         admitted = [i for i, answer in enumerate(answers) if answer is None]
         try:

@@ -1,10 +1,26 @@
 """Tells a later stage's own stream from a stranger: which generation each slot's state belongs to."""
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.slot_ledger import SlotLedger
 from penstock.streams import Lease
 
 STEP_ERRORS = (RuntimeError, ValueError, IndexError)  # what torch raises: out of memory, a device error, a wrong shape
+
+
+class LeasedRequest(Protocol):
+    """What a later stage is asked for."""
+
+    lease: Lease
+    is_start: bool
+
+
+def order_of_admission(requests: Sequence[LeasedRequest]) -> list[int]:
+    """Starts first, the newest before all: what still waited of a slot's earlier stream is then refused, and meets
+    nobody in this batch. (A slot is given on while requests wait where they waited longer than the idle limit.)"""
+    return sorted(range(len(requests)), key=lambda i: (not requests[i].is_start, -requests[i].lease.generation))
 
 
 class SlotGuard:
@@ -38,9 +54,9 @@ class SlotGuard:
         """Gives the stream up and tells the stream table so, which may have handed on further requests by then."""
         self._is_lost[lease.slot] |= lease.generation == self._generations[lease.slot]
         self._ledger.fail(self._stage, lease.slot, lease.generation)
-        self._ledger.settle(self._stage, lease.slot)
+        self._ledger.settle(self._stage, *lease)
         return StreamError(StreamErrorKind.INTERNAL, why)
 
     def settle(self, lease: Lease) -> None:
         """The request has been answered here for good."""
-        self._ledger.settle(self._stage, lease.slot)
+        self._ledger.settle(self._stage, *lease)
