@@ -31,9 +31,11 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = {"torch": "torch", "numpy": "numpy", "safetensors": "safetensors", "sentencepiece": "sentencepiece",
@@ -43,7 +45,7 @@ FOR_TESTS = FOR_AUDIO | {"pytest": "pytest", "iniconfig": "iniconfig", "pluggy":
                          "pygments": "pygments", "hypothesis": "hypothesis",
                          "sortedcontainers": "sortedcontainers"}  # fmt: skip
 FOR_SOME = {
-    "cuda": ("cuda-bindings", "graphs with WHILE nodes"),
+    "cuda.bindings": ("cuda-bindings", "graphs with WHILE nodes"),
     "triton": ("triton", "fused kernels: their tests and lines"),
     "pytest_timeout": ("pytest-timeout", "limits on a test's time"),
 }
@@ -105,10 +107,18 @@ def unpack(wheels: Path, folder: Path) -> None:
 
 def report_missing(modules: dict[str, str]) -> bool:
     """Names the wheels of modules that are missing; True if none is."""
-    missing = [wheel for module, wheel in modules.items() if importlib.util.find_spec(module) is None]
+    missing = [wheel for module, wheel in modules.items() if is_missing(module)]
     if missing:
         print(f"missing: bring the wheels {', '.join(missing)} in a folder and name it with --wheels", flush=True)
     return not missing
+
+
+def is_missing(module: str) -> bool:
+    """Whether a module cannot be found. (Another wheel of the same maker leaves an empty package `cuda` behind.)"""
+    try:
+        return importlib.util.find_spec(module) is None
+    except ModuleNotFoundError:
+        return True
 
 
 def describe(environment: dict[str, str]) -> dict[str, object]:
@@ -122,20 +132,33 @@ def describe(environment: dict[str, str]) -> dict[str, object]:
         [sys.executable, "-c", question], env=environment, capture_output=True, text=True, check=False
     )
     torch = json.loads(answer.stdout) if answer.returncode == 0 else {"torch": answer.stderr[-300:]}
-    missing = {wheel: use for module, (wheel, use) in FOR_SOME.items() if importlib.util.find_spec(module) is None}
+    missing = {wheel: use for module, (wheel, use) in FOR_SOME.items() if is_missing(module)}
     versions = {name: _version(name) for name in ("cuda-bindings", "numpy", "pytest", "triton")}
     return {"python": platform.python_version(), **torch, **versions, "missing": missing}
 
 
 def run_tests(session: Session) -> int:
-    """`pytest -m gpu` on the files that have such tests; one that cannot be imported fails alone."""
+    """`pytest -m gpu` on the files that have such tests; one that cannot be imported fails alone.
+
+    Skipped tests are named, and fail the part where all that they could want is there.
+    """
     if not report_missing(FOR_TESTS):
         return 1
     options = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    if importlib.util.find_spec("pytest_timeout") is None:  # else the project's setting of it is an unknown one
+    if is_missing("pytest_timeout"):  # else the project's setting of it is an unknown one
         options += ["-o", "addopts=-ra --import-mode=importlib"]
-    report = f"--junitxml={session.out / 'gpu_tests.xml'}"
-    return run([sys.executable, "-m", "pytest", *options, report, *gpu_tests()], session, "gpu_tests")
+    report = session.out / "gpu_tests.xml"
+    status = run([sys.executable, "-m", "pytest", *options, f"--junitxml={report}", *gpu_tests()], session, "gpu_tests")
+    skipped = read_skipped(report) if report.exists() else {}
+    for reason, count in skipped.items():
+        print(f"skipped {count}: {reason}", flush=True)
+    return status or int(bool(skipped) and not any(map(is_missing, FOR_SOME)))
+
+
+def read_skipped(report: Path) -> dict[str, int]:
+    """Why tests were skipped, and how many, of a report in JUnit's XML."""
+    found = ElementTree.parse(report).iter("skipped")
+    return dict(Counter(element.get("message", "no reason given") for element in found))
 
 
 def gpu_tests() -> list[str]:

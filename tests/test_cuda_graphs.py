@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from penstock import cuda_graphs
 from penstock.cuda_graphs import check_option, select_driver
 from penstock.errors import PenstockError
 from penstock.graphs.driver import EagerDriver, GraphError
+from penstock.graphs.program import Program
 from tests.fake_cuda import FakeCuda
 
 
@@ -97,14 +99,37 @@ def test_auto_goes_on_without_what_fails_to_start(gpu, monkeypatch):
         select_driver("while", "cuda")
 
 
-def test_auto_goes_on_without_what_fails_its_trial(gpu, monkeypatch):
+@pytest.mark.parametrize("kind", [RuntimeError, AttributeError, TypeError])
+def test_auto_goes_on_without_what_fails_its_trial(gpu, monkeypatch, kind):
     def try_out(driver: Named, device: torch.device) -> None:
-        raise RuntimeError("CUDA error: an illegal memory access")
+        raise kind("CUDA error: an illegal memory access")
 
     monkeypatch.setattr(cuda_graphs, "try_out", try_out)
     choice = select_driver("auto", "cuda")
     assert (choice.driver.name, "illegal memory access" in choice.reason) == ("staged", True)
     assert select_driver("while", "cuda").driver.name == "while", "asked for by name: its own error shall be seen"
+
+
+def test_auto_goes_on_without_a_driver_that_fails_with_a_real_program(gpu, monkeypatch, caplog):
+    """The small program of the trial went well; the search's own does not fit into memory."""
+
+    class Failing(Named):
+        tried = 0
+
+        def prepare(self, program):
+            self.tried += 1
+            raise RuntimeError("CUDA out of memory")
+
+    failing = Failing("while")
+    monkeypatch.setattr(cuda_graphs, "_make", lambda name, device: failing if name == "while" else Named(name))
+    driver = select_driver("auto", "cuda").driver
+    assert driver.name == "while"
+    done = []
+    for number in range(2):
+        run = driver.prepare(Program(torch.zeros(0, dtype=torch.bool), (partial(done.append, number),)))
+        run()
+    assert (done, driver.name, failing.tried) == ([0, 1], "staged", 1)
+    assert "driver `while` failed, so `staged` goes on: CUDA out of memory" in caplog.text
 
 
 def test_the_choice_is_said_once(caplog):

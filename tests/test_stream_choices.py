@@ -8,7 +8,7 @@ import pytest
 
 from penstock import AudioRequest, StreamError, StreamingRecognizer
 from penstock.decoding_config import DecodingConfig
-from penstock.errors import StreamErrorKind
+from penstock.errors import PenstockError, StreamErrorKind
 from penstock.fusion.arpa_writer import write_arpa
 from penstock.fusion.token_names import read_token_names
 from penstock.lm_training.build import build_lm
@@ -148,5 +148,5 @@ def test_a_wrong_choice_takes_no_slot(recognizer, options, match):
 def test_a_language_model_of_another_vocabulary_is_refused(golden_bundle, tmp_path):
     path = tmp_path / "other.arpa"
     path.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-1\tfremd\n\n\\end\\\n")
-    with pytest.raises(Exception, match="fremd"):
+    with pytest.raises(PenstockError, match=r"other\.arpa: another vocabulary.*'fremd'"):
         StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, decoding=DecodingConfig(str(path), 0.5))

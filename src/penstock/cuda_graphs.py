@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from penstock.errors import PenstockError
-from penstock.graphs.driver import Driver, EagerDriver, GraphError
+from penstock.graphs.driver import Driver, EagerDriver
+from penstock.graphs.fallback_driver import CAPTURE_ERRORS, FallbackDriver
 from penstock.graphs.staged_driver import StagedDriver, TorchCapture
 from penstock.graphs.trial import try_out
 from penstock.graphs.while_driver import WhileDriver
@@ -67,8 +68,8 @@ def _best(device: torch.device) -> Choice:
         try:
             driver = _make("while", device)
             try_out(driver, device)
-            return Choice(driver, "the driver has conditional nodes")
-        except (GraphError, RuntimeError) as error:
+            return Choice(FallbackDriver(driver, _make("staged", device)), "the driver has conditional nodes")
+        except CAPTURE_ERRORS as error:
             obstacle = str(error)
     return Choice(_make("staged", device), f"no conditional nodes: {obstacle}")
 
@@ -98,7 +99,7 @@ def obstacle_to_while(device: torch.device) -> str | None:
     try:
         version = cuda_calls.driver_version()
         cuda_calls.compiler_version()
-    except (GraphError, RuntimeError, OSError) as error:
+    except CAPTURE_ERRORS as error:
         return str(error)
     if version < LEAST_CUDA_FOR_WHILE:
         least = ".".join(map(str, LEAST_CUDA_FOR_WHILE))

@@ -33,3 +33,15 @@ class StreamError(PenstockError):
     def __init__(self, kind: StreamErrorKind, message: str):
         super().__init__(message)
         self.kind = kind
+
+
+_MOST_SHOWN_CHARACTERS = 60
+
+
+def shown(value: object) -> str:
+    """A wrong value for an error's text, whatever it is and however long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no numbers of thousands of digits
+        text = "a value too long to write"
+    return text if len(text) <= _MOST_SHOWN_CHARACTERS else f"{text[:_MOST_SHOWN_CHARACTERS]}..."

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.decoding_config import LARGEST_LM_WEIGHT, DecodingConfig
-from penstock.errors import StreamError, StreamErrorKind
+from penstock.errors import StreamError, StreamErrorKind, shown
 from penstock.fusion.phrase_list import LARGEST_BOOST, PhraseList
 
 GREEDY = "greedy"
@@ -43,13 +43,13 @@ def parse_stream_options(options: Mapping[str, Any], config: DecodingConfig) -> 
     decoder: one of `DECODERS`; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; boosted_phrases: a JSON
     list of phrases or of [phrase, boost] pairs, as text or already read; boost: of phrases that name none.
     """
-    unknown = sorted(map(repr, set(options) - set(_NAMES)))
+    unknown = sorted(map(shown, set(options) - set(_NAMES)))
     if unknown:
-        names = ", ".join(unknown)
+        names = ", ".join(unknown[:5])
         raise _refusal(f"{names} is not an option of the stream start; known: {', '.join(_NAMES)}")
     decoder = options.get("decoder", GREEDY)
     if decoder not in DECODERS:
-        raise _refusal(f"decoder {decoder!r} is not known; known: {', '.join(DECODERS)}")
+        raise _refusal(f"decoder {shown(decoder)} is not known; known: {', '.join(DECODERS)}")
     beam_size, n_best = _beam(options, decoder, config)
     return StreamOptions(decoder, beam_size, n_best, _lm_weight(options, config), _phrases(options))
 
@@ -89,21 +89,21 @@ def _phrases(options: Mapping[str, Any]) -> PhraseList:
     pairs = [(entry, boost) if isinstance(entry, str) else entry for entry in given]
     for number, pair in enumerate(pairs, start=1):
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise _refusal(f"boosted_phrases: entry {number} is {str(pair)[:60]!r}; {accepted}")
+            raise _refusal(f"boosted_phrases: entry {number} is {shown(pair)}; {accepted}")
     return PhraseList(tuple(pair) for pair in pairs)
 
 
 def _whole(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _refusal(f"{name} is {value!r}; accepted: whole numbers from {low} to {high}")
+        raise _refusal(f"{name} is {shown(value)}; accepted: whole numbers from {low} to {high}")
     return value
 
 
 def _real(options: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
     value = options.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise _refusal(f"{name} is {repr(value)[:60]}; accepted: numbers from {low:g} to {high:g}")
+        raise _refusal(f"{name} is {shown(value)}; accepted: numbers from {low:g} to {high:g}")
     return float(value)
 
 

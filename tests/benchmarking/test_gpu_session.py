@@ -100,6 +100,29 @@ def test_what_is_missing_is_named(script, monkeypatch, capsys):
     assert "bring the wheels its-wheel in" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("skips", "is_something_missing", "status"), [(0, False, 0), (0, True, 0), (2, True, 0), (2, False, 1)]
+)
+def test_skipped_tests_are_no_success(script, monkeypatch, capsys, tmp_path, skips, is_something_missing, status):
+    case = '<testcase><skipped type="pytest.skip" message="cuda-bindings is too old"/></testcase>'
+
+    def run(command, session, name):
+        (report,) = [option.partition("=")[2] for option in command if option.startswith("--junitxml=")]
+        Path(report).write_text(f"<testsuites><testsuite><testcase/>{case * skips}</testsuite></testsuites>")
+        return 0
+
+    monkeypatch.setattr(script, "run", run)
+    monkeypatch.setattr(script, "is_missing", lambda module: is_something_missing and module == "triton")
+    assert script.run_tests(script.Session(tmp_path, {}, [])) == status
+    assert ("skipped 2: cuda-bindings is too old" in capsys.readouterr().out) == bool(skips)
+
+
+def test_a_package_that_others_left_empty_is_missing(script, monkeypatch, tmp_path):
+    (tmp_path / "emptied").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert [script.is_missing(name) for name in ("emptied", "emptied.bindings", "torch.nn")] == [False, True, False]
+
+
 def test_files_with_gpu_tests_are_found(script):
     """Those with the marker in them, or in a fixture that they use."""
     chosen = script.gpu_tests()

@@ -35,9 +35,14 @@ class Limits(NamedTuple):
     widest: int
     """W at most."""
     widths: torch.Tensor
-    """[N] int64, of the W best labels those that count, for streams that search less widely than others."""
+    """[N] int64, of the W best those that count, for streams that search less widely than others."""
     margin: float | None = None
     """Expansions that score this much below the hypothesis's best are pruned; None: none are."""
+
+    def keep(self, ranking: torch.Tensor) -> torch.Tensor:
+        """Of scores [N, up to W], best first, those that count; the others become -inf."""
+        places = torch.arange(ranking.shape[1], device=ranking.device)
+        return torch.where(places < self.widths.unsqueeze(1), ranking, float("-inf"))
 
 
 class Expander:
@@ -55,8 +60,7 @@ class Expander:
         external = self._external_of_all(scores, rows) if is_late else None
         ranking = scores.log_probs if external is None else scores.log_probs + external
         ranking, labels = ranking.topk(min(limits.widest, self._blank + 1), dim=1)
-        places = torch.arange(labels.shape[1], device=labels.device)
-        ranking = torch.where(places < limits.widths.unsqueeze(1), ranking, float("-inf"))
+        ranking = limits.keep(ranking)
         durations = self._duration_scores(scores, ranking)
         ranking = ranking.unsqueeze(2) + durations.unsqueeze(1)  # [N, labels, D]
         if limits.margin is not None:
@@ -70,7 +74,7 @@ class Expander:
             ranking = ranking + external.unsqueeze(2)
         else:
             external = torch.zeros_like(scores.log_probs[:, :1]).expand_as(labels)
-        return self._best_pairs(ranking, labels, scores.log_probs.gather(1, labels), external, limits.widest)
+        return self._best_pairs(ranking, labels, scores.log_probs.gather(1, labels), external, limits)
 
     def blanks(self, scores: Scores, rows: FusionRows) -> Expansions:
         """The one way on that is left where time is forced on by a frame: a blank. W is 1."""
@@ -139,11 +143,12 @@ class Expander:
         labels: torch.Tensor,
         acoustic: torch.Tensor,
         external: torch.Tensor,
-        widest: int,
+        limits: Limits,
     ) -> Expansions:
         """Of labels [N, R] and durations with the joint scores [N, R, D] the best pairs."""
         durations = ranking.shape[2]
-        ranking, pair = ranking.flatten(1).topk(min(widest, ranking[0].numel()), dim=1)
+        ranking, pair = ranking.flatten(1).topk(min(limits.widest, ranking[0].numel()), dim=1)
+        ranking = limits.keep(ranking)
         place = pair // durations
         labels = labels.gather(1, place)
         jumps = self._durations[pair % durations]

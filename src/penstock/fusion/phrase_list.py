@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.errors import StreamError, StreamErrorKind
+from penstock.errors import StreamError, StreamErrorKind, shown
 
 MOST_PHRASES = 2000
 LONGEST_PHRASE_CHARACTERS = 200
@@ -83,7 +83,9 @@ def _checked_boost(name: str, boost: float) -> float:
         with contextlib.suppress(OverflowError):
             value = float(boost)
     if not abs(value) <= LARGEST_BOOST:  # NaN is refused too
-        raise refusal(f"{name} has boost {boost!r}; accepted: numbers from {-LARGEST_BOOST:g} to {LARGEST_BOOST:g}")
+        raise refusal(
+            f"{name} has boost {shown(boost)}; accepted: numbers from {-LARGEST_BOOST:g} to {LARGEST_BOOST:g}"
+        )
     return value + 0.0  # -0.0 and 0.0 are the same boost and want the same digest
 
 

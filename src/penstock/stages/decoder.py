@@ -64,8 +64,6 @@ class DecoderStage:
         """context: says how long a chunk is, the checkpoint's first by default; other lengths are decoded as well."""
         self._config = checkpoint.config
         choice = select_driver(decoding.cuda_graphs, device)
-        self.driver_name = choice.driver.name
-        """What runs the searches, for the log."""
         chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
         self._decoding = decoding
         self._network = TransducerNetwork(checkpoint, device, kernels=decoding.kernels)
@@ -77,6 +75,8 @@ class DecoderStage:
         self._lanes: dict[str, DecoderLane] = {GREEDY: GreedyLane(searches, slots, self._fusion)}
         for name in BEAM_DECODERS:
             self._lanes[name] = BeamLane(name, searches, beams, self._fusion)
+        self.driver_name = choice.driver.name
+        """What runs the searches, for the log; known when all are captured."""
         self._choices = [StreamOptions()] * slots
         self._texts: list[StreamText | None] = [None] * slots
         self._guard = SlotGuard("decoder", slots, ledger)

@@ -29,7 +29,7 @@ class TrainerConfig:
     """Share of the run."""
     mask_after: float = 0.1
     """Share of the run before SpecAugment begins."""
-    aligned_ctc_loss: float = 3.0
+    aligned_ctc_loss: float = 5.0
     """The curriculum goes on, and SpecAugment may begin, when the CTC loss (its mean over some 50 steps) falls below
     this: behind masks no alignment is found."""
     ctc_weight: float = 0.3
