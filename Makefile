@@ -44,7 +44,7 @@ demo: setup
 	$(BIN)/python scripts/demo.py --model $(MODEL) --context $(CONTEXT)
 
 check: setup
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 fix: setup
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
@@ -90,4 +90,4 @@ train-demo: $(ORACLE_VENV)/.train
 	$(ORACLE_VENV)/bin/python scripts/prepare_an4.py $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python scripts/train_demo.py --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl $(if $(NOISE),--noise $(NOISE)) --out $(TRAIN_OUT)
 
 clean:
-	rm -rf $(VENV) $(ORACLE_VENV) build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(ORACLE_VENV) build dist .pytest_cache .ruff_cache .mypy_cache

@@ -1,5 +1,6 @@
 """`penstock-client --finalize-every` and `--finalize-on-enter`."""
 
+import io
 import json
 import os
 import sys
@@ -90,6 +91,21 @@ def test_enter_ends_a_segment_behind_what_was_spoken(run, monkeypatch, samples, 
     monkeypatch.setattr(Microphone, "__iter__", typing)
     document = json.loads(run("--microphone", "--finalize-on-enter", "--json")[1])
     assert [segment["text"] for segment in document["segments"]] == [said(8 * 1600), said(samples.size - 8 * 1600)]
+
+
+def closed_file():
+    file = open(os.devnull)  # noqa: SIM115
+    file.close()
+    return file
+
+
+@pytest.mark.parametrize("stdin", [lambda: None, closed_file, io.StringIO], ids=["none", "closed", "no descriptor"])
+def test_enter_needs_an_input(capsys, monkeypatch, stdin):
+    monkeypatch.setattr(sys, "stdin", stdin())
+    with pytest.raises(SystemExit) as exit_:
+        main(["--microphone", "--finalize-on-enter"])
+    assert exit_.value.code == 2
+    assert "--finalize-on-enter reads standard input, which is closed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
-"""The examples, run as a user runs them, against the fake server."""
+"""The examples, and the README's first one, run as a user runs them, against the fake server."""
 
+import contextlib
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 import soundfile
 
 from client.tests.fake_servers import GrpcServer
+from client.tests.fake_sounddevice import FakeSounddevice
 from client.tests.fakes import outputs
 from penstock_client.protocol import parse_reply
 
@@ -67,6 +71,21 @@ def test_many_streams(tmp_path, url, recognizer):
     lines = run("many_streams.py", url, *paths, missing)
     assert lines[:6] == [f"{path}: {text(800 * (index + 1))}" for index, path in enumerate(paths)]
     assert lines[6:] == [f"{missing}: failed: {missing}: no such file or directory"]
+
+
+def test_the_readme_s_first_example(audio_file, url, recognizer, samples, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    code = re.search("\n## Library\n```python\n(.*?)```", readme, re.DOTALL)[1]
+    assert code.count('Client("localhost:8001")') == code.count('"call.wav"') == 1
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code.replace("localhost:8001", url).replace('"call.wav"', repr(str(audio_file))), {})
+    first, *results, last = out.getvalue().splitlines()
+    assert first == text(38_400) and len(results) == 25
+    assert results[-1] == text(38_400) and last.startswith("[Word(text=")
+    (file_id,), (stream_id,) = ({r.stream_id for r in recognizer.requests[part]} for part in (slice(3), slice(3, None)))
+    assert file_id != stream_id and recognizer.requests[-1].is_end
 
 
 def test_an_absent_server_is_one_line(audio_file, url, wire):

@@ -3,6 +3,7 @@
 One batch holds every choice, so all searches of the decoder stage run, by every driver and by kernels too.
 """
 
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -63,17 +64,18 @@ def recognize(model: str, decoding: DecodingConfig, device: str) -> list[str]:
     return texts
 
 
-@pytest.fixture(scope="module")
-def case(bundled_model, tmp_path_factory) -> Case:
-    path = Checkpoint(bundled_model).tokenizer_path
+@pytest.fixture(scope="module", params=["an4-rnnt-hybrid", "an4-tdt-hybrid"])
+def case(request, tmp_path_factory) -> Case:
+    model = Path(__file__).parents[2] / "models" / request.param
+    path = Checkpoint(model).tokenizer_path
     tokenizer, lm = Tokenizer(path), tmp_path_factory.mktemp("lm") / "words.arpa"
     sentences = [tokenizer.encode(text) for text in ("seven two nine", "help start stop", "yes no go zero")]
     sentences += [tokenizer.encode(one.text) for one in golden_utterances()]
     write_arpa(build_lm(sentences * 2, read_token_names(path), 2).arpa, lm)
-    texts = recognize(bundled_model, DecodingConfig(str(lm), cuda_graphs="eager"), "cpu")
+    texts = recognize(model, DecodingConfig(str(lm), cuda_graphs="eager"), "cpu")
     of_choices = [tuple(texts[i :: len(CHOICES)]) for i in range(len(CHOICES))]
     assert len(set(of_choices)) > 3, "choices make a difference"
-    return Case(bundled_model, str(lm), texts)
+    return Case(model, str(lm), texts)
 
 
 @pytest.mark.gpu

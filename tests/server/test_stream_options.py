@@ -31,10 +31,16 @@ CHOICES = (
 SENTENCES = ["rubout g m e f three nine", "enter six five", "erase c q q f seven", "go", "one two three four", "yes"]
 
 
+@pytest.fixture(scope="module", params=["an4-rnnt-hybrid", "an4-tdt-hybrid"])
+def model(request) -> Path:
+    """Both kinds of Transducer."""
+    return Path(__file__).parents[2] / "models" / request.param
+
+
 @pytest.fixture(scope="module")
-def lm(bundled_model, tmp_path_factory) -> Path:
-    """A small language model over the bundled model's tokens."""
-    tokenizer = bundled_model / "tokenizer.model"
+def lm(model, tmp_path_factory) -> Path:
+    """A small language model over the model's tokens."""
+    tokenizer = model / "tokenizer.model"
     path = tmp_path_factory.mktemp("lm") / "commands.arpa"
     sentences = [Tokenizer(tokenizer).encode(text) for text in SENTENCES * 4]
     write_arpa(build_lm(sentences, read_token_names(tokenizer), 3).arpa, path)
@@ -42,15 +48,15 @@ def lm(bundled_model, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lm_server(bundled_model, lm) -> Iterator[RunningServer]:
+def lm_server(model, lm) -> Iterator[RunningServer]:
     """With a language model that streams use by asking."""
-    yield from running_server(bundled_model, 16, 30.0, {"PENSTOCK_LM": str(lm), "PENSTOCK_BEAM_SIZE": "4"})
+    yield from running_server(model, 16, 30.0, {"PENSTOCK_LM": str(lm), "PENSTOCK_BEAM_SIZE": "4"})
 
 
 @pytest.fixture(scope="module")
-def expected(bundled_model, lm) -> list[list[tuple]]:
+def expected(model, lm) -> list[list[tuple]]:
     """What this process makes of each choice and utterance."""
-    recognizer = StreamingRecognizer(bundled_model, CONTEXT, max_streams=4, decoding=DecodingConfig(str(lm)))
+    recognizer = StreamingRecognizer(model, CONTEXT, max_streams=4, decoding=DecodingConfig(str(lm)))
     return [[_here(recognizer, path, choice) for path in UTTERANCES] for choice in CHOICES]
 
 

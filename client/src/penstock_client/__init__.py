@@ -19,22 +19,27 @@ from penstock_client.errors import (
     StreamId,
     StreamNotOpenError,
 )
+from penstock_client.microphone import Microphone
 from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Result, Word
 from penstock_client.stream import Stream
 from penstock_client.transcript import Segment, Transcript
+from penstock_client.transport import AsyncConnection, Connection
 from penstock_client.version import __version__
 
 __all__ = [
     "SAMPLE_RATE_HZ",
     "Alternative",
     "AsyncClient",
+    "AsyncConnection",
     "AsyncStream",
     "AudioError",
     "Client",
     "ClientError",
+    "Connection",
     "ConnectionLostError",
     "ConnectionOptions",
+    "Microphone",
     "MicrophoneError",
     "ProtocolError",
     "ReplyTimeoutError",

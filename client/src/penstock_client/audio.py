@@ -31,7 +31,8 @@ def read_audio(path: str | Path) -> npt.NDArray[np.float32]:
 def _decode(path: str | Path) -> tuple[npt.NDArray[np.float32], int]:
     try:
         with Path(path).open("rb") as file:
-            return soundfile.read(file, dtype="float32", always_2d=True)
+            samples, rate_hz = soundfile.read(file, dtype="float32", always_2d=True)
+            return samples, rate_hz
     except OSError as error:
         raise AudioError(path, (error.strerror or str(error)).lower()) from error
     except (RuntimeError, TypeError, ValueError) as error:  # soundfile's own errors are RuntimeErrors

@@ -2,8 +2,10 @@
 
 import argparse
 import contextlib
+import io
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,7 @@ from penstock_client.connection_arguments import (
     read_connection_options,
     read_url,
 )
-from penstock_client.dictation import dictate, play
+from penstock_client.dictation import Progress, dictate, play
 from penstock_client.enter_key import EnterKey
 from penstock_client.errors import ClientError, StreamId
 from penstock_client.microphone import Microphone
@@ -31,6 +33,8 @@ from penstock_client.transcript import Transcript
 from penstock_client.version import __version__
 
 _FAILED, _INTERRUPTED = 1, 130
+_MICROPHONE = "microphone"
+"""Stands where the name of a file does."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -64,8 +68,8 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--word-times", action="store_true", help="print each word's start and end in seconds, too")
+    group.add_argument("--interim", action="store_true", help="show the transcript while it grows; json: each result")
     style = group.add_mutually_exclusive_group()
-    style.add_argument("--interim", action="store_true", help="show the transcript while it grows")
     style.add_argument("--format", choices=FORMATS, default="text", help="json is one object a file and line (text)")
     style.add_argument("--json", action="store_const", dest="format", const="json", help="short for --format json")
 
@@ -77,7 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
     if args.chunk_ms is None:
         is_live = args.simulate_realtime or args.microphone is not False
         args.chunk_ms = LIVE_CHUNK_MS if is_live else FILE_CHUNK_MS
-    sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         _check(args)
         options = read_options(args)
@@ -103,6 +108,10 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError("--finalize-on-enter goes with --microphone; for files there is --finalize-every")
     if args.finalize_on_enter and sys.platform == "win32":
         raise ValueError("--finalize-on-enter needs a system whose input can be asked without waiting; not Windows")
+    if args.finalize_on_enter:
+        _input_descriptor()  # its error names the option
+    if args.interim and args.format in ("srt", "vtt"):
+        raise ValueError(f"--interim goes with --format text and json, not {args.format}: its cues are made at the end")
     if args.stream_id is not None and len(args.audio) > 1:
         raise ValueError("--stream-id names one stream, so it goes with one AUDIO file")
     if args.format in ("srt", "vtt") and len(args.audio) > 1:
@@ -125,19 +134,23 @@ def _transcribe(client: Client, path: str, options: StreamOptions, args: argpars
     samples = read_audio(path)
     with contextlib.ExitStack() as unless_done:
         unless_done.callback(report.abort)
-        transcript = _hear(client, samples, options, args, report)
+        transcript = _hear(client, samples, options, args, partial(report.progress, path))
         unless_done.pop_all()
     report.finish(path, transcript, samples.size / SAMPLE_RATE_HZ)
 
 
 def _hear(
-    client: Client, samples: npt.NDArray[np.float32], options: StreamOptions, args: argparse.Namespace, report: Report
+    client: Client,
+    samples: npt.NDArray[np.float32],
+    options: StreamOptions,
+    args: argparse.Namespace,
+    on_progress: Progress,
 ) -> Transcript:
     """The transcript of samples [n], in one segment or several."""
     with client.open_stream(args.stream_id, options) as stream:
         pacer = Pacer() if args.simulate_realtime else None
         ends = SegmentEnds(args.finalize_every)
-        play(stream, Recording(samples, args.chunk_ms), pacer, report.progress, ends)
+        play(stream, Recording(samples, args.chunk_ms), pacer, on_progress, ends)
         return stream.transcript
 
 
@@ -152,11 +165,12 @@ def _transcribe_microphone(client: Client, options: StreamOptions, args: argpars
                 client.open_stream(args.stream_id, options) as stream,
             ):
                 ends = SegmentEnds(args.finalize_every)
-                audio_s = dictate(stream, microphone, report.progress, ends, is_asked_to_end)
+                on_progress = partial(report.progress, _MICROPHONE)
+                audio_s = dictate(stream, microphone, on_progress, ends, is_asked_to_end)
             unless_done.pop_all()
-        report.finish("microphone", stream.transcript, audio_s)
+        report.finish(_MICROPHONE, stream.transcript, audio_s)
     except ClientError as error:
-        _tell("microphone", error)
+        _tell(_MICROPHONE, error)
         return 1
     return 0
 
@@ -167,8 +181,18 @@ def _end_of_segment(args: argparse.Namespace) -> Iterator[Callable[[], bool]]:
     if not args.finalize_on_enter:
         yield lambda: False
         return
-    with EnterKey(sys.stdin.fileno()) as enter_key:
+    with EnterKey(_input_descriptor()) as enter_key:
         yield enter_key.was_pressed
+
+
+def _input_descriptor() -> int:
+    """Of standard input, where lines come from. ValueError where there is none: closed, or not of the system."""
+    try:
+        if sys.stdin is not None:
+            return sys.stdin.fileno()
+    except ValueError:  # closed since, or replaced by something without a descriptor
+        pass
+    raise ValueError("--finalize-on-enter reads standard input, which is closed: give it a terminal or a pipe")
 
 
 def _tell(path: str, error: ClientError) -> None:
@@ -179,7 +203,7 @@ def _tell(path: str, error: ClientError) -> None:
 
 def _report(args: argparse.Namespace) -> Report:
     if args.format == "json":
-        return JsonReport(sys.stdout)
+        return JsonReport(sys.stdout, interim=args.interim)
     if args.format != "text":
         return SubtitleReport(sys.stdout, args.format)
     return PlainReport(

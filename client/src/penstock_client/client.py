@@ -1,7 +1,7 @@
 """Client: where a user starts. Opens streams on one server and transcribes whole recordings through one."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from penstock_client.endpoint import Endpoint, ProtocolName
 from penstock_client.errors import StreamId
 from penstock_client.options import StreamOptions
 from penstock_client.pacing import Pacer
-from penstock_client.protocol import MODEL_NAME
+from penstock_client.protocol import MODEL_NAME, Result
 from penstock_client.recording import FILE_CHUNK_MS, LIVE_CHUNK_MS, Recording
 from penstock_client.segment_ends import SegmentEnds
 from penstock_client.stream import Stream
@@ -76,7 +76,11 @@ class Client(ClientBase):
         if chunk_ms is None:
             chunk_ms = LIVE_CHUNK_MS if realtime else FILE_CHUNK_MS
         recording = Recording(audio, chunk_ms)
-        report = on_progress or (lambda transcript: None)
+
+        def report(transcript: Transcript, results: Sequence[Result]) -> None:
+            if on_progress is not None:
+                on_progress(transcript)
+
         with self.open_stream(stream_id, options) as stream:
             play(stream, recording, Pacer() if realtime else None, report, SegmentEnds())
             return stream.transcript

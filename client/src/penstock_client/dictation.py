@@ -1,18 +1,19 @@
 """Audio that is streamed block by block, with segments that end where they are told to; the transcript as it grows."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock_client.pacing import Pacer
-from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.protocol import SAMPLE_RATE_HZ, Result
 from penstock_client.recording import Recording
 from penstock_client.segment_ends import SegmentEnds
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
 
-Progress = Callable[[Transcript], None]
+Progress = Callable[[Transcript, Sequence[Result]], None]
+"""Gets the transcript and the results, one or more, by which it has just grown."""
 
 
 def dictate(
@@ -34,8 +35,8 @@ def dictate(
                 ends.end_now()
             ends.send(stream, block)
             samples += block.size
-            if stream.poll():
-                on_progress(stream.transcript)
+            if results := stream.poll():
+                on_progress(stream.transcript, results)
     except KeyboardInterrupt:
         pass  # the way to say that it is over
     stream.finish()
@@ -47,14 +48,14 @@ def play(stream: Stream, recording: Recording, pacer: Pacer | None, on_progress:
     """Streams a recording, with a pacer at the pace at which it was spoken, to its final text. Raises ClientError."""
     for chunk in recording:
         while pacer and (wait_s := pacer.remaining_s(chunk.end_samples)) > 0:
-            if stream.poll(wait_s):
-                on_progress(stream.transcript)
+            if results := stream.poll(wait_s):
+                on_progress(stream.transcript, results)
         ends.send(stream, chunk.samples, chunk.is_last)
-        if stream.poll():
-            on_progress(stream.transcript)
+        if results := stream.poll():
+            on_progress(stream.transcript, results)
     _await_the_rest(stream, on_progress)
 
 
 def _await_the_rest(stream: Stream, on_progress: Progress) -> None:
-    for _ in stream:
-        on_progress(stream.transcript)
+    for result in stream:
+        on_progress(stream.transcript, [result])

@@ -8,7 +8,7 @@ from typing import Any
 try:
     import termios
 except ImportError:  # a system without it has no terminal that this could change
-    termios: ModuleType | None = None  # type: ignore[no-redef]
+    termios: ModuleType | None = None  # type: ignore[no-redef]  # the import has given it a type
 
 
 class EnterKey:

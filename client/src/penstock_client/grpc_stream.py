@@ -129,7 +129,8 @@ class GrpcStream:
             self._mailbox.note_connection()
             stub, metadata = self._connection.stub, call_metadata(self._endpoint.options)
             self._call = stub.ModelStreamInfer(self._requests(), metadata=metadata)
-            return self._call
+            replies: Iterable[service_pb2.ModelStreamInferResponse] = self._call
+            return replies
 
     def _is_ready_in_time(self) -> bool:
         """Whether the channel gets a connection. A failed attempt is tried again, by the channel, within the time."""

@@ -109,7 +109,7 @@ def read_reply(model: str, stream_id: StreamId, reply: service_pb2.ModelStreamIn
 
 def reason(error: grpc.RpcError) -> str:
     """Why a call has ended, in gRPC's words."""
-    return error.details() or error.code().name
+    return str(error.details() or error.code().name)
 
 
 def _values(datatype: str, content: bytes) -> list[Any]:

@@ -41,13 +41,14 @@ def request_body(stream_id: StreamId, piece: Piece) -> tuple[bytes, int]:
     """The POST body that carries a piece, and the length of the JSON header it starts with."""
     audio = InferInput(INPUT_NAME, [1, piece.samples], INPUT_DATATYPE)
     audio.set_data_from_numpy(np.frombuffer(piece.audio, "<f4")[None])
-    return InferenceServerClient.generate_request_body(
+    body, header_length = InferenceServerClient.generate_request_body(
         [audio],
         sequence_id=stream_id,
         sequence_start=piece.is_first,
         sequence_end=piece.is_last,
         parameters=dict(piece.parameters),
     )
+    return body, header_length
 
 
 def read_response(

@@ -72,7 +72,8 @@ class Microphone:
         try:
             self._sounddevice.check_input_settings(self._device, channels=1, samplerate=SAMPLE_RATE_HZ)
         except self._sounddevice.PortAudioError:
-            return round(self._sounddevice.query_devices(self._device, "input")["default_samplerate"])
+            rate_hz: float = self._sounddevice.query_devices(self._device, "input")["default_samplerate"]
+            return round(rate_hz)
         return SAMPLE_RATE_HZ
 
     def _close(self) -> None:
@@ -90,4 +91,5 @@ def _load() -> ModuleType:
         ) from error
     except OSError as error:  # the package is there, the library below it is not
         raise MicrophoneError(f"the microphone needs the library PortAudio: {one_line(error)}") from error
-    return sounddevice
+    package: ModuleType = sounddevice  # it comes without types
+    return package

@@ -76,7 +76,7 @@ class StreamOptions:
 
 def _whole(name: str, value: object, least: int) -> int:
     """The value as an int: NumPy's and others are whole numbers too, but no parameters."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= _MOST:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= _MOST:
         raise ValueError(f"{name} is {value!r}, expected a whole number from {least} to {_MOST}")
     return int(value)
 

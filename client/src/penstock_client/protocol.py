@@ -207,7 +207,7 @@ def check_stream_id(stream_id: StreamId) -> StreamId:
     return stream_id
 
 
-def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], np.ndarray | None]) -> Result:
+def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], npt.NDArray[Any] | None]) -> Result:
     """`parse_values` of outputs that are arrays, [1, k] each."""
 
     def values(name: str) -> list[Any] | None:

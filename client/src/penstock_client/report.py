@@ -2,10 +2,11 @@
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Literal, Protocol, TextIO, get_args
 
 from penstock_client.live_text import LiveText, printable
-from penstock_client.protocol import Alternative, Word
+from penstock_client.protocol import Alternative, Result, Word
 from penstock_client.subtitles import cues, srt, vtt
 from penstock_client.transcript import Segment, Transcript
 
@@ -16,8 +17,8 @@ FORMATS = ("text", "json", *get_args(SubtitleFormat))
 class Report(Protocol):
     """Shows one file after the other."""
 
-    def progress(self, transcript: Transcript) -> None:
-        """The file's transcript has grown."""
+    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
+        """The file's transcript has grown by these results."""
 
     def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
         """The file is done."""
@@ -43,7 +44,7 @@ class PlainReport:
         self._live = LiveText(out) if interim and is_terminal(out) else None
         self._shown = ""
 
-    def progress(self, transcript: Transcript) -> None:
+    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
         """See Report."""
         text = printable(transcript.text)
         if not self._interim or transcript.is_complete or text == self._shown:
@@ -74,20 +75,26 @@ class PlainReport:
 
 
 class JsonReport:
-    """One JSON object a file, on a line of its own."""
+    """One JSON object a file, on a line of its own; with `interim` one for each result before it."""
 
-    def __init__(self, out: TextIO):
+    def __init__(self, out: TextIO, *, interim: bool):
         self._out = out
+        self._interim = interim
 
-    def progress(self, transcript: Transcript) -> None:
-        """Shows nothing."""
+    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
+        """See Report."""
+        for result in results if self._interim else ():
+            self._print(result_document(path, result))
 
     def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
         """See Report."""
-        print_line(self._out, json.dumps(document(path, transcript, audio_s), ensure_ascii=False))
+        self._print(document(path, transcript, audio_s))
 
     def abort(self) -> None:
-        """Nothing was drawn."""
+        """The results that were printed stay: each is true of its audio."""
+
+    def _print(self, line: dict[str, object]) -> None:
+        print_line(self._out, json.dumps(line, ensure_ascii=False))
 
 
 class SubtitleReport:
@@ -97,7 +104,7 @@ class SubtitleReport:
         self._out = out
         self._write = {"srt": srt, "vtt": vtt}[kind]
 
-    def progress(self, transcript: Transcript) -> None:
+    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
         """Shows nothing."""
 
     def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
@@ -121,6 +128,18 @@ def document(path: str, transcript: Transcript, audio_s: float) -> dict[str, obj
         "segments": [_segment_document(segment) for segment in transcript.segments],
         "audio_s": audio_s,
         "latency_ms": None if transcript.latency_s is None else round(1000 * transcript.latency_s, 1),
+    }
+
+
+def result_document(path: str, result: Result) -> dict[str, object]:
+    """One result as it arrives: the text of its segment so far, and the words that are new with it."""
+    return {
+        "audio": path,
+        "segment": result.segment,
+        "text": result.text,
+        "is_final": result.is_final,
+        "audio_processed_s": round(result.audio_processed_s, 3),  # arrives as float32
+        "words": [_word_document(word) for word in result.new_words],
     }
 
 

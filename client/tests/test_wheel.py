@@ -1,0 +1,55 @@
+"""The wheel as it is given away: built from what is in the repository, without a network."""
+
+import re
+import shutil
+import subprocess
+import sys
+from email import message_from_bytes
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+CLIENT = Path(__file__).parents[1]
+REQUIRED = {"tritonclient", "grpcio", "aiohttp", "numpy", "soundfile", "soxr"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    source, out = tmp_path_factory.mktemp("client"), tmp_path_factory.mktemp("dist")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(CLIENT / name, source)
+    # A build writes beside its sources, and what is left there from another one would end up in the wheel.
+    shutil.copytree(CLIENT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = out.iterdir()
+    with ZipFile(path) as archive:
+        yield archive
+
+
+def file_named(archive, ending):
+    (name,) = (name for name in archive.namelist() if name.endswith(ending))
+    return archive.read(name)
+
+
+def test_every_module_and_the_types_marker_are_in_it(wheel):
+    package = CLIENT / "src" / "penstock_client"
+    modules = {f"penstock_client/{path.name}" for path in package.glob("*.py")}
+    held = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert len(modules) > 30
+    assert held == modules | {"penstock_client/py.typed"}
+
+
+def test_it_asks_for_no_torch(wheel):
+    metadata = message_from_bytes(file_named(wheel, ".dist-info/METADATA"))
+    requirements = metadata.get_all("Requires-Dist")
+    always = {re.match(r"[\w.-]+", each)[0] for each in requirements if "extra ==" not in each}
+    assert always == REQUIRED
+    assert not any("torch" in each for each in requirements)
+    assert metadata.get_all("Provides-Extra") == ["mic"]
+
+
+def test_it_brings_the_command(wheel):
+    assert b"penstock-client = penstock_client.cli:main" in file_named(wheel, ".dist-info/entry_points.txt")
