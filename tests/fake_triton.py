@@ -1,7 +1,6 @@
 """A stand-in for the module that Triton gives its Python models, and for the requests that it hands them."""
 
 import importlib
-import json
 import sys
 import types
 from collections.abc import Iterator
@@ -94,13 +93,12 @@ def triton_module(monkeypatch) -> Iterator[types.ModuleType]:
     sys.modules.pop("penstock.triton_io", None)
 
 
-def load_member(repository: Path, name: str, idle_s: float = 30.0) -> Any:
+def load_member(repository: Path, name: str) -> Any:
     """The model of a member, initialised as Triton does it; within `triton_module`."""
     path = repository / name / "1" / "model.py"
     spec = importlib.util.spec_from_file_location(f"member_{name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     member = module.TritonPythonModel()
-    config = {"sequence_batching": {"max_sequence_idle_microseconds": str(round(1e6 * idle_s))}}
-    member.initialize({"model_config": json.dumps(config)})
+    member.initialize({})
     return member

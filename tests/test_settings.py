@@ -29,7 +29,7 @@ def test_the_model_alone_is_enough(environment):
     assert settings.checkpoint.config.transducer.vocabulary_size == 48
     assert settings.context == AttentionContext(14, 6)
     assert (settings.max_streams, settings.slots) == (DEFAULT_MAX_STREAMS, DEFAULT_MAX_STREAMS * 9 // 8)
-    assert (settings.idle_limit_s, settings.threads) == (None, 1)
+    assert (settings.idle_limit_s, settings.threads) == (30.0, 1)
     assert settings.device == ("cuda" if torch.cuda.is_available() else "cpu")
     assert settings.runtime_directory.name == f"penstock-{os.getppid()}"  # the members have one parent
 
@@ -71,7 +71,7 @@ def test_an_empty_variable_is_as_none(environment, variable):
 WRONG = {
     settings.CONTEXT: ("6", "70;6", "wide"),
     settings.MAX_STREAMS: ("0", "-3", "x", "nan", "1.5", "4001"),
-    settings.IDLE_SECONDS: ("0", "-3", "x", "nan", "inf"),
+    settings.IDLE_SECONDS: ("0", "-3", "x", "nan", "inf", "60.5"),
     settings.DEVICE: ("gpu", "cuda:", "CPU", "cuda:x"),
     settings.THREADS: ("0", "1.5", "x"),
     settings.LM_WEIGHT: ("-1", "11", "nan", "x"),
@@ -187,3 +187,10 @@ def test_members_with_one_runtime_directory_share_a_ledger(environment, tmp_path
     first.settle("encoder", settings.slots - 1, 4)
     assert second.settled_requests(settings.slots - 1, 4) == 1
     assert (tmp_path / "run" / "slots").exists()
+
+
+@pytest.mark.parametrize("member", ["features", "encoder", "decoder"])
+def test_triton_remembers_a_stream_longer_than_the_stream_table(member):
+    config = (find_model_repository() / member / "config.pbtxt").read_text()
+    (limit_us,) = re.findall(r"max_sequence_idle_microseconds: (\d+)", config)
+    assert int(limit_us) / 1e6 == settings.LONGEST_IDLE_S > settings.IDLE_SECONDS.default

@@ -122,8 +122,13 @@ def _switch(name: str, default: bool = False) -> Setting:
     return Setting(name, parse, ", ".join(meanings), default)
 
 
-def _seconds(text: str) -> float:
-    if not 0 < float(text) < math.inf:  # NaN is refused too
+LONGEST_IDLE_S = 60.0
+"""Triton's own limit (`max_sequence_idle_microseconds` of the members), after which it knows a sequence no more: the
+stream table has to be quicker, whose answer tells the client what happened."""
+
+
+def _idle_seconds(text: str) -> float:
+    if not 0 < float(text) <= LONGEST_IDLE_S:  # NaN is refused too
         raise ValueError
     return float(text)
 
@@ -146,7 +151,7 @@ def _device(text: str) -> str:
 MODEL = _text("model", "a bundle directory, a .nemo file or a hub id")
 CONTEXT = Setting("context", parse_context, "LEFT,RIGHT in encoder frames, for example 70,6")
 MAX_STREAMS = _whole("max_streams", 1, MOST_STREAMS, DEFAULT_MAX_STREAMS)
-IDLE_SECONDS = Setting("idle_seconds", _seconds, "positive numbers")
+IDLE_SECONDS = Setting("idle_seconds", _idle_seconds, f"numbers above 0, up to {LONGEST_IDLE_S:g}", 30.0)
 DEVICE = Setting("device", _device, "cpu, cuda, cuda:NUMBER")
 THREADS = _whole("threads", 1, math.inf, 1)
 QUEUE_DELAY_MS = _whole("queue_delay_ms", 0, 1000, None)
@@ -193,8 +198,7 @@ class Settings:
     checkpoint: "Checkpoint"
     context: AttentionContext
     max_streams: int
-    idle_limit_s: float | None
-    """None: as long as Triton itself waits."""
+    idle_limit_s: float
     runtime_directory: Path
     device: str
     threads: int

@@ -192,12 +192,6 @@ _LISTED_OUTPUTS = {
 }
 
 
-def sequence_idle_limit_s(args: dict) -> float:
-    """How long Triton keeps a silent sequence, from the model's own configuration."""
-    config = json.loads(args["model_config"])
-    return int(config["sequence_batching"]["max_sequence_idle_microseconds"]) / 1e6
-
-
 class _TritonMetric:
     """One metric with its family, which must be the last of the two to go."""
 

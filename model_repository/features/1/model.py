@@ -1,6 +1,5 @@
 """Feature member: owns the stream table; AUDIO in, MEL chunks and the stream's TICKET out."""
 
-import math
 import time
 
 from penstock import triton_io
@@ -21,13 +20,13 @@ class TritonPythonModel:
         settings = Settings.from_environment()
         prepare_process(settings.threads)
         self._seal = TicketSeal.shared(settings.runtime_directory)
-        idle_limit_s = min(settings.idle_limit_s or math.inf, triton_io.sequence_idle_limit_s(args))
-        table = StreamTable(settings.max_streams, settings.open_ledger(), idle_limit_s)
+        table = StreamTable(settings.max_streams, settings.open_ledger(), settings.idle_limit_s)
         rate_hz = settings.checkpoint.config.features.sample_rate_hz
         self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
         self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.device, settings.decoding)
         self._device = settings.device
-        triton_io.log_start("features", f"{settings.max_streams} streams, expired after {idle_limit_s:g} s of silence")
+        streams = f"{settings.max_streams} streams, expired after {settings.idle_limit_s:g} s of silence"
+        triton_io.log_start("features", streams)
         freeze_loaded()
 
     def execute(self, requests):
