@@ -28,12 +28,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 from benchmark_report import describe, machine, progress, publish  # noqa: E402
 
 from penstock.reporting.table import markdown_table, three_digits  # noqa: E402
+from penstock.settings import QUEUE_DELAY_MS  # noqa: E402
 from tests.server import trials_of_input as of_input  # noqa: E402
 from tests.server import trials_of_members as of_members  # noqa: E402
+from tests.server import trials_of_networks as of_networks  # noqa: E402
 from tests.server import trials_of_streams as of_streams  # noqa: E402
 from tests.server.conftest import RunningServer, running_server  # noqa: E402
-from tests.server.resources import wait_until_free  # noqa: E402
-from tests.server.voices import Voice, make_voices, touch  # noqa: E402
+from tests.server.resources import run_trial  # noqa: E402
+from tests.server.voices import Voice, make_voices  # noqa: E402
 
 MODEL = ROOT / "models" / "an4-rnnt-hybrid"
 ON_A_SHARED_SERVER = {
@@ -42,7 +44,9 @@ ON_A_SHARED_SERVER = {
     of_streams.started_twice: 200,
     of_streams.two_on_one_id: 100,
     of_streams.after_the_end: 100,
-    of_streams.cut_networks: 200,
+    of_networks.cut_networks: 200,
+    of_networks.silent_networks: 50,
+    of_networks.cut_requests: 50,
     of_streams.too_many: 20,
     of_streams.never_reading: 3000,
     of_streams.short_streams: 10_000,
@@ -107,7 +111,7 @@ def is_wanted(name: str, only: list[str] | None) -> bool:
 
 
 def shared_trials(args: argparse.Namespace) -> Iterator[Trial]:
-    """Each on a server that must be free again afterwards."""
+    """Each on a server that must hold no more afterwards than before."""
     for trial, full in ON_A_SHARED_SERVER.items():
         count = max(2, round(full * args.scale))
 
@@ -115,9 +119,7 @@ def shared_trials(args: argparse.Namespace) -> Iterator[Trial]:
 
         def run(voices: list[Voice], trial: Callable = trial, count: int = count, slots: int = slots) -> dict:
             with server(slots, args.idle_seconds) as running:
-                figures = trial(running, voices, count)
-                wait_until_free(running, lambda: touch(running), running.idle_s + 10)
-                return figures
+                return run_trial(trial, running, voices, count)
 
         yield Trial(trial.__name__, run)
 
@@ -135,8 +137,8 @@ def own_trials() -> Iterator[Trial]:
 
 @contextmanager
 def server(max_streams: int, idle_s: float) -> Iterator[RunningServer]:
-    """A fresh one."""
-    yield from running_server(MODEL, max_streams, idle_s)
+    """A fresh one, with the queue delay as it is delivered: the tests do without."""
+    yield from running_server(MODEL, max_streams, idle_s, {QUEUE_DELAY_MS.variable: ""})
 
 
 def carry_out(trial: Trial, voices: list[Voice]) -> dict:

@@ -27,13 +27,13 @@ def script(monkeypatch):
         raise AssertionError("2 problems: stream | 7:\n no final reply")
 
     @contextmanager
-    def server(args):
-        yield SimpleNamespace(max_streams=args.max_streams, idle_s=args.idle_seconds)
+    def server(max_streams, idle_s):
+        yield SimpleNamespace(max_streams=max_streams, idle_s=idle_s)
 
     monkeypatch.setattr(module, "ON_A_SHARED_SERVER", {spoilt_streams: 1000, kept_streams: 10})
     monkeypatch.setattr(module, "server", server)
     monkeypatch.setattr(module, "make_voices", lambda model: [])
-    monkeypatch.setattr(module, "wait_until_free", lambda *_: 0.0)
+    monkeypatch.setattr(module, "run_trial", lambda trial, *rest: trial(*rest))
     monkeypatch.setattr(module.of_members, "stopped_under_load", lambda model, voices: {"whole": 5})
     monkeypatch.setattr(
         module.of_members,

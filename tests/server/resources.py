@@ -1,14 +1,25 @@
-"""What a server's processes hold: slots, memory, descriptors, threads. For before and after."""
+"""What a server's processes hold: slots, memory, descriptors, threads. Before a trial and after it."""
 
 import os
 import re
 import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.server.conftest import RunningServer
+from tests.server.history import Ledger
+from tests.server.raw_stream import RawStream
 from tests.server.throwaway import processes
+from tests.server.voices import Voice, speak, touch
+
+SPARE_DESCRIPTORS = 8
+SPARE_MEMORY_MB = 64
+_CLOSING_S = 5
+"""Connections that a client has closed end a little later in the server."""
+
+Figures = dict[str, float | int]
 
 
 @dataclass(frozen=True)
@@ -52,3 +63,28 @@ def wait_until_free(server: RunningServer, touch, timeout_s: float) -> float:
             return time.monotonic() - started
         assert time.monotonic() - started < timeout_s, f"slots are not free after {timeout_s:g} s"
         time.sleep(0.05)
+
+
+def run_trial(
+    trial: Callable[[RunningServer, list[Voice], int], Figures], server: RunningServer, voices: list[Voice], count: int
+) -> Figures:
+    """The figures of a trial and what the server holds more than before it. AssertionError where that is too much.
+
+    All slots must be free again; at most SPARE_DESCRIPTORS descriptors and SPARE_MEMORY_MB MiB may have been added.
+    """
+    ledger = Ledger()
+    with RawStream(server.url("grpc"), f"warm-{time.monotonic_ns()}") as stream:
+        speak(stream, voices[0], ledger.open(stream.id, voices[0].spoken))
+    ledger.check()
+    before = held_by(server)
+    figures = trial(server, voices, count)
+    wait_until_free(server, lambda: touch(server), server.idle_s + 10)
+    deadline = time.monotonic() + _CLOSING_S
+    while (after := held_by(server)).descriptors > before.descriptors + SPARE_DESCRIPTORS:
+        assert time.monotonic() < deadline, (before, after)
+        time.sleep(0.1)
+    assert after.resident_mb <= before.resident_mb + SPARE_MEMORY_MB, (before, after)
+    return figures | {
+        "descriptors_grown": after.descriptors - before.descriptors,
+        "memory_grown_mb": after.resident_mb - before.resident_mb,
+    }

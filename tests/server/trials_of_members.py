@@ -14,6 +14,7 @@ from penstock.member_watch import MemberWatch, find_members
 from penstock.model_repository import find_model_repository
 from penstock.server import TritonServer
 from penstock.server_launch import ServerOptions
+from penstock.settings import QUEUE_DELAY_MS
 from penstock.triton_install import find_triton
 from tests.server.conftest import server_environment
 from tests.server.history import Ledger
@@ -26,8 +27,8 @@ MAX_STREAMS = 6
 
 
 def make_options(model: Path, drain_s: int = 2) -> ServerOptions:
-    """A small server with the bundled model."""
-    environment = server_environment(model, MAX_STREAMS, idle_s=30.0)
+    """A small server with the bundled model and the queue delay as it is delivered."""
+    environment = server_environment(model, MAX_STREAMS, idle_s=30.0) | {QUEUE_DELAY_MS.variable: ""}
     return ServerOptions(find_model_repository(), drain_s=drain_s, environment=environment)
 
 
@@ -73,6 +74,7 @@ def stopped_under_load(model: Path, voices: list[Voice]) -> Figures:
     with TritonServer(find_triton(), options) as server:
         group = server.process_id
         ledger, told_s = _under_load(server, voices, lambda: server.stop())
+    assert told_s < 10
     assert wait_until_gone(group)
     _serves_again(options, server.ports, voices)
     return {"whole": ledger.whole, "broken_off": len(ledger.broken), "last_told_s": told_s}
