@@ -14,7 +14,7 @@ SHAPE ?= constant
 LOADTEST := $(BIN)/python -m loadtest
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup oracle-setup demo check fix test test-fast test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo clean
+.PHONY: setup oracle-setup demo check fix test test-fast test-kernels test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo clean
 
 # torch first and alone, so that a CPU build offered by the local pip configuration is taken; the Triton wheel without
 # its Python dependencies, of which the server needs none.
@@ -54,6 +54,11 @@ test: setup
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m "not gpu and not oracle and not server"
+
+# The GPU language's interpreter stands in for a GPU; 640 MB more in the environment.
+test-kernels: setup
+	$(PIP_INSTALL) -e '.[kernels]'
+	$(BIN)/python -m pytest -q tests/kernels tests/test_fused_search.py -m "not gpu"
 
 test-gpu:
 	$(BIN)/python -m pytest -q -m gpu

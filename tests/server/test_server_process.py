@@ -302,3 +302,11 @@ def test_serve_fails_with_the_models_reason(repository, bundled_model):
             r'penstock: error: the server did not start: model asr: ValueError: 13 is "unlucky" \(.*\)\n',
             process.stderr.read(),
         )
+
+
+def test_serve_refuses_a_language_model_of_another_vocabulary(bundled_model, tmp_path):
+    lm = tmp_path / "other.arpa"
+    lm.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-1\tfremd\n\n\\end\\\n")
+    with serve_command("--model", str(bundled_model), "--lm", str(lm)) as process:
+        assert process.wait(60) == 1
+        assert re.search(r"model decoder: .*other\.arpa: another vocabulary: .*'fremd'", process.stderr.read())
