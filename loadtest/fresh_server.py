@@ -10,11 +10,10 @@ from penstock.checkpoint import Checkpoint
 from penstock.model_repository import find_model_repository
 from penstock.server import TritonServer
 from penstock.server_launch import LOOPBACK, ServerOptions
-from penstock.settings import parse_context
+from penstock.settings import SERVE_SETTINGS, parse_context
 from penstock.triton_install import find_triton
 
 _DRAIN_S = 1
-_PREFIX = "PENSTOCK_"
 
 
 @dataclass(frozen=True)
@@ -81,5 +80,5 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
 
 def settings_beyond(plan: dict[str, str]) -> dict[str, str]:
     """What this process's environment sets for the server beside the plan, by the settings' names."""
-    own = {name: value for name, value in os.environ.items() if name.startswith(_PREFIX) and name not in plan}
-    return {name.removeprefix(_PREFIX).lower(): value for name, value in sorted(own.items())}
+    beyond = [setting for setting in SERVE_SETTINGS if setting.variable not in plan]
+    return {s.name: os.environ[s.variable] for s in beyond if os.environ.get(s.variable)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from loadtest.probe import Snapshot
 from loadtest.processes import GENERATOR, ProcessUse
 from loadtest.triton_metrics import ENSEMBLE
+from penstock.errors import PenstockError
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Reading:
 class SoakReadings:
     """Takes a snapshot every `every_s` seconds in a thread of its own. Use as a context manager.
 
-    What a snapshot raised, which ends the readings, is raised at the end.
+    PenstockError at its end where a snapshot failed, which ended the readings.
     """
 
     def __init__(self, take_snapshot: Callable[[], Snapshot], every_s: float):
@@ -54,12 +55,13 @@ class SoakReadings:
         self._is_over.set()
         self._thread.join()
         if self._error and kind is None:
-            raise self._error
+            told = f"the readings ended after {len(self.readings)}: {type(self._error).__name__}: {self._error}"
+            raise PenstockError(told) from self._error
 
     def _go_on(self) -> None:
         try:
             self._read_until_over()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  told at the end
             self._error = error
 
     def _read_until_over(self) -> None:

@@ -54,10 +54,9 @@ ON_A_SHARED_SERVER = {
     of_input.hostile_http: 5000,
     of_input.random_bytes: 500,
 }
-HOSTILE = (of_input.hostile_grpc, of_input.hostile_http)
-SLOTS_FOR_HOSTILE = 64
-"""At least: their requests open streams, and open them again, faster than the idle limit closes them; a full server
-that refuses the neighbour would prove nothing."""
+LEAST_SLOTS = {of_input.hostile_grpc: 64, of_input.hostile_http: 64}
+"""Hostile requests open streams, and open them again, faster than the idle limit closes them; a full server that
+refuses the neighbour would prove nothing."""
 MEMBERS = ("features", "encoder", "decoder")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 UNITS = {"s": "s", "ms": "ms", "mb": "MiB", "kb": "KiB"}
@@ -113,9 +112,7 @@ def is_wanted(name: str, only: list[str] | None) -> bool:
 def shared_trials(args: argparse.Namespace) -> Iterator[Trial]:
     """Each on a server that must hold no more afterwards than before."""
     for trial, full in ON_A_SHARED_SERVER.items():
-        count = max(2, round(full * args.scale))
-
-        slots = max(args.max_streams, SLOTS_FOR_HOSTILE if trial in HOSTILE else 1)
+        count, slots = max(2, round(full * args.scale)), max(args.max_streams, LEAST_SLOTS.get(trial, 1))
 
         def run(voices: list[Voice], trial: Callable = trial, count: int = count, slots: int = slots) -> dict:
             with server(slots, args.idle_seconds) as running:

@@ -147,8 +147,8 @@ def _sources(
     random: np.random.Generator,
     arguments: argparse.Namespace,
 ) -> tuple[list[Source], list[Source]]:
-    """What is drawn from at first (a few words, short sentences), and the whole mixture: real utterances whole,
-    recombined and in long runs; sounds without words; synthetic utterances."""
+    """What is drawn from at first (half synthetic speech, the rest excerpts and plain utterances), and the whole
+    mixture: real utterances whole, recombined and in long runs; sounds without words; synthetic utterances."""
     recombiner = Recombiner(real, random)
     longest = min(1800, round(100 * arguments.batch_s))
 

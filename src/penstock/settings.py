@@ -123,8 +123,8 @@ def _switch(name: str, default: bool = False) -> Setting:
 
 
 LONGEST_IDLE_S = 60.0
-"""Triton's own limit (`max_sequence_idle_microseconds` of the members), after which it knows a sequence no more: the
-stream table has to be quicker, whose answer tells the client what happened."""
+"""Triton forgets a sequence a little later (`max_sequence_idle_microseconds` of the members): the stream table has to
+be quicker, whose answer tells the client what happened."""
 
 
 def _idle_seconds(text: str) -> float:

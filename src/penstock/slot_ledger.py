@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 
 STAGES = ("encoder", "decoder")
-
-
-_SETTLED, _COUNTED, _FAILED = range(3)
+_SETTLED, _GENERATION, _FAILED_GENERATION = range(3)
 
 
 class SlotLedger:
@@ -39,13 +37,14 @@ class SlotLedger:
 
     def settled_requests(self, slot: int, generation: int) -> int:
         """Requests of this generation of `slot` that have left the pipeline, by any way."""
-        # Generation first: a writer that goes on to the next one takes it away before the count (see `settle`).
+        # Generation first: a writer publishes it last (see `settle`), so the count is that generation's. Nobody asks
+        # for an earlier one once its slot was given on.
         cells = self._cells[:, :, slot]
-        return sum(int(cell[_SETTLED]) for cell in cells if cell[_COUNTED] == generation)
+        return sum(int(cell[_SETTLED]) for cell in cells if cell[_GENERATION] == generation)
 
     def failed_generation(self, slot: int) -> int:
         """The latest generation of `slot` that a later stage has given up; 0 if none."""
-        return max(self._cells[:, _FAILED, slot].tolist())
+        return max(self._cells[:, _FAILED_GENERATION, slot].tolist())
 
     def settle(self, stage: str, slot: int, generation: int) -> None:
         """Says that a request went no further than `stage`: it was answered or refused there.
@@ -53,13 +52,13 @@ class SlotLedger:
         One of an earlier generation than the last does not count: its slot was given on without it.
         """
         cell = self._cells[STAGES.index(stage), :, slot]
-        if generation == cell[_COUNTED]:
+        if generation == cell[_GENERATION]:
             cell[_SETTLED] += 1
-        elif generation > cell[_COUNTED]:
-            cell[_COUNTED], cell[_SETTLED] = 0, 1
-            cell[_COUNTED] = generation
+        elif generation > cell[_GENERATION]:
+            cell[_GENERATION], cell[_SETTLED] = 0, 1
+            cell[_GENERATION] = generation
 
     def fail(self, stage: str, slot: int, generation: int) -> None:
         """Says that `stage` lost this stream's state, so that the stream cannot go on."""
         cell = self._cells[STAGES.index(stage), :, slot]
-        cell[_FAILED] = max(int(cell[_FAILED]), generation)
+        cell[_FAILED_GENERATION] = max(int(cell[_FAILED_GENERATION]), generation)

@@ -45,7 +45,7 @@ def parse_stream_options(options: Mapping[str, Any], config: DecodingConfig) -> 
     """
     unknown = sorted(map(shown, set(options) - set(_NAMES)))
     if unknown:
-        names = ", ".join(unknown[:5])
+        names = ", ".join(unknown[:5]) + (" and others" if len(unknown) > 5 else "")
         raise _refusal(f"{names} is not an option of the stream start; known: {', '.join(_NAMES)}")
     decoder = options.get("decoder", GREEDY)
     if decoder not in DECODERS:

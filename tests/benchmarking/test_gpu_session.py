@@ -101,9 +101,10 @@ def test_what_is_missing_is_named(script, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("skips", "is_something_missing", "status"), [(0, False, 0), (0, True, 0), (2, True, 0), (2, False, 1)]
+    ("skips", "missing", "status"),
+    [(0, "", 0), (0, "triton", 0), (2, "triton", 0), (2, "", 1), (2, "pytest_timeout", 1)],
 )
-def test_skipped_tests_are_no_success(script, monkeypatch, capsys, tmp_path, skips, is_something_missing, status):
+def test_skipped_tests_are_no_success(script, monkeypatch, capsys, tmp_path, skips, missing, status):
     case = '<testcase><skipped type="pytest.skip" message="cuda-bindings is too old"/></testcase>'
 
     def run(command, session, name):
@@ -112,7 +113,7 @@ def test_skipped_tests_are_no_success(script, monkeypatch, capsys, tmp_path, ski
         return 0
 
     monkeypatch.setattr(script, "run", run)
-    monkeypatch.setattr(script, "is_missing", lambda module: is_something_missing and module == "triton")
+    monkeypatch.setattr(script, "is_missing", lambda module: module == missing)
     assert script.run_tests(script.Session(tmp_path, {}, [])) == status
     assert ("skipped 2: cuda-bindings is too old" in capsys.readouterr().out) == bool(skips)
 

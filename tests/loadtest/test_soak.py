@@ -15,6 +15,7 @@ from loadtest.probe import Snapshot
 from loadtest.processes import GENERATOR, SERVER, ProcessUse, Usage
 from loadtest.soak_readings import Reading, SoakReadings
 from loadtest.soak_verdict import soak_document, soak_lines, under_load
+from penstock.errors import PenstockError
 from tests.loadtest.test_summary import spoken, summary
 
 MIB = 2**20
@@ -145,7 +146,10 @@ def test_readings_that_cannot_go_on_say_so():
     def take() -> Snapshot:
         raise FileNotFoundError("/proc/1/smaps_rollup")
 
-    with pytest.raises(FileNotFoundError, match="smaps_rollup"), SoakReadings(take, 0.01):
+    with (
+        pytest.raises(PenstockError, match=r"ended after 0: FileNotFoundError: .*smaps_rollup"),
+        SoakReadings(take, 0.01),
+    ):
         time.sleep(0.03)
     with pytest.raises(ValueError, match="of its own"), SoakReadings(take, 0.01):
         raise ValueError("an error of its own goes first")

@@ -9,12 +9,12 @@ import math
 import random
 import socket
 from collections import Counter
-from collections.abc import Iterable, Sequence
 
 import tritonclient.grpc as triton_grpc
 from grpc import RpcError
 
 from tests.server.conftest import RunningServer
+from tests.server.resources import Figures
 from tests.server.voices import Voice, neighbours
 
 SHAPES = (
@@ -31,7 +31,6 @@ MEMBERS = {
 }
 _PATIENCE_S = 10
 _NO_ROWS = "no rows, not answered"
-Figures = dict[str, float | int]
 
 
 def hostile_grpc(server: RunningServer, voices: list[Voice], count: int) -> Figures:
@@ -46,16 +45,17 @@ def hostile_grpc(server: RunningServer, voices: list[Voice], count: int) -> Figu
                 told["answered"] += 1
             except RpcError as error:
                 outcome = error.code().name
-                if outcome == "DEADLINE_EXCEEDED" and _has_no_rows([tensor.shape for tensor in request.inputs]):
+                shapes = [list(tensor.shape) for tensor in request.inputs]
+                if outcome == "DEADLINE_EXCEEDED" and _may_go_unanswered(request.model_name, shapes):
                     outcome = _NO_ROWS
                 told[outcome] += 1
     assert told["DEADLINE_EXCEEDED"] == told["UNAVAILABLE"] == 0, told
     return dict(told)
 
 
-def _has_no_rows(shapes: Iterable[Sequence[int]]) -> bool:
+def _may_go_unanswered(model: str, shapes: list) -> bool:
     """Triton 2.51 never answers a request of 0 rows that is sent to a member; one for the ensemble it does."""
-    return any(shape[0] == 0 for shape in shapes if len(shape))
+    return model != "asr" and any(isinstance(shape, list) and shape[:1] == [0] for shape in shapes)
 
 
 def _message(chance: random.Random):
@@ -139,17 +139,20 @@ def hostile_http(server: RunningServer, voices: list[Voice], count: int) -> Figu
             except (http.client.HTTPException, ConnectionError):
                 told["connection closed"] += 1
             except TimeoutError:
-                assert _has_no_rows(_json_shapes(body)), f"not answered: {model}, {headers}, {body[:1000]!r}"
+                assert _may_go_unanswered(model, _json_shapes(body)), (model, headers, body[:1000])
                 told[_NO_ROWS] += 1
             finally:
                 connection.close()
     return dict(told)
 
 
-def _json_shapes(body: bytes) -> list[list[int]]:
-    """Of a body that Triton could read; what follows the JSON does not count."""
-    document, _ = json.JSONDecoder().raw_decode(body.decode("latin-1"))
-    return [tensor["shape"] for tensor in document["inputs"]]
+def _json_shapes(body: bytes) -> list:
+    """What the inputs say of their shapes, none where it cannot be read; what follows the JSON does not count."""
+    try:
+        document, _ = json.JSONDecoder().raw_decode(body.decode("latin-1"))
+        return [tensor["shape"] for tensor in document["inputs"]]
+    except (ValueError, LookupError, TypeError):
+        return []
 
 
 def _post(chance: random.Random, model: str) -> tuple[dict[str, str], bytes]:

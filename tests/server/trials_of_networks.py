@@ -14,11 +14,9 @@ from tests.server.cable import Cable
 from tests.server.conftest import RunningServer
 from tests.server.history import History, Ledger, Spoken
 from tests.server.raw_stream import RawStream, Reply
-from tests.server.resources import read_metrics
-from tests.server.trials_of_streams import SPARE_STREAMS, count_expired, count_free
+from tests.server.resources import Figures, read_metrics
+from tests.server.trials_of_streams import SPARE_STREAMS, wait_until_expired
 from tests.server.voices import NO_SAMPLES, PIECE_SAMPLES, Voice, neighbours, refused
-
-Figures = dict[str, float | int]
 
 _LOST = ("START flag", "was lost by a later stage", "no longer holds this stream")
 """How a stream is refused of which a request never came out: Triton dropped it between two members."""
@@ -52,10 +50,7 @@ def silent_networks(server: RunningServer, voices: list[Voice], count: int) -> F
             with _held_lines(server, voices, names, timeout_s) as streams, ThreadPoolExecutor(some) as pool:
                 silent_since = time.monotonic()
                 told_s += pool.map(_time_until_told, streams)
-                while count_expired(server) < expired + some or count_free(server) < server.max_streams - 1:
-                    assert time.monotonic() - silent_since < server.idle_s + 10
-                    time.sleep(0.02)
-                freed_s.append(time.monotonic() - silent_since - server.idle_s)
+                freed_s.append(wait_until_expired(server, expired + some, silent_since))
             silent += some
     assert timeout_s <= min(told_s) and max(told_s) < timeout_s + 1.0, told_s
     assert max(freed_s) < 1.0, freed_s

@@ -192,7 +192,9 @@ def _input_descriptor() -> int:
             return sys.stdin.fileno()
     except ValueError:  # closed since, or replaced by something without a descriptor
         pass
-    raise ValueError("--finalize-on-enter reads standard input, which is closed: give it a terminal or a pipe")
+    raise ValueError(
+        "--finalize-on-enter reads standard input, which is closed or has no descriptor: give it a terminal or a pipe"
+    )
 
 
 def _tell(path: str, error: ClientError) -> None:

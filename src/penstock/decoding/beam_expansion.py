@@ -35,7 +35,7 @@ class Limits(NamedTuple):
     widest: int
     """W at most."""
     widths: torch.Tensor
-    """[N] int64, of the W best those that count, for streams that search less widely than others."""
+    """[N] int64, how many of the W best count, for streams that search less widely than others."""
     margin: float | None = None
     """Expansions that score this much below the hypothesis's best are pruned; None: none are."""
 

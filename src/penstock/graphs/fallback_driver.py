@@ -31,6 +31,8 @@ class FallbackDriver:
         try:
             return self._driver.prepare(program)
         except CAPTURE_ERRORS as error:
-            _log.warning("decoder: driver `%s` failed, so `%s` goes on: %s", self.name, self._second.name, error)
+            _log.warning(
+                "decoder: driver `%s` failed, so `%s` goes on: %s", self.name, self._second.name, error, exc_info=True
+            )
             self._driver = self._second
         return self._second.prepare(program)

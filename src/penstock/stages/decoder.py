@@ -16,7 +16,7 @@ from penstock.slot_ledger import SlotLedger
 from penstock.stages.beam_losses import BeamLosses
 from penstock.stages.decoder_lanes import BeamLane, Chunk, Decoded, DecoderLane, GreedyLane
 from penstock.stages.decoder_searches import SearchMaker
-from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard, order_of_admission
+from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard, admit_all
 from penstock.stages.stream_fusion import StreamFusion
 from penstock.stages.stream_text import StreamResult, StreamText
 from penstock.stream_options import BEAM_DECODERS, GREEDY, StreamOptions, parse_stream_options
@@ -76,7 +76,7 @@ class DecoderStage:
         for name in BEAM_DECODERS:
             self._lanes[name] = BeamLane(name, searches, beams, self._fusion)
         self.driver_name = choice.driver.name
-        """What runs the searches, for the log; known when all are captured."""
+        """What runs the search that was prepared last, for the log."""
         self._choices = [StreamOptions()] * slots
         self._texts: list[StreamText | None] = [None] * slots
         self._guard = SlotGuard("decoder", slots, ledger)
@@ -95,9 +95,7 @@ class DecoderStage:
     @torch.inference_mode()
     def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
         """Answers each request (all of different streams) with the stream's words so far or with an error."""
-        answers: list = [None] * len(requests)
-        for i in order_of_admission(requests):
-            answers[i] = self._admit(requests[i])
+        answers: list = admit_all(requests, self._admit)
         self._open(requests, answers)
         admitted = [i for i, answer in enumerate(answers) if answer is None]
         try:

@@ -10,7 +10,7 @@ from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.features import MelChunks
 from penstock.slot_ledger import SlotLedger
-from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard, order_of_admission
+from penstock.stages.slot_guard import STEP_ERRORS, SlotGuard, admit_all
 from penstock.streams import Lease
 
 
@@ -40,9 +40,7 @@ class EncoderStage:
     @torch.inference_mode()
     def process(self, requests: list[EncoderRequest]) -> list[torch.Tensor | StreamError]:
         """Answers each request (all of different streams) with its encoder frames [T, D], T >= 0, or with an error."""
-        answers: list = [None] * len(requests)
-        for i in order_of_admission(requests):
-            answers[i] = self._admit(requests[i])
+        answers: list = admit_all(requests, self._admit)
         admitted = [i for i, answer in enumerate(answers) if answer is None]
         self._open([requests[i].lease.slot for i in admitted if requests[i].is_start])
         try:

@@ -1,7 +1,7 @@
 """Tells a later stage's own stream from a stranger: which generation each slot's state belongs to."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.slot_ledger import SlotLedger
@@ -17,10 +17,22 @@ class LeasedRequest(Protocol):
     is_start: bool
 
 
-def order_of_admission(requests: Sequence[LeasedRequest]) -> list[int]:
-    """Starts first, the newest before all: what still waited of a slot's earlier stream is then refused, and meets
-    nobody in this batch. (A slot is given on while requests wait where they waited longer than the idle limit.)"""
-    return sorted(range(len(requests)), key=lambda i: (not requests[i].is_start, -requests[i].lease.generation))
+_Request = TypeVar("_Request", bound=LeasedRequest)
+
+
+def admit_all(
+    requests: Sequence[_Request], admit: Callable[[_Request], StreamError | None]
+) -> list[StreamError | None]:
+    """What `admit` says of each request of a batch.
+
+    It is asked about starts before all else, the newest first, so that a request left over from a slot's earlier stream
+    is refused before it can share this batch with the new one. (Such a request has waited longer than the idle limit.)
+    """
+    answers: list[StreamError | None] = [None] * len(requests)
+    order = sorted(range(len(requests)), key=lambda i: (not requests[i].is_start, -requests[i].lease.generation))
+    for i in order:
+        answers[i] = admit(requests[i])
+    return answers
 
 
 class SlotGuard:

@@ -1,7 +1,7 @@
 """What a network learns from before and after it has found an alignment of labels and frames.
 
 From random weights a Transducer first learns how often each label comes, and stays there until it finds which frames
-belong to which label. A few words at a time, hardly changed, show it; everything that hides them waits.
+belong to which label. Easy speech, hardly changed, shows it: synthetic voices, a few words; all that hides them waits.
 """
 
 from penstock.training.augmentation import GENTLE, AugmentationConfig, Augmenter

@@ -69,8 +69,8 @@ def standardise_subsampling(model: torch.nn.Module, mels: list[np.ndarray]) -> N
 
     After "layer-sequential unit variance" (Mishkin and Matas, arXiv 1511.06422). A raw log-mel mean of -12 and four
     convolutions whose biases outweigh their inputs leave the layers above with nearly the same input whatever is said:
-    no alignment is found in 2,000 steps. The last layer too: the encoder's input scale makes 12 of it, but with weights
-    that made it 1 a step of Adam (1.2e-3) would change each of them by a third.
+    no alignment is found in 2,000 steps. The last layer too, although the encoder multiplies what it puts out by the
+    root of the width (12): weights scaled down for that would be so small that a step of Adam changed each by a third.
 
     mels: log-mel frames [N, F] each, without padding; the first 200 of at least 100 frames are used.
     """
