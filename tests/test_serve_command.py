@@ -32,7 +32,7 @@ def busy_port():
         (["--model", "MODEL", "--context", "70,7"], r"context \[70,7\] is not one of this checkpoint's: \[70,13\]"),
         (["--model", "MODEL", "--context", "wide"], "--context is 'wide'; accepted: LEFT,RIGHT in encoder frames"),
         (["--model", "MODEL", "--max-streams", "0"], "--max-streams is '0'; accepted: whole numbers from 1 to 4000"),
-        (["--model", "MODEL", "--idle-seconds", "nan"], "--idle-seconds is 'nan'; accepted: positive numbers"),
+        (["--model", "MODEL", "--idle-seconds", "nan"], "--idle-seconds is 'nan'; accepted: numbers above 0, up to 60"),
         (["--model", "MODEL", "--model-repository", "src"], "src: not a model repository"),
         (["--model", "MODEL", "--http-port", "BUSY"], r"http port \d+ is in use"),
         (["--model", "MODEL", "--lm", "nowhere.arpa"], "--lm: no such file: nowhere.arpa"),
@@ -116,7 +116,7 @@ def test_a_wrong_variable_is_refused_by_its_name(launched, monkeypatch, capsys, 
 def test_the_members_run_with_what_the_launcher_checked(launched):
     assert main(["serve", "--lm-weight", "0", "--max-streams", "7"]) == 0
     settings = Settings.from_environment(launched[0].environment)
-    assert (settings.max_streams, settings.idle_limit_s, settings.decoding) == (7, None, DecodingConfig())
+    assert (settings.max_streams, settings.idle_limit_s, settings.decoding) == (7, 30.0, DecodingConfig())
     assert settings.context == (70, 13)
 
 
