@@ -15,7 +15,7 @@ from loadtest.json_report import write_json
 from loadtest.locust_run import Target, headless_report, processes_for
 from loadtest.options import DEFAULT_OUT, ROOT
 from loadtest.probe import take_snapshot
-from loadtest.soak_readings import SoakReadings
+from loadtest.soak_readings import Reading, SoakReadings
 from loadtest.soak_verdict import soak_document, soak_lines
 from loadtest.trials import slots_for
 from penstock.errors import PenstockError
@@ -80,7 +80,8 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     write_json(args.out / "loadtest.json", report)
     write_html(args.out / "loadtest.html", report)
     (args.out / "soak.md").write_text(to_markdown(report), encoding="utf-8")
-    _say(f"wrote {args.out / 'loadtest.json'}, loadtest.html and soak.md")
+    (args.out / "readings.csv").write_text(to_csv(readings.readings), encoding="utf-8")
+    _say(f"wrote {args.out / 'loadtest.json'}, loadtest.html, soak.md and readings.csv")
     return report
 
 
@@ -106,6 +107,18 @@ def to_markdown(report: dict) -> str:
     )
     circumstances = f"`{where['command']}`; {where['hardware']}; {where['date']}, commit {where['commit']}"
     return f"{told}\n\n{markdown_table(header, rows, left=1)}\n\n{circumstances}\n"
+
+
+def to_csv(readings: list[Reading]) -> str:
+    """The readings, a line for each process; seconds count from the first of them."""
+    begin_s = readings[0].time_s if readings else 0.0
+    lines = ["seconds,answered,process,pss_mib,descriptors"]
+    lines += [
+        f"{reading.time_s - begin_s:.1f},{reading.answered:.0f},{name},{use.pss_bytes / 2**20:.2f},{use.descriptors}"
+        for reading in readings
+        for name, use in reading.processes.items()
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _say(line: str) -> None:

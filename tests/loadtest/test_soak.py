@@ -204,6 +204,10 @@ def test_the_command_runs_a_constant_load_and_writes_the_verdict(command, tmp_pa
     assert [cell.strip() for cell in row[3:7]] == ["+30.00 ± 0.00", "NO", "42", "+0"]
     assert "`python -m loadtest.soak --streams 48 --protocol http" in table
     assert report["circumstances"]["commit"] in table and report["circumstances"]["hardware"] in table
+    header, first, *_, last = (tmp_path / "readings.csv").read_text(encoding="utf-8").splitlines()
+    assert header == "seconds,answered,process,pss_mib,descriptors"
+    assert first.startswith("0.0,0,") and last.startswith("3720.0,")
+    assert float(last.split(",")[3]) == pytest.approx(float(first.split(",")[3]) + GROWING, abs=1.0)
 
 
 def test_growth_that_is_allowed_passes(command):
