@@ -22,6 +22,8 @@ from tests.server.voices import NO_SAMPLES, PIECE_SAMPLES, Doomed, Voice, neighb
 SPARE_STREAMS = 3
 """The neighbour, its next recording, and the probe of `penstock serve`."""
 _REFUSED_WITHIN_MS = 100
+_LONGEST_REQUEST_S = 0.1
+"""Of a request that waits for company: the delivered queue delay is 40 ms."""
 LIVE_PIECE_S = 0.2
 """Audio in a request of a live stream, which is also the time between two of them."""
 
@@ -234,7 +236,8 @@ def never_reading(server: RunningServer, voices: list[Voice], count: int) -> Fig
         during = held_by(server)
         call.cancel()
     assert len(sent) == count, f"only {len(sent)} requests were taken"
-    wait_until_free(server, lambda: touch(server), server.idle_s + 20)
+    # Those that it has sent are carried out one after another, each in a batch of its own.
+    wait_until_free(server, lambda: touch(server), server.idle_s + 20 + count * _LONGEST_REQUEST_S)
     return {
         "requests": len(sent),
         "memory_during_mb": during.resident_mb - before.resident_mb,
