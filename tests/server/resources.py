@@ -17,6 +17,8 @@ from tests.server.voices import Voice, speak, touch
 
 SPARE_DESCRIPTORS = 8
 SPARE_MEMORY_MB = 64
+SPARE_MEMORY_OF_LARGE_REQUESTS_MB = {"hostile_grpc": 512}
+"""Triton keeps up to 4096 gRPC requests for reuse (a launch flag of `penstock serve`), each as large as it once was."""
 _CLOSING_S = 5
 """Connections that a client has closed end a little later in the server."""
 
@@ -95,7 +97,8 @@ def run_trial(
     while (after := held_by(server)).descriptors > before.descriptors + SPARE_DESCRIPTORS:
         assert time.monotonic() < deadline, (before, after)
         time.sleep(0.1)
-    assert after.resident_mb <= before.resident_mb + SPARE_MEMORY_MB, (before, after)
+    spare_mb = SPARE_MEMORY_OF_LARGE_REQUESTS_MB.get(trial.__name__, SPARE_MEMORY_MB)
+    assert after.resident_mb <= before.resident_mb + spare_mb, (before, after)
     return figures | {
         "descriptors_grown": after.descriptors - before.descriptors,
         "memory_grown_mb": after.resident_mb - before.resident_mb,
