@@ -128,13 +128,15 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
     config = DemoModelConfig()
     models = {name: build_model(config, tokenizer, DURATIONS[name]) for name in arguments.models}
     first, *others = models.values()
+    mels = [u.mel for u in real[::5]]
     if not start:
-        standardise_subsampling(first, [u.mel for u in real[::5]])
-        for model in models.values():
+        standardise_subsampling(first, mels)
+    for model in models.values():
+        if start:
+            start.copy_to(model)
+        else:
             set_label_priors(model, transcripts)
-    for model in models.values() if start else ():
-        start.copy_to(model)
-    condition_input(first, [u.mel for u in real[::5]])
+    condition_input(first, mels)
     for other in others:
         share_encoder(first, other)
     return {name: model.to(arguments.device) for name, model in models.items()}

@@ -44,4 +44,9 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python writes no numbers of thousands of digits
         text = "a value too long to write"
-    return text if len(text) <= _MOST_SHOWN_CHARACTERS else f"{text[:_MOST_SHOWN_CHARACTERS]}..."
+    return cut(text)
+
+
+def cut(text: str, most_characters: int = _MOST_SHOWN_CHARACTERS) -> str:
+    """A user's text for an error's, its end left out where it is long."""
+    return text if len(text) <= most_characters else f"{text[:most_characters]}..."

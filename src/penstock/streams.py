@@ -143,8 +143,9 @@ class StreamTable:
         """Ends a live stream."""
         self._close(stream_id, self._clock(), why)
 
-    def _close(self, stream_id: Hashable, now: float, why: str) -> None:
-        self._closing[self._streams.pop(stream_id).lease] = now + self.idle_limit_s
+    def _close(self, stream_id: Hashable, now: float, why: str, most_s: float = float("inf")) -> None:
+        """most_s: how long its slot may wait for requests on their way, the idle limit at most."""
+        self._closing[self._streams.pop(stream_id).lease] = now + min(self.idle_limit_s, most_s)
         self._ends[stream_id] = why
         if len(self._ends) > _REMEMBERED_ENDS:
             self._ends.popitem(last=False)
@@ -155,8 +156,8 @@ class StreamTable:
             if now - stream.last_request_s <= self.idle_limit_s:
                 return
             self.expired_streams += 1
-            self._close(stream_id, now, f"was expired after {self.idle_limit_s:g} s without a request")
-            self._closing[stream.lease] = now + min(self.idle_limit_s, _EXPIRED_GRACE_S)
+            why = f"was expired after {self.idle_limit_s:g} s without a request"
+            self._close(stream_id, now, why, _EXPIRED_GRACE_S)
 
     def _reclaim(self, now: float) -> None:
         """Frees closed slots. Looks only when somebody wants one, and only at those."""

@@ -57,11 +57,14 @@ def held_by(server: RunningServer) -> Held:
     )
 
 
-def wait_until_free(server: RunningServer, touch, timeout_s: float) -> float:
-    """Seconds until all slots are free; `touch` sends a request, which is when the server looks. AssertionError."""
+def wait_until_free(server: RunningServer, timeout_s: float, send: Callable[[], object] | None = None) -> float:
+    """Seconds until all slots are free. `send` sends a request (`touch`), which is when the server looks.
+
+    AssertionError after `timeout_s`.
+    """
     started = time.monotonic()
     while True:
-        touch()
+        send() if send else touch(server)
         if read_metrics(server)["slots_free"] == server.max_streams:
             return time.monotonic() - started
         assert time.monotonic() - started < timeout_s, f"slots are not free after {timeout_s:g} s"
@@ -92,7 +95,7 @@ def run_trial(
     _warm(server, voices)
     before = held_by(server)
     figures = trial(server, voices, count)
-    wait_until_free(server, lambda: touch(server), server.idle_s + 10)
+    wait_until_free(server, server.idle_s + 10)
     deadline = time.monotonic() + _CLOSING_S
     while (after := held_by(server)).descriptors > before.descriptors + SPARE_DESCRIPTORS:
         assert time.monotonic() < deadline, (before, after)

@@ -51,7 +51,7 @@ def refuse(request, server):
             return refusal.value.message()
 
     # Gauges are brought up to date with requests: what earlier tests have left behind is to be gone from them.
-    wait_until_free(server, lambda: refuse({"decoder": "viterbi"}), timeout_s=10)
+    wait_until_free(server, 10, lambda: refuse({"decoder": "viterbi"}))
     return refuse
 
 

@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from tests.server.conftest import RunningServer
 from tests.server.history import History, Ledger
 from tests.server.raw_stream import RawStream
-from tests.server.resources import Figures, held_by, read_metrics, wait_until_free
+from tests.server.resources import SPARE_DESCRIPTORS, Figures, held_by, read_metrics, wait_until_free
 from tests.server.voices import NO_SAMPLES, PIECE_SAMPLES, Doomed, Voice, neighbours, refused, speak, touch
 
 SPARE_STREAMS = 3
@@ -71,7 +71,7 @@ def count_free(server: RunningServer) -> float:
 def never_ended(server: RunningServer, voices: list[Voice], count: int) -> Figures:
     """The clock of expiry: a stream lives while its pauses are short, and is expired once one is too long."""
     late, ledger = [], Ledger()
-    wait_until_free(server, lambda: touch(server), server.idle_s + 10)  # of streams that others have left behind
+    wait_until_free(server, server.idle_s + 10)  # of streams that others have left behind
     with neighbours(server, voices, count=1) as nearby:
         for number in range(count):
             voice = voices[number % len(voices)]
@@ -237,7 +237,7 @@ def never_reading(server: RunningServer, voices: list[Voice], count: int) -> Fig
         call.cancel()
     assert len(sent) == count, f"only {len(sent)} requests were taken"
     # Those that it has sent are carried out one after another, each in a batch of its own.
-    wait_until_free(server, lambda: touch(server), server.idle_s + 20 + count * _LONGEST_REQUEST_S)
+    wait_until_free(server, server.idle_s + 20 + count * _LONGEST_REQUEST_S)
     return {
         "requests": len(sent),
         "memory_during_mb": during.resident_mb - before.resident_mb,
@@ -269,15 +269,15 @@ def short_streams(server: RunningServer, voices: list[Voice], count: int) -> Fig
             list(pool.map(talk, numbers))
 
     run(range(max(20, count // 10)))  # warm
-    wait_until_free(server, lambda: touch(server), 10)
+    wait_until_free(server, 10)
     before = held_by(server)
     with neighbours(server, voices, count=1) as nearby:
         run(range(count))
-    wait_until_free(server, lambda: touch(server), 10)
+    wait_until_free(server, 10)
     time.sleep(1.0)  # connections end
     after = held_by(server)
     ledger.check()
-    assert after.descriptors <= before.descriptors + 8, (before, after)
+    assert after.descriptors <= before.descriptors + SPARE_DESCRIPTORS, (before, after)
     grown_kb = 1024 * (after.resident_mb - before.resident_mb)
     assert grown_kb < 20 * 1024 + 2 * count, (before, after)
     return {

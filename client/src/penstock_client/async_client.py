@@ -15,7 +15,7 @@ from penstock_client.errors import StreamId
 from penstock_client.options import StreamOptions
 from penstock_client.pacing import Pacer
 from penstock_client.protocol import MODEL_NAME
-from penstock_client.recording import FILE_CHUNK_MS, LIVE_CHUNK_MS, Recording
+from penstock_client.recording import Recording, chosen_chunk_ms
 from penstock_client.transcript import Transcript
 from penstock_client.transport import AsyncConnection
 
@@ -60,9 +60,7 @@ class AsyncClient(ClientBase):
 
         See `Client.transcribe`. A file is decoded in a thread, so that it does not hold up the event loop.
         """
-        if chunk_ms is None:
-            chunk_ms = LIVE_CHUNK_MS if realtime else FILE_CHUNK_MS
-        recording = await asyncio.to_thread(Recording, audio, chunk_ms)
+        recording = await asyncio.to_thread(Recording, audio, chosen_chunk_ms(chunk_ms, realtime))
         report = on_progress or (lambda transcript: None)
         async with self.open_stream(stream_id, options) as stream:
             await _send_recording(stream, recording, Pacer() if realtime else None, report)

@@ -26,7 +26,7 @@ from penstock_client.option_arguments import add_option_arguments, read_options
 from penstock_client.options import StreamOptions
 from penstock_client.pacing import Pacer
 from penstock_client.protocol import SAMPLE_RATE_HZ, check_stream_id
-from penstock_client.recording import FILE_CHUNK_MS, LIVE_CHUNK_MS, Recording
+from penstock_client.recording import Recording, chosen_chunk_ms
 from penstock_client.report import FORMATS, JsonReport, PlainReport, Report, SubtitleReport
 from penstock_client.segment_ends import SegmentEnds
 from penstock_client.transcript import Transcript
@@ -78,9 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns the exit status: 1 if any file failed, 130 after Ctrl-C."""
     parser = build_parser()
     args = parser.parse_args(arguments)
-    if args.chunk_ms is None:
-        is_live = args.simulate_realtime or args.microphone is not False
-        args.chunk_ms = LIVE_CHUNK_MS if is_live else FILE_CHUNK_MS
+    args.chunk_ms = chosen_chunk_ms(args.chunk_ms, args.simulate_realtime or args.microphone is not False)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:

@@ -14,7 +14,7 @@ from penstock_client.errors import StreamId
 from penstock_client.options import StreamOptions
 from penstock_client.pacing import Pacer
 from penstock_client.protocol import MODEL_NAME, Result
-from penstock_client.recording import FILE_CHUNK_MS, LIVE_CHUNK_MS, Recording
+from penstock_client.recording import Recording, chosen_chunk_ms
 from penstock_client.segment_ends import SegmentEnds
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
@@ -73,9 +73,7 @@ class Client(ClientBase):
         spoken. `on_progress` gets the growing transcript after every new result. Raises ClientError, and ValueError
         for unsuitable arguments.
         """
-        if chunk_ms is None:
-            chunk_ms = LIVE_CHUNK_MS if realtime else FILE_CHUNK_MS
-        recording = Recording(audio, chunk_ms)
+        recording = Recording(audio, chosen_chunk_ms(chunk_ms, realtime))
 
         def report(transcript: Transcript, results: Sequence[Result]) -> None:
             if on_progress is not None:

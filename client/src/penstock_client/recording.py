@@ -10,8 +10,15 @@ import numpy.typing as npt
 from penstock_client.audio import read_audio
 from penstock_client.protocol import SAMPLE_RATE_HZ, as_samples
 
-LIVE_CHUNK_MS, FILE_CHUNK_MS = 100.0, 1000.0
+_LIVE_CHUNK_MS, _FILE_CHUNK_MS = 100.0, 1000.0
 """Of a recording as fast as it goes each piece waits for the answer to the one before."""
+
+
+def chosen_chunk_ms(chunk_ms: float | None, is_live: bool) -> float:
+    """What is sent at once, where nothing else is asked for."""
+    if chunk_ms is not None:
+        return chunk_ms
+    return _LIVE_CHUNK_MS if is_live else _FILE_CHUNK_MS
 
 
 class Chunk(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, cut
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 LOG10_ZERO = -100.0
@@ -256,8 +256,7 @@ def _key(field: bytes) -> bytes:
 
 
 def _show(line: bytes) -> str:
-    text = line.decode("utf-8", "replace")
-    return repr(text if len(text) <= 60 else text[:60] + "...")
+    return repr(cut(line.decode("utf-8", "replace")))
 
 
 def _plural(count: int, noun: str) -> str:

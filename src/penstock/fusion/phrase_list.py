@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.errors import StreamError, StreamErrorKind, shown
+from penstock.errors import StreamError, StreamErrorKind, cut, shown
 
 MOST_PHRASES = 2000
 LONGEST_PHRASE_CHARACTERS = 200
@@ -55,7 +55,7 @@ class PhraseList:
 
 def shorten(text: str) -> str:
     """A phrase's text as an error shows it: quoted, and cut where it is long."""
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "...")
+    return repr(cut(text, _SHOWN_CHARACTERS))
 
 
 def refusal(message: str) -> StreamError:

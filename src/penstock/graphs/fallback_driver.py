@@ -26,13 +26,13 @@ class FallbackDriver:
 
     def prepare(self, program: Program) -> Runner:
         """See Driver. What the second one raises is raised."""
-        if self._driver is self._second:
-            return self._second.prepare(program)
         try:
             return self._driver.prepare(program)
         except CAPTURE_ERRORS as error:
+            if self._driver is self._second:
+                raise
             _log.warning(
                 "decoder: driver `%s` failed, so `%s` goes on: %s", self.name, self._second.name, error, exc_info=True
             )
             self._driver = self._second
-        return self._second.prepare(program)
+        return self._driver.prepare(program)
