@@ -3,9 +3,12 @@
 import json
 import math
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,11 +51,21 @@ def run_locust(target: Target, processes: int, out: Path, arguments: list[str]) 
             *(("--processes", str(processes)) if processes > 1 else ()),
             *arguments,
         ]
-        with subprocess.Popen(command, cwd=ROOT) as process:
+        with subprocess.Popen(command, cwd=ROOT) as process, _ended_with_us(process):
             try:
                 return process.wait()
             except KeyboardInterrupt:  # the terminal has sent it to Locust too, which writes its report
                 return process.wait()
+
+
+@contextmanager
+def _ended_with_us(process: subprocess.Popen) -> Iterator[None]:
+    """SIGTERM ends Locust, which writes its report: a test that is ended early tells what it has seen."""
+    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def headless_report(target: Target, processes: int, out: Path, arguments: list[str]) -> dict:

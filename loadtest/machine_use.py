@@ -31,6 +31,8 @@ class MachineUse:
     busiest_generator_cores: float
     """Of the load generator's processes; each has one core at most, since Python runs one thread at a time."""
     processes: dict[str, ProcessShare]
+    stolen_cores: float = 0.0
+    """For which there was work, and which the host of a virtual machine gave to others."""
 
     def document(self) -> dict:
         """As JSON values."""
@@ -57,7 +59,8 @@ def machine_use(before: Usage, after: Usage, cores: int) -> MachineUse:
         (cpu_s - before.generator_cpu_s.get(process_id, 0.0)) / seconds
         for process_id, cpu_s in after.generator_cpu_s.items()
     ]
-    return MachineUse(seconds, cores, busy, max(0.0, busy - known), max(generators, default=0.0), processes)
+    stolen = (after.stolen_cpu_s - before.stolen_cpu_s) / seconds
+    return MachineUse(seconds, cores, busy, max(0.0, busy - known), max(generators, default=0.0), processes, stolen)
 
 
 def server_cores(use: MachineUse) -> float:

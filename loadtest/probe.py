@@ -14,6 +14,7 @@ from loadtest.processes import (
     machine_cpu_s,
     process_use,
     server_processes,
+    stolen_cpu_s,
 )
 from loadtest.triton_metrics import Counters, parse_metrics
 
@@ -38,7 +39,8 @@ def take_snapshot(metrics_url: str | None, server_id: int | None) -> Snapshot:
     generators = {process_id: process_use([process_id]) for process_id in generator_processes()}
     processes[GENERATOR] = sum(generators.values(), ProcessUse(0.0, 0, 0))
     generator_cpu_s = {process_id: use.cpu_s for process_id, use in generators.items()}
-    return Snapshot(Usage(time.monotonic(), machine_cpu_s(), processes, generator_cpu_s), counters, problem)
+    usage = Usage(time.monotonic(), machine_cpu_s(), processes, generator_cpu_s, stolen_cpu_s())
+    return Snapshot(usage, counters, problem)
 
 
 def _read_counters(metrics_url: str | None) -> tuple[Counters | None, str | None]:

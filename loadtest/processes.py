@@ -44,12 +44,19 @@ class Usage:
     """By name; the load generator's added up."""
     generator_cpu_s: Mapping[int, float] = field(default_factory=dict)
     """Process id -> CPU time of each process of the load generator on this machine."""
+    stolen_cpu_s: float = 0.0
+    """In which cores of a virtual machine had work to do and its host let them wait; see `stolen_cpu_s`."""
 
 
 def machine_cpu_s() -> float:
     """User, nice, system and interrupt seconds of all cores."""
     times = psutil.cpu_times()
     return times.user + times.nice + times.system + times.irq + times.softirq
+
+
+def stolen_cpu_s() -> float:
+    """Seconds of all cores that a virtual machine's host has given to others (steal); 0 where it does not say."""
+    return getattr(psutil.cpu_times(), "steal", 0.0)
 
 
 def process_use(process_ids: Iterable[int]) -> ProcessUse:

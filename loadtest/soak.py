@@ -103,7 +103,9 @@ def to_markdown(report: dict) -> str:
     told = (
         f"{window['streams']:g} streams for {window['seconds'] / 60:.0f} minutes, the last "
         f"{soak['seconds'] / 60:.0f} counted: {soak['utterances']} utterances, {soak['streams_lost']} lost, "
-        f"{window['late_chunks']} of {window['chunks']} chunks late."
+        f"{window['late_chunks']} of {window['chunks']} chunks late. The machine's host gave "
+        f"{soak['stolen_cores']:.2f} of its cores to others on average, {soak['most_stolen_cores']:.2f} at most "
+        "between two readings."
     )
     circumstances = f"`{where['command']}`; {where['hardware']}; {where['date']}, commit {where['commit']}"
     return f"{told}\n\n{markdown_table(header, rows, left=1)}\n\n{circumstances}\n"
@@ -112,9 +114,10 @@ def to_markdown(report: dict) -> str:
 def to_csv(readings: list[Reading]) -> str:
     """The readings, a line for each process; seconds count from the first of them."""
     begin_s = readings[0].time_s if readings else 0.0
-    lines = ["seconds,answered,process,pss_mib,descriptors"]
+    lines = ["seconds,answered,process,pss_mib,descriptors,stolen_cpu_s"]
     lines += [
-        f"{reading.time_s - begin_s:.1f},{reading.answered:.0f},{name},{use.pss_bytes / 2**20:.2f},{use.descriptors}"
+        f"{reading.time_s - begin_s:.1f},{reading.answered:.0f},{name},{use.pss_bytes / 2**20:.2f},{use.descriptors},"
+        f"{reading.stolen_cpu_s:.2f}"
         for reading in readings
         for name, use in reading.processes.items()
     ]

@@ -21,6 +21,8 @@ class Reading:
     """Requests that the server has answered since its start."""
     processes: dict[str, ProcessUse]
     """By name."""
+    stolen_cpu_s: float = 0.0
+    """Of the machine, by its host, since it was started."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "Reading | None":
@@ -29,7 +31,7 @@ class Reading:
             return None
         processes = {name: use for name, use in snapshot.usage.processes.items() if name != GENERATOR}
         answered = snapshot.counters.get((ENSEMBLE, "request_success"), 0.0)
-        return cls(snapshot.usage.time_s, answered, processes)
+        return cls(snapshot.usage.time_s, answered, processes, snapshot.usage.stolen_cpu_s)
 
 
 class SoakReadings:

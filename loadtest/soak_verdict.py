@@ -12,6 +12,7 @@ SPARE_DESCRIPTORS = 4
 """By which a process's count may be higher at the end: connections come and go."""
 LOAD_SHARE = 0.5
 """Of the usual rate of answers; readings with less of it lie before the load or after it."""
+_TOLD_STOLEN_CORES = 0.1
 _MIB = 2**20
 
 
@@ -43,6 +44,15 @@ def under_load(readings: Sequence[Reading]) -> list[Reading]:
     return list(readings[busy[0] : busy[-1] + 2]) if busy else []
 
 
+def stolen_cores(readings: Sequence[Reading]) -> tuple[float, float]:
+    """What the host of a virtual machine gave to others: the mean, and the most between two readings."""
+    pairs = list(pairwise(readings))
+    shares = [(b.stolen_cpu_s - a.stolen_cpu_s) / (b.time_s - a.time_s) for a, b in pairs]
+    seconds = readings[-1].time_s - readings[0].time_s if pairs else 1.0
+    stolen_s = readings[-1].stolen_cpu_s - readings[0].stolen_cpu_s if pairs else 0.0
+    return stolen_s / seconds, max(shares, default=0.0)
+
+
 def steadiness(readings: Sequence[Reading], name: str, most_growth_mib_per_h: float) -> Steadiness:
     """Of a process that is in all readings. ValueError where they are too few."""
     uses = [reading.processes[name] for reading in readings]
@@ -72,6 +82,7 @@ def soak_document(
     names = sorted({name for reading in counted for name in reading.processes})
     lasting = [name for name in names if all(name in reading.processes for reading in counted)]
     lost = window["errors"]["count"] + window["refusals"]["count"]
+    stolen, most_stolen = stolen_cores(loaded)
     reasons = [f"{name} was not there all the time" for name in names if name not in lasting]
     if not names:
         reasons.append("no process of the server was seen")
@@ -95,6 +106,8 @@ def soak_document(
         "utterances": window["utterances"],
         "streams_lost": lost,
         "unanswered_pieces": window["unanswered_pieces"],
+        "stolen_cores": stolen,
+        "most_stolen_cores": most_stolen,
         "is_steady": not reasons,
         "reasons": reasons,
     }
@@ -109,6 +122,11 @@ def soak_lines(soak: dict) -> list[str]:
             f"  {name}: {_memory(found)}, {found['descriptors']} descriptors ({found['descriptors_grown']:+d})"
         )
     lines.append(f"  {soak['utterances']} streams, {soak['streams_lost']} lost")
+    if soak["most_stolen_cores"] >= _TOLD_STOLEN_CORES:
+        lines.append(
+            f"  the machine's host gave {soak['stolen_cores']:.2f} of its cores to others on average, "
+            f"{soak['most_stolen_cores']:.2f} at most between two readings (steal)"
+        )
     return lines + [f"  because: {reason}" for reason in soak["reasons"]]
 
 

@@ -44,6 +44,8 @@ def judge_generator(lag_p99_ms: float, use: MachineUse) -> GeneratorVerdict:
     late = f"The load generator was late: p99 of its lag {lag_p99_ms:.1f} ms ({LONGEST_P99_LAG_MS:g} ms are allowed)"
     if use.busiest_generator_cores >= FULL_PROCESS:
         reason = f"{busiest}, which is all it can have: more --processes are needed"
+    elif _is_host_in_the_way(use):
+        reason = f"{_stolen(use)}: use a machine whose cores are its own"
     elif _are_others_in_the_way(use):
         reason = f"other programs took {use.other_cores:.2f} of the machine's {use.cores} cores: stop them"
     elif _is_machine_full(use):
@@ -66,8 +68,8 @@ def find_exhausted(
     if _is_machine_full(use):
         shares = sorted(((share.cores, name) for name, share in use.processes.items()), reverse=True)
         parts = ", ".join(f"{name} {cores:.2f}" for cores, name in [*shares, (use.other_cores, "others")])
-        resource = "CPU of the machine, by other programs" if _are_others_in_the_way(use) else "CPU of the machine"
-        found.append(Finding(resource, f"{use.busy_cores:.2f} of {use.cores} cores busy: {parts}"))
+        stolen = f"; {_stolen(use)}" if _is_host_in_the_way(use) else ""
+        found.append(Finding(_machine(use), f"{use.busy_cores:.2f} of {use.cores} cores busy: {parts}{stolen}"))
     if queue := _longest_queue(members):
         found.append(queue)
     if generator.is_bottleneck and not any(finding.resource == "the load generator" for finding in found):
@@ -76,7 +78,23 @@ def find_exhausted(
 
 
 def _is_machine_full(use: MachineUse) -> bool:
-    return use.busy_cores >= FULL_MACHINE * use.cores
+    return use.busy_cores + use.stolen_cores >= FULL_MACHINE * use.cores
+
+
+def _is_host_in_the_way(use: MachineUse) -> bool:
+    """True where the machine is full and a large part of it was not there to be had."""
+    return _is_machine_full(use) and use.stolen_cores > MOST_FOR_OTHERS * use.cores
+
+
+def _stolen(use: MachineUse) -> str:
+    return f"its host gave {use.stolen_cores:.2f} of the machine's {use.cores} cores to others (steal)"
+
+
+def _machine(use: MachineUse) -> str:
+    """The resource's name."""
+    if _is_host_in_the_way(use):
+        return "CPU of the machine, by its host"
+    return "CPU of the machine, by other programs" if _are_others_in_the_way(use) else "CPU of the machine"
 
 
 def _are_others_in_the_way(use: MachineUse) -> bool:

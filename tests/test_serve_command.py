@@ -72,7 +72,7 @@ VALUES = {
     "queue_delay_ms": "7",
     "lm": __file__,
     "lm_weight": "0.25", "lm_fusion": "eq2-late", "beam_size": "2", "aes_expansions": "3", "aes_margin": "1.5",
-    "aes_extra_labels": "1", "max_symbols": "4", "cuda_graphs": "eager", "kernels": "torch",
+    "aes_extra_labels": "1", "max_symbols": "4", "phrase_memory_mib": "64", "cuda_graphs": "eager", "kernels": "torch",
 }  # fmt: skip
 
 

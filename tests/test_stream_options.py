@@ -99,6 +99,7 @@ def test_a_weight_without_a_language_model():
         ({"aes_margin": math.inf}, r"AES\+\+ margin inf is not supported; supported: numbers from 0 to 100"),
         ({"aes_margin": -1}, r"AES\+\+ margin -1"),
         ({"aes_extra_labels": 33}, r"AES\+\+ extra labels 33"),
+        ({"phrase_memory_mib": 15}, "phrase memory 15 is not supported; supported: whole numbers from 16 to 16384"),
     ],
 )
 def test_a_recogniser_cannot_offer_everything(fields, match):

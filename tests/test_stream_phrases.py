@@ -5,10 +5,14 @@ import random
 import pytest
 import torch
 
+from penstock.decoding_config import DecodingConfig
 from penstock.errors import StreamError
+from penstock.fusion import phrase_tiers
 from penstock.slot_ledger import SlotLedger
 from penstock.stages.decoder import DecoderRequest, DecoderStage
+from penstock.stages.stream_fusion import StreamFusion
 from penstock.streams import Lease
+from penstock.tokenizer import Tokenizer
 
 STREAMS, SLOTS, MOST_FRAMES = 64, 24, 8
 WORDS = ("seven", "two", "nine", "erase", "help", "start", "stop", "yes", "no", "go", "zero")
@@ -41,15 +45,30 @@ def words_of(result) -> tuple:
     return result.text, tuple(token[:2] for token in result.tokens)
 
 
+def test_the_memory_of_all_lists_is_a_setting(golden_bundle):
+    checkpoint = golden_bundle("rnnt_hybrid")
+    tokenizer = Tokenizer(checkpoint.tokenizer_path)
+    few, many = (
+        StreamFusion(checkpoint, tokenizer, DecodingConfig(phrase_memory_mib=mib), 1)._phrases.stores[-1].states
+        for mib in (16, 64)
+    )
+    assert many == pytest.approx(4 * few, rel=0.01)
+
+
 @pytest.fixture
 def streams(golden_bundle) -> Streams:
     return Streams(golden_bundle("rnnt_hybrid").config.encoder.d_model)
 
 
-def test_each_is_as_alone(golden_bundle, streams):
+@pytest.mark.parametrize(("memory_mib", "forms"), [(512, {1}), (16, {1, 2})], ids=["dense", "both forms"])
+def test_each_is_as_alone(golden_bundle, streams, memory_mib, forms, monkeypatch):
+    """All lists dense, or only those of a few states and the others paged."""
+    monkeypatch.setattr(phrase_tiers, "LEAST_DENSE_LISTS", 420)
     checkpoint, chance = golden_bundle("rnnt_hybrid"), random.Random(2)
-    together, alone = (DecoderStage(checkpoint, slots, SlotLedger(slots)) for slots in (SLOTS, 1))
+    decoding = DecodingConfig(phrase_memory_mib=memory_mib)
+    together, alone = (DecoderStage(checkpoint, slots, SlotLedger(slots), decoding=decoding) for slots in (SLOTS, 1))
     waiting, live, found = list(range(STREAMS)), {}, {}  # live: stream -> (lease, frames so far)
+    needed = set()
     free = list(range(SLOTS))
     while waiting or live:
         for _ in range(min(len(waiting), len(free), chance.randint(0, 8))):
@@ -58,12 +77,15 @@ def test_each_is_as_alone(golden_bundle, streams):
         rows = [stream for stream in live if chance.random() < 0.7]
         ends = [live[stream][1] + chance.randint(1, MOST_FRAMES) for stream in rows]
         requests = [streams.request(s, *live[s], end) for s, end in zip(rows, ends, strict=True)]
-        for stream, end, result in zip(rows, ends, together.process(requests), strict=True):
+        results = together.process(requests)
+        needed |= {together._fusion.needed_by([live[stream][0].slot]) for stream in rows} - {0}  # of one that has ended
+        for stream, end, result in zip(rows, ends, results, strict=True):
             text, tokens = words_of(result)
             found[stream] = text, found.get(stream, ("", ()))[1] + tokens
             live[stream] = live[stream][0], end
             if end >= len(streams.frames[stream]):
                 free.append(live.pop(stream)[0].slot)
+    assert needed == forms
     plain = DecoderStage(checkpoint, STREAMS, SlotLedger(STREAMS))
     without = [
         DecoderRequest(Lease(stream, 1), whole, 0, True, True, {"decoder": streams.options[stream]["decoder"]})

@@ -17,6 +17,7 @@ See `penstock.fusion.blank_scoring`."""
 LARGEST_LM_WEIGHT = 10.0
 LARGEST_MAX_SYMBOLS = 50
 LARGEST_AES_EXPANSIONS, LARGEST_AES_MARGIN, LARGEST_AES_EXTRA_LABELS = 10, 100.0, 32
+LEAST_PHRASE_MEMORY_MIB, LARGEST_PHRASE_MEMORY_MIB = 16, 16_384
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class DecodingConfig:
     aes_extra_labels: int = AesLimits().extra_labels
     length_normalisation: bool = True
     """Whether beams rank hypotheses by score / (labels + 1), or by the score."""
+    phrase_memory_mib: int = 512
+    """For the boosted phrases of all streams, on the decoder's device; see docs/boosting.md, Memory."""
 
     def __post_init__(self) -> None:
         _check_choice("CUDA graphs", self.cuda_graphs, CUDA_GRAPHS)
@@ -57,6 +60,7 @@ class DecodingConfig:
         _check_whole("AES++ expansions", self.aes_expansions, 1, LARGEST_AES_EXPANSIONS)
         _check_real("AES++ margin", self.aes_margin, LARGEST_AES_MARGIN)
         _check_whole("AES++ extra labels", self.aes_extra_labels, 0, LARGEST_AES_EXTRA_LABELS)
+        _check_whole("phrase memory", self.phrase_memory_mib, LEAST_PHRASE_MEMORY_MIB, LARGEST_PHRASE_MEMORY_MIB)
         _check_real("language model weight", self.lm_weight, LARGEST_LM_WEIGHT)
         if self.lm_weight and not self.lm:
             raise PenstockError(f"language model weight {self.lm_weight:g} without a language model")

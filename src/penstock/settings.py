@@ -165,6 +165,12 @@ AES_EXPANSIONS = _whole("aes_expansions", 1, limits.LARGEST_AES_EXPANSIONS, Deco
 AES_MARGIN = _real("aes_margin", limits.LARGEST_AES_MARGIN, DecodingConfig.aes_margin)
 AES_EXTRA_LABELS = _whole("aes_extra_labels", 0, limits.LARGEST_AES_EXTRA_LABELS, DecodingConfig.aes_extra_labels)
 MAX_SYMBOLS = _whole("max_symbols", 1, limits.LARGEST_MAX_SYMBOLS, DecodingConfig.max_symbols)
+PHRASE_MEMORY_MIB = _whole(
+    "phrase_memory_mib",
+    limits.LEAST_PHRASE_MEMORY_MIB,
+    limits.LARGEST_PHRASE_MEMORY_MIB,
+    DecodingConfig.phrase_memory_mib,
+)
 CUDA_GRAPHS = _choice("cuda_graphs", limits.CUDA_GRAPHS, DecodingConfig.cuda_graphs)
 KERNELS = _choice("kernels", limits.KERNELS, DecodingConfig.kernels)
 HTTP_PORT = _whole("http_port", 0, 65535, 8000)
@@ -177,7 +183,7 @@ VERBOSE = _switch("verbose")
 
 DECODING_SETTINGS = (
     LM, LM_WEIGHT, LM_FUSION, BEAM_SIZE, LENGTH_NORMALISATION, AES_EXPANSIONS, AES_MARGIN, AES_EXTRA_LABELS,
-    MAX_SYMBOLS, CUDA_GRAPHS, KERNELS,
+    MAX_SYMBOLS, PHRASE_MEMORY_MIB, CUDA_GRAPHS, KERNELS,
 )  # fmt: skip
 """The fields of `DecodingConfig`, by their names."""
 

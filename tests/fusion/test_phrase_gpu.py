@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from penstock.fusion.phrase_store import PhraseStore
+from penstock.fusion.phrase_tiers import PhraseTiers
 from tests.fusion.phrases import NumberTokenizer, as_list, expected_totals, random_boosts, random_labels
 
 pytestmark = pytest.mark.gpu
@@ -14,9 +15,22 @@ SIZE = 40
 TOKENIZER = NumberTokenizer([label % 3 == 0 for label in range(SIZE)])
 
 
+FORMS = ["paged", "dense", "both"]
+
+
+def store_of(form: str, device: str) -> tuple:
+    """What takes lists, and the automaton that knows them all."""
+    if form == "both":
+        tiers = PhraseTiers(TOKENIZER, 2**22, device)
+        assert len(tiers.stores) == 2
+        return tiers, tiers.boosts[-1]
+    store = PhraseStore(TOKENIZER, 2**22, device, is_dense=form == "dense")
+    return store, store.boost
+
+
 def random_lists(count: int) -> list[dict]:
     chance = random.Random(0)
-    return [random_boosts(chance, SIZE) for _ in range(count)]
+    return [random_boosts(chance, SIZE, most=(8, 150)[number % 2]) for number in range(count)]
 
 
 def totals_of(boost, starts: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -28,37 +42,37 @@ def totals_of(boost, starts: torch.Tensor, labels: torch.Tensor) -> torch.Tensor
     return totals + boost.final_scores(starts)
 
 
-@pytest.mark.parametrize("is_dense", [False, True])
-def test_scores_are_those_of_the_cpu(is_dense):
+@pytest.mark.parametrize("form", FORMS)
+def test_scores_are_those_of_the_cpu(form):
     lists = random_lists(16)
     found = []
     for device in ("cpu", "cuda"):
-        store = PhraseStore(TOKENIZER, 2**22, device, is_dense=is_dense)
+        store, boost = store_of(form, device)
         states = torch.tensor([store.acquire(as_list(boosts)) for boosts in lists], device=device)
-        scores = [store.boost.look(states).scores]
+        scores = [boost.look(states).scores]
         for label in range(SIZE):
-            arcs = store.boost.advance(states, torch.full_like(states, label))
-            scores.append(store.boost.look(arcs.next_states).scores + arcs.scores.unsqueeze(1))
+            arcs = boost.advance(states, torch.full_like(states, label))
+            scores.append(boost.look(arcs.next_states).scores + arcs.scores.unsqueeze(1))
         found.append(torch.stack(scores).cpu())
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("is_dense", [False, True])
-def test_a_captured_lookup_sees_lists_that_come_later_and_never_waits(is_dense):
+@pytest.mark.parametrize("form", FORMS)
+def test_a_captured_lookup_sees_lists_that_come_later_and_never_waits(form):
     lists = random_lists(8)
     chance = random.Random(1)
     rows = [random_labels(chance, SIZE, boosts, 12) for boosts in lists]
     labels = torch.tensor(rows, device="cuda")
-    store = PhraseStore(TOKENIZER, 2**22, "cuda", is_dense=is_dense)
+    store, boost = store_of(form, "cuda")
     starts = torch.zeros(len(lists), dtype=torch.int64, device="cuda")
-    totals_of(store.boost, starts, labels)
+    totals_of(boost, starts, labels)
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         with torch.cuda.graph(graph):
-            totals = totals_of(store.boost, starts, labels)
-            store.boost.look(starts)
+            totals = totals_of(boost, starts, labels)
+            boost.look(starts)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     for _ in range(2):  # the second time from the cache

@@ -9,13 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from penstock.decoding_config import DEFAULT_DECODING
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.fusion import phrase_store
-from penstock.fusion.dense_arena import LEAST_DENSE_STATES, DenseArena, DenseBoost
+from penstock.fusion.dense_arena import LEAST_DENSE_STATES, DenseArena
 from penstock.fusion.phrase_arena import NO_PHRASES, STATES_PER_PAGE, PageCount
-from penstock.fusion.phrase_boost import PhraseBoost
 from penstock.fusion.phrase_list import PhraseList
-from penstock.fusion.phrase_store import DEFAULT_MEMORY_BYTES, PhraseStore
+from penstock.fusion.phrase_store import PhraseStore
 from tests.fusion.phrases import (
     NumberTokenizer,
     as_list,
@@ -88,12 +88,6 @@ def test_two_streams_of_one_list_release_it_twice():
     assert store.acquire(list_of(1, first=1)) == start
 
 
-def test_the_form_is_chosen_by_memory():
-    dense_bytes = LEAST_DENSE_STATES * (12 * SIZE + 4)
-    assert isinstance(PhraseStore(TOKENIZER, dense_bytes).boost, DenseBoost)
-    assert isinstance(PhraseStore(TOKENIZER, dense_bytes - 1).boost, PhraseBoost)
-
-
 def test_dense_memory_is_given_back_and_taken_again():
     store = PhraseStore(TOKENIZER, 3 * STATES_PER_PAGE * (12 * SIZE + 4), is_dense=True)
     assert store.free == PageCount(2, 0)
@@ -152,7 +146,7 @@ def test_a_list_larger_than_the_memory_is_the_callers_mistake():
     assert caught.value.kind is StreamErrorKind.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("is_dense", [None, False, True])
+@pytest.mark.parametrize("is_dense", [False, True])
 @pytest.mark.parametrize("memory_bytes", [0, PAGE_AND_ROW_BYTES, 2**50])
 def test_impossible_memory_is_refused(memory_bytes, is_dense):
     with pytest.raises(ValueError, match="bytes for phrase lists are too"):
@@ -270,6 +264,6 @@ TestComingAndGoing.settings = settings(max_examples=40, stateful_step_count=40, 
 
 def test_64_lists_of_a_thousand_long_phrases_fit_in_the_default_memory():
     """The bundled models' 64 labels make ten tokens of a phrase: up to 10,000 states a list."""
-    states = DenseArena.states_in(DEFAULT_MEMORY_BYTES, 64)
-    assert states >= LEAST_DENSE_STATES >= 64 * 10_000
-    assert DenseArena.states_in(DEFAULT_MEMORY_BYTES, 1024) < LEAST_DENSE_STATES, "larger vocabularies are paged"
+    memory_bytes = DEFAULT_DECODING.phrase_memory_mib * 2**20
+    assert DenseArena.states_in(memory_bytes, 64) >= LEAST_DENSE_STATES >= 64 * 10_000
+    assert DenseArena.states_in(memory_bytes, 1024) < LEAST_DENSE_STATES, "larger vocabularies have paged lists too"

@@ -24,11 +24,14 @@ def utterance(*rows: dict, recording: int = 0, outcome: str = COMPLETE, text: st
     return Utterance(recording, outcome, text, error, pieces=piece_rows(*rows))
 
 
-def machine(cores: int = 4, other_cores: float = 0.0, busiest: float = 0.2, **shares: float) -> MachineUse:
+def machine(
+    cores: int = 4, other_cores: float = 0.0, busiest: float = 0.2, stolen: float = 0.0, **shares: float
+) -> MachineUse:
     """`shares`: cores of the members, `server` and `generator`."""
     names = {"server": SERVER, "generator": GENERATOR}
     processes = {names.get(name, name): ProcessShare(share, 0.0, 0.0, 0.0) for name, share in shares.items()}
-    return MachineUse(10.0, cores, sum(shares.values()) + other_cores, other_cores, busiest, processes)
+    busy = sum(shares.values()) + other_cores
+    return MachineUse(10.0, cores, busy, other_cores, busiest, processes, stolen)
 
 
 def member(queue_ms: float = 1.0, compute_ms: float = 5.0, requests: float = 100, batches: float = 50) -> MemberTimes:

@@ -8,7 +8,7 @@ MIB = 2**20
 
 def usage(time_s: float, busy_s: float, generator_cpu_s: dict[int, float], **cpu_s: float) -> Usage:
     processes = {name: ProcessUse(seconds, 30 * MIB, 20 * MIB + int(time_s * MIB)) for name, seconds in cpu_s.items()}
-    return Usage(time_s, busy_s, processes, generator_cpu_s)
+    return Usage(time_s, busy_s, processes, generator_cpu_s, stolen_cpu_s=time_s / 5)
 
 
 def test_by_hand():
@@ -16,7 +16,7 @@ def test_by_hand():
     before = usage(100.0, 50.0, {7: 1.0, 8: 3.0}, **names)
     after = usage(110.0, 66.0, {7: 4.0, 8: 4.0}, **{name: value + 4.0 for name, value in names.items()})
     use = machine_use(before, after, cores=2)
-    assert (use.seconds, use.busy_cores, use.other_cores) == pytest.approx((10.0, 1.6, 0.4))
+    assert (use.seconds, use.busy_cores, use.other_cores, use.stolen_cores) == pytest.approx((10.0, 1.6, 0.4, 0.2))
     assert use.busiest_generator_cores == pytest.approx(0.3)
     assert server_cores(use) == pytest.approx(0.8)
     share = use.processes["encoder"]

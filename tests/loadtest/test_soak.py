@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -113,6 +114,17 @@ def test_too_short_a_test_says_so():
     assert document([])["reasons"] == ["no process of the server was seen"]
 
 
+def test_what_the_host_took_is_told():
+    found = readings()
+    stolen_s = [0.01 * i + (5.0 if i > 200 else 0.0) for i in range(len(found))]
+    found = [replace(reading, stolen_cpu_s=taken_s) for reading, taken_s in zip(found, stolen_s, strict=True)]
+    verdict = document(found)
+    assert verdict["stolen_cores"] == pytest.approx(0.001 + 5.0 / 3600, rel=0.01)
+    assert verdict["most_stolen_cores"] == pytest.approx(0.501)
+    assert any("gave 0.00 of its cores to others on average, 0.50 at most" in line for line in soak_lines(verdict))
+    assert not any("host" in line for line in soak_lines(document(readings())))
+
+
 def test_the_lines_say_the_verdict_first():
     lines = soak_lines(document(readings(GROWING), window(errors={"count": 1})))
     assert lines[0] == "NOT STEADY over 0.83 h after 600 s"
@@ -127,7 +139,7 @@ def test_readings_are_taken_until_the_end_and_bad_ones_left_out():
         time_s = next(times)
         uses = {"encoder": ProcessUse(1.0, 1, 1), GENERATOR: ProcessUse(1.0, 1, 1)}
         counters = None if time_s == 2.0 else {("asr", "request_success"): time_s}
-        return Snapshot(Usage(time_s, 0.0, uses), counters)
+        return Snapshot(Usage(time_s, 0.0, uses, stolen_cpu_s=2.0), counters)
 
     with SoakReadings(take, 0.01) as taken:
         deadline_s = time.monotonic() + 5
@@ -136,7 +148,7 @@ def test_readings_are_taken_until_the_end_and_bad_ones_left_out():
             time.sleep(0.005)
     first, second = taken.readings[:2]
     assert (first.time_s, first.answered, list(first.processes)) == (1.0, 1.0, ["encoder"])
-    assert second.time_s == 3.0
+    assert (second.time_s, second.stolen_cpu_s) == (3.0, 2.0)
     so_many = len(taken.readings)
     time.sleep(0.03)
     assert len(taken.readings) == so_many
@@ -205,7 +217,7 @@ def test_the_command_runs_a_constant_load_and_writes_the_verdict(command, tmp_pa
     assert "`python -m loadtest.soak --streams 48 --protocol http" in table
     assert report["circumstances"]["commit"] in table and report["circumstances"]["hardware"] in table
     header, first, *_, last = (tmp_path / "readings.csv").read_text(encoding="utf-8").splitlines()
-    assert header == "seconds,answered,process,pss_mib,descriptors"
+    assert header == "seconds,answered,process,pss_mib,descriptors,stolen_cpu_s"
     assert first.startswith("0.0,0,") and last.startswith("3720.0,")
     assert float(last.split(",")[3]) == pytest.approx(float(first.split(",")[3]) + GROWING, abs=1.0)
 

@@ -20,6 +20,7 @@ def resources(use, members=EASY, generator=ON_TIME, refusals=0, threads=1) -> li
         (20.1, machine(busiest=0.95), True, "more --processes are needed"),
         (50.0, machine(cores=2, encoder=1.0, generator=0.95), True, "run it on another one"),
         (50.0, machine(cores=2, encoder=0.5, other_cores=1.5), True, "other programs took 1.50"),
+        (50.0, machine(cores=2, encoder=0.5, other_cores=0.6, stolen=0.9), True, "its host gave 0.90"),
         (50.0, machine(cores=8), True, "of 8"),
         (math.nan, machine(), False, "sent nothing"),
     ],
@@ -48,6 +49,13 @@ def test_a_full_machine_names_its_largest_parts():
 
 def test_a_machine_that_others_fill_is_told_apart():
     assert resources(machine(cores=2, encoder=0.4, other_cores=1.6)) == ["CPU of the machine, by other programs"]
+
+
+def test_a_machine_whose_host_took_it_away_is_said_to_be():
+    (found,) = find_exhausted(ON_TIME, machine(cores=2, encoder=0.8, generator=0.4, stolen=0.7), EASY, 0)
+    assert found.resource == "CPU of the machine, by its host"
+    assert "1.20 of 2 cores busy" in found.text and "gave 0.70 of the machine's 2 cores to others" in found.text
+    assert resources(machine(cores=2, encoder=0.8, generator=0.4, stolen=0.1)) == []
 
 
 def test_the_longest_queue_counts_if_it_is_longer_than_the_work():

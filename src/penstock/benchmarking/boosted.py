@@ -9,16 +9,17 @@ from penstock.benchmarking.random_transducer import RandomTransducer
 from penstock.checkpoint import Checkpoint
 from penstock.decoding.greedy_state import GreedyRows, fresh_rows
 from penstock.decoding.networks import TransducerNetwork
+from penstock.decoding_config import DEFAULT_DECODING
 from penstock.fusion.fusion import Fusion, FusionRows
 from penstock.fusion.phrase_list import PhraseList
-from penstock.fusion.phrase_store import DEFAULT_MEMORY_BYTES, PhraseStore
+from penstock.fusion.phrase_tiers import PhraseTiers
 from penstock.tokenizer import Tokenizer
 
 PHRASES_PER_STREAM = 100
 _BOOST = 1.0
 _FAINT_BOOST = 0.001
 """For random weights: labels stay what they are without it, so that the same work is compared."""
-_MEMORY_BYTES = DEFAULT_MEMORY_BYTES
+_MEMORY_BYTES = DEFAULT_DECODING.phrase_memory_mib * 2**20
 
 
 class BoostedStreams:
@@ -27,10 +28,10 @@ class BoostedStreams:
     def __init__(self, tokenizer: Tokenizer | MadeUpTokenizer, streams: int, device: str):
         """StreamError where the phrases of so many streams do not fit into a server's memory for them."""
         chance = random.Random(0)
-        store = PhraseStore(tokenizer, _MEMORY_BYTES, device)
-        self.fusion = Fusion(boost=store.boost)
-        lists = (_phrases(tokenizer, chance) for _ in range(streams))
-        self._starts = torch.tensor([store.acquire(phrases) for phrases in lists], device=device)
+        tiers = PhraseTiers(tokenizer, _MEMORY_BYTES, device)
+        starts = [tiers.acquire(_phrases(tokenizer, chance)) for _ in range(streams)]
+        self.fusion = Fusion(boost=tiers.boosts[max(map(tiers.least_boost, starts))])
+        self._starts = torch.tensor(starts, device=device)
 
     def start_rows(self, network: TransducerNetwork, batch: int) -> GreedyRows:
         """Fresh hypotheses of the first `batch` streams."""

@@ -39,6 +39,7 @@ _FLAGS = {
     settings.AES_MARGIN: ("NATS", "expansions of `aes` that much below the best are pruned"),
     settings.AES_EXTRA_LABELS: ("N", "a hypothesis of `aes` is expanded by the beam size and so many labels"),
     settings.MAX_SYMBOLS: ("N", "labels at one frame, of `greedy` and `alsd` (the checkpoint's)"),
+    settings.PHRASE_MEMORY_MIB: ("MIB", "for the boosted phrases of all streams, on the decoder's device"),
     settings.CUDA_GRAPHS: ("DRIVER", f"driver of the decoder: {settings.CUDA_GRAPHS.accepted}"),
     settings.KERNELS: ("KERNELS", f"who computes joint and predictor: {settings.KERNELS.accepted}"),
     settings.HTTP_PORT: ("PORT", "0: any free one"),

@@ -17,7 +17,7 @@ from penstock.fusion.phrase_arena import STATES_PER_PAGE, PageCount, Placement, 
 from penstock.fusion.phrase_trie import PhraseTrie
 
 LEAST_DENSE_STATES = 64 * 10_240
-"""An arena for fewer is paged: this many are 64 lists of 1,000 phrases of ten tokens each."""
+"""With fewer there has to be a paged arena too: this many are 64 lists of 1,000 phrases of ten tokens each."""
 
 
 class DenseArena:
@@ -38,6 +38,7 @@ class DenseArena:
         if pages < 2:
             raise ValueError(f"{memory_bytes} bytes for phrase lists are too few for {self.vocabulary_size} labels")
         states = pages * STATES_PER_PAGE
+        self.states = states
         if states >= 2**31:
             raise ValueError(f"{memory_bytes} bytes for phrase lists are too many: a list needs a fraction of them")
         self.scores = zeros((states, self.vocabulary_size), torch.float32, device)

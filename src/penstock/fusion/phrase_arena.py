@@ -79,7 +79,8 @@ class PhraseArena:
             raise ValueError(f"{memory_bytes} bytes for phrase lists are too few: at least {2 * pair_bytes} are needed")
         if pages * STATES_PER_PAGE >= 2**31:
             raise ValueError(f"{memory_bytes} bytes for phrase lists are too many: states are numbered in 32 bits")
-        self.records = torch.zeros((pages * STATES_PER_PAGE, _STATE_WORDS), dtype=torch.int32, device=device)
+        self.states = pages * STATES_PER_PAGE
+        self.records = torch.zeros((self.states, _STATE_WORDS), dtype=torch.int32, device=device)
         self.rows = zeros((rows, 2, vocabulary_size + 1), torch.int32, device)
         # Every state begins as NO_PHRASES: row 0, which is all 0, and no arcs of its own, so label V in each place.
         self.records[:, _HEAD_WORDS : _HEAD_WORDS + OWN_ARCS] = vocabulary_size

@@ -8,15 +8,13 @@ import torch
 
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.fusion.automaton import Automaton
-from penstock.fusion.dense_arena import LEAST_DENSE_STATES, DenseArena, DenseBoost
+from penstock.fusion.dense_arena import DenseArena, DenseBoost
 from penstock.fusion.phrase_arena import NO_PHRASES, STATES_PER_PAGE, PageCount, PhraseArena, Placement
 from penstock.fusion.phrase_boost import PhraseBoost
 from penstock.fusion.phrase_list import PhraseList, refusal
 from penstock.fusion.phrase_tokens import continues_word, tokenize_phrases
 from penstock.fusion.phrase_trie import PhraseTrie
 from penstock.tokenizer import Tokenizer
-
-DEFAULT_MEMORY_BYTES = 512 * 2**20
 
 
 @dataclass
@@ -37,18 +35,16 @@ class PhraseStore:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        memory_bytes: int,
         device: torch.device | str = "cpu",
-        is_dense: bool | None = None,
+        is_dense: bool = False,
     ):
         """memory_bytes: on the device, on a GPU taken at once; never more. ValueError where it is too little.
 
-        is_dense: a row for each state, or the paged form; None: dense where the memory holds `LEAST_DENSE_STATES` so.
+        is_dense: a row for each state, else the paged form.
         """
         self._tokenizer = tokenizer
         self._continues_word = np.array(continues_word(tokenizer))
-        if is_dense is None:
-            is_dense = DenseArena.states_in(memory_bytes, tokenizer.size) >= LEAST_DENSE_STATES
         self._arena: PhraseArena | DenseArena
         self.boost: Automaton
         if is_dense:
@@ -67,19 +63,37 @@ class PhraseStore:
         return len(self._by_digest)
 
     @property
+    def states(self) -> int:
+        """State numbers are below this."""
+        return self._arena.states
+
+    @property
     def free(self) -> PageCount:
         """Memory in which no list lies."""
         return self._arena.free
 
-    def acquire(self, phrases: PhraseList) -> int:
+    def holds(self, phrases: PhraseList) -> bool:
+        """True where the list is in memory."""
+        return phrases.digest in self._by_digest
+
+    def has_room_for(self, states: int) -> bool:
+        """True where a list of so many states finds pages, those of lists that nobody needs included."""
+        return -(-states // STATES_PER_PAGE) <= self._room().state_pages
+
+    def trie_of(self, phrases: PhraseList) -> PhraseTrie:
+        """What tables are made of. StreamError INVALID_ARGUMENT where the model cannot write a phrase."""
+        return PhraseTrie(tokenize_phrases(phrases, self._tokenizer), self._continues_word)
+
+    def acquire(self, phrases: PhraseList, trie: PhraseTrie | None = None) -> int:
         """The state in which a stream with these phrases starts; one `release` of it is owed, but for NO_PHRASES.
 
-        StreamError INVALID_ARGUMENT where the model cannot write a phrase or the list is larger than the whole memory;
-        UNAVAILABLE where other streams' lists fill it. Nothing is changed then.
+        trie: `trie_of` the phrases, where that is known. StreamError INVALID_ARGUMENT where the model cannot write a
+        phrase or the list is larger than the whole memory; UNAVAILABLE where other streams' lists fill it. Nothing is
+        changed then.
         """
         if not len(phrases):
             return NO_PHRASES
-        stored = self._by_digest.get(phrases.digest) or self._store(phrases)
+        stored = self._by_digest.get(phrases.digest) or self._store(phrases, trie or self.trie_of(phrases))
         stored.references += 1
         self._idle.pop(stored.digest, None)
         return stored.place.start
@@ -95,8 +109,8 @@ class PhraseStore:
         if not stored.references:
             self._idle[stored.digest] = stored
 
-    def _store(self, phrases: PhraseList) -> _Stored:
-        table = self._arena.build(PhraseTrie(tokenize_phrases(phrases, self._tokenizer), self._continues_word))
+    def _store(self, phrases: PhraseList, trie: PhraseTrie) -> _Stored:
+        table = self._arena.build(trie)
         self._make_room(len(phrases), self._arena.size_of(table))
         stored = _Stored(phrases.digest, self._arena.write(table))
         self._by_digest[stored.digest] = stored
@@ -110,9 +124,7 @@ class PhraseStore:
                 f"{phrases} phrases need memory for {_describe(size)}; accepted: lists that need up to "
                 f"{_describe(self._arena.lendable)}"
             )
-        room = self._arena.free
-        for stored in self._idle.values():
-            room += stored.place.size
+        room = self._room()
         if not size.fits(room):
             raise StreamError(
                 StreamErrorKind.UNAVAILABLE,
@@ -124,6 +136,10 @@ class PhraseStore:
             del self._by_digest[digest]
             del self._by_start[stored.place.start]
             self._arena.erase(stored.place)
+
+    def _room(self) -> PageCount:
+        """What is free, and what lists take that nobody needs."""
+        return sum((stored.place.size for stored in self._idle.values()), start=self._arena.free)
 
 
 def _describe(size: PageCount) -> str:

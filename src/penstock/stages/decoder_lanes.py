@@ -72,12 +72,14 @@ class DecoderLane(ABC):
 
 
 class GreedyLane(DecoderLane):
-    """Label-looping. A batch in which nobody chose external scores does not pay for them."""
+    """Label-looping. A batch in which nobody chose external scores does not pay for them, and one whose phrase lists
+    are all of the cheaper form not for the other.
+    """
 
     needs_frames = True
 
     def __init__(self, searches: SearchMaker, slots: int, fusion: StreamFusion):
-        self._plain, self._fused = searches.greedy(), searches.greedy(fusion.fusion)
+        self._searches = [searches.greedy(), *map(searches.greedy, fusion.fusions)]
         self._fusion = fusion
         self._state = GreedyState(searches.network, slots)
         self._device = searches.network.device
@@ -89,7 +91,7 @@ class GreedyLane(DecoderLane):
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Every label found is stable."""
         slots = copy_to_device(chunk.slots, torch.int64, self._device)
-        search = self._fused if self._fusion.is_used_by(chunk.slots) else self._plain
+        search = self._searches[self._fusion.needed_by(chunk.slots)]
         hyps, rows = search.decode(chunk.frame_rows, chunk.lengths, self._state.gather(slots))
         self._state.scatter(slots, rows)
         return [Decoded(tokens, [], []) for tokens in _greedy_tokens(hyps)]
@@ -102,7 +104,8 @@ class BeamLane(DecoderLane):
 
     def __init__(self, name: str, searches: SearchMaker, state: BeamState, fusion: StreamFusion):
         """state: may be another beam lane's too, since a stream is in one lane only."""
-        self._plain, self._fused = searches.beam(name), searches.beam(name, fusion.fusion)
+        # The form of phrase lists costs a beam little, and every search more is captured at load.
+        self._plain, self._fused = searches.beam(name), searches.beam(name, fusion.fusions[-1])
         self.losses = BeamLossCount(name, state.slots)
         self._fusion = fusion
         self._state = state
@@ -121,7 +124,7 @@ class BeamLane(DecoderLane):
         """What all hypotheses of a stream share is stable; at a segment's end the best one with all scores wins."""
         slots = copy_to_device(chunk.slots, torch.int64, self._device)
         is_end = copy_to_device(chunk.is_end, torch.bool, self._device)
-        search = self._fused if self._fusion.is_used_by(chunk.slots) else self._plain
+        search = self._fused if self._fusion.needed_by(chunk.slots) else self._plain
         update, rows = search.decode(chunk.frame_rows, chunk.lengths, is_end, self._state.gather(slots))
         self._state.scatter(slots, rows)
         best = search.n_best(rows) if any(chunk.is_end) else None

@@ -9,22 +9,23 @@ from penstock.decoding_config import DecodingConfig
 from penstock.fusion.fusion import Fusion, FusionRows
 from penstock.fusion.ngram_file import load_ngram_lm
 from penstock.fusion.phrase_arena import NO_PHRASES
-from penstock.fusion.phrase_store import PhraseStore
+from penstock.fusion.phrase_tiers import PhraseTiers
 from penstock.fusion.token_names import read_token_names
 from penstock.stream_options import StreamOptions
 from penstock.tokenizer import Tokenizer
 
 
 class StreamFusion:
-    """External scores by slot. `fusion` is what the searches use."""
+    """External scores by slot."""
 
     def __init__(
         self, checkpoint: Checkpoint, tokenizer: Tokenizer, config: DecodingConfig, slots: int, device: str = "cpu"
     ):
         names = read_token_names(checkpoint.tokenizer_path) if config.lm else None
         self._lm = load_ngram_lm(config.lm, names, device, kernels=config.kernels) if config.lm else None
-        self._store = PhraseStore(tokenizer, device=device)
-        self.fusion = Fusion(self._lm, self._store.boost)
+        self._phrases = PhraseTiers(tokenizer, config.phrase_memory_mib * 2**20, device)
+        self.fusions = tuple(Fusion(self._lm, boost) for boost in self._phrases.boosts)
+        """What searches use: the last knows all that streams can choose, one before it is cheaper. See `needed_by`."""
         self._device = device
         self._lists = [NO_PHRASES] * slots
         self._weights = [0.0] * slots
@@ -35,17 +36,25 @@ class StreamFusion:
         StreamError where its phrase list has no room; the slot holds nothing then.
         """
         self.close(slot)
-        self._lists[slot] = self._store.acquire(options.phrases)
+        self._lists[slot] = self._phrases.acquire(options.phrases)
         self._weights[slot] = options.lm_weight
 
     def close(self, slot: int) -> None:
         """Gives back what the slot's stream held; nothing where it held nothing."""
-        self._store.release(self._lists[slot])
+        self._phrases.release(self._lists[slot])
         self._lists[slot], self._weights[slot] = NO_PHRASES, 0.0
 
-    def is_used_by(self, slots: Sequence[int]) -> bool:
-        """True where any of these streams chose a language model or phrases."""
-        return any(self._weights[slot] != 0.0 or self._lists[slot] != NO_PHRASES for slot in slots)
+    def needed_by(self, slots: Sequence[int]) -> int:
+        """How many of `fusions`, from the first, these streams need: the last of so many knows all that they chose.
+
+        0 where none of them chose a language model or phrases.
+        """
+        return max(map(self._need, slots), default=0)
+
+    def _need(self, slot: int) -> int:
+        if self._lists[slot] != NO_PHRASES:
+            return 1 + self._phrases.least_boost(self._lists[slot])
+        return int(self._weights[slot] != 0.0)
 
     def start_rows(self, slots: Sequence[int]) -> FusionRows:
         """Where new streams in these slots start; fields [B]."""
