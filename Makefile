@@ -50,7 +50,7 @@ fix: setup
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 test: setup
-	$(BIN)/python -m pytest -q -m "not gpu and not oracle"
+	$(BIN)/python -m pytest -q --durations=12 -m "not gpu and not oracle"
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -m "not gpu and not oracle and not server"

@@ -15,6 +15,7 @@ from loadtest.html_report import write_html
 from loadtest.json_report import read_json, write_json
 from loadtest.locust_run import LOCUST_FILE, Target, headless_report, processes_for, run_locust
 from loadtest.options import DEFAULT_OUT, ROOT, stream_counts
+from loadtest.termination import terminated_as_interrupt
 from loadtest.trials import SearchPlan, Trials, slots_for
 from penstock.errors import PenstockError
 
@@ -29,7 +30,8 @@ def main(words: list[str] | None = None) -> int:
     if rest and args.command == "render":
         parser.error(f"unknown arguments: {' '.join(rest)}")
     try:
-        return args.run(args, rest)
+        with terminated_as_interrupt():
+            return args.run(args, rest)
     except (PenstockError, ValueError) as error:
         _say(f"loadtest: error: {error}")
         return 2
@@ -82,7 +84,10 @@ def _run(args: argparse.Namespace, rest: list[str]) -> int:
 
 def _ui(args: argparse.Namespace, rest: list[str]) -> int:
     with _target(args, _LARGEST_UI_TEST) as target:
-        return run_locust(target, args.processes or 1, args.out, ["--protocol", args.protocol, *rest])
+        try:
+            return run_locust(target, args.processes or 1, args.out, ["--protocol", args.protocol, *rest])
+        except KeyboardInterrupt:  # there is no other end of a web page
+            return 0
 
 
 def _capacity(args: argparse.Namespace, rest: list[str]) -> int:
@@ -122,7 +127,7 @@ def _target(args: argparse.Namespace, streams: int) -> Iterator[Target]:
     plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(streams), args.threads)
     _say(f"starting a server with {args.model} ...")
     with fresh_server(plan) as server:
-        yield Target(server.url(args.protocol), server.metrics_url, server.process_id, server.facts)
+        yield Target(server.url(args.protocol), server.metrics_url, server.process_id, server.facts, server.why_ended)
 
 
 if __name__ == "__main__":

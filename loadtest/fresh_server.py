@@ -1,7 +1,7 @@
 """A server for one test, started and stopped around it, and what the report is to say of it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,8 @@ class ReadyServer:
     process_id: int
     facts: dict[str, object]
     """For the report."""
+    why_ended: Callable[[], str | None] = lambda: None
+    """See Target."""
 
     def url(self, protocol: str) -> str:
         """host:port for "grpc" or "http"."""
@@ -62,6 +64,10 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
     options = ServerOptions(find_model_repository(), drain_s=_DRAIN_S, environment=environment)
     with TritonServer(find_triton(), options) as server:
         ports = server.ports
+
+        def why_ended() -> str | None:
+            return server.end_reason() if server.has_ended() else None
+
         yield ReadyServer(
             grpc_url=f"{LOOPBACK}:{ports.grpc}",
             http_url=f"{LOOPBACK}:{ports.http}",
@@ -75,6 +81,7 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
                 "threads": plan.threads,
                 **settings_beyond(environment),
             },
+            why_ended=why_ended,
         )
 
 

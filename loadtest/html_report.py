@@ -99,7 +99,7 @@ def _processes(windows: list[dict]) -> str:
             sizes = [number(share[field], 1) for field in ("rss_mib", "pss_mib", "pss_growth_mib")]
             rows.append([f"{window['streams']:g} {name}", number(share["cores"], 2), *sizes])
         rows.append([f"{window['streams']:g} others", number(machine["other_cores"], 2), "", "", ""])
-        rows.append([f"{window['streams']:g} taken by the host", number(machine["stolen_cores"], 2), "", "", ""])
+        rows.append([f"{window['streams']:g} taken by the host", number(machine.get("stolen_cores"), 2), "", "", ""])
     return _table(header, rows)
 
 

@@ -3,20 +3,22 @@
 import json
 import math
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.json_report import read_json
 from loadtest.options import ROOT
+from loadtest.termination import Terminated
 from penstock.errors import PenstockError
 
 LOCUST_FILE = Path(__file__).with_name("locustfile.py")
+_REPORT = "loadtest.json"
+_LOOK_EVERY_S = 1.0
 STREAMS_PER_PROCESS = 64
 """What one process of the load generator plays with less than half a core, in pieces of 100 ms."""
 
@@ -30,6 +32,8 @@ class Target:
     process_id: int = 0
     facts: dict[str, object] | None = None
     """For the report; `chunk_ms` and `threads` of them count in its figures."""
+    why_ended: Callable[[], str | None] = lambda: None
+    """Why the server has ended by itself; None as long as it has not."""
 
 
 def processes_for(streams: int) -> int:
@@ -38,7 +42,11 @@ def processes_for(streams: int) -> int:
 
 
 def run_locust(target: Target, processes: int, out: Path, arguments: list[str]) -> int:
-    """Runs a test; `arguments` are the other options of the Locust file and of Locust. Returns Locust's exit status."""
+    """Runs a test; `arguments` are the other options of the Locust file and of Locust. Returns Locust's exit status.
+
+    KeyboardInterrupt where it was ended early: Locust has then written what it has seen. PenstockError where the server
+    has ended by itself.
+    """
     facts = target.facts or {}
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as setup:
         json.dump({"server": facts, "command": shlex.join(["loadtest", *sys.argv[1:]])}, setup)
@@ -51,28 +59,38 @@ def run_locust(target: Target, processes: int, out: Path, arguments: list[str]) 
             *(("--processes", str(processes)) if processes > 1 else ()),
             *arguments,
         ]
-        with subprocess.Popen(command, cwd=ROOT) as process, _ended_with_us(process):
+        with subprocess.Popen(command, cwd=ROOT) as process:
             try:
-                return process.wait()
-            except KeyboardInterrupt:  # the terminal has sent it to Locust too, which writes its report
-                return process.wait()
+                return _wait(process, target)
+            except KeyboardInterrupt as interrupt:
+                if isinstance(interrupt, Terminated):  # Ctrl-C is sent to Locust too, by the terminal
+                    process.terminate()
+                process.wait()
+                raise
 
 
-@contextmanager
-def _ended_with_us(process: subprocess.Popen) -> Iterator[None]:
-    """SIGTERM ends Locust, which writes its report: a test that is ended early tells what it has seen."""
-    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+def _wait(process: subprocess.Popen, target: Target) -> int:
+    """Locust's exit status."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_LOOK_EVERY_S)
+        if reason := target.why_ended():
+            process.terminate()
+            raise PenstockError(f"the server ended during the test: {reason}")
 
 
 def headless_report(target: Target, processes: int, out: Path, arguments: list[str]) -> dict:
-    """Runs a test without the web page and returns its report. PenstockError where Locust wrote none."""
-    path = out / "loadtest.json"
-    path.unlink(missing_ok=True)
+    """Runs a test without the web page and returns its report. PenstockError where Locust wrote none, KeyboardInterrupt
+    as `run_locust`.
+    """
+    (out / _REPORT).unlink(missing_ok=True)
     status = run_locust(target, processes, out, ["--headless", "--only-summary", *arguments])
+    return written_report(out, status)
+
+
+def written_report(out: Path, status: int | None = None) -> dict:
+    """What Locust has written at its end. PenstockError where it is nothing; status: Locust's, for the message."""
+    path = out / _REPORT
     if not path.exists():
         raise PenstockError(f"the load test made no report (Locust's exit status {status}); its messages are above")
     return read_json(path)

@@ -6,6 +6,7 @@ works as well, against a server that runs already. What is measured, and how, is
 """
 
 import logging
+import signal
 import sys
 
 import gevent
@@ -88,6 +89,8 @@ def _add_options(parser) -> None:
 def _prepare(environment: Environment, **_: object) -> None:
     global _test
     environment.stop_timeout = _STOP_TIMEOUT_S
+    # As Ctrl-C, upon which Locust ends the test and we write the report: its own handler comes after a headless test.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         _test = LoadTest(environment)
     except (PenstockError, ValueError) as error:

@@ -12,11 +12,12 @@ from pathlib import Path
 from loadtest.fresh_server import ServerPlan, fresh_server
 from loadtest.html_report import write_html
 from loadtest.json_report import write_json
-from loadtest.locust_run import Target, headless_report, processes_for
+from loadtest.locust_run import Target, headless_report, processes_for, written_report
 from loadtest.options import DEFAULT_OUT, ROOT
 from loadtest.probe import take_snapshot
 from loadtest.soak_readings import Reading, SoakReadings
 from loadtest.soak_verdict import soak_document, soak_lines
+from loadtest.termination import terminated_as_interrupt
 from loadtest.trials import slots_for
 from penstock.errors import PenstockError
 from penstock.reporting.table import markdown_table
@@ -37,7 +38,8 @@ def main(words: list[str] | None = None) -> int:
     if not (args.streams >= 1 and args.minutes > 0 and args.most_growth >= 0):
         parser.error("--streams must be 1 or more, --minutes above 0, --most-growth 0 or more")
     try:
-        report = _soak(args, rest, shlex.join(["python", "-m", "loadtest.soak", *words]))
+        with terminated_as_interrupt():
+            report = _soak(args, rest, shlex.join(["python", "-m", "loadtest.soak", *words]))
     except (PenstockError, ValueError) as error:
         _say(f"soak: error: {error}")
         return 2
@@ -72,11 +74,16 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     arguments = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol, *rest]
     plan = ServerPlan(args.model, args.context, slots_for(args.streams), args.threads)
     with fresh_server(plan) as server:
-        target = Target(server.url(args.protocol), server.metrics_url, server.process_id, server.facts)
+        target = Target(
+            server.url(args.protocol), server.metrics_url, server.process_id, server.facts, server.why_ended
+        )
         with SoakReadings(partial(take_snapshot, server.metrics_url, server.process_id), every_s) as readings:
-            report = headless_report(target, args.processes or processes_for(args.streams), args.out, arguments)
+            try:
+                report = headless_report(target, args.processes or processes_for(args.streams), args.out, arguments)
+            except KeyboardInterrupt:  # what was seen until then is told, as an end too early
+                report = written_report(args.out)
     report["circumstances"]["command"] = command
-    report["soak"] = soak_document(readings.readings, report["windows"][0], warm_up_s, args.most_growth)
+    report["soak"] = soak_document(readings.readings, report["windows"][0], load_s, warm_up_s, args.most_growth)
     write_json(args.out / "loadtest.json", report)
     write_html(args.out / "loadtest.html", report)
     (args.out / "soak.md").write_text(to_markdown(report), encoding="utf-8")
@@ -103,7 +110,7 @@ def to_markdown(report: dict) -> str:
     told = (
         f"{window['streams']:g} streams for {window['seconds'] / 60:.0f} minutes, the last "
         f"{soak['seconds'] / 60:.0f} counted: {soak['utterances']} utterances, {soak['streams_lost']} lost, "
-        f"{window['late_chunks']} of {window['chunks']} chunks late. The machine's host gave "
+        f"{window['late_chunks']} of {window['chunks']} chunks late. Over the whole load the machine's host gave "
         f"{soak['stolen_cores']:.2f} of its cores to others on average, {soak['most_stolen_cores']:.2f} at most "
         "between two readings."
     )

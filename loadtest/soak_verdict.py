@@ -12,6 +12,7 @@ SPARE_DESCRIPTORS = 4
 """By which a process's count may be higher at the end: connections come and go."""
 LOAD_SHARE = 0.5
 """Of the usual rate of answers; readings with less of it lie before the load or after it."""
+_WHOLE_SHARE = 0.98
 _TOLD_STOLEN_CORES = 0.1
 _MIB = 2**20
 
@@ -45,7 +46,7 @@ def under_load(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def stolen_cores(readings: Sequence[Reading]) -> tuple[float, float]:
-    """What the host of a virtual machine gave to others: the mean, and the most between two readings."""
+    """What a virtual machine's host gave to others during the readings: the mean, the most between two of them."""
     pairs = list(pairwise(readings))
     shares = [(b.stolen_cpu_s - a.stolen_cpu_s) / (b.time_s - a.time_s) for a, b in pairs]
     seconds = readings[-1].time_s - readings[0].time_s if pairs else 1.0
@@ -71,11 +72,12 @@ def steadiness(readings: Sequence[Reading], name: str, most_growth_mib_per_h: fl
 
 
 def soak_document(
-    readings: Sequence[Reading], window: dict, warm_up_s: float, most_growth_mib_per_h: float
+    readings: Sequence[Reading], window: dict, load_s: float, warm_up_s: float, most_growth_mib_per_h: float
 ) -> dict[str, object]:
     """The verdict as JSON values, from `warm_up_s` seconds after the load's begin on.
 
-    `window`: the load test's only one, as its report has it. Too few readings are a reason not to call it steady.
+    `window`: the load test's only one, as its report has it; load_s: how long it was to be. Too few readings are a
+    reason not to call it steady.
     """
     loaded = under_load(readings)
     counted = [reading for reading in loaded if reading.time_s >= loaded[0].time_s + warm_up_s]
@@ -86,6 +88,8 @@ def soak_document(
     reasons = [f"{name} was not there all the time" for name in names if name not in lasting]
     if not names:
         reasons.append("no process of the server was seen")
+    if window["seconds"] < _WHOLE_SHARE * load_s:
+        reasons.append(f"it was ended after {window['seconds'] / 60:.1f} of {load_s / 60:.1f} minutes")
     try:
         processes = {name: steadiness(counted, name, most_growth_mib_per_h) for name in lasting}
     except ValueError as error:

@@ -50,7 +50,9 @@ class Trials:
         plan = ServerPlan(self.model, self.context, slots_for(streams), self.threads)
         arguments = ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}", "--protocol", self.protocol]
         with fresh_server(plan) as server:
-            target = Target(server.url(self.protocol), server.metrics_url, server.process_id, server.facts)
+            target = Target(
+                server.url(self.protocol), server.metrics_url, server.process_id, server.facts, server.why_ended
+            )
             folder = self.out / f"trial-{len(self.reports) + 1:02}-{streams}-streams"
             processes = self.processes or processes_for(streams)
             report = headless_report(target, processes, folder, [*arguments, *_QUIETLY, *self.arguments])

@@ -58,6 +58,8 @@ def check_results(subject: dict, batches: list[int]) -> None:
         assert result["kernels"] == "torch"
         seconds, audio_s = result["decoder_s"], result["audio_s"]
         assert 0 < seconds["least"] <= seconds["median"] <= seconds["most"] < math.inf
+        assert (seconds["least"], seconds["most"]) == (min(result["rounds_s"]), max(result["rounds_s"]))
+        assert result["decoder_to_label_looping"] > 0
         assert audio_s == pytest.approx(result["batch"] * subject["stream_s"])
         assert result["non_encoder_rtfx"] == pytest.approx(audio_s / seconds["median"])
         assert result["decoder_s_per_audio_s"] == pytest.approx(seconds["median"] / audio_s)
@@ -100,7 +102,7 @@ def test_random_weights_of_both_kinds(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "no encoder" in out and "Total RTFx" not in out
     lines = [line for line in out.splitlines() if line.startswith("| penstock alsd, K=2 ")]
-    assert len(lines) == 6, "time, RTFx and labels of both kinds"
+    assert len(lines) == 8, "time, RTFx, ratio and labels of both kinds"
 
 
 def test_a_model_with_its_encoder(bundled_model, tmp_path, capsys):
@@ -157,7 +159,7 @@ def test_every_line_of_several_models_in_one_call(bundled_model, tmp_path, capsy
         rows = {(r["decoder"], r["beam"], r["projections"]) for r in subject["results"]}
         assert rows == OURS | {("boosted", None, "precomputed")}
     out = capsys.readouterr().out
-    assert out.count("| penstock boosted ") == 2 * 6, "a line of every table"
+    assert out.count("| penstock boosted ") == 2 * 7, "a line of every table"
 
 
 def test_only_what_is_asked_for(tmp_path):

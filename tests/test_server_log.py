@@ -31,6 +31,22 @@ def test_without_a_models_words_the_last_errors_are():
     assert read_log(BAD_OPTION, "  --usage")[0].failure_reason() == BAD_OPTION
 
 
+def test_a_crash_is_the_reason_whatever_was_wrong_with_the_machine():
+    no_gpu = 'E1121 18:11:21.996419 10894 server.cc:241] "CudaDriverHelper has not been initialized."'
+    crash = ("terminate called after throwing an instance of 'lock_exception'", "  what():  lock_exception")
+    log, _ = read_log(no_gpu, *crash, "Signal (6) received.", " 0# 0x000055FCA089352D in /x/tritonserver")
+    assert log.failure_reason() == (
+        "terminate called after throwing an instance of 'lock_exception'; what(): lock_exception; Signal (6) received."
+    )
+    assert read_log(no_gpu, "Signal (15) received.")[0].failure_reason() == "CudaDriverHelper has not been initialized."
+
+
+def test_what_was_before_the_server_was_ready_is_no_reason():
+    log, _ = read_log(LOAD_ERROR)
+    log.release()
+    assert log.failure_reason() == "it said nothing"
+
+
 def test_without_errors_the_last_lines_are():
     assert read_log("one", "", "two")[0].failure_reason() == "one; two"
     assert read_log()[0].failure_reason() == "it said nothing"

@@ -5,14 +5,18 @@ import random
 import pytest
 import torch
 
+from penstock.cuda_graphs import Choice
 from penstock.decoding_config import DecodingConfig
 from penstock.errors import StreamError
 from penstock.fusion import phrase_tiers
+from penstock.graphs.staged_driver import StagedDriver
 from penstock.slot_ledger import SlotLedger
+from penstock.stages import decoder
 from penstock.stages.decoder import DecoderRequest, DecoderStage
 from penstock.stages.stream_fusion import StreamFusion
 from penstock.streams import Lease
 from penstock.tokenizer import Tokenizer
+from tests.fake_capture import FakeCapture
 
 STREAMS, SLOTS, MOST_FRAMES = 64, 24, 8
 WORDS = ("seven", "two", "nine", "erase", "help", "start", "stop", "yes", "no", "go", "zero")
@@ -60,13 +64,22 @@ def streams(golden_bundle) -> Streams:
     return Streams(golden_bundle("rnnt_hybrid").config.encoder.d_model)
 
 
-@pytest.mark.parametrize(("memory_mib", "forms"), [(512, {1}), (16, {1, 2})], ids=["dense", "both forms"])
-def test_each_is_as_alone(golden_bundle, streams, memory_mib, forms, monkeypatch):
-    """All lists dense, or only those of a few states and the others paged."""
+@pytest.mark.parametrize(
+    ("memory_mib", "forms", "is_captured"),
+    [(512, {1}, False), (16, {1, 2}, False), (16, {1, 2}, True)],
+    ids=["dense", "both forms", "both forms, captured"],
+)
+def test_each_is_as_alone(golden_bundle, streams, memory_mib, forms, is_captured, monkeypatch):
+    """All lists dense, or only those of a few states and the others paged: searches change from chunk to chunk."""
     monkeypatch.setattr(phrase_tiers, "LEAST_DENSE_LISTS", 420)
     checkpoint, chance = golden_bundle("rnnt_hybrid"), random.Random(2)
     decoding = DecodingConfig(phrase_memory_mib=memory_mib)
-    together, alone = (DecoderStage(checkpoint, slots, SlotLedger(slots), decoding=decoding) for slots in (SLOTS, 1))
+    with monkeypatch.context() as patch:
+        if is_captured:
+            patch.setattr(decoder, "select_driver", lambda *_: Choice(StagedDriver(FakeCapture()), "a test"))
+        together = DecoderStage(checkpoint, SLOTS, SlotLedger(SLOTS), decoding=decoding)
+    assert together.driver_name == ("staged" if is_captured else "eager")
+    alone = DecoderStage(checkpoint, 1, SlotLedger(1), decoding=decoding)
     waiting, live, found = list(range(STREAMS)), {}, {}  # live: stream -> (lease, frames so far)
     needed = set()
     free = list(range(SLOTS))

@@ -9,6 +9,7 @@ from typing import IO
 _KEPT_LINES = 400
 _LOAD_ERROR = re.compile(r"failed to load '(?P<model>[^']+)' version \d+: (?P<reason>.*?)\"?$")
 _ERROR = re.compile(r"E\d{4} |error: |Bad option|\S*tritonserver: ")
+_CRASH = re.compile(r"terminate called|  what\(\)|Signal \((?!15\))\d+\) received")  # 15: it was asked to end
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} [\d:.]+ +\d+ [\w.]+:\d+\] ")
 _STATUS = re.compile(r"^(Internal|Invalid argument|Unavailable|Not found|Unknown): ")
 
@@ -25,8 +26,9 @@ class ServerLog:
         self._thread.start()
 
     def release(self) -> None:
-        """Forwards what comes from now on."""
+        """Forwards what comes from now on, and forgets what was before: the server has become ready in spite of it."""
         self._is_released = True
+        self._lines.clear()
 
     def lines(self) -> list[str]:
         """The latest lines, without newlines; copied, for the thread may be adding one."""
@@ -37,12 +39,14 @@ class ServerLog:
         self._thread.join(timeout_s)
 
     def failure_reason(self) -> str:
-        """Why the server ended: what each model said that failed to load, else the last errors, else the last lines."""
+        """Why the server ended: what each model said that failed to load, else how it crashed, else the last errors,
+        else the last lines.
+        """
         lines = self.lines()
         found = [match for line in lines if (match := _LOAD_ERROR.search(line))]
         reasons = [f"model {m['model']}: {_plain(m['reason'])}" for m in found]
-        if not reasons:
-            reasons = [_plain(line) for line in lines if _ERROR.match(line)][-3:]
+        for kind in (_CRASH, _ERROR):
+            reasons = reasons or [_plain(line) for line in lines if kind.match(line)][-3:]
         return "; ".join(dict.fromkeys(reasons)) or self.last_words()
 
     def last_words(self) -> str:

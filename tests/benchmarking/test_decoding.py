@@ -13,6 +13,7 @@ from penstock.benchmarking.failures import failures, setup_failures
 from penstock.benchmarking.our_decoders import BOOSTED, DECODERS, Wanted, our_contestants
 from penstock.benchmarking.random_encoder import ENCODERS, EncoderSizes
 from penstock.benchmarking.random_transducer import KINDS, SIZES, Sizes
+from penstock.benchmarking.stopwatch import Spread
 from penstock.benchmarking.subject import RandomSizes, Subject, random_subject
 from penstock.config import AttentionContext
 from penstock.cuda_graphs import Choice
@@ -182,6 +183,8 @@ def test_figures_are_consistent(subject):
             assert f.audio_s == pytest.approx(batch * SECONDS)
             assert f.non_encoder_rtfx * f.decoder_s_per_audio_s == pytest.approx(1.0)
             assert 0 < f.decoder.least <= f.decoder.median <= f.decoder.most
+            assert f.decoder == Spread.of(list(f.rounds_s)) and len(f.rounds_s) == plan.repeats
+            assert f.decoder_to_label_looping == pytest.approx(f.rounds_s[0] / figures[0].rounds_s[0])
             if f.entry.beam is None:
                 assert f.streams_as_label_looping == 1.0
                 assert f.labels == sum(map(len, by_reference(subject)[:batch]))
@@ -200,7 +203,9 @@ def test_a_random_encoder_gives_totals(monkeypatch):
     total = standard.encoder.median + standard.decoder.median
     assert len(others) == 2
     for one in others:
-        assert one.total_to_label_looping == pytest.approx((one.encoder.median + one.decoder.median) / total)
+        assert one.total_to_label_looping == pytest.approx(
+            (one.encoder.median + one.decoder.median) / total
+        )  # one round
         assert one.total_rtfx == pytest.approx(one.audio_s / (one.encoder.median + one.decoder.median))
 
 

@@ -3,12 +3,21 @@
 import pytest
 
 from penstock.benchmarking import stopwatch
-from penstock.benchmarking.stopwatch import Spread, take_turns
+from penstock.benchmarking.stopwatch import Spread, paired_ratio, take_turns
 
 
 def test_spread():
     assert Spread.of([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
     assert Spread.of([4.0]) == (4.0, 4.0, 4.0)
+
+
+def test_a_ratio_is_paired_by_rounds():
+    slow_meanwhile = (1.0, 10.0, 1.0, 10.0, 1.0)
+    a_fifth_more = (1.2, 12.0, 1.2, 12.0, 1.2)
+    assert paired_ratio(a_fifth_more, slow_meanwhile) == pytest.approx(1.2)
+    assert paired_ratio((1.0, 1.0, 4.0), (1.0, 2.0, 2.0)) == 1.0
+    with pytest.raises(ValueError):
+        paired_ratio((1.0, 2.0), (1.0,))
 
 
 def test_rounds(monkeypatch):
@@ -23,6 +32,7 @@ def test_rounds(monkeypatch):
     for name in "abc":
         turns = [i for i, called in enumerate(calls) if called == name][2:]
         assert timed[name].seconds == (turns[2], turns[0], turns[-1])
+        assert timed[name].rounds_s == tuple(turns)
         assert timed[name].result == f"{name}{turns[-1] + 1}", "of the last repeat"
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penstock.errors import StreamError, StreamErrorKind
-from penstock.fusion import phrase_tiers
+from penstock.fusion import phrase_store, phrase_tiers
 from penstock.fusion.dense_arena import LEAST_DENSE_STATES, DenseBoost
 from penstock.fusion.phrase_arena import NO_PHRASES, STATES_PER_PAGE
 from penstock.fusion.phrase_boost import PhraseBoost
@@ -128,14 +128,34 @@ def test_what_finds_no_dense_page_is_paged_until_one_is_free(tight_tiers):
     assert forms(tight_tiers, [first, second, third]) == [0, 0, 1]
     tight_tiers.release(second)
     assert tight_tiers.acquire(list_of(SMALL, 2)) == third, "a list in use is not stored twice"
-    fourth = tight_tiers.acquire(list_of(SMALL, 3))
-    assert fourth == second, "the page of a list that nobody needs"
+    for _ in range(2):
+        tight_tiers.release(third)
+    fourth = tight_tiers.acquire(list_of(SMALL, 2))
+    assert fourth == second, "nobody needs it any more: it takes the page of another one that nobody needs"
     assert tight_tiers.acquire(list_of(SMALL, 0)) == first
-    for start in (first, first, third, third, fourth):
+    for start in (first, first, fourth):
         tight_tiers.release(start)
     for start in (first, third, fourth):
         with pytest.raises(ValueError, match="is not held"):
             tight_tiers.release(start)
+
+
+def test_a_large_list_that_nobody_needs_stays_paged(tiers, monkeypatch):
+    start = tiers.acquire(list_of(LARGE, 0))
+    tiers.release(start)
+    monkeypatch.setattr(phrase_store, "PhraseTrie", None)  # would fail if it were built again
+    assert tiers.acquire(list_of(LARGE, 0)) == start
+
+
+def test_a_large_list_takes_dense_pages_where_the_paged_ones_are_taken(tight_tiers):
+    held = tight_tiers.acquire(list_of(11 * STATES_PER_PAGE - 60, 0))
+    assert tight_tiers.least_boost(held) == 1
+    large = tight_tiers.acquire(list_of(STATES_PER_PAGE + 20, 1))
+    assert tight_tiers.least_boost(large) == 0
+    labels = [1, 2, 1, 1, 3]
+    boosts = {(1, (label + 1) % SIZE) + (1,) * ((STATES_PER_PAGE + 20) // 9 - 1): 1.0 for label in range(1, 10)}
+    expected = expected_totals(labels, boosts, TOKENIZER.continues_word)
+    assert torch.equal(totals_along(tight_tiers.boosts[-1], [large], [labels])[0], expected)
 
 
 def test_refusals_are_those_of_the_paged_memory(tight_tiers):

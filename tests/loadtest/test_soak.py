@@ -45,7 +45,8 @@ def readings(growth_mib_per_h: float = FLAT, descriptors_per_h: float = 0.0, eve
 
 
 def document(found: list[Reading], window_: dict | None = None, warm_up_s: float = 600.0) -> dict:
-    return soak_document(found, window_ or window(), warm_up_s, most_growth_mib_per_h=2.0)
+    window_ = window_ or window()
+    return soak_document(found, window_, window_["seconds"], warm_up_s, most_growth_mib_per_h=2.0)
 
 
 def test_the_load_is_found_in_the_server_s_answers():
@@ -190,7 +191,12 @@ def command(monkeypatch, tmp_path):
 
     def headless_report(target, processes, out, arguments):
         asked.append((target.url, processes, arguments))
-        write_json(out / "loadtest.json", report_document({}, {}, [window()]))
+        load_s = 60 * float(arguments[arguments.index("--minutes") + 1])
+        is_ended_early = "--ended-early" in arguments
+        seconds = load_s / 3 if is_ended_early else load_s
+        write_json(out / "loadtest.json", report_document({}, {}, [window(seconds=seconds)]))
+        if is_ended_early:
+            raise KeyboardInterrupt
         return read_json(out / "loadtest.json")
 
     for name, fake in (("fresh_server", fresh_server), ("SoakReadings", Taken), ("headless_report", headless_report)):
@@ -224,6 +230,13 @@ def test_the_command_runs_a_constant_load_and_writes_the_verdict(command, tmp_pa
 
 def test_growth_that_is_allowed_passes(command):
     assert command("--most-growth", "40", "--minutes", "30")[0] == 0
+
+
+def test_a_soak_that_is_ended_early_tells_what_it_saw_and_is_not_steady(command, capsys):
+    status, report, _ = command("--most-growth", "40", "--ended-early")
+    assert status == 1
+    assert report["soak"]["reasons"] == ["it was ended after 20.0 of 60.0 minutes"]
+    assert "because: it was ended after 20.0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--shape", "sweep"], ["--minutes", "0"], ["--streams", "0"]])

@@ -30,8 +30,13 @@ class BoostedStreams:
         chance = random.Random(0)
         tiers = PhraseTiers(tokenizer, _MEMORY_BYTES, device)
         starts = [tiers.acquire(_phrases(tokenizer, chance)) for _ in range(streams)]
-        self.fusion = Fusion(boost=tiers.boosts[max(map(tiers.least_boost, starts))])
+        self.fusions = [Fusion(boost=boost) for boost in tiers.boosts]
+        self._needs = [tiers.least_boost(start) for start in starts]
         self._starts = torch.tensor(starts, device=device)
+
+    def least_fusion(self, batch: int) -> int:
+        """Index of the cheapest of `fusions` that knows the first `batch` streams' lists: what a server takes."""
+        return max(self._needs[:batch])
 
     def start_rows(self, network: TransducerNetwork, batch: int) -> GreedyRows:
         """Fresh hypotheses of the first `batch` streams."""

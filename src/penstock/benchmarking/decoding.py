@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import eq
+from operator import add, eq
 from typing import NamedTuple
 
 from penstock.benchmarking.contestant import CHUNKS, PENSTOCK, WHOLE, Absence, Chunk, Contestant, Entry, cut
 from penstock.benchmarking.failures import failures
 from penstock.benchmarking.our_decoders import LABEL_LOOPING, Wanted, our_contestants
-from penstock.benchmarking.stopwatch import Spread, Timed, take_turns
+from penstock.benchmarking.stopwatch import Spread, Timed, paired_ratio, take_turns
 from penstock.benchmarking.subject import Subject
 from penstock.kernels.capability import TORCH
 
@@ -45,7 +45,12 @@ class Figures(NamedTuple):
     streams_as_label_looping: float | None
     """Share of the streams whose labels are exactly those of our eager label-looping in chunks; None without it."""
     total_to_label_looping: float | None = None
-    """Time in encoder and decoder to that with our label-looping under the same driver; None without one of them."""
+    """Time in encoder and decoder to that with our label-looping under the same driver, paired by rounds; None without
+    one of them."""
+    decoder_to_label_looping: float | None = None
+    """Time in the decoder alone to that of our label-looping under the same driver, paired by rounds."""
+    rounds_s: tuple[float, ...] = ()
+    """Seconds in the decoder, round by round."""
 
     @property
     def decoder_s_per_audio_s(self) -> float:
@@ -114,6 +119,7 @@ def measure(subject: Subject, field: Field, plan: Plan) -> Iterator[list[Figures
         timed = take_turns(works, plan.repeats, plan.warm_up_rounds, plan.device)
         encoder = timed[_ENCODER].seconds if _ENCODER in timed else None
         labels = {one.entry: one.labels(timed[one.entry].result) for one in field.contestants}
+        standards = {entry: timed.get(replace(_STANDARD, driver=entry.driver)) for entry in labels}
         yield [
             Figures(
                 entry=entry,
@@ -123,9 +129,9 @@ def measure(subject: Subject, field: Field, plan: Plan) -> Iterator[list[Figures
                 encoder=encoder,
                 labels=sum(map(len, found)),
                 streams_as_label_looping=_share_of_same(found, labels.get(_STANDARD)),
-                total_to_label_looping=_total_to(
-                    timed.get(replace(_STANDARD, driver=entry.driver)), timed[entry], encoder
-                ),
+                total_to_label_looping=_total_to(standards[entry], timed[entry], timed.get(_ENCODER)),
+                decoder_to_label_looping=_decoder_to(standards[entry], timed[entry]),
+                rounds_s=timed[entry].rounds_s,
             )
             for entry, found in labels.items()
         ]
@@ -146,7 +152,12 @@ def _share_of_same(found: list[list[int]], standard: list[list[int]] | None) -> 
     return None if standard is None else sum(map(eq, found, standard)) / len(found)
 
 
-def _total_to(standard: Timed | None, timed: Timed, encoder: Spread | None) -> float | None:
+def _decoder_to(standard: Timed | None, timed: Timed) -> float | None:
+    return None if standard is None else paired_ratio(timed.rounds_s, standard.rounds_s)
+
+
+def _total_to(standard: Timed | None, timed: Timed, encoder: Timed | None) -> float | None:
     if standard is None or encoder is None:
         return None
-    return (encoder.median + timed.seconds.median) / (encoder.median + standard.seconds.median)
+    mine, standards = (list(map(add, encoder.rounds_s, one.rounds_s)) for one in (timed, standard))
+    return paired_ratio(mine, standards)

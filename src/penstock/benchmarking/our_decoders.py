@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -55,11 +55,16 @@ class OurGreedy(Contestant):
     @torch.inference_mode()
     def decode(self, chunks: list[Chunk]) -> list[BatchedHyps]:
         """The labels of each chunk."""
-        rows, found = self.fresh_rows(len(chunks[0].lengths)), []
+        batch, found = len(chunks[0].lengths), []
+        search, rows = self.search_for(batch), self.fresh_rows(batch)
         for chunk in chunks:
-            hyps, rows = self._search.decode(self._network.project_encoder(chunk.frames), chunk.lengths, rows)
+            hyps, rows = search.decode(self._network.project_encoder(chunk.frames), chunk.lengths, rows)
             found.append(hyps.to_host())
         return found
+
+    def search_for(self, batch: int) -> GreedySearch | CapturedSearch:
+        """The same for every batch."""
+        return self._search
 
     def fresh_rows(self, batch: int) -> GreedyRows:
         """Hypotheses without labels."""
@@ -73,9 +78,14 @@ class OurGreedy(Contestant):
 class OurBoosted(OurGreedy):
     """Label-looping with a phrase list a stream."""
 
-    def __init__(self, entry: Entry, network: TransducerNetwork, search, streams: BoostedStreams):
-        super().__init__(entry, network, search)
-        self._streams = streams
+    def __init__(self, entry: Entry, network: TransducerNetwork, searches: list, streams: BoostedStreams):
+        """searches: with each of the streams' fusions, those that no batch needs left out."""
+        super().__init__(entry, network, searches[-1])
+        self._searches, self._streams = searches, streams
+
+    def search_for(self, batch: int) -> GreedySearch | CapturedSearch:
+        """As a server takes it."""
+        return self._searches[self._streams.least_fusion(batch)]
 
     def fresh_rows(self, batch: int) -> GreedyRows:
         """Hypotheses that stand at the start of their lists."""
@@ -204,15 +214,19 @@ def _boosted(checkpoint: Checkpoint, networks: _Networks, wanted: Wanted) -> Ite
         return
     for entry in _entries(Entry(PENSTOCK, BOOSTED, "eager"), wanted, wanted.kernels):
 
-        def drive(*where, entry=entry) -> GreedySearch | CapturedSearch:
-            return with_driver(LabelLooping(networks.get(entry), fusion=streams.fusion), *where)
+        def drive(*where, entry=entry) -> list[GreedySearch | CapturedSearch]:
+            needed = streams.fusions[: streams.least_fusion(wanted.max_batch) + 1]
+            return [with_driver(LabelLooping(networks.get(entry), fusion=fusion), *where) for fusion in needed]
 
         driven = _driven(entry, wanted, drive)
         yield driven if isinstance(driven, Absence) else OurBoosted(entry, networks.get(entry), driven, streams)
 
 
-def _driven(entry: Entry, wanted: Wanted, drive: Callable) -> GreedySearch | BeamSearch | CapturedSearch | Absence:
-    """drive: gets driver, largest batch and frames of a chunk, and returns the search ready to be called."""
+def _driven(entry: Entry, wanted: Wanted, drive: Callable) -> Any:
+    """What `drive` returns, or an Absence.
+
+    drive: gets driver, largest batch and frames of a chunk, and returns one search or several, ready to be called.
+    """
     obstacle = available_drivers(wanted.device)[entry.driver]
     if entry.kernels == FUSED:
         obstacle = why_unavailable(wanted.device) or obstacle

@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.benchmarking.contestant import CHUNKS, NEMO, WHOLE, Absence, Entry
 from penstock.benchmarking.decoding import Figures, Plan
 from penstock.benchmarking.our_decoders import LABEL_LOOPING
+from penstock.benchmarking.stopwatch import paired_ratio
 from penstock.benchmarking.subject import Subject
 from penstock.errors import PenstockError
 from penstock.reporting.hardware import describe_hardware
@@ -102,6 +103,7 @@ def _figures(figures: Figures) -> dict:
         "batch": figures.batch,
         "audio_s": figures.audio_s,
         "decoder_s": figures.decoder._asdict(),
+        "rounds_s": list(figures.rounds_s),
         "encoder_s": figures.encoder._asdict() if figures.encoder else None,
         "decoder_s_per_audio_s": figures.decoder_s_per_audio_s,
         "non_encoder_rtfx": figures.non_encoder_rtfx,
@@ -110,6 +112,7 @@ def _figures(figures: Figures) -> dict:
         "labels": figures.labels,
         "streams_as_label_looping": figures.streams_as_label_looping,
         "total_to_label_looping": figures.total_to_label_looping,
+        "decoder_to_label_looping": figures.decoder_to_label_looping,
     }
 
 
@@ -140,18 +143,21 @@ def _tables(figures: Sequence[Figures]) -> list[tuple[str, Callable[[Figures], s
         ("Decoder, ms for a second of audio: median (least .. most)", _milliseconds),
         ("Non-encoder RTFx", lambda f: three_digits(f.non_encoder_rtfx)),
     ]
+    if any(f.decoder_to_label_looping for f in figures):
+        title = "Decoder: time to that of our label-looping, same driver, torch; median of rounds"
+        tables.append((title, lambda f: _or_dash(f.decoder_to_label_looping)))
     if any(f.encoder for f in figures):
         tables += [
             ("Total RTFx (encoder and decoder)", lambda f: three_digits(f.total_rtfx)),
             ("Share of the time in the decoder, %", lambda f: three_digits(100.0 * f.decoder_share)),
         ]
     if any(f.total_to_label_looping for f in figures):
-        title = "Encoder and decoder: time to that with our label-looping, same driver, torch"
-        tables.append((title, lambda f: three_digits(f.total_to_label_looping) if f.total_to_label_looping else "-"))
+        title = "Encoder and decoder: time to that with our label-looping, same driver, torch; median of rounds"
+        tables.append((title, lambda f: _or_dash(f.total_to_label_looping)))
     for span in (CHUNKS, WHOLE):
         rivals = {f.batch: f for f in figures if _is_rival(f.entry, span)}
         if rivals:
-            title = f"Times as fast as NeMo's label-looping ({span})"
+            title = f"Times as fast as NeMo's label-looping ({span}); median of rounds"
             tables.append((title, lambda f, r=rivals: _ratio(r.get(f.batch), f)))
     return [*tables, ("Labels found (streams exactly as our label-looping, %)", _labels)]
 
@@ -167,7 +173,11 @@ def _milliseconds(figures: Figures) -> str:
 
 
 def _ratio(rival: Figures | None, figures: Figures) -> str:
-    return three_digits(rival.decoder.median / figures.decoder.median) if rival else "-"
+    return three_digits(paired_ratio(rival.rounds_s, figures.rounds_s)) if rival else "-"
+
+
+def _or_dash(value: float | None) -> str:
+    return three_digits(value) if value else "-"
 
 
 def _labels(figures: Figures) -> str:

@@ -3,7 +3,7 @@
 import random
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +28,13 @@ class Timed(NamedTuple):
     seconds: Spread
     result: Any
     """What the last repeat returned."""
+    rounds_s: tuple[float, ...]
+    """Seconds of each round that counts."""
+
+
+def paired_ratio(rounds_s: Sequence[float], others_s: Sequence[float]) -> float:
+    """The median of time to another's time in the same round: what slows a machine down for a while is in both."""
+    return statistics.median(mine_s / others_s for mine_s, others_s in zip(rounds_s, others_s, strict=True))
 
 
 def take_turns(
@@ -44,7 +51,7 @@ def take_turns(
             taken, results[name] = clock(works[name])
             if turn >= warm_up_rounds:
                 seconds[name].append(taken)
-    return {name: Timed(Spread.of(seconds[name]), results[name]) for name in works}
+    return {name: Timed(Spread.of(seconds[name]), results[name], tuple(seconds[name])) for name in works}
 
 
 def _time_on_host(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -47,6 +47,11 @@ class Placement(NamedTuple):
         return self.state_pages[0] * STATES_PER_PAGE
 
     @property
+    def most_states(self) -> int:
+        """That its pages have room for."""
+        return len(self.state_pages) * STATES_PER_PAGE
+
+    @property
     def size(self) -> PageCount:
         """What the table takes."""
         return PageCount(len(self.state_pages), len(self.rows))

@@ -18,10 +18,13 @@ from penstock.tokenizer import Tokenizer
 
 
 @dataclass
-class _Stored:
+class Stored:
+    """A list in memory."""
+
     digest: bytes
     place: Placement
     references: int = 0
+    """Streams that need it."""
 
 
 class PhraseStore:
@@ -53,9 +56,9 @@ class PhraseStore:
         else:
             self._arena = PhraseArena(self._continues_word, memory_bytes, device)
             self.boost = PhraseBoost(self._arena, self._continues_word.tolist())
-        self._by_digest: dict[bytes, _Stored] = {}
-        self._by_start: dict[int, _Stored] = {}
-        self._idle: OrderedDict[bytes, _Stored] = OrderedDict()  # without references, left longest ago first
+        self._by_digest: dict[bytes, Stored] = {}
+        self._by_start: dict[int, Stored] = {}
+        self._idle: OrderedDict[bytes, Stored] = OrderedDict()  # without references, left longest ago first
 
     @property
     def lists(self) -> int:
@@ -72,9 +75,9 @@ class PhraseStore:
         """Memory in which no list lies."""
         return self._arena.free
 
-    def holds(self, phrases: PhraseList) -> bool:
-        """True where the list is in memory."""
-        return phrases.digest in self._by_digest
+    def find(self, phrases: PhraseList) -> Stored | None:
+        """The list, where it is in memory."""
+        return self._by_digest.get(phrases.digest)
 
     def has_room_for(self, states: int) -> bool:
         """True where a list of so many states finds pages, those of lists that nobody needs included."""
@@ -93,7 +96,7 @@ class PhraseStore:
         """
         if not len(phrases):
             return NO_PHRASES
-        stored = self._by_digest.get(phrases.digest) or self._store(phrases, trie or self.trie_of(phrases))
+        stored = self.find(phrases) or self._store(phrases, trie or self.trie_of(phrases))
         stored.references += 1
         self._idle.pop(stored.digest, None)
         return stored.place.start
@@ -109,10 +112,10 @@ class PhraseStore:
         if not stored.references:
             self._idle[stored.digest] = stored
 
-    def _store(self, phrases: PhraseList, trie: PhraseTrie) -> _Stored:
+    def _store(self, phrases: PhraseList, trie: PhraseTrie) -> Stored:
         table = self._arena.build(trie)
         self._make_room(len(phrases), self._arena.size_of(table))
-        stored = _Stored(phrases.digest, self._arena.write(table))
+        stored = Stored(phrases.digest, self._arena.write(table))
         self._by_digest[stored.digest] = stored
         self._by_start[stored.place.start] = stored
         self._idle[stored.digest] = stored

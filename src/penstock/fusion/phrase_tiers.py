@@ -2,6 +2,7 @@
 
 import torch
 
+from penstock.errors import StreamError
 from penstock.fusion.automaton import Automaton
 from penstock.fusion.dense_arena import LEAST_DENSE_STATES, DenseArena
 from penstock.fusion.phrase_arena import NO_PHRASES, STATES_PER_PAGE
@@ -13,7 +14,8 @@ from penstock.tokenizer import Tokenizer
 LEAST_DENSE_PAGES = 64
 """With fewer the dense tier would hold few lists, and nearly every batch would need both."""
 LEAST_DENSE_LISTS = 32
-"""A list that takes more than this part of the dense tier is paged, so that no few large ones fill it."""
+"""A list that takes more than this part of the dense tier is paged while there is room, so that no few large ones fill
+the tier."""
 
 
 class PhraseTiers:
@@ -34,6 +36,7 @@ class PhraseTiers:
             self._dense = PhraseStore(tokenizer, half_bytes, device, is_dense=True)
             self._last = PhraseStore(tokenizer, half_bytes, device)
         self._border = self._dense.states if self._dense else 0
+        self._most_dense_states = self._border // LEAST_DENSE_LISTS
         self.boosts: tuple[Automaton, ...] = (self._last.boost,)
         """What a search sees of the lists. The last knows all of them, the first is cheaper; see `least_boost`."""
         if self._dense:
@@ -49,15 +52,26 @@ class PhraseTiers:
         return int(self._dense is not None and start >= self._border)
 
     def acquire(self, phrases: PhraseList) -> int:
-        """As `PhraseStore.acquire`. A list stays in the tier that it came into until its memory is wanted there."""
-        if self._dense is None or not len(phrases) or self._dense.holds(phrases):
+        """As `PhraseStore.acquire`. A list that some stream needs stays where it is."""
+        if self._dense is None or not len(phrases) or self._dense.find(phrases):
             return (self._dense or self._last).acquire(phrases)
-        if self._last.holds(phrases):
+        paged = self._last.find(phrases)
+        if paged and (paged.references or paged.place.most_states > self._most_dense_states):
             return self._border + self._last.acquire(phrases)
-        trie = self._dense.trie_of(phrases)
-        if len(trie) <= self._border // LEAST_DENSE_LISTS and self._dense.has_room_for(len(trie)):
-            return self._dense.acquire(phrases, trie)
-        return self._border + self._last.acquire(phrases, trie)
+        return self._place(self._dense, phrases)
+
+    def _place(self, dense: PhraseStore, phrases: PhraseList) -> int:
+        """Puts a list into the tier for its size, or where that has no room into the other."""
+        trie = dense.trie_of(phrases)
+        has_room = dense.has_room_for(len(trie))
+        if len(trie) <= self._most_dense_states and has_room:
+            return dense.acquire(phrases, trie)
+        try:
+            return self._border + self._last.acquire(phrases, trie)
+        except StreamError:
+            if not has_room:
+                raise
+            return dense.acquire(phrases, trie)
 
     def release(self, start: int) -> None:
         """As `PhraseStore.release`."""

@@ -46,5 +46,5 @@ class TieredBoost:
 
     def _split(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Whether each of `states` is the first's, and its number in the first and in the second."""
-        is_first, of_second = states < self._border, states - self._border
-        return is_first, torch.where(is_first, states, NO_PHRASES), torch.where(is_first, NO_PHRASES, of_second)
+        is_first = states < self._border
+        return is_first, states * is_first, (states - self._border).clamp_(min=NO_PHRASES)  # NO_PHRASES is 0

@@ -1,0 +1,85 @@
+"""SIGTERM and Ctrl-C end the load generator too, and nobody takes what is left of a test for the whole."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from loadtest import locust_run
+from loadtest.locust_run import Target, headless_report, run_locust, written_report
+from loadtest.termination import Terminated, terminated_as_interrupt
+from penstock.errors import PenstockError
+
+CHILD = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+def end(number, frame):
+    (folder / "ended").write_text(signal.Signals(number).name)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGINT, end)
+(folder / "starting").write_text(str(os.getpid()))
+(folder / "starting").rename(folder / "ready")
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def child(monkeypatch, tmp_path) -> Path:
+    """Instead of Locust: says in this folder that it is `ready`, and by which signal it has `ended`."""
+    real = subprocess.Popen
+
+    def start(command: list[str], cwd: Path) -> subprocess.Popen:
+        return real([sys.executable, "-c", CHILD, str(tmp_path)])
+
+    monkeypatch.setattr(locust_run.subprocess, "Popen", start)
+    return tmp_path
+
+
+def send_when_ready(folder: Path, number: signal.Signals) -> None:
+    """To this process, and to the child too where a terminal would send it to both."""
+
+    def send() -> None:
+        deadline_s = time.monotonic() + 20
+        while not (folder / "ready").exists() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+        if number == signal.SIGINT:
+            time.sleep(0.2)
+            os.kill(int((folder / "ready").read_text()), number)
+
+    threading.Thread(target=send, daemon=True).start()
+
+
+def test_sigterm_is_handed_on_and_the_test_is_over(child):
+    send_when_ready(child, signal.SIGTERM)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated), terminated_as_interrupt():
+        headless_report(Target("localhost:1"), 1, child / "out", [])
+    assert (child / "ended").read_text() == "SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_is_waited_for(child):
+    send_when_ready(child, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt) as caught, terminated_as_interrupt():
+        run_locust(Target("localhost:1"), 1, child / "out", [])
+    assert caught.type is KeyboardInterrupt
+    assert (child / "ended").read_text() == "SIGINT"
+
+
+def test_a_server_that_ends_by_itself_ends_the_test(child):
+    target = Target("localhost:1", why_ended=lambda: "it crashed" if (child / "ready").exists() else None)
+    with pytest.raises(PenstockError, match=r"ended during the test: it crashed"):
+        run_locust(target, 1, child / "out", [])
+    assert (child / "ended").read_text() == "SIGTERM"
+
+
+def test_no_report_is_no_result(tmp_path):
+    with pytest.raises(PenstockError, match=r"made no report .*status 3"):
+        written_report(tmp_path, 3)
