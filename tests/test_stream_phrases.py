@@ -76,6 +76,7 @@ def test_each_is_as_alone(golden_bundle, streams, memory_mib, forms, is_captured
     decoding = DecodingConfig(phrase_memory_mib=memory_mib)
     with monkeypatch.context() as patch:
         if is_captured:
+            patch.setattr(decoder, "LARGEST_CAPTURED_BATCH", 8)
             patch.setattr(decoder, "select_driver", lambda *_: Choice(StagedDriver(FakeCapture()), "a test"))
         together = DecoderStage(checkpoint, SLOTS, SlotLedger(SLOTS), decoding=decoding)
     assert together.driver_name == ("staged" if is_captured else "eager")

@@ -163,13 +163,18 @@ class TritonServer:
         self.stop()
 
     def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection(LOOPBACK, self.ports.http, timeout=1.0)
-        with contextlib.closing(connection):
-            try:
-                connection.request("GET", "/v2/health/ready")
-                return connection.getresponse().status == http.client.OK
-            except (OSError, http.client.HTTPException):
-                return False
+        """Triton opens the port of its metrics after that of HTTP, and calls itself ready meanwhile."""
+        return _answers(self.ports.http, "/v2/health/ready") and _answers(self.ports.metrics, "/metrics")
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=1.0)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 def _start_guard(process_group: int, runtime: Path, shared_memory: Path) -> subprocess.Popen[bytes]:
