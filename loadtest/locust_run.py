@@ -17,7 +17,8 @@ from loadtest.termination import Terminated
 from penstock.errors import PenstockError
 
 LOCUST_FILE = Path(__file__).with_name("locustfile.py")
-_REPORT = "loadtest.json"
+REPORT = "loadtest.json"
+"""What Locust writes at its end, in the folder of --out."""
 _LOOK_EVERY_S = 1.0
 STREAMS_PER_PROCESS = 64
 """What one process of the load generator plays with less than half a core, in pieces of 100 ms."""
@@ -83,14 +84,9 @@ def headless_report(target: Target, processes: int, out: Path, arguments: list[s
     """Runs a test without the web page and returns its report. PenstockError where Locust wrote none, KeyboardInterrupt
     as `run_locust`.
     """
-    (out / _REPORT).unlink(missing_ok=True)
+    (out / REPORT).unlink(missing_ok=True)
     status = run_locust(target, processes, out, ["--headless", "--only-summary", *arguments])
-    return written_report(out, status)
-
-
-def written_report(out: Path, status: int | None = None) -> dict:
-    """What Locust has written at its end. PenstockError where it is nothing; status: Locust's, for the message."""
-    path = out / _REPORT
+    path = out / REPORT
     if not path.exists():
         raise PenstockError(f"the load test made no report (Locust's exit status {status}); its messages are above")
     return read_json(path)

@@ -85,12 +85,28 @@ def _add_options(parser) -> None:
             action.is_secret = action.is_required = action.is_multiple = False
 
 
+def _end_by_sigterm() -> None:
+    """As Ctrl-C, upon which Locust ends the test and we write the report: its own handler comes after a headless test.
+
+    Once: a second signal must not break off the end of the first. In a greenlet of its own, from which gevent hands
+    the exception to Locust's; a handler of Python's would raise in whichever greenlet runs.
+    """
+    ends: list[bool] = []
+
+    def end() -> None:
+        if not ends:
+            ends.append(True)
+            raise KeyboardInterrupt
+
+    gevent.signal_handler(signal.SIGTERM, end)
+
+
 @events.init.add_listener
 def _prepare(environment: Environment, **_: object) -> None:
     global _test
     environment.stop_timeout = _STOP_TIMEOUT_S
-    # As Ctrl-C, upon which Locust ends the test and we write the report: its own handler comes after a headless test.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if environment.parsed_options and environment.parsed_options.headless:
+        _end_by_sigterm()
     try:
         _test = LoadTest(environment)
     except (PenstockError, ValueError) as error:

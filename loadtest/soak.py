@@ -11,8 +11,8 @@ from pathlib import Path
 
 from loadtest.fresh_server import ServerPlan, fresh_server
 from loadtest.html_report import write_html
-from loadtest.json_report import write_json
-from loadtest.locust_run import Target, headless_report, processes_for, written_report
+from loadtest.json_report import read_json, write_json
+from loadtest.locust_run import REPORT, Target, headless_report, processes_for
 from loadtest.options import DEFAULT_OUT, ROOT
 from loadtest.probe import take_snapshot
 from loadtest.soak_readings import Reading, SoakReadings
@@ -81,14 +81,16 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
             try:
                 report = headless_report(target, args.processes or processes_for(args.streams), args.out, arguments)
             except KeyboardInterrupt:  # what was seen until then is told, as an end too early
-                report = written_report(args.out)
+                if not (args.out / REPORT).exists():
+                    raise
+                report = read_json(args.out / REPORT)
     report["circumstances"]["command"] = command
     report["soak"] = soak_document(readings.readings, report["windows"][0], load_s, warm_up_s, args.most_growth)
-    write_json(args.out / "loadtest.json", report)
+    write_json(args.out / REPORT, report)
     write_html(args.out / "loadtest.html", report)
     (args.out / "soak.md").write_text(to_markdown(report), encoding="utf-8")
     (args.out / "readings.csv").write_text(to_csv(readings.readings), encoding="utf-8")
-    _say(f"wrote {args.out / 'loadtest.json'}, loadtest.html, soak.md and readings.csv")
+    _say(f"wrote {args.out / REPORT}, loadtest.html, soak.md and readings.csv")
     return report
 
 

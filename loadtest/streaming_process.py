@@ -115,5 +115,6 @@ async def serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells Locust too, which tells us
+    for told_by_locust in (signal.SIGINT, signal.SIGTERM):  # which may have been sent to its whole process group
+        signal.signal(told_by_locust, signal.SIG_IGN)
     asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))

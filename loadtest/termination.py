@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM has come. Unlike Ctrl-C it goes to this process alone, not to those that it has started."""
+    """SIGTERM has come, which, unlike Ctrl-C, may have gone to this process alone and not to those it has started."""
 
 
 @contextmanager

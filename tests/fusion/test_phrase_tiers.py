@@ -26,7 +26,7 @@ SIZE = 40
 TOKENIZER = NumberTokenizer([label % 3 == 0 for label in range(SIZE)])
 STATE_BYTES = 12 * SIZE + 4
 MEMORY_BYTES = 2**22
-SMALL, LARGE = 10, 3 * STATES_PER_PAGE
+SMALL, LARGE = 10, 5 * STATES_PER_PAGE
 """States of lists that the tests' tiers take as dense ones, and of those that they do not."""
 
 

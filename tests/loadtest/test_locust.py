@@ -1,6 +1,11 @@
 """Locust, headless, against a real server: two streams for a few seconds, and its report."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +14,7 @@ import pytest
 
 from loadtest.__main__ import main
 from loadtest.fresh_server import ReadyServer, ServerPlan, fresh_server
+from loadtest.options import ROOT
 
 pytestmark = [
     pytest.mark.server,
@@ -17,6 +23,7 @@ pytestmark = [
 ]
 
 STREAMS, SLOTS = 2, 3
+_SEEN_S = 4.0
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +59,20 @@ def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path)
     assert {"tritonserver", "load generator"} <= set(window["machine"]["processes"])
     assert window["generator"]["text"]
     assert "<h2>Members</h2>" in (tmp_path / "loadtest.html").read_text(encoding="utf-8")
+
+
+def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyServer, tmp_path):
+    command = [sys.executable, "-m", "loadtest", "run", "--url", server.url("grpc"), "--out", str(tmp_path)]
+    options = ["--metrics-url", server.metrics_url, "--streams", "1", "--minutes", "2", "--stagger-seconds", "0"]
+    with subprocess.Popen([*command, *options], cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE) as process:
+        for line in process.stderr:
+            if b"All users spawned" in line:
+                break
+        time.sleep(_SEEN_S)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(30) == 130
+    (window,) = json.loads((tmp_path / "loadtest.json").read_text(encoding="utf-8"))["windows"]
+    assert 0 < window["seconds"] < 60 and window["pieces"] > 0
 
 
 def test_users_survive_refusals_and_count_them_apart(server: ReadyServer, tmp_path):

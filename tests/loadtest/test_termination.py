@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C end the load generator too, and nobody takes what is left of a test for the whole."""
+"""SIGTERM, Ctrl-C and the end of the server end the load generator too."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadtest import locust_run
-from loadtest.locust_run import Target, headless_report, run_locust, written_report
+from loadtest.locust_run import Target, headless_report, run_locust
 from loadtest.termination import Terminated, terminated_as_interrupt
 from penstock.errors import PenstockError
 
@@ -48,6 +48,8 @@ def send_when_ready(folder: Path, number: signal.Signals) -> None:
         deadline_s = time.monotonic() + 20
         while not (folder / "ready").exists() and time.monotonic() < deadline_s:
             time.sleep(0.01)
+        if not (folder / "ready").exists():
+            return
         os.kill(os.getpid(), number)
         if number == signal.SIGINT:
             time.sleep(0.2)
@@ -80,6 +82,7 @@ def test_a_server_that_ends_by_itself_ends_the_test(child):
     assert (child / "ended").read_text() == "SIGTERM"
 
 
-def test_no_report_is_no_result(tmp_path):
+def test_no_report_is_no_result(monkeypatch, tmp_path):
+    monkeypatch.setattr(locust_run, "run_locust", lambda *_: 3)
     with pytest.raises(PenstockError, match=r"made no report .*status 3"):
-        written_report(tmp_path, 3)
+        headless_report(Target("localhost:1"), 1, tmp_path, [])

@@ -56,7 +56,7 @@ class PhraseTiers:
         if self._dense is None or not len(phrases) or self._dense.find(phrases):
             return (self._dense or self._last).acquire(phrases)
         paged = self._last.find(phrases)
-        if paged and (paged.references or paged.place.most_states > self._most_dense_states):
+        if paged and (paged.references or paged.place.most_states - STATES_PER_PAGE >= self._most_dense_states):
             return self._border + self._last.acquire(phrases)
         return self._place(self._dense, phrases)
 
