@@ -127,7 +127,7 @@ def _target(args: argparse.Namespace, streams: int) -> Iterator[Target]:
     plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(streams), args.threads)
     _say(f"starting a server with {args.model} ...")
     with fresh_server(plan) as server:
-        yield Target(server.url(args.protocol), server.metrics_url, server.process_id, server.facts, server.why_ended)
+        yield server.target(args.protocol)
 
 
 if __name__ == "__main__":

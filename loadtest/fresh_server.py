@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.locust_run import Target
 from penstock.checkpoint import Checkpoint
 from penstock.model_repository import find_model_repository
 from penstock.server import TritonServer
@@ -41,6 +42,10 @@ class ReadyServer:
     """For the report."""
     why_ended: Callable[[], str | None] = lambda: None
     """See Target."""
+
+    def target(self, protocol: str) -> Target:
+        """For a test over "grpc" or "http"."""
+        return Target(self.url(protocol), self.metrics_url, self.process_id, self.facts, self.why_ended)
 
     def url(self, protocol: str) -> str:
         """host:port for "grpc" or "http"."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from loadtest.fresh_server import ServerPlan, fresh_server
 from loadtest.html_report import write_html
 from loadtest.json_report import read_json, write_json
-from loadtest.locust_run import REPORT, Target, headless_report, processes_for
+from loadtest.locust_run import REPORT, headless_report, processes_for
 from loadtest.options import DEFAULT_OUT, ROOT
 from loadtest.probe import take_snapshot
 from loadtest.soak_readings import Reading, SoakReadings
@@ -72,18 +72,18 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     warm_up_s = _WARM_UP_SHARE * load_s if args.warm_up_minutes is None else 60 * args.warm_up_minutes
     every_s = min(_LONGEST_DISTANCE_S, max(_SHORTEST_DISTANCE_S, load_s / _READINGS))
     arguments = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol, *rest]
+    processes = args.processes or processes_for(args.streams)
     plan = ServerPlan(args.model, args.context, slots_for(args.streams), args.threads)
-    with fresh_server(plan) as server:
-        target = Target(
-            server.url(args.protocol), server.metrics_url, server.process_id, server.facts, server.why_ended
-        )
-        with SoakReadings(partial(take_snapshot, server.metrics_url, server.process_id), every_s) as readings:
-            try:
-                report = headless_report(target, args.processes or processes_for(args.streams), args.out, arguments)
-            except KeyboardInterrupt:  # what was seen until then is told, as an end too early
-                if not (args.out / REPORT).exists():
-                    raise
-                report = read_json(args.out / REPORT)
+    with (
+        fresh_server(plan) as server,
+        SoakReadings(partial(take_snapshot, server.metrics_url, server.process_id), every_s) as readings,
+    ):
+        try:
+            report = headless_report(server.target(args.protocol), processes, args.out, arguments)
+        except KeyboardInterrupt:  # what was seen until then is told, as an end too early
+            if not (args.out / REPORT).exists():
+                raise
+            report = read_json(args.out / REPORT)
     report["circumstances"]["command"] = command
     report["soak"] = soak_document(readings.readings, report["windows"][0], load_s, warm_up_s, args.most_growth)
     write_json(args.out / REPORT, report)

@@ -47,11 +47,13 @@ def under_load(readings: Sequence[Reading]) -> list[Reading]:
 
 def stolen_cores(readings: Sequence[Reading]) -> tuple[float, float]:
     """What a virtual machine's host gave to others during the readings: the mean, the most between two of them."""
-    pairs = list(pairwise(readings))
-    shares = [(b.stolen_cpu_s - a.stolen_cpu_s) / (b.time_s - a.time_s) for a, b in pairs]
-    seconds = readings[-1].time_s - readings[0].time_s if pairs else 1.0
-    stolen_s = readings[-1].stolen_cpu_s - readings[0].stolen_cpu_s if pairs else 0.0
-    return stolen_s / seconds, max(shares, default=0.0)
+
+    def between(before: Reading, after: Reading) -> float:
+        return (after.stolen_cpu_s - before.stolen_cpu_s) / (after.time_s - before.time_s)
+
+    if len(readings) < 2:
+        return 0.0, 0.0
+    return between(readings[0], readings[-1]), max(between(*pair) for pair in pairwise(readings))
 
 
 def steadiness(readings: Sequence[Reading], name: str, most_growth_mib_per_h: float) -> Steadiness:

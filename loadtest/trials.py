@@ -6,7 +6,7 @@ from pathlib import Path
 
 from loadtest.capacity import confirm, search
 from loadtest.fresh_server import ServerPlan, fresh_server
-from loadtest.locust_run import Target, headless_report, processes_for
+from loadtest.locust_run import headless_report, processes_for
 from loadtest.verdict_lines import verdict_lines
 
 _QUIETLY = ("--no-html", "--loglevel", "WARNING")
@@ -50,12 +50,11 @@ class Trials:
         plan = ServerPlan(self.model, self.context, slots_for(streams), self.threads)
         arguments = ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}", "--protocol", self.protocol]
         with fresh_server(plan) as server:
-            target = Target(
-                server.url(self.protocol), server.metrics_url, server.process_id, server.facts, server.why_ended
-            )
             folder = self.out / f"trial-{len(self.reports) + 1:02}-{streams}-streams"
             processes = self.processes or processes_for(streams)
-            report = headless_report(target, processes, folder, [*arguments, *_QUIETLY, *self.arguments])
+            report = headless_report(
+                server.target(self.protocol), processes, folder, [*arguments, *_QUIETLY, *self.arguments]
+            )
         self.reports.append(report)
         (window,) = report["windows"]
         for line in verdict_lines(window):

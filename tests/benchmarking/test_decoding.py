@@ -203,9 +203,7 @@ def test_a_random_encoder_gives_totals(monkeypatch):
     total = standard.encoder.median + standard.decoder.median
     assert len(others) == 2
     for one in others:
-        assert one.total_to_label_looping == pytest.approx(
-            (one.encoder.median + one.decoder.median) / total
-        )  # one round
+        assert one.total_to_label_looping == pytest.approx((one.encoder.median + one.decoder.median) / total)
         assert one.total_rtfx == pytest.approx(one.audio_s / (one.encoder.median + one.decoder.median))
 
 

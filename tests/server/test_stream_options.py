@@ -19,7 +19,7 @@ from tests.server.conftest import CONTEXT, RunningServer, running_server
 
 pytestmark = pytest.mark.server
 
-UTTERANCES = [utterance.path for utterance in golden_utterances()[::2]]
+UTTERANCES = [utterance.path for utterance in golden_utterances()]
 PIECE_SAMPLES = 4007
 CHOICES = (
     StreamOptions(),

@@ -17,7 +17,7 @@ class Spread(NamedTuple):
     most: float
 
     @classmethod
-    def of(cls, seconds: list[float]) -> "Spread":
+    def of(cls, seconds: Sequence[float]) -> "Spread":
         """At least one."""
         return cls(statistics.median(seconds), min(seconds), max(seconds))
 
@@ -25,11 +25,15 @@ class Spread(NamedTuple):
 class Timed(NamedTuple):
     """One piece of work."""
 
-    seconds: Spread
-    result: Any
-    """What the last repeat returned."""
     rounds_s: tuple[float, ...]
     """Seconds of each round that counts."""
+    result: Any
+    """What the last repeat returned."""
+
+    @property
+    def seconds(self) -> Spread:
+        """Of all rounds that count."""
+        return Spread.of(self.rounds_s)
 
 
 def paired_ratio(rounds_s: Sequence[float], others_s: Sequence[float]) -> float:
@@ -51,7 +55,7 @@ def take_turns(
             taken, results[name] = clock(works[name])
             if turn >= warm_up_rounds:
                 seconds[name].append(taken)
-    return {name: Timed(Spread.of(seconds[name]), results[name], tuple(seconds[name])) for name in works}
+    return {name: Timed(tuple(seconds[name]), results[name]) for name in works}
 
 
 def _time_on_host(work: Callable[[], Any]) -> tuple[float, Any]:
