@@ -12,9 +12,14 @@ STREAMS ?= 8
 MINUTES ?= 2
 SHAPE ?= constant
 LOADTEST := $(BIN)/python -m loadtest
+# What starts servers wants the machine to itself; the rest is shared out, a file at a time, among as many processes.
+TEST_PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest -q --durations=12
+TEST_FAST := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile -m "not gpu and not oracle and not server"
+TEST_SERVER := $(PYTEST) -m "server and not gpu and not oracle"
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup oracle-setup demo check fix test test-fast test-kernels test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo clean
+.PHONY: setup oracle-setup demo check fix test test-fast test-server test-kernels test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo clean
 
 # torch first and alone, so that a CPU build offered by the local pip configuration is taken; the Triton wheel without
 # its Python dependencies, of which the server needs none.
@@ -49,11 +54,15 @@ check: setup
 fix: setup
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
+# The second part runs whether or not the first passes: one run names all that fails.
 test: setup
-	$(BIN)/python -m pytest -q --durations=12 -m "not gpu and not oracle"
+	$(TEST_FAST); fast=$$?; $(TEST_SERVER) && exit $$fast
 
 test-fast: setup
-	$(BIN)/python -m pytest -q -m "not gpu and not oracle and not server"
+	$(TEST_FAST)
+
+test-server: setup
+	$(TEST_SERVER)
 
 # The GPU language's interpreter stands in for a GPU; 640 MB more in the environment.
 test-kernels: setup

@@ -71,6 +71,14 @@ def wait_until_free(server: RunningServer, timeout_s: float, send: Callable[[], 
         time.sleep(0.05)
 
 
+def wait_until_full(server: RunningServer, timeout_s: float) -> None:
+    """Until every stream slot has a live stream. AssertionError after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while read_metrics(server)["streams_live"] < server.max_streams:
+        assert time.monotonic() < deadline, f"not all slots are taken after {timeout_s:g} s"
+        time.sleep(0.02)
+
+
 def _warm(server: RunningServer, voices: list[Voice]) -> None:
     """Many streams at once: what a large batch needs stays with the processes."""
     ledger = Ledger()

@@ -17,6 +17,7 @@ from penstock.recognizer import StreamingRecognizer
 from penstock_client import Client, ServerFullError, StreamError, StreamNotOpenError
 from tests.golden import golden_utterances
 from tests.server.conftest import CONTEXT, RunningServer
+from tests.server.resources import wait_until_free, wait_until_full
 
 pytestmark = pytest.mark.server
 
@@ -189,14 +190,14 @@ def test_a_silent_stream_is_expired_and_told_so(small_server: RunningServer, exp
 def test_clients_killed_in_mid_stream_give_their_slots_back(small_server: RunningServer, expected):
     command = [sys.executable, "-m", "penstock_client.cli", "--url", small_server.url("grpc"), "--simulate-realtime"]
     clients = [
-        subprocess.Popen([*command, str(UTTERANCES[0])], stdout=subprocess.DEVNULL)
+        subprocess.Popen([*command, *map(str, UTTERANCES)], stdout=subprocess.DEVNULL)  # long enough for all to start
         for _ in range(small_server.max_streams)
     ]
-    time.sleep(2.0)
+    wait_until_full(small_server, timeout_s=30)
     for client in clients:
         client.kill()
         client.wait(timeout=10)
-    time.sleep(small_server.idle_s + 0.5)
+    wait_until_free(small_server, timeout_s=small_server.idle_s + 5)
     with Client(small_server.url("grpc")) as client, ThreadPoolExecutor(small_server.max_streams) as pool:
         jobs = [
             pool.submit(hear, client, read_audio(UTTERANCES[1], 16000), 1600) for _ in range(small_server.max_streams)
