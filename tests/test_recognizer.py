@@ -1,6 +1,7 @@
 """The whole way from samples to words: NeMo's, whatever the pieces and the company."""
 
 import itertools
+import json
 import random
 import time
 
@@ -12,6 +13,7 @@ from penstock import AudioRequest, StreamError, StreamingRecognizer
 from penstock.audio import read_audio
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
+from penstock.decoding_config import DecodingConfig
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import CheckpointError, StreamErrorKind
 from penstock.tokenizer import Tokenizer
@@ -198,6 +200,30 @@ def test_a_stream_whose_start_was_refused_may_start_yet(recognizer):
     stream.push(NO_SAMPLES)
     stream.close()
     assert recognizer.table.live_streams == 0
+
+
+def test_a_start_without_room_for_its_phrases_leaves_its_slot_to_others(golden_bundle):
+    """The stream has its slot already when the decoder looks at the memory of the lists."""
+    bundle, streams = golden_bundle("rnnt_hybrid").directory, 32
+    recognizer = StreamingRecognizer(bundle, max_streams=streams, decoding=DecodingConfig(phrase_memory_mib=16))
+
+    def start(name: str, **options: object):
+        (answer,) = recognizer.process([AudioRequest(name, NO_SAMPLES, is_start=True, options=options)])
+        return answer
+
+    def large_list(number: int) -> str:
+        chance = random.Random(number)
+        return json.dumps(["".join(chance.choices("adefghilmnoprstuvwy", k=60)) for _ in range(330)])
+
+    held = 0
+    while not isinstance(answer := start(f"boosted-{held}", boosted_phrases=large_list(held)), StreamError):
+        held += 1
+    assert answer.kind is StreamErrorKind.UNAVAILABLE
+    assert "while other streams hold theirs" in str(answer)
+    assert 0 < held < streams - 1
+    others = [start(f"plain-{i}") for i in range(streams - held + 1)]
+    assert [isinstance(other, StreamError) for other in others] == [False] * (streams - held) + [True]
+    assert "stream slots are taken" in str(others[-1])
 
 
 def test_whole_numbers_are_refused_by_name(recognizer):

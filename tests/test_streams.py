@@ -152,6 +152,21 @@ def test_a_stream_that_a_later_stage_lost(rig, stage):
     rig.table.look_up("one")
 
 
+@pytest.mark.parametrize("ask", [lambda rig: rig.table.count_free(), lambda rig: rig.table.open("three").slot])
+def test_whoever_wants_a_slot_gets_that_of_a_stream_that_was_lost(rig, ask):
+    """The lost stream's client may never come back, and its requests still have to be settled first."""
+    leases = [rig.table.open(name) for name in ("one", "two")]
+    first, second = [rig.request("one") for _ in range(2)]
+    rig.ledger.fail("decoder", leases[0].slot, leases[0].generation)
+    for lease in (first, second):
+        rig.ledger.settle("decoder", *lease)
+    assert ask(rig) is not None
+    assert rig.table.live_streams + rig.table.count_free() == 2
+    assert "'one' is not open: it was lost by a later stage" in str(refusal(rig.table.look_up, "one"))
+    assert rig.table.look_up("two") == leases[1]
+    assert rig.table.ended_streams == 1
+
+
 def test_the_failure_of_an_earlier_stream_does_not_touch_the_next(rig):
     lease = rig.table.open("one")
     rig.table.close("one")
@@ -209,6 +224,10 @@ class StreamTableMachine(RuleBasedStateMachine):
             self.drop(name, "was expired", 0.5)
             self.expired += 1
 
+    def drop_lost(self) -> None:
+        for name in sorted(self.failed):
+            self.drop(name, "was lost")
+
     def held(self) -> set[int]:
         """Slots of closed streams with requests that may be on their way."""
         return {lease.slot for lease, until in self.closing.items() if self.pending[lease] > 0 and self.now < until}
@@ -225,6 +244,7 @@ class StreamTableMachine(RuleBasedStateMachine):
         self.expire()
         if name in self.live:
             self.drop(name, "was started again")
+        self.drop_lost()
         if len(self.live) == self.MAX_STREAMS or not self.free():
             assert refusal(self.rig.table.open, name).kind is StreamErrorKind.UNAVAILABLE
             self.refused += 1
@@ -241,6 +261,7 @@ class StreamTableMachine(RuleBasedStateMachine):
     @rule()
     def count_free(self):
         self.expire()
+        self.drop_lost()
         assert self.rig.table.count_free() == min(self.MAX_STREAMS - len(self.live), self.free())
 
     @rule(name=names)

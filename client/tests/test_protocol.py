@@ -193,6 +193,7 @@ def test_malformed_output_is_a_protocol_error(name, values):
     [
         ("in ensemble 'asr', stream 's' refused: all 4 stream slots are taken; try again later", ServerFullError),
         ("UNAVAILABLE: no room", ServerFullError),
+        ("boosted phrases: 9 need memory; accepted: none while other streams hold theirs; send fewer", ServerFullError),
         ("in ensemble 'asr', stream 's' is not open: it was expired", StreamNotOpenError),
         ("inference request for sequence s must specify the START flag on the first request", StreamNotOpenError),
         ("stream 's': 1 of 2 samples are not finite", StreamError),

@@ -46,6 +46,10 @@ class SlotLedger:
         """The latest generation of `slot` that a later stage has given up; 0 if none."""
         return max(self._cells[:, _FAILED_GENERATION, slot].tolist())
 
+    def failed_generations(self) -> list[int]:
+        """The same of every slot."""
+        return self._cells[:, _FAILED_GENERATION].max(axis=0).tolist()
+
     def settle(self, stage: str, slot: int, generation: int) -> None:
         """Says that a request went no further than `stage`: it was answered or refused there.
 

@@ -13,6 +13,7 @@ _REMEMBERED_ENDS = 4096
 _EXPIRED_GRACE_S = 0.5
 """An expired stream's requests have had the idle limit to come out. Those that Triton dropped between two members,
 because their client's connection went, never will."""
+_LOST = "was lost by a later stage"
 
 
 def slot_count(max_streams: int) -> int:
@@ -45,7 +46,8 @@ class StreamTable:
     its last requests to settle. Streams without a request for `idle_limit_s` are expired as soon as anybody asks the
     table for anything. A closed stream's slot is free once the ledger has settled all its requests, or after another
     `idle_limit_s`; an expired one's half a second later at most. A request that comes out later still is refused by the
-    later stages where it meets the slot's new stream (`slot_guard.py`).
+    later stages where it meets the slot's new stream (`slot_guard.py`). A stream that a later stage has refused or lost
+    is closed as soon as anybody wants a slot.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class StreamTable:
         """Streams that could start now; expires and frees first whatever is due."""
         now = self._clock()
         self._expire(now)
+        self._close_lost(now)
         self._reclaim(now)
         return min(self.max_streams - len(self._streams), len(self._free))
 
@@ -100,6 +103,7 @@ class StreamTable:
         self._expire(now)
         if stream_id in self._streams:
             self._close(stream_id, now, "was started again")
+        self._close_lost(now)
         self._reclaim(now)
         if len(self._streams) >= self.max_streams or not self._free:
             self.refused_starts += 1
@@ -126,7 +130,7 @@ class StreamTable:
                 StreamErrorKind.NOT_FOUND, f"stream {stream_id!r} is not open: it {why}; start it with START"
             )
         if self._ledger.failed_generation(stream.lease.slot) >= stream.lease.generation:
-            self._close(stream_id, now, "was lost by a later stage")
+            self._close(stream_id, now, _LOST)
             raise StreamError(
                 StreamErrorKind.INTERNAL,
                 f"stream {stream_id!r} was lost by a later stage of the server; start it again",
@@ -158,6 +162,13 @@ class StreamTable:
             self.expired_streams += 1
             why = f"was expired after {self.idle_limit_s:g} s without a request"
             self._close(stream_id, now, why, _EXPIRED_GRACE_S)
+
+    def _close_lost(self, now: float) -> None:
+        """Closes streams that a later stage refused or lost: their clients may never send another request."""
+        failed = self._ledger.failed_generations()
+        lost = [name for name, each in self._streams.items() if failed[each.lease.slot] >= each.lease.generation]
+        for stream_id in lost:
+            self._close(stream_id, now, _LOST)
 
     def _reclaim(self, now: float) -> None:
         """Frees closed slots. Looks only when somebody wants one, and only at those."""

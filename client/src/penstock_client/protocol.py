@@ -267,7 +267,7 @@ def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any
 
 # The streaming RPC carries a message but no status, so the message has to tell.
 _REFUSALS: tuple[tuple[type[StreamError], tuple[str, ...]], ...] = (
-    (ServerFullError, ("UNAVAILABLE", "slots are taken")),
+    (ServerFullError, ("UNAVAILABLE", "slots are taken", "while other streams hold theirs")),
     (StreamNotOpenError, ("NOT_FOUND", "is not open", "START flag")),
 )
 
