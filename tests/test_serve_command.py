@@ -1,10 +1,12 @@
 import re
+import shutil
 import socket
 import time
 from pathlib import Path
 
 import pytest
 
+from penstock.checkpoint import CONFIG_FILE
 from penstock.cli import main
 from penstock.commands import serve
 from penstock.decoding.beam_sizes import BeamSizes
@@ -51,6 +53,15 @@ def test_what_can_be_checked_first_is_refused_at_once(
     assert main(["serve", *ports, *(known.get(argument, argument) for argument in arguments)]) == 1
     assert time.process_time() - started < 1  # of the processor: a busy machine does not count
     assert re.match(f"penstock: error: {message}", capsys.readouterr().err)
+
+
+def test_a_checkpoint_that_hears_another_rate_is_refused(bundled_model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
+    bundle = shutil.copytree(bundled_model, tmp_path / "telephone")
+    config = bundle / CONFIG_FILE
+    config.write_text(config.read_text().replace('"sample_rate_hz": 16000', '"sample_rate_hz": 8000'))
+    assert main(["serve", *[f"--{name}-port=0" for name in Ports._fields], "--model", str(bundle)]) == 1
+    assert "telephone: a checkpoint for audio at 8000 Hz; accepted by a server" in capsys.readouterr().err
 
 
 @pytest.fixture

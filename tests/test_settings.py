@@ -3,12 +3,14 @@
 import itertools
 import os
 import re
+import shutil
 from dataclasses import fields
 
 import pytest
 import torch
 
 from penstock import cuda_graphs, decoding_config, settings
+from penstock.checkpoint import CONFIG_FILE
 from penstock.config import AttentionContext
 from penstock.decoding_config import DecodingConfig
 from penstock.errors import PenstockError
@@ -32,6 +34,14 @@ def test_the_model_alone_is_enough(environment):
     assert (settings.idle_limit_s, settings.threads) == (30.0, 1)
     assert settings.device == ("cuda" if torch.cuda.is_available() else "cpu")
     assert settings.runtime_directory.name == f"penstock-{os.getppid()}"  # the members have one parent
+
+
+def test_a_checkpoint_that_hears_another_rate_than_clients_send_is_refused(environment, tmp_path):
+    bundle = shutil.copytree(environment["PENSTOCK_MODEL"], tmp_path / "telephone")
+    config = bundle / CONFIG_FILE
+    config.write_text(config.read_text().replace('"sample_rate_hz": 16000', '"sample_rate_hz": 8000'))
+    with pytest.raises(PenstockError, match="telephone: a checkpoint for audio at 8000 Hz; accepted by a server"):
+        Settings.from_environment({"PENSTOCK_MODEL": str(bundle)})
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ DEFAULT_MAX_STREAMS = 64
 MOST_STREAMS = 4000
 """Below `max_candidate_sequences` of the members: a sequence beyond that is not refused, it waits without a word."""
 
+SAMPLE_RATE_HZ = 16_000
+"""Of the audio that a server's clients send."""
+
 
 def parse_context(text: str) -> AttentionContext:
     """Reads "70,6"."""
@@ -223,7 +226,7 @@ class Settings:
         runtime = environment.get("PENSTOCK_RUNTIME_DIR") or f"{tempfile.gettempdir()}/penstock-{os.getppid()}"
         return cls(
             checkpoint=checkpoint,
-            context=checkpoint.config.encoder.select_context(CONTEXT.read(environment)),
+            context=select_served_context(checkpoint, CONTEXT.read(environment)),
             max_streams=MAX_STREAMS.read(environment),
             idle_limit_s=IDLE_SECONDS.read(environment),
             runtime_directory=Path(runtime),
@@ -244,6 +247,17 @@ class Settings:
         from penstock.slot_ledger import SlotLedger
 
         return SlotLedger(self.slots, self.runtime_directory / "slots")
+
+
+def select_served_context(checkpoint: "Checkpoint", wanted: AttentionContext | None) -> AttentionContext:
+    """As `EncoderConfig.select_context`; CheckpointError where the checkpoint does not hear what clients send."""
+    rate_hz = checkpoint.config.features.sample_rate_hz
+    if rate_hz != SAMPLE_RATE_HZ:
+        raise CheckpointError(
+            f"{checkpoint.directory}: a checkpoint for audio at {rate_hz} Hz; accepted by a server, whose clients send "
+            f"{SAMPLE_RATE_HZ} Hz: {SAMPLE_RATE_HZ}"
+        )
+    return checkpoint.config.encoder.select_context(wanted)
 
 
 def _best_device() -> str:

@@ -119,7 +119,7 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
     decoding = DecodingConfig(**chosen | {"lm": values.lm and os.path.abspath(values.lm)})
     checkpoint = Checkpoint(resolve_model(values.model))
     checkpoint.verify()
-    context = checkpoint.config.encoder.select_context(values.context)
+    context = settings.select_served_context(checkpoint, values.context)
     for_members = {
         settings.MODEL: checkpoint.directory.absolute(),
         settings.CONTEXT: f"{context.left},{context.right}",
