@@ -63,7 +63,7 @@ _NAMES = {
 }
 
 
-class _Source(NamedTuple):
+class NemoTensor(NamedTuple):
     """A tensor of the state dict."""
 
     name: str
@@ -101,7 +101,7 @@ def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> Stat
         if name.endswith("convolution.depthwise.weight") and not config.model.encoder.has_conv_layer_norm:
             tensors |= _folded_depthwise(remaining, name, shape, config)
         else:
-            tensors[name] = _take(remaining, _source(name, shape, config)).reshape(shape)
+            tensors[name] = _take(remaining, source_of(name, shape, config)).reshape(shape)
     tensors |= _features(remaining, config.model.features, config.mel_band)
     unknown = [name for name in remaining if not _NOT_NEEDED.fullmatch(name)]
     if unknown:
@@ -130,7 +130,7 @@ def _refuse_odd_tensor(name: object, tensor: object) -> None:
         raise CheckpointError(f"{_WEIGHTS}: tensor {name} claims more elements than are stored")
 
 
-def _take(remaining: StateDict, source: _Source) -> torch.Tensor:
+def _take(remaining: StateDict, source: NemoTensor) -> torch.Tensor:
     """Removes one tensor from `remaining`, checked."""
     tensor = remaining.pop(source.name, None)
     if tensor is None:
@@ -143,7 +143,7 @@ def _take(remaining: StateDict, source: _Source) -> torch.Tensor:
     return tensor
 
 
-def _source(name: str, shape: tuple[int, ...], config: NemoConfig) -> _Source:
+def source_of(name: str, shape: tuple[int, ...], config: NemoConfig) -> NemoTensor:
     """Where a bundle's tensor comes from; NeMo's one-wide convolutions keep their kernel axes."""
     place, _, last = name.rpartition(".")
     parts = place.split(".")
@@ -153,12 +153,12 @@ def _source(name: str, shape: tuple[int, ...], config: NemoConfig) -> _Source:
     elif place.startswith("encoder.subsampling.") and parts[-1].isdigit():
         source = f"encoder.pre_encode.conv.{(2 if 'depthwise' in parts else 3) + 3 * int(parts[-1])}"
     elif place.startswith("predictor.lstm."):
-        return _Source(f"decoder.prediction.dec_rnn.lstm.{_LAST_NAMES[last]}{parts[-1]}", shape)
+        return NemoTensor(f"decoder.prediction.dec_rnn.lstm.{_LAST_NAMES[last]}{parts[-1]}", shape)
     elif place == "joint.output":
         source = f"joint.joint_net.{2 if config.joint_has_dropout else 1}"
     else:
         source = _NAMES[place]
-    return _Source(f"{source}.{_LAST_NAMES.get(last, last)}", _source_shape(place, last, shape))
+    return NemoTensor(f"{source}.{_LAST_NAMES.get(last, last)}", _source_shape(place, last, shape))
 
 
 def _source_shape(place: str, last: str, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -176,15 +176,15 @@ def _source_shape(place: str, last: str, shape: tuple[int, ...]) -> tuple[int, .
 def _folded_depthwise(remaining: StateDict, weight_name: str, shape: tuple[int, ...], config: NemoConfig) -> StateDict:
     """Depthwise convolution and the batch norm behind it as one convolution."""
     width = (shape[0],)
-    source = _source(weight_name, shape, config)
+    source = source_of(weight_name, shape, config)
     weight = _take(remaining, source).reshape(shape).double()
     convolution = source.name.removesuffix(".weight")
     norm = convolution.replace("depthwise_conv", "batch_norm")
     bias = torch.zeros(width)
     if config.model.encoder.use_bias:
-        bias = _take(remaining, _Source(f"{convolution}.bias", width))
+        bias = _take(remaining, NemoTensor(f"{convolution}.bias", width))
     scale, shift, mean, variance = (
-        _take(remaining, _Source(f"{norm}.{part}", width)).double()
+        _take(remaining, NemoTensor(f"{norm}.{part}", width)).double()
         for part in ("weight", "bias", "running_mean", "running_var")
     )
     factor = scale / torch.sqrt(variance + _BATCH_NORM_EPSILON)
@@ -199,11 +199,11 @@ def _features(remaining: StateDict, features: FeatureConfig, band: MelBand) -> S
     window, filterbank = "preprocessor.featurizer.window", "preprocessor.featurizer.fb"
     bins = (features.mel_bins, features.fft_samples // 2 + 1)
     if window in remaining:
-        window_tensor = _take(remaining, _Source(window, (features.window_samples,)))
+        window_tensor = _take(remaining, NemoTensor(window, (features.window_samples,)))
     else:
         window_tensor = hann_window(features.window_samples)
     if filterbank in remaining:
-        mel_tensor = _take(remaining, _Source(filterbank, (1, *bins))).reshape(bins)
+        mel_tensor = _take(remaining, NemoTensor(filterbank, (1, *bins))).reshape(bins)
     else:
         mel_tensor = mel_filterbank(features.sample_rate_hz, features.fft_samples, features.mel_bins, *band)
     return {"features.window": window_tensor, "features.mel_filterbank": mel_tensor}
