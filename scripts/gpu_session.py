@@ -10,7 +10,8 @@ Parts, in this order; each can be had alone, and what is done lies in --out even
     beams-rnnt   random RNN-T: both beams beside label-looping             beams-rnnt.txt, beams-rnnt.json
     beams-tdt    the same for TDT                                          beams-tdt.txt, beams-tdt.json
 
-Where a call may take only so long, make several: `--only tests,greedy`, then `--only bundled,beams-rnnt,beams-tdt`.
+Where a call may take only so long, make several: `--only tests`, then `--only greedy,bundled`, then `--only
+beams-rnnt,beams-tdt`.
 BENCHMARK OPTIONS (`penstock benchmark decoding --help`) come behind those of every benchmark and win over them: for
 example `-- --batch 1,32 --repeats 3` for a quick look.
 
@@ -48,8 +49,10 @@ FOR_SOME = {
     "cuda.bindings": ("cuda-bindings", "graphs with WHILE nodes"),
     "triton": ("triton", "fused kernels: their tests and lines"),
     "pytest_timeout": ("pytest-timeout", "limits on a test's time"),
+    "xdist": ("pytest-xdist", "tests in several processes at once"),
 }
 TESTS_SKIP_WITHOUT = ("cuda.bindings", "triton")
+TEST_PROCESSES = "4"
 BEAMS = ["--decoders", "label-looping,alsd,aes", "--beams", "1,2,4,8,12", "--kernels", "torch"]
 
 
@@ -148,6 +151,10 @@ def run_tests(session: Session) -> int:
     options = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
     if is_missing("pytest_timeout"):  # else the project's setting of it is an unknown one
         options += ["-o", "addopts=-ra --import-mode=importlib"]
+    else:  # a signal does not reach Python while the process waits for a graph that never ends
+        options += ["-o", "timeout_method=thread"]
+    if not is_missing("xdist"):
+        options += ["-n", TEST_PROCESSES, "--dist", "loadfile"]
     report = session.out / "gpu_tests.xml"
     status = run([sys.executable, "-m", "pytest", *options, f"--junitxml={report}", *gpu_tests()], session, "gpu_tests")
     skipped = read_skipped(report) if report.exists() else {}

@@ -67,7 +67,7 @@ def test_an_old_driver_has_no_conditional_nodes(gpu):
     gpu.answers["cuDriverGetVersion"] = (12030,)
     choice = select_driver("auto", "cuda")
     assert choice.driver.name == "staged"
-    assert choice.reason == "no conditional nodes: the driver has CUDA 12.3, conditional nodes need 12.4"
+    assert choice.reason == "no conditional nodes: the driver has CUDA 12.3, conditional nodes need 12.6"
     with pytest.raises(PenstockError, match=r"'while' are not possible on cuda: the driver has CUDA 12.3"):
         select_driver("while", "cuda")
 

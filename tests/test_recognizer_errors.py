@@ -1,6 +1,7 @@
 """Errors touch the stream that caused them and no other; a lost stream gives its slot back."""
 
 import random
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from penstock.decoding.label_looping import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import StreamErrorKind
 from penstock.features import FeatureExtractor
+from penstock.stages.decoder_lanes import GreedyLane
 from tests.golden import golden_samples
 from tests.recognition import NO_SAMPLES, Heard, recognize_alone, recognize_together
 
@@ -156,6 +158,22 @@ def test_a_failing_step_costs_the_streams_of_its_batch_only(recognizer, monkeypa
 
     undisturbed = disturbed(recognizer, lambda *_: None)
     assert [h.outcome for h in disturbed(recognizer, disturb)] == [h.outcome for h in undisturbed]
+    assert_all_slots_are_fresh(recognizer, samples)
+
+
+@pytest.mark.parametrize(
+    ("owner", "message"),
+    [(StreamingEncoder, "the encoder failed: out of memory"), (GreedyLane, "the decoder failed: out of memory")],
+)
+def test_a_failing_start_costs_the_streams_of_its_batch_only(recognizer, monkeypatch, owner, message):
+    samples, neighbour = golden_samples("medium").numpy(), recognizer.open_stream()
+    neighbour.push(samples[:5000])
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, "open", Mock(side_effect=RuntimeError("out of memory")))
+        answers = recognizer.process([AudioRequest(name, samples, is_start=True) for name in ("lost", "too")])
+    assert [(a.kind, str(a)) for a in answers] == [(StreamErrorKind.INTERNAL, message)] * 2
+    assert refusal(recognizer, AudioRequest("lost", samples[:10])).kind is StreamErrorKind.INTERNAL
+    assert neighbour.finish(samples[5000:]).text == recognize_alone(recognizer, samples).results[-1].text
     assert_all_slots_are_fresh(recognizer, samples)
 
 

@@ -53,6 +53,11 @@ def test_a_ticket_says_what_the_feature_member_said(triton_io, tmp_path):
     assert triton_io.ticket(Request({"TICKET": forged}), seal).lease == NO_LEASE
 
 
+def test_an_output_of_nothing_lies_on_the_host_wherever_its_tensor_is(triton_io):
+    sent = triton_io.tensor_output("MEL", torch.zeros(0, 4, 80, device="meta"))
+    assert (sent.as_numpy().shape, sent.as_numpy().dtype) == ((1, 0, 4, 80), np.float32)
+
+
 RESULT = StreamResult(
     segment=2,
     text="zwölf uhr",

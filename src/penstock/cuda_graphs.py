@@ -16,8 +16,8 @@ from penstock.graphs.trial import try_out
 from penstock.graphs.while_driver import WhileDriver
 
 OPTIONS = ("auto", "eager", "staged", "while")
-LEAST_CUDA_FOR_WHILE = (12, 4)
-"""Nested WHILE nodes came with this version of the driver."""
+LEAST_CUDA_FOR_WHILE = (12, 6)
+"""Nested WHILE nodes came with 12.4; since 12.6 their bodies may hold kernels whose blocks wait for each other."""
 
 _log = logging.getLogger(__name__)
 

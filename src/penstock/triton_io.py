@@ -119,7 +119,7 @@ def release_outputs() -> None:
 
 def tensor_output(name: str, value: torch.Tensor):
     """An output of shape [1, ...], handed on without leaving the device."""
-    if value.is_cpu and not value.numel():  # most requests complete no chunk
+    if not value.numel():  # most requests complete no chunk; never a GPU tensor of nothing
         return _kept_output(name, (1, *value.shape), np.float32)
     if value.is_cpu:
         return pb_utils.Tensor(name, value.unsqueeze(0).numpy())

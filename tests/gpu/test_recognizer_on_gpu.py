@@ -64,11 +64,12 @@ def test_encoder_step_can_be_captured_in_a_graph(bundled_model):
     mel = torch.randn(6, 2, 56, 80, device="cuda")
     static = mel[0].clone()
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # library workspaces are allocated outside the capture
         captured.step(slots, static, valid)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         output = captured.step(slots, static, valid).frames
     captured.open(slots)
     for chunk in mel:

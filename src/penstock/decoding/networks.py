@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.checkpoint import Checkpoint
+from penstock.device import prepare_device
 from penstock.kernels.capability import AUTO, FUSED, TORCH, resolve
 from penstock.kernels.contracts import JointWeights, LstmLayerWeights, PredictorRows, PredictorWeights
 from penstock.kernels.joint import FusedJoint
@@ -76,7 +77,7 @@ class TransducerNetwork:
         config = checkpoint.config.transducer
         tensors = {n: t.to(device, dtype) for n, t in checkpoint.tensors("predictor.", "joint.").items()}
         self.config = config
-        self.device, self.dtype = torch.device(device), dtype
+        self.device, self.dtype = prepare_device(device), dtype
         self.joint_hidden = config.joint_hidden
         self.frame_width = config.joint_hidden
         """Width of the rows that `project_encoder` makes."""

@@ -9,6 +9,7 @@ import torch
 
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext
+from penstock.device import prepare_device
 from penstock.encoder.attention import find_page_rows, relative_positions
 from penstock.encoder.layer import ConformerLayer
 from penstock.encoder.linear import subset
@@ -32,6 +33,7 @@ class StreamingEncoder:
         self, checkpoint: Checkpoint, context: AttentionContext, slots: int, device="cpu", dtype=torch.float32
     ):
         config = checkpoint.config.encoder
+        device = prepare_device(device)
         tensors = {n: t.to(device, dtype) for n, t in checkpoint.tensors("encoder.").items()}
         self.context = config.select_context(context)
         self.config = config

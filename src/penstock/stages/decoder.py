@@ -96,17 +96,19 @@ class DecoderStage:
     def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
         """Answers each request (all of different streams) with the stream's words so far or with an error."""
         answers: list = admit_all(requests, self._admit)
-        self._open(requests, answers)
-        admitted = [i for i, answer in enumerate(answers) if answer is None]
         try:
-            decoded = self._decode([requests[i] for i in admitted])
+            self._open(requests, answers)
+            decoded = self._decode([r for r, answer in zip(requests, answers, strict=True) if answer is None])
         except STEP_ERRORS as error:  # these streams' states can no longer be trusted
-            for i in admitted:
-                answers[i] = self._guard.refuse(requests[i].lease, f"the decoder failed: {error}")
-            return answers
-        for i, row in zip(admitted, decoded, strict=True):
-            answers[i] = self._answer(requests[i], row)
-        return answers
+            return [
+                self._guard.refuse(request.lease, f"the decoder failed: {error}") if answer is None else answer
+                for request, answer in zip(requests, answers, strict=True)
+            ]
+        rows = iter(decoded)
+        return [
+            self._answer(request, next(rows)) if answer is None else answer
+            for request, answer in zip(requests, answers, strict=True)
+        ]
 
     def _admit(self, request: DecoderRequest) -> StreamError | None:
         width = self._config.encoder.d_model

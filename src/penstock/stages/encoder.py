@@ -42,8 +42,8 @@ class EncoderStage:
         """Answers each request (all of different streams) with its encoder frames [T, D], T >= 0, or with an error."""
         answers: list = admit_all(requests, self._admit)
         admitted = [i for i, answer in enumerate(answers) if answer is None]
-        self._open([requests[i].lease.slot for i in admitted if requests[i].is_start])
         try:
+            self._open([requests[i].lease.slot for i in admitted if requests[i].is_start])
             encoded = self._encode([requests[i] for i in admitted])
         except STEP_ERRORS as error:  # these streams' states can no longer be trusted
             encoded = [self._guard.refuse(requests[i].lease, f"the encoder failed: {error}") for i in admitted]

@@ -10,6 +10,7 @@ import torch
 from penstock.checkpoint import Checkpoint
 from penstock.config import AttentionContext, ModelConfig
 from penstock.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.device import prepare_device
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.features import ChunkGeometry, FeatureExtractor, LogMel, MelChunks
 from penstock.fusion.phrase_tokens import tokenize_phrases
@@ -74,6 +75,7 @@ class FeatureStage:
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
         config = checkpoint.config
+        device = prepare_device(device)
         tensors = checkpoint.tensors("features.")
         log_mel = LogMel(
             config.features,
@@ -82,7 +84,7 @@ class FeatureStage:
         )
         geometry = chunk_geometry(config, config.encoder.select_context(context))
         self.table = table
-        self._extractor = FeatureExtractor(log_mel, geometry, table.slots, torch.device(device))
+        self._extractor = FeatureExtractor(log_mel, geometry, table.slots, device)
         self._decoding = decoding
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self.samples_taken = 0
