@@ -23,6 +23,7 @@ from penstock.errors import PenstockError
 from penstock.reporting.table import markdown_table
 
 _BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
+READINGS = "readings.csv"
 _LONGEST_DISTANCE_S, _SHORTEST_DISTANCE_S = 10.0, 0.1
 _READINGS = 60
 """Of a test too short for readings that far apart."""
@@ -84,13 +85,15 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
             if not (args.out / REPORT).exists():
                 raise
             report = read_json(args.out / REPORT)
+        finally:  # those of a server that ended too
+            args.out.mkdir(parents=True, exist_ok=True)
+            (args.out / READINGS).write_text(to_csv(readings.readings), encoding="utf-8")
     report["circumstances"]["command"] = command
     report["soak"] = soak_document(readings.readings, report["windows"][0], load_s, warm_up_s, args.most_growth)
     write_json(args.out / REPORT, report)
     write_html(args.out / "loadtest.html", report)
     (args.out / "soak.md").write_text(to_markdown(report), encoding="utf-8")
-    (args.out / "readings.csv").write_text(to_csv(readings.readings), encoding="utf-8")
-    _say(f"wrote {args.out / REPORT}, loadtest.html, soak.md and readings.csv")
+    _say(f"wrote {args.out / REPORT}, loadtest.html, soak.md and {READINGS}")
     return report
 
 

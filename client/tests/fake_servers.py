@@ -18,6 +18,8 @@ from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 from client.tests.certificates import Certificates
 from client.tests.fakes import FakeRecognizer, RefusalError, Request
 
+THREADS_NAME = "fake server"
+"""How the names of a server's threads begin: it makes them as it needs them."""
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
@@ -29,7 +31,7 @@ class GrpcServer:
 
     def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
         self.servicer = _Servicer(recognizer)
-        self._server = grpc.server(ThreadPoolExecutor(16))
+        self._server = grpc.server(ThreadPoolExecutor(16, THREADS_NAME))
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self.servicer, self._server)
         if certificates:
             own = [(certificates.server_key.read_bytes(), certificates.server.read_bytes())]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from client.tests.fake_servers import eventually
+from client.tests.fake_servers import THREADS_NAME, eventually
 from client.tests.fakes import SCORES, RefusalError, expected, outputs
 from penstock_client import (
     ConnectionLostError,
@@ -310,13 +310,16 @@ def test_grpc_call_ends_with_its_stream(client, server):
 
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 def test_grpc_leaves_no_thread_of_the_library_behind(client):
+    def own_threads() -> int:
+        return sum(not thread.name.startswith(THREADS_NAME) for thread in threading.enumerate())
+
     client.transcribe(np.zeros(10))
-    before = threading.active_count()
+    before = own_threads()
     for _ in range(5):
         with client.open_stream() as stream:
             stream.send([0.0])
             stream.poll(5)
-    eventually(lambda: threading.active_count() <= before)
+    eventually(lambda: own_threads() <= before)
 
 
 def test_malformed_reply_is_a_clear_error(client, recognizer, monkeypatch):

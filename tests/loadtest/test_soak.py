@@ -197,6 +197,8 @@ def command(monkeypatch, tmp_path):
         write_json(out / "loadtest.json", report_document({}, {}, [window(seconds=seconds)]))
         if is_ended_early:
             raise KeyboardInterrupt
+        if "--server-ended" in arguments:
+            raise PenstockError("the server ended during the test")
         return read_json(out / "loadtest.json")
 
     for name, fake in (("fresh_server", fresh_server), ("SoakReadings", Taken), ("headless_report", headless_report)):
@@ -237,6 +239,12 @@ def test_a_soak_that_is_ended_early_tells_what_it_saw_and_is_not_steady(command,
     assert status == 1
     assert report["soak"]["reasons"] == ["it was ended after 20.0 of 60.0 minutes"]
     assert "because: it was ended after 20.0" in capsys.readouterr().err
+
+
+def test_the_readings_of_a_soak_whose_server_ends_are_kept(command, tmp_path, capsys):
+    assert command("--server-ended")[0] == 2
+    assert "soak: error: the server ended" in capsys.readouterr().err
+    assert (tmp_path / "readings.csv").read_text(encoding="utf-8").splitlines()[-1].startswith("3720.0,")
 
 
 @pytest.mark.parametrize("words", [["--shape", "sweep"], ["--minutes", "0"], ["--streams", "0"]])
