@@ -27,6 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from benchmark_report import describe, machine, progress, publish  # noqa: E402
 
+from penstock.patience import patience_library  # noqa: E402
 from penstock.reporting.table import markdown_table, three_digits  # noqa: E402
 from penstock.settings import QUEUE_DELAY_MS  # noqa: E402
 from tests.server import trials_of_input as of_input  # noqa: E402
@@ -59,6 +60,7 @@ LEAST_SLOTS = {of_input.hostile_grpc: 64, of_input.hostile_http: 64}
 refuses the neighbour would prove nothing."""
 MEMBERS = ("features", "encoder", "decoder")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
+HELD_UP_TIMES, HELD_UP_S = 20, 1.5
 UNITS = {"s": "s", "ms": "ms", "mb": "MiB", "kb": "KiB"}
 
 
@@ -73,7 +75,7 @@ class Trial(NamedTuple):
 def main(words: list[str] | None = None) -> int:
     """Runs the trials, writes the table; returns the exit status."""
     args = read_arguments(words)
-    trials = [trial for trial in (*shared_trials(args), *own_trials()) if is_wanted(trial.name, args.only)]
+    trials = [trial for trial in (*shared_trials(args), *own_trials(args.scale)) if is_wanted(trial.name, args.only)]
     if not trials:
         progress(f"fault_trials: error: no trial is called {' or '.join(args.only)}; --list names them all")
         return 2
@@ -121,8 +123,11 @@ def shared_trials(args: argparse.Namespace) -> Iterator[Trial]:
         yield Trial(trial.__name__, run)
 
 
-def own_trials() -> Iterator[Trial]:
-    """Each ends its server."""
+def own_trials(scale: float) -> Iterator[Trial]:
+    """Each on a server of its own, which most of them end."""
+    if patience_library() is not None:  # else Triton loses its members by that
+        times = max(2, round(HELD_UP_TIMES * scale))
+        yield Trial("held_up", lambda voices: of_members.held_up(MODEL, voices, times, HELD_UP_S))
     yield Trial("stopped_under_load", lambda voices: of_members.stopped_under_load(MODEL, voices))
     for member in MEMBERS:
         for number in SIGNALS:

@@ -34,6 +34,8 @@ def script(monkeypatch):
     monkeypatch.setattr(module, "server", server)
     monkeypatch.setattr(module, "make_voices", lambda model: [])
     monkeypatch.setattr(module, "run_trial", lambda trial, *rest: trial(*rest))
+    monkeypatch.setattr(module, "patience_library", lambda: Path("library"))
+    monkeypatch.setattr(module.of_members, "held_up", lambda model, voices, times, pause_s: {"times": times})
     monkeypatch.setattr(module.of_members, "stopped_under_load", lambda model, voices: {"whole": 5})
     monkeypatch.setattr(
         module.of_members,
@@ -53,7 +55,8 @@ def test_all_trials_run_and_one_that_fails_ends_no_other(script, tmp_path, capsy
     assert script.main(["--scale", "0.1", "--json", str(path)]) == 1
     assert script.ran == [("spoilt_streams", 20, 100), ("kept_streams", 20, 2)]
     rows = read(path)
-    assert len(rows) == 2 + 1 + 6
+    assert len(rows) == 2 + 2 + 6
+    assert rows["held_up"]["times"] == 2
     assert rows["spoilt_streams"]["failed"].startswith("AssertionError: 2 problems")
     assert (rows["kept_streams"]["streams"], rows["kept_streams"]["freed_s_max"]) == (2, 0.25)
     assert all(row["took_s"] >= 0 and row["cpu_s"] >= 0 for row in rows.values())
@@ -63,7 +66,7 @@ def test_all_trials_run_and_one_that_fails_ends_no_other(script, tmp_path, capsy
     assert "| **failed**: AssertionError: 2 problems: stream / 7: no final reply" in lines[2]
     assert "streams 2, freed at most 0.25 s, memory grown 1.50 KiB a stream, NOT_FOUND: 3" in lines[3]
     assert "| `lost_member encoder SIGSTOP`" in table and "| said member encoder ended" in table
-    assert {line.count("|") for line in lines[:11]} == {4}
+    assert {line.count("|") for line in lines[:12]} == {4}
     circumstances = lines[-1]
     assert circumstances.startswith("`fault_trials.py --scale 0.1 --json ")
     document = json.loads(path.read_text(encoding="utf-8"))["machine"]
@@ -92,6 +95,12 @@ def test_a_trial_that_runs_again_replaces_its_row(script, tmp_path):
         assert read(path)["kept_streams"]["streams"] == count
 
 
+def test_without_the_library_that_waits_nobody_is_held_up(script, monkeypatch, capsys):
+    monkeypatch.setattr(script, "patience_library", lambda: None)
+    assert script.main(["--only", "held_up"]) == 2
+    assert "no trial is called held_up" in capsys.readouterr().err
+
+
 def test_what_another_commit_has_written_does_not_count(script, tmp_path):
     path = tmp_path / "faults.json"
     path.write_text(json.dumps({"machine": {"commit": "another", "command": ""}, "trials": [{"trial": "old"}]}))
@@ -101,7 +110,8 @@ def test_what_another_commit_has_written_does_not_count(script, tmp_path):
 
 def test_names_are_listed_and_unknown_ones_told(script, capsys):
     assert script.main(["--list"]) == 0
-    assert capsys.readouterr().out.splitlines()[:3] == ["spoilt_streams", "kept_streams", "stopped_under_load"]
+    names = ["spoilt_streams", "kept_streams", "held_up", "stopped_under_load"]
+    assert capsys.readouterr().out.splitlines()[:4] == names
     assert script.main(["--only", "nonsense"]) == 2
     assert "no trial is called nonsense" in capsys.readouterr().err
     assert script.ran == []

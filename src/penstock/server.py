@@ -16,6 +16,7 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.model_repository import copy_with_queue_delay
+from penstock.patience import patience_library
 from penstock.ports import claim_ports
 from penstock.server_launch import LOOPBACK, ServerOptions, launch_command, launch_environment, working_directory
 from penstock.server_log import ServerLog
@@ -84,7 +85,7 @@ class TritonServer:
             return subprocess.Popen(
                 launch_command(self._install, options, self.ports, shared_memory),
                 cwd=working_directory(runtime),
-                env=launch_environment(self._install, options, runtime),
+                env=launch_environment(self._install, options, runtime, patience_library()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -56,8 +56,10 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
     return [str(install.executable), "--disable-auto-complete-config", *flags]
 
 
-def launch_environment(install: TritonInstall, options: ServerOptions, runtime: Path) -> dict[str, str]:
-    """Our own environment with what server and models need.
+def launch_environment(
+    install: TritonInstall, options: ServerOptions, runtime: Path, preloaded: Path | None = None
+) -> dict[str, str]:
+    """Our own environment with what server and models need. `preloaded`: a library that goes before libc's functions.
 
     The models' interpreter is the `python3` that comes first on PATH: ours, so that they have our packages.
     """
@@ -71,6 +73,8 @@ def launch_environment(install: TritonInstall, options: ServerOptions, runtime: 
     environment["PATH"] = _joined([Path(sys.executable).parent], environment.get("PATH"))
     if install.library_directories:
         environment["LD_LIBRARY_PATH"] = _joined(install.library_directories, environment.get("LD_LIBRARY_PATH"))
+    if preloaded is not None:
+        environment["LD_PRELOAD"] = _joined([preloaded], environment.get("LD_PRELOAD"))
     return environment
 
 

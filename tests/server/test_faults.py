@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.patience import patience_library
 from tests.server import trials_of_input as of_input
 from tests.server import trials_of_members as of_members
 from tests.server import trials_of_networks as of_networks
@@ -70,6 +71,11 @@ def test_streams_that_live_as_long_as_their_pauses_are_short(roomy_server: Runni
 
 def test_a_server_that_is_stopped_under_load(bundled_model, voices):
     of_members.stopped_under_load(bundled_model, voices)
+
+
+@pytest.mark.skipif(patience_library() is None, reason="needs a C compiler")
+def test_a_machine_that_is_held_up(bundled_model, voices):
+    of_members.held_up(bundled_model, voices, times=3, pause_s=1.4)
 
 
 @pytest.mark.parametrize(("member", "number"), [("encoder", signal.SIGKILL)])

@@ -50,6 +50,7 @@ def _under_load(server: TritonServer, voices: list[Voice], disturb: Callable[[],
     with ThreadPoolExecutor(talkers) as pool:
         jobs = [pool.submit(_talk_until, is_over, server, voices, ledger, number) for number in range(talkers)]
         while ledger.whole < talkers:  # everybody is at it
+            assert not any(job.done() for job in jobs), [job.exception() for job in jobs if job.done()]
             time.sleep(0.05)
         started = time.monotonic()
         disturb()
@@ -78,6 +79,25 @@ def stopped_under_load(model: Path, voices: list[Voice]) -> Figures:
     assert wait_until_gone(group)
     _serves_again(options, server.ports, voices)
     return {"whole": ledger.whole, "broken_off": len(ledger.broken), "last_told_s": told_s}
+
+
+def held_up(model: Path, voices: list[Voice], times: int, pause_s: float) -> Figures:
+    """Server and members stand still, as on a machine that is held up, and go on: everybody is told all."""
+    with TritonServer(find_triton(), make_options(model)) as server:
+        group = server.process_id
+        processes = [group, *find_members(group)]
+
+        def disturb() -> None:
+            for _ in range(times):
+                for number in (signal.SIGSTOP, signal.SIGCONT):
+                    for process in processes:
+                        os.kill(process, number)
+                    time.sleep(pause_s)
+
+        ledger, _ = _under_load(server, voices, disturb)
+        assert not server.has_ended()
+    assert not ledger.broken
+    return {"times": times, "pause_s": pause_s, "whole": ledger.whole}
 
 
 def lost_member(

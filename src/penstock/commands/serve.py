@@ -15,6 +15,7 @@ from penstock.decoding_config import DecodingConfig
 from penstock.errors import PenstockError
 from penstock.member_watch import MemberWatch
 from penstock.model_repository import find_model_repository
+from penstock.patience import PATIENCE_S, patience_library
 from penstock.ports import Ports, claim_ports
 from penstock.server import ServerError, TritonServer
 from penstock.server_launch import ALL_INTERFACES, LOOPBACK, ServerOptions
@@ -89,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
     install = find_triton()
     _warn_of_wheel(install, address)
     environment, description = _prepare_model(values)
+    _tell_of_impatience()
     options = ServerOptions(repository, ports, address, values.drain_seconds, environment)
     return _serve(TritonServer(install, options, sys.stderr.write, values.verbose), description)
 
@@ -106,6 +108,15 @@ def _warn_of_wheel(install: TritonInstall, address: str) -> None:
         print(
             "penstock: warning: this Triton server, the pip wheel's, is an old version with published holes: whoever "
             "reaches its ports may take over the machine. Put a current tritonserver on PATH to serve other machines.",
+            file=sys.stderr,
+        )
+
+
+def _tell_of_impatience() -> None:
+    if patience_library() is None:
+        print(
+            "penstock: note: Triton gives up a member that stands still for a second, as on a machine that is held up; "
+            f"with a C compiler (`cc`) here it would wait for {1 + PATIENCE_S} (docs/faults.md)",
             file=sys.stderr,
         )
 

@@ -1,0 +1,41 @@
+/* Lets tritonserver wait longer for a Python member that stands still (docs/faults.md). Made for it by patience.py.
+
+   The Python backend waits a second at a time for a member's answer, in sem_timedwait. When such a wait ends without an
+   answer it looks whether the member's own thread, which wakes up three times a second, has said since the request that
+   it lives; if not, it gives the member up. Where the whole machine was held up (a virtual machine's host, a migration,
+   a suspended laptop), that wait is over before the member's thread had a chance to run. So a wait that was in vain goes
+   on for PATIENCE_S; an answer, or another signal of life, ends it as before. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#ifndef PATIENCE_S
+#error "PATIENCE_S: seconds that a wait goes on for"
+#endif
+
+static int (*wait_of_libc)(sem_t *, const struct timespec *);
+
+/* The members are started by tritonserver and must not have this: it takes itself, the first of the list, out of it. */
+__attribute__((constructor)) static void begin(void) {
+  wait_of_libc = (int (*)(sem_t *, const struct timespec *))dlsym(RTLD_NEXT, "sem_timedwait");
+  const char *list = getenv("LD_PRELOAD");
+  if (list == NULL || strstr(list, "libpenstock-patience") == NULL) return;
+  const char *rest = strchr(list, ':');
+  if (rest != NULL)
+    setenv("LD_PRELOAD", rest + 1, 1);
+  else
+    unsetenv("LD_PRELOAD");
+}
+
+int sem_timedwait(sem_t *semaphore, const struct timespec *deadline) {
+  if (wait_of_libc(semaphore, deadline) == 0) return 0;
+  if (errno != ETIMEDOUT) return -1;
+  struct timespec later = *deadline;
+  later.tv_sec += PATIENCE_S;
+  return wait_of_libc(semaphore, &later);
+}
