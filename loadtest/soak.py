@@ -41,7 +41,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         with terminated_as_interrupt():
             report = _soak(args, rest, shlex.join(["python", "-m", "loadtest.soak", *words]))
-    except (PenstockError, ValueError) as error:
+    except (PenstockError, ValueError, OSError) as error:
         _say(f"soak: error: {error}")
         return 2
     except KeyboardInterrupt:
@@ -86,8 +86,9 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
                 raise
             report = read_json(args.out / REPORT)
         finally:  # those of a server that ended too
-            args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / READINGS).write_text(to_csv(readings.readings), encoding="utf-8")
+            if readings.readings:
+                args.out.mkdir(parents=True, exist_ok=True)
+                (args.out / READINGS).write_text(to_csv(readings.readings), encoding="utf-8")
     report["circumstances"]["command"] = command
     report["soak"] = soak_document(readings.readings, report["windows"][0], load_s, warm_up_s, args.most_growth)
     write_json(args.out / REPORT, report)

@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 from penstock.checkpoint import Checkpoint
 from penstock.nemo_import import import_nemo
 from tests.golden import golden_case
+
+hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may be held up
+hypothesis.settings.load_profile("penstock")
 
 
 @pytest.fixture(scope="session", autouse=True)

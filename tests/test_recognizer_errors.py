@@ -12,6 +12,7 @@ from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import StreamErrorKind
 from penstock.features import FeatureExtractor
 from penstock.stages.decoder_lanes import GreedyLane
+from penstock.streams import Lease, StreamTable
 from tests.golden import golden_samples
 from tests.recognition import NO_SAMPLES, Heard, recognize_alone, recognize_together
 
@@ -158,6 +159,26 @@ def test_a_failing_step_costs_the_streams_of_its_batch_only(recognizer, monkeypa
 
     undisturbed = disturbed(recognizer, lambda *_: None)
     assert [h.outcome for h in disturbed(recognizer, disturb)] == [h.outcome for h in undisturbed]
+    assert_all_slots_are_fresh(recognizer, samples)
+
+
+def test_a_stream_that_is_lost_while_its_batch_is_admitted_shares_no_slot_with_a_new_one(recognizer, monkeypatch):
+    """The decoder is another process in a server: it may say so between the admission of one request and the next."""
+    samples = golden_samples("medium").numpy()
+    look_up = StreamTable.look_up
+
+    def lose(table: StreamTable, stream_id: str) -> Lease:
+        lease = look_up(table, stream_id)
+        table._ledger.fail("decoder", *lease)
+        return lease
+
+    recognizer.process([AudioRequest("lost", samples[:3000], is_start=True)])
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamTable, "look_up", lose)
+        batch = [AudioRequest("lost", samples[3000:], is_end=True), AudioRequest("new", samples, is_start=True)]
+        recognizer.process(batch)
+    (answer,) = recognizer.process([AudioRequest("new", NO_SAMPLES, is_end=True)])
+    assert answer.text == recognize_alone(recognizer, samples).results[-1].text
     assert_all_slots_are_fresh(recognizer, samples)
 
 

@@ -70,6 +70,7 @@ def launched(bundled_model, monkeypatch) -> list[ServerOptions]:
     options = []
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
     monkeypatch.setattr(serve, "_serve", lambda server, _: options.append(server._options) or 0)
+    monkeypatch.setattr(serve, "patience_library", lambda: None)
     for setting in SERVE_SETTINGS:
         monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.setenv("PENSTOCK_MODEL", str(bundled_model))

@@ -1,6 +1,7 @@
 import threading
 import time
 
+import hypothesis
 import numpy as np
 import pytest
 import soundfile
@@ -10,6 +11,9 @@ from client.tests.fake_servers import GrpcServer, HttpServer, Wire
 from client.tests.fakes import FakeConnection, FakeRecognizer
 from penstock_client import Client
 from penstock_client.cli import main
+
+hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may be held up
+hypothesis.settings.load_profile("penstock")
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_a_line_is_seen_once_and_nothing_is_waited_for():
         assert not key.was_pressed()
         os.write(writer, b"\n\n")
         assert [key.was_pressed(), key.was_pressed()] == [True, False]
-        assert time.monotonic() - started_s < 1
+        assert time.monotonic() - started_s < 5
 
 
 def test_the_end_of_the_input_is_no_line():

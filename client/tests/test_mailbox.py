@@ -52,7 +52,7 @@ def test_silence_is_a_failure_that_stays():
     for _ in range(2):
         with pytest.raises(ReplyTimeoutError, match=r"stream 's': no reply from the server at host:1 for 0\.1 s"):
             box.take(None)
-    assert 0.1 <= time.monotonic() - start_s < 1
+    assert 0.1 <= time.monotonic() - start_s < 5
     with pytest.raises(ReplyTimeoutError):
         box.announce(NEXT)
 

@@ -71,7 +71,7 @@ def test_cancel_waits_for_nothing_and_frees_the_place(client, recognizer):
         start_s = time.monotonic()
         stream.cancel()
         stream.cancel()
-        assert time.monotonic() - start_s < 0.3
+        assert time.monotonic() - start_s < 5  # an answer would take ten
         for use in (stream.poll, lambda: list(stream), lambda: stream.send([0.0])):
             with pytest.raises(StreamClosedError, match="stream 's'"):
                 use()

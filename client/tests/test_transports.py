@@ -174,7 +174,7 @@ def test_closing_an_unfinished_stream_ends_it_on_the_server(client, recognizer, 
         stream.send(last_push)
         eventually(lambda: len(recognizer.requests) == 2)
         assert recognizer.heard
-    assert time.monotonic() - start_s < 1
+    assert time.monotonic() - start_s < 5
     eventually(lambda: not recognizer.heard)
     assert [request.is_end for request in recognizer.requests] == [False, False, True]
 

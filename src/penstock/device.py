@@ -20,14 +20,14 @@ def check_device(device: str) -> None:
 def prepare_device(device: "str | torch.device") -> "torch.device":
     """The device, as this process's own: kernels, streams and tensors handed to another process are the current one's.
 
-    float32 stays float32 there. By default cuDNN's convolutions (not the products) take TF32, which keeps ten bits of a
-    number: the encoder would no longer be the CPU's to 1e-4, nor a stream alone be the same as in a batch.
+    float32 stays float32 there. By default cuDNN's convolutions (products where an image says so) take TF32, which
+    keeps ten bits of a number: the encoder would no longer be the CPU's to 1e-4, nor a stream alone be as in a batch.
     """
     import torch  # as above
 
     chosen = torch.device(device)
     if chosen.type == "cuda":
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         if chosen.index is not None:
             torch.cuda.set_device(chosen)
     return chosen

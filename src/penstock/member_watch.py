@@ -17,8 +17,8 @@ from penstock.health import Health, probe
 POLL_S = 0.5
 PROBE_INTERVAL_S = 3.0
 PROBE_TIMEOUT_S = 2.0
-STOPPED_LIMIT_S = 2.0
-"""After one second Triton gives a stopped member up."""
+STOPPED_LIMIT_S = 4.0
+"""Triton gives a stopped member up after three seconds (`patience.py`), or after one."""
 _BUSY_SHARE = 0.05  # of one core: below it nobody is at work on what is late
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STUB = "triton_python_backend_stub"

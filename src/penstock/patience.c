@@ -18,12 +18,19 @@
 #error "PATIENCE_S: seconds that a wait goes on for"
 #endif
 
-static int (*wait_of_libc)(sem_t *, const struct timespec *);
+typedef int Wait(sem_t *, const struct timespec *);
 
-/* The members are started by tritonserver and must not have this: it takes itself, the first of the list, out of it. */
+static Wait *wait_of_libc(void) {
+  static Wait *found; /* threads that look for it at once find the same */
+  if (found == NULL) found = (Wait *)dlsym(RTLD_NEXT, "sem_timedwait");
+  return found;
+}
+
+/* The members, which tritonserver starts, must not have this: it takes itself, the first of the list, out of it. A shell
+   that starts tritonserver leaves it there. */
 __attribute__((constructor)) static void begin(void) {
-  wait_of_libc = (int (*)(sem_t *, const struct timespec *))dlsym(RTLD_NEXT, "sem_timedwait");
   const char *list = getenv("LD_PRELOAD");
+  if (strcmp(program_invocation_short_name, "tritonserver") != 0) return;
   if (list == NULL || strstr(list, "libpenstock-patience") == NULL) return;
   const char *rest = strchr(list, ':');
   if (rest != NULL)
@@ -33,9 +40,10 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 int sem_timedwait(sem_t *semaphore, const struct timespec *deadline) {
-  if (wait_of_libc(semaphore, deadline) == 0) return 0;
+  if (wait_of_libc()(semaphore, deadline) == 0) return 0;
   if (errno != ETIMEDOUT) return -1;
-  struct timespec later = *deadline;
+  struct timespec later; /* from now on, since the deadline may be long over: members are to have time to wake up */
+  if (clock_gettime(CLOCK_REALTIME, &later) != 0) return -1;
   later.tv_sec += PATIENCE_S;
-  return wait_of_libc(semaphore, &later);
+  return wait_of_libc()(semaphore, &later);
 }

@@ -1,6 +1,8 @@
 """The library that makes tritonserver patient with a member that stands still: see `patience.c`. Compiled once."""
 
+import ctypes
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -14,16 +16,19 @@ _COMPILER_S = 60
 
 
 def patience_library() -> Path | None:
-    """The library, from the cache or made now; None where that cannot be, as without a C compiler."""
+    """The library, from the cache or made now; None where it cannot be made or loaded, as without a C compiler."""
     from penstock.model_source import cache_directory
 
-    key = zlib.crc32(_SOURCE.read_bytes() + bytes([PATIENCE_S]))
-    library = cache_directory().absolute() / "patience" / f"libpenstock-patience-{key:08x}.so"
-    if not library.is_file():
-        try:
-            _compile(library)
-        except (OSError, subprocess.SubprocessError):
+    try:
+        key = zlib.crc32(_SOURCE.read_bytes() + bytes([PATIENCE_S]))
+        library = cache_directory().absolute() / "patience" / f"libpenstock-patience-{key:08x}.so"
+        if re.search(r"[\s:$]", str(library)):  # would be several in LD_PRELOAD
             return None
+        if not library.is_file():
+            _compile(library)
+        ctypes.CDLL(str(library))  # here it changes nothing; a folder whose files may not be executed is refused
+    except (OSError, RuntimeError, subprocess.SubprocessError):
+        return None
     return library
 
 

@@ -144,8 +144,9 @@ class StreamTable:
         self._handed_on[lease.slot] += 1
 
     def close(self, stream_id: Hashable, why: str = "has ended") -> None:
-        """Ends a live stream."""
-        self._close(stream_id, self._clock(), why)
+        """Ends a live stream; does nothing where there is none."""
+        if stream_id in self._streams:
+            self._close(stream_id, self._clock(), why)
 
     def _close(self, stream_id: Hashable, now: float, why: str, most_s: float = float("inf")) -> None:
         """most_s: how long its slot may wait for requests on their way, the idle limit at most."""

@@ -116,7 +116,8 @@ def _tell_of_impatience() -> None:
     if patience_library() is None:
         print(
             "penstock: note: Triton gives up a member that stands still for a second, as on a machine that is held up; "
-            f"with a C compiler (`cc`) here it would wait for {1 + PATIENCE_S} (docs/faults.md)",
+            f"it would wait for {1 + PATIENCE_S} with a C compiler (`cc`) and a cache to load the result from "
+            "(docs/faults.md)",
             file=sys.stderr,
         )
 

@@ -97,7 +97,10 @@ class FeatureStage:
 
         A refused request leaves its stream as it was, but a refused start opens nothing and a refused end closes.
         """
-        answers: list = [self._admit(request) for request in requests]
+        answers: list = [None] * len(requests)
+        # A start may close lost streams and take their slots: none of them may be in this batch already.
+        for i in sorted(range(len(requests)), key=lambda i: not requests[i].is_start):
+            answers[i] = self._admit(requests[i])
         admitted = [i for i, answer in enumerate(answers) if isinstance(answer, Lease)]
         try:
             chunks = self._extractor.extract(
