@@ -76,6 +76,15 @@ def test_without_a_compiler_there_is_none(cache, monkeypatch):
     assert patience_library() is None
 
 
+def test_that_of_the_package_needs_neither_compiler_nor_cache(library, monkeypatch, tmp_path):
+    monkeypatch.setattr(patience, "PACKAGE", tmp_path / "package")
+    patience.make(patience.PACKAGE)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    assert patience_library() == tmp_path / "package" / library.name
+
+
 @pytest.mark.parametrize("body", ["exit 1", "exit 0"])
 def test_with_a_compiler_that_makes_nothing_there_is_none(cache, monkeypatch, tmp_path, body):
     compiler = tmp_path / "bin" / "cc"

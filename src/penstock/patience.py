@@ -11,29 +11,44 @@ from pathlib import Path
 
 PATIENCE_S = 2
 """On top of the second that Triton waits. More, and a member that is really lost would be told of later."""
-_SOURCE = Path(__file__).with_name("patience.c")
+PACKAGE = Path(__file__).absolute().parent
+_SOURCE = PACKAGE / "patience.c"
 _COMPILER_S = 60
 
 
 def patience_library() -> Path | None:
-    """The library, from the cache or made now; None where it cannot be made or loaded, as without a C compiler."""
+    """The library: from the package, from the cache, or made there now.
+
+    None where it cannot be made or loaded, as without a C compiler.
+    """
     from penstock.model_source import cache_directory
 
     try:
-        key = zlib.crc32(_SOURCE.read_bytes() + bytes([PATIENCE_S]))
-        library = cache_directory().absolute() / "patience" / f"libpenstock-patience-{key:08x}.so"
+        library = PACKAGE / library_name()
+        if not library.is_file():
+            library = cache_directory().absolute() / "patience" / library_name()
         if re.search(r"[\s:$]", str(library)):  # would be several in LD_PRELOAD
             return None
         if not library.is_file():
-            _compile(library)
+            make(library.parent)
         ctypes.CDLL(str(library))  # here it changes nothing; a folder whose files may not be executed is refused
     except (OSError, RuntimeError, subprocess.SubprocessError):
         return None
     return library
 
 
-def _compile(library: Path) -> None:
-    """Of two processes that do so at once the last wins."""
+def library_name() -> str:
+    """Its own for each content."""
+    key = zlib.crc32(_SOURCE.read_bytes() + bytes([PATIENCE_S]))
+    return f"libpenstock-patience-{key:08x}.so"
+
+
+def make(folder: Path) -> None:
+    """Compiles it: in the package's folder when an image is built, since nothing can be where it runs.
+
+    Of two processes that do so at once the last wins. Raises OSError or subprocess.SubprocessError.
+    """
+    library = folder / library_name()
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise FileNotFoundError("cc")
