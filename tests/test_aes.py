@@ -7,7 +7,7 @@ import torch
 
 from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam_sizes import AesLimits, BeamSizes
-from tests.beam import assert_same_beam, from_reference, make, reference, search_in_chunks, search_whole, start
+from tests.beam import Found, assert_same_beam, from_reference, make, reference, search_in_chunks, search_whole, start
 from tests.decoding import DURATIONS, random_streams
 from tests.reference.beam import AesParameters
 
@@ -53,3 +53,26 @@ def test_it_never_waits(tmp_path):
         update, rows = search.decode(frames, torch.tensor([1]), torch.tensor([False]), rows)
         assert update.lag_encoder_frames.tolist() == [0]
     assert rows.hypotheses.lengths.max() > 3
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_nobody_pays_for_turns_that_nobody_has(tmp_path, monkeypatch, beam_size):
+    """One hypothesis takes a step for each frame and one for each label; a batch takes those of its slowest stream."""
+    _, network = make(tmp_path, 5, blank_rate=0.9)
+    steps, score = [], network.score
+    monkeypatch.setattr(network, "score", lambda *rows: steps.append(None) or score(*rows))
+    streams = random_streams(5, (30, 20))
+
+    def searched(*chosen: torch.Tensor) -> tuple[int, list[list[Found]]]:
+        steps.clear()
+        found = search_whole(network, aes(network), list(chosen), BeamSizes(beam_size))
+        return len(steps), found
+
+    alone = []
+    for stream in streams:
+        taken, ((best, *_),) = searched(stream)
+        alone.append(taken)
+        if beam_size == 1:
+            assert taken == len(stream) + len(best.labels)
+        assert taken < 3 * len(stream)  # a turn for each label of a frame, and one for its blank
+    assert searched(*streams)[0] == max(alone)

@@ -222,18 +222,19 @@ def test_no_stream_takes_more_columns_than_there_is_room_for(tmp_path, durations
     assert found == [labels_of(update.stable, row) + labels_of(update.tail, row) for row in range(2)]
 
 
+@pytest.mark.parametrize("beam_sizes", [None, [1, 3]], ids=str)
 @pytest.mark.parametrize("expansions", [1, 2, 3])
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)], ids=str)
-def test_neither_does_aes(tmp_path, durations, expansions):
+def test_neither_does_aes(tmp_path, durations, expansions, beam_sizes):
     _, network = make(tmp_path, 1, durations)
     network._output_bias[network.blank] = -1e4
     limits = AesLimits(expansions)
     search, sizes = BeamSearch(network, BeamAlgorithm.AES, aes_limits=limits), BeamSizes(4, 0, 50)
     captured = CapturedBeamSearch(search, EagerDriver(), 2, 7, sizes)
-    streams = random_streams(4, (7, 7))
-    expected = search_whole(network, search, streams, sizes)
+    streams, choices = random_streams(4, (7, 7)), Choices(beam_sizes)
+    expected = search_whole(network, search, streams, sizes, choices)
     assert durations or len(expected[0][0].labels) == 7 * expansions == search.search.most_labels(7)
-    for one, other in zip(search_whole(network, captured, streams, sizes), expected, strict=True):
+    for one, other in zip(search_whole(network, captured, streams, sizes, choices), expected, strict=True):
         assert_same_beam(one, other)
 
 

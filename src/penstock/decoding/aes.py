@@ -7,33 +7,35 @@ earliest frame are expanded until they have left it; TDT hypotheses that have ju
 
 import torch
 
-from penstock.decoding.beam_expansion import Expander, Expansions, Limits
+from penstock.decoding.beam_expansion import Expander, Expansions, FusedScores, Limits
 from penstock.decoding.beam_hyps import ABSENT, extend_hash
 from penstock.decoding.beam_sizes import AesLimits
 from penstock.decoding.beam_work import BeamMoves, BeamWork, choose
-from penstock.decoding.networks import Scores, TransducerNetwork
-from penstock.decoding.rows import flatten_rows
+from penstock.decoding.networks import TransducerNetwork
 
 _BEYOND = torch.iinfo(torch.int64).max
 
 
 class AesSearch:
-    """One step: every hypothesis at a stream's earliest frame leaves it."""
+    """One step: a turn of every hypothesis at a stream's earliest frame.
+
+    A hypothesis there has had as many turns at the frame as it has labels there, since a blank leaves it. So streams
+    need not wait for each other's turns, and one whose hypotheses have all left goes on with its next frame.
+    """
 
     def __init__(self, network: TransducerNetwork, expander: Expander, limits: AesLimits | None = None):
         self.moves = BeamMoves(network, expander)
         self._expander = expander
         self._limits = limits or AesLimits()
         self._blank = network.blank
-        self.columns_per_step = self._limits.expansions_per_frame
 
     def most_labels(self, frames: int) -> int:
         """Labels that a hypothesis can take at `frames` encoder frames."""
         return frames * self._limits.expansions_per_frame
 
     def most_columns(self, frames: int) -> int:
-        """What the steps can take at `frames` encoder frames: each leaves a stream's earliest frame for good."""
-        return frames * self.columns_per_step
+        """Steps that add a label, at `frames` encoder frames: at the earliest one so many, then a blank is forced."""
+        return self.most_labels(frames)
 
     def look(self, work: BeamWork) -> None:
         """A stream can step where a hypothesis has a frame to look at."""
@@ -41,21 +43,18 @@ class AesSearch:
 
     def step(self, work: BeamWork) -> None:
         """Moves the streams on for which `work.can_step` holds."""
-        frames = torch.where(work.is_unfinished, work.hyps.rows.next_frames, _BEYOND).amin(dim=1, keepdim=True)
-        frames = torch.where(work.can_step.unsqueeze(1), frames, -1)  # of the others no hypothesis stands there
-        for turn in range(self._limits.expansions_per_frame):
-            scores = self.moves.score(work)
-            if turn == 0:
-                self._search_prefixes(work, scores, _stand_at(work, frames))
-            self._expand(work, scores, _stand_at(work, frames))
-        self.moves.force_on(work, _stand_at(work, frames))
-
-    def _expand(self, work: BeamWork, scores: Scores, expands: torch.Tensor) -> None:
-        beam_size, extra = work.hyps.beam_size, self._limits.extra_labels
-        widths = (work.beam_sizes + extra).repeat_interleave(beam_size)
-        limits = Limits(beam_size + extra, widths, self._limits.margin)
-        best = self._expander.rank(scores, flatten_rows(work.context.fusion), limits)
-        self.moves.follow(work, choose(work, self._without_known(work, best), expands))
+        rows, beam_size = work.hyps.rows, work.hyps.beam_size
+        frames = torch.where(work.is_unfinished, rows.next_frames, _BEYOND)
+        expands = work.is_unfinished & (frames == frames.amin(dim=1, keepdim=True))
+        is_forced = expands & (rows.labels_at_frame >= self._limits.expansions_per_frame)
+        scores = self.moves.score(work, is_forced)
+        if beam_size > 1:  # of one hypothesis none is another's prefix
+            self._search_prefixes(work, scores, expands & (rows.labels_at_frame == 0))
+        limits = Limits(beam_size, work.beam_sizes, self._limits.extra_labels, self._limits.margin)
+        best = self._expander.rank(scores, limits)
+        if beam_size > 1:
+            best = self._without_known(work, best)
+        self.moves.follow(work, choose(work, best, expands))
 
     def _without_known(self, work: BeamWork, best: Expansions) -> Expansions:
         """Without the labels that lead to a hypothesis of the beam: the prefix search has counted them there.
@@ -76,10 +75,10 @@ class AesSearch:
         is_known = is_known.any(dim=2).view(best.labels.shape) & (best.labels != self._blank)
         return best._replace(ranking_scores=torch.where(is_known, ABSENT, best.ranking_scores))
 
-    def _search_prefixes(self, work: BeamWork, scores: Scores, expands: torch.Tensor) -> None:
+    def _search_prefixes(self, work: BeamWork, scores: FusedScores, expands: torch.Tensor) -> None:
         """Adds to each hypothesis the probability of its prefix's step to it, if the beam holds the prefix.
 
-        The prefix (one label shorter) must stand at the frame of this turn, and be a duration before the hypothesis.
+        The prefix (one label shorter) must have its first turn now, and be a duration before the hypothesis.
         """
         rows = work.hyps.rows
         batch, beam_size = expands.shape
@@ -88,13 +87,8 @@ class AesSearch:
         is_prefix = extend_hash(rows.hashes.unsqueeze(2), labels) == rows.hashes.unsqueeze(1)
         is_prefix &= rows.lengths.unsqueeze(2) + 1 == rows.lengths.unsqueeze(1)
         is_prefix &= expands.unsqueeze(2)
-        step = self._expander.label_scores(scores, flatten_rows(work.context.fusion), labels.flatten(0, 1))
+        step = self._expander.label_scores(scores, labels.flatten(0, 1))
         step = step + self._expander.duration_scores(scores, frames.flatten(0, 1))
         through = rows.scores.unsqueeze(2) + step.view(batch, beam_size, beam_size)
         through = torch.where(is_prefix & rows.is_live.unsqueeze(1), through, ABSENT).logsumexp(dim=1)
         rows.scores.copy_(torch.where(rows.is_live, torch.logaddexp(rows.scores, through), rows.scores))
-
-
-def _stand_at(work: BeamWork, frames: torch.Tensor) -> torch.Tensor:
-    """[B, K] bool, True for hypotheses at `frames` [B, 1]."""
-    return work.hyps.rows.is_live & (work.hyps.rows.next_frames == frames)

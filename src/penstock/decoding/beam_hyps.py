@@ -73,8 +73,8 @@ class Extension(NamedTuple):
     """[B, K] as in `TokenRows`."""
     ranking_scores: torch.Tensor
     """[B, K] as in `TokenRows`."""
-    external_scores: torch.Tensor
-    """What was added from outside the network."""
+    external_scores: torch.Tensor | None
+    """What was added from outside the network; None: nothing."""
 
 
 class BeamPaths(NamedTuple):
@@ -145,14 +145,14 @@ class BatchedBeamHyps:
         """Columns that there is room for."""
         return self.parents.shape[1]
 
-    def make_room(self, columns: int) -> None:
-        """Before up to `columns` calls of `extend` with labels: grows until there is room for one more, if it may."""
+    def make_room(self) -> None:
+        """Before each call of `extend` that may add labels: grows where there would be no room left, if it may."""
         if not self._is_growable:
             return
-        while self._free_columns <= columns:
+        if self._free_columns <= 1:
             self._free_columns += max(self.max_columns, 1)
             self.grow()
-        self._free_columns -= columns
+        self._free_columns -= 1
 
     def grow(self) -> None:
         """Doubles the storage. Reallocates: never inside a captured graph."""
@@ -165,35 +165,35 @@ class BatchedBeamHyps:
 
         There must be room for one column, even where no label is added.
         """
-        old = gather_rows(self.rows, extension.parents)
-        is_label = (extension.labels != KEEP) & (extension.labels != self.blank)
-        self._write(extension, old.next_frames)
-        at_column = self.columns.unsqueeze(1) * self.beam_size + torch.arange(self.beam_size, device=is_label.device)
-        nodes = self.nodes.gather(1, extension.parents)
-        self.nodes.copy_(torch.where(is_label, at_column, nodes))
-        self.stored_lengths.copy_(self.stored_lengths.gather(1, extension.parents) + is_label)
-        self.columns.add_(is_label.any(dim=1))
-        new = HypothesisRows(
-            scores=extension.scores,
-            external_scores=old.external_scores + extension.external_scores,
-            hashes=torch.where(is_label, extend_hash(old.hashes, extension.labels), old.hashes),
-            lengths=old.lengths + is_label,
-            last_labels=torch.where(is_label, extension.labels, old.last_labels),
-            next_frames=old.next_frames + extension.jumps,
-            labels_at_frame=torch.where(extension.jumps > 0, 0, old.labels_at_frame + is_label),
-        )
-        copy_rows(self.rows, new)
+        rows, parents, labels, jumps = self.rows, extension.parents, extension.labels, extension.jumps
+        old = gather_rows(rows, parents)
+        is_label = (labels != KEEP) & (labels != self.blank)
+        self._add_nodes(extension, old.next_frames, is_label)
+        rows.scores.copy_(extension.scores)
+        if extension.external_scores is None:
+            rows.external_scores.copy_(old.external_scores)
+        else:
+            torch.add(old.external_scores, extension.external_scores, out=rows.external_scores)
+        torch.where(is_label, extend_hash(old.hashes, labels), old.hashes, out=rows.hashes)
+        torch.add(old.lengths, is_label, out=rows.lengths)
+        torch.where(is_label, labels, old.last_labels, out=rows.last_labels)
+        torch.add(old.next_frames, jumps, out=rows.next_frames)
+        torch.add(old.labels_at_frame, is_label, out=rows.labels_at_frame).masked_fill_(jumps > 0, 0)
         return is_label
 
-    def _write(self, extension: Extension, timestamps: torch.Tensor) -> None:
+    def _add_nodes(self, extension: Extension, timestamps: torch.Tensor, is_label: torch.Tensor) -> None:
         """Fills the next column; where no label was added, nothing will point there."""
+        nodes, lengths = gather_rows((self.nodes, self.stored_lengths), extension.parents)
         found = TokenRows(
             extension.labels, timestamps, extension.jumps, extension.acoustic_scores, extension.ranking_scores
         )
         place = self.columns.clamp(max=self.max_columns - 1).view(-1, 1, 1).expand(-1, 1, self.beam_size)
-        for storage, values in zip(self.tokens, found, strict=True):
+        for storage, values in zip((*self.tokens, self.parents), (*found, nodes), strict=True):
             storage.scatter_(1, place, values.to(storage.dtype).unsqueeze(1))
-        self.parents.scatter_(1, place, self.nodes.gather(1, extension.parents).unsqueeze(1))
+        at_column = self.columns.unsqueeze(1) * self.beam_size + torch.arange(self.beam_size, device=nodes.device)
+        torch.where(is_label, at_column, nodes, out=self.nodes)
+        torch.add(lengths, is_label, out=self.stored_lengths)
+        self.columns.add_(is_label.any(dim=1))
 
     def merge(self) -> None:
         """Adds the probabilities of equal hypotheses up in the best of them and makes the others absent.

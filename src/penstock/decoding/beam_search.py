@@ -95,14 +95,16 @@ class BeamSearch:
         )
 
     def _look(self, work: BeamWork) -> None:
+        work.mark_unfinished()
         self.search.look(work)
         torch.any(work.can_step, dim=0, out=work.any_can_step)
 
     def _step(self, work: BeamWork) -> None:
-        work.hyps.make_room(self.search.columns_per_step)
+        work.hyps.make_room()
         self.search.step(work)
 
     def _look_behind(self, work: BeamWork, carried: int) -> None:
+        work.mark_unfinished()
         first_kept = (work.end_frames - carried).unsqueeze(1)
         torch.logical_and(work.is_unfinished, work.hyps.rows.next_frames < first_kept, out=work.is_behind)
         torch.any(work.is_behind, out=work.any_is_behind)
@@ -113,7 +115,7 @@ class BeamSearch:
 
     def _work(self, frame_rows: torch.Tensor, lengths: torch.Tensor, is_end: torch.Tensor, rows: BeamRows) -> BeamWork:
         """Sets a chunk's work up, with storage that may grow."""
-        spare_columns = (frame_rows.shape[1] + 1) * self.search.columns_per_step
+        spare_columns = 2 * frame_rows.shape[1] + 1  # a label and a blank at each frame, and one to write to
         return BeamWork(
             hyps=BatchedBeamHyps(rows.hypotheses, rows.tail, spare_columns, self.network.blank),
             context=map_rows(torch.clone, rows.context),

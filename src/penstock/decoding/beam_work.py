@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.beam_expansion import Expander, Expansions
+from penstock.decoding.beam_expansion import Expander, Expansions, FusedScores, Limits
 from penstock.decoding.beam_hyps import ABSENT, KEEP, BatchedBeamHyps, Extension
-from penstock.decoding.networks import PredictorState, Scores, TransducerNetwork
-from penstock.decoding.rows import copy_rows, flatten_rows, gather_rows, select_rows, unflatten_rows
+from penstock.decoding.networks import PredictorState, TransducerNetwork
+from penstock.decoding.rows import flatten_rows, gather_rows, map_rows, overwrite_rows, unflatten_rows
 from penstock.fusion.fusion import FusionRows
 
 CAN_STEP, IS_BEHIND = 0, 1
@@ -49,6 +49,8 @@ class BeamWork:
     """[2] bool"""
     can_step: torch.Tensor = field(init=False)
     """[B] bool, True for streams that take the next step."""
+    is_unfinished: torch.Tensor = field(init=False)
+    """[B, K] bool, True for hypotheses that had a frame to look at when this was last marked."""
     is_behind: torch.Tensor = field(init=False)
     """[B, K] bool, True for hypotheses whose frame will not be carried."""
     forced: torch.Tensor = field(init=False)
@@ -58,15 +60,14 @@ class BeamWork:
         live = self.hyps.rows.next_frames
         self.flags = torch.zeros(2, dtype=torch.bool, device=live.device)
         self.can_step = torch.zeros_like(self.is_end)
-        self.is_behind = torch.zeros_like(live, dtype=torch.bool)
+        self.is_unfinished, self.is_behind = (torch.zeros_like(live, dtype=torch.bool) for _ in range(2))
         self.forced = torch.zeros_like(self.end_frames)
         self.any_can_step, self.any_is_behind = self.flags.unbind()
 
-    @property
-    def is_unfinished(self) -> torch.Tensor:
-        """[B, K] bool, True for hypotheses that have a frame to look at."""
+    def mark_unfinished(self) -> None:
+        """Sets `is_unfinished`."""
         rows = self.hyps.rows
-        return rows.is_live & (rows.next_frames < self.end_frames.unsqueeze(1))
+        torch.logical_and(rows.is_live, rows.next_frames < self.end_frames.unsqueeze(1), out=self.is_unfinished)
 
 
 class BeamMoves:
@@ -76,36 +77,32 @@ class BeamMoves:
         self._network = network
         self._expander = expander
 
-    def score(self, work: BeamWork) -> Scores:
-        """The joint at each hypothesis's frame, N = B * K; rubbish where a hypothesis has no frame."""
+    def score(self, work: BeamWork, is_forced: torch.Tensor) -> FusedScores:
+        """The joint at each hypothesis's frame, with the automata; is_forced: [B, K], no label is possible there."""
         width = work.frame_rows.shape[2]
         place = work.hyps.rows.next_frames - work.first_frames.unsqueeze(1)
         place = place.clamp(0, work.frame_rows.shape[1] - 1).unsqueeze(2).expand(-1, -1, width)
         frames = work.frame_rows.gather(1, place)
-        return self._network.score(frames.flatten(0, 1), work.context.predictor_rows.flatten(0, 1))
+        scores = self._network.score(frames.flatten(0, 1), work.context.predictor_rows.flatten(0, 1))
+        return self._expander.fuse(scores, flatten_rows(work.context.fusion), is_forced.flatten())
 
     def force_on(self, work: BeamWork, is_forced: torch.Tensor) -> None:
         """Moves hypotheses [B, K] on by one frame, with a blank; the others stay."""
-        blanks = self._expander.blanks(self.score(work), flatten_rows(work.context.fusion))
-        best = choose(work, blanks, is_forced)
-        self.follow(work, best, moves_predictor=False)
+        limits = Limits(work.hyps.beam_size, work.beam_sizes)
+        self.follow(work, choose(work, self._expander.rank(self.score(work, is_forced), limits), is_forced))
 
-    def follow(self, work: BeamWork, extension: Extension, moves_predictor: bool = True) -> None:
-        """Makes `extension` the beam: labels, scores, times, predictor and automata; then merges.
-
-        moves_predictor: False where the extension has no labels, which saves the predictor's step.
-        """
+    def follow(self, work: BeamWork, extension: Extension) -> None:
+        """Makes `extension` the beam: labels, scores, times, predictor and automata; then merges."""
         hyps, context = work.hyps, work.context
         is_label = hyps.extend(extension)
-        old = gather_rows(context, extension.parents)
-        if moves_predictor:
-            labels = torch.where(is_label, extension.labels, hyps.blank).flatten()
-            flat, is_new = flatten_rows(old), is_label.flatten()
-            prediction = self._network.predict(labels, flat.predictor_state)
-            fusion = self._expander.advance(flat.fusion, labels, is_new)
-            moved = select_rows(is_new, BeamContext(prediction.rows, prediction.state, fusion), flat)
-            old = unflatten_rows(moved, hyps.beam_size)
-        copy_rows(context, old)
+        moved = (context.predictor_rows, context.predictor_state, self._expander.states(context.fusion))
+        old = gather_rows(moved, extension.parents)
+        labels = torch.where(is_label, extension.labels, 0).flatten()  # of the others it does not count
+        _, predictor_state, states = flatten_rows(old)
+        prediction = self._network.predict(labels, predictor_state)
+        states = self._expander.advance(states, flatten_rows(context.fusion.lm_weights), labels)
+        new = unflatten_rows((*prediction, states), hyps.beam_size)
+        overwrite_rows(moved, is_label, new, old)
         hyps.merge()
 
 
@@ -117,13 +114,11 @@ def choose(work: BeamWork, expansions: Expansions, expands: torch.Tensor) -> Ext
     """
     rows = work.hyps.rows
     batch, beam_size = expands.shape
-    added = Expansions(*(field.view(batch, beam_size, -1) for field in expansions))
-    totals = rows.scores.unsqueeze(2) + added.ranking_scores  # [B, K, W]
-    totals = torch.where(expands.unsqueeze(2), totals, ABSENT)
-    width = totals.shape[2]
-    stays = ~expands & rows.is_live
-    is_first = torch.arange(width, device=totals.device) == 0
-    totals = torch.where(stays.unsqueeze(2) & is_first, rows.scores.unsqueeze(2), totals)
+    added = map_rows(lambda field: field.view(batch, beam_size, -1), expansions)
+    width = added.labels.shape[2]
+    is_first = torch.arange(width, device=expands.device) == 0
+    stay = torch.where(is_first, rows.scores.unsqueeze(2), ABSENT)  # [B, K, W]
+    totals = torch.where(expands.unsqueeze(2), rows.scores.unsqueeze(2) + added.ranking_scores, stay)
     scores, index = totals.flatten(1).topk(beam_size, dim=1)
     slots = torch.arange(beam_size, device=totals.device)
     scores = torch.where(slots < work.beam_sizes.unsqueeze(1), scores, ABSENT)
@@ -131,7 +126,8 @@ def choose(work: BeamWork, expansions: Expansions, expands: torch.Tensor) -> Ext
     index = torch.where(is_still, slots * width, index)
     scores = torch.where(is_still, rows.scores, scores)
     parents = index // width
-    is_kept = ~expands.gather(1, parents)
+    # What is absent must take no column of the tree: it stays, too.
+    is_kept = ~expands.gather(1, parents) | (scores == ABSENT)
 
     def pick(values: torch.Tensor, otherwise: int) -> torch.Tensor:
         return torch.where(is_kept, otherwise, values.flatten(1).gather(1, index))
@@ -143,5 +139,5 @@ def choose(work: BeamWork, expansions: Expansions, expands: torch.Tensor) -> Ext
         scores=scores,
         acoustic_scores=pick(added.acoustic_scores, 0),
         ranking_scores=pick(added.ranking_scores, 0),
-        external_scores=pick(added.external_scores, 0),
+        external_scores=None if added.external_scores is None else pick(added.external_scores, 0),
     )

@@ -6,8 +6,10 @@ import torch
 
 
 def map_rows(function: Callable[..., torch.Tensor], *trees):
-    """Applies `function` to the tensors at the same place of each tree (tuples and named tuples, nested)."""
+    """Applies `function` to the tensors at the same place of each tree (tuples, named or not, nested; None stays)."""
     first = trees[0]
+    if first is None:
+        return None
     if not isinstance(first, tuple):
         return function(*trees)
     children = [map_rows(function, *same) for same in zip(*trees, strict=True)]
@@ -26,15 +28,6 @@ def gather_rows(tree, index: torch.Tensor):
     return map_rows(lambda tensor: _take(tensor, index), tree)
 
 
-def select_rows(condition: torch.Tensor, new, old):
-    """Rows of `new` where `condition` [B] or [B, K] holds, else of `old`; tensors [B, (K,) ...]."""
-
-    def select(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.where(condition.view(*condition.shape, *(1,) * (a.dim() - condition.dim())), a, b)
-
-    return map_rows(select, new, old)
-
-
 def flatten_rows(tree):
     """[B, K, ...] -> [B * K, ...]"""
     return map_rows(lambda tensor: tensor.flatten(0, 1), tree)
@@ -43,6 +36,15 @@ def flatten_rows(tree):
 def unflatten_rows(tree, beam_size: int):
     """[B * K, ...] -> [B, K, ...]"""
     return map_rows(lambda tensor: tensor.unflatten(0, (-1, beam_size)), tree)
+
+
+def overwrite_rows(target, condition: torch.Tensor, new, old) -> None:
+    """Fills the tensors of `target` [B, K, ...], which keep their storage.
+
+    With rows of `new` where `condition` [B, K] holds, else with those of `old`.
+    """
+    for place, a, b in zip(leaves(target), leaves(new), leaves(old), strict=True):
+        torch.where(condition.view(*condition.shape, *(1,) * (a.dim() - condition.dim())), a, b, out=place)
 
 
 def copy_rows(target, source) -> None:
