@@ -13,32 +13,33 @@ from loadtest.fresh_server import ServerPlan, fresh_server
 from loadtest.html_report import write_html
 from loadtest.json_report import read_json, write_json
 from loadtest.locust_run import REPORT, headless_report, processes_for
-from loadtest.options import DEFAULT_OUT, ROOT
+from loadtest.options import BUNDLE, DEFAULT_OUT, refuse_options
 from loadtest.probe import take_snapshot
 from loadtest.soak_readings import Reading, SoakReadings
-from loadtest.soak_verdict import soak_document, soak_lines
+from loadtest.soak_verdict import soak_document, soak_lines, undisturbed_line
 from loadtest.termination import terminated_as_interrupt
 from loadtest.trials import slots_for
 from penstock.errors import PenstockError
 from penstock.reporting.table import markdown_table
 
-_BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 READINGS = "readings.csv"
 _LONGEST_DISTANCE_S, _SHORTEST_DISTANCE_S = 10.0, 0.1
 _READINGS = 60
 """Of a test too short for readings that far apart."""
 _WARM_UP_SHARE = 1 / 6
+_OF_THE_SOAK = ("--shape", "--url", "--metrics-url", "--server-pid")
 
 
 def main(words: list[str] | None = None) -> int:
     """Command line; returns the exit status: 1 where it passed not or was not steady, 2 where it could not run."""
     parser, words = _parser(), sys.argv[1:] if words is None else words
     args, rest = parser.parse_known_args(words)
-    if any(word.partition("=")[0] == "--shape" for word in rest):
-        parser.error("--shape: a soak is a constant load")
     if not (args.streams >= 1 and args.minutes > 0 and args.most_growth >= 0):
         parser.error("--streams must be 1 or more, --minutes above 0, --most-growth 0 or more")
+    if not 0 <= (args.warm_up_minutes or 0.0) < args.minutes:
+        parser.error(f"--warm-up-minutes is {args.warm_up_minutes:g}, expected 0 or more, and less than --minutes")
     try:
+        refuse_options(rest, _OF_THE_SOAK, "a soak is a constant load on a server of its own")
         with terminated_as_interrupt():
             report = _soak(args, rest, shlex.join(["python", "-m", "loadtest.soak", *words]))
     except (PenstockError, ValueError, OSError) as error:
@@ -57,9 +58,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--streams", type=int, default=8, metavar="N", help="(8)")
     add("--minutes", type=float, default=60.0, metavar="M", help="of load (60)")
     add("--warm-up-minutes", type=float, metavar="M", help="of that, not counted (a sixth)")
+    add("--max-streams", type=int, metavar="N", help="slots of the server (two for each stream, and eight)")
     add("--most-growth", type=float, default=2.0, metavar="MIB", help="of a process that counts as flat, an hour (2)")
     add("--protocol", choices=("grpc", "http"), default="grpc", help="(grpc)")
-    add("--model", type=Path, default=_BUNDLE, metavar="BUNDLE", help="of the server that is started")
+    add("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="of the server that is started")
     add("--context", metavar="L,R", help="the same (the checkpoint's first)")
     add("--threads", type=int, default=1, metavar="N", help="the same, of each member (1)")
     add("--processes", type=int, metavar="N", help="of the load generator (one for 64 streams)")
@@ -74,7 +76,7 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     every_s = min(_LONGEST_DISTANCE_S, max(_SHORTEST_DISTANCE_S, load_s / _READINGS))
     arguments = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol, *rest]
     processes = args.processes or processes_for(args.streams)
-    plan = ServerPlan(args.model, args.context, slots_for(args.streams), args.threads)
+    plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(args.streams), args.threads)
     with (
         fresh_server(plan) as server,
         SoakReadings(partial(take_snapshot, server.metrics_url, server.process_id), every_s) as readings,
@@ -116,9 +118,11 @@ def to_markdown(report: dict) -> str:
     told = (
         f"{window['streams']:g} streams for {window['seconds'] / 60:.0f} minutes, the last "
         f"{soak['seconds'] / 60:.0f} counted: {soak['utterances']} utterances, {soak['streams_lost']} lost, "
-        f"{window['late_chunks']} of {window['chunks']} chunks late. Over the whole load the machine's host gave "
+        f"{window['late_chunks']} of {window['chunks']} chunks late; of {soak['minutes']} minutes "
+        f"{soak['minutes_without_lost_stream']} without a lost stream, {soak['minutes_without_late_chunk']} without a "
+        "late chunk. Over the whole load the machine's host gave "
         f"{soak['stolen_cores']:.2f} of its cores to others on average, {soak['most_stolen_cores']:.2f} at most "
-        "between two readings."
+        f"between two readings; {undisturbed_line(soak)}."
     )
     circumstances = f"`{where['command']}`; {where['hardware']}; {where['date']}, commit {where['commit']}"
     return f"{told}\n\n{markdown_table(header, rows, left=1)}\n\n{circumstances}\n"

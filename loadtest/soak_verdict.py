@@ -7,6 +7,7 @@ from statistics import median
 
 from loadtest.soak_readings import Reading
 from loadtest.steadiness import growth_of_highest, judge, slope
+from loadtest.undisturbed import undisturbed
 
 SPARE_DESCRIPTORS = 4
 """By which a process's count may be higher at the end: connections come and go."""
@@ -99,6 +100,7 @@ def soak_document(
         reasons.append(str(error))
     for name, found in processes.items():
         reasons += _reasons(name, found, most_growth_mib_per_h)
+    minutes = window["minutes"]
     if lost:
         reasons.append(f"{lost} streams were lost or refused")
     if window["unanswered_pieces"]:
@@ -112,6 +114,10 @@ def soak_document(
         "utterances": window["utterances"],
         "streams_lost": lost,
         "unanswered_pieces": window["unanswered_pieces"],
+        "minutes": len(minutes),
+        "minutes_without_late_chunk": sum(not minute["late_chunks"] for minute in minutes),
+        "minutes_without_lost_stream": sum(not minute["streams_lost"] for minute in minutes),
+        "undisturbed": asdict(undisturbed(counted)),
         "stolen_cores": stolen,
         "most_stolen_cores": most_stolen,
         "is_steady": not reasons,
@@ -127,13 +133,25 @@ def soak_lines(soak: dict) -> list[str]:
         lines.append(
             f"  {name}: {_memory(found)}, {found['descriptors']} descriptors ({found['descriptors_grown']:+d})"
         )
-    lines.append(f"  {soak['utterances']} streams, {soak['streams_lost']} lost")
+    lines.append(
+        f"  {soak['utterances']} streams, {soak['streams_lost']} lost; of {soak['minutes']} minutes "
+        f"{soak['minutes_without_lost_stream']} without a lost stream, {soak['minutes_without_late_chunk']} without a "
+        "late chunk"
+    )
     if soak["most_stolen_cores"] >= _TOLD_STOLEN_CORES:
-        lines.append(
+        lines += [
             f"  the machine's host gave {soak['stolen_cores']:.2f} of its cores to others on average, "
-            f"{soak['most_stolen_cores']:.2f} at most between two readings (steal)"
-        )
+            f"{soak['most_stolen_cores']:.2f} at most between two readings (steal)",
+            f"  {undisturbed_line(soak)}",
+        ]
     return lines + [f"  because: {reason}" for reason in soak["reasons"]]
+
+
+def undisturbed_line(soak: dict) -> str:
+    """What memory did while the host took nothing."""
+    calm = soak["undisturbed"]
+    grown = ", ".join(f"{name} {growth_mib:+.2f}" for name, growth_mib in calm["growth_mib"].items())
+    return f"undisturbed for {calm['seconds'] / 60:.1f} minutes in all, in which these grew by (MiB): {grown}"
 
 
 def _memory(found: dict) -> str:

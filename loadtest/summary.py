@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from loadtest.machine_use import machine_use, server_cores
+from loadtest.minutes import by_minute
 from loadtest.pass_rule import Chunks, late_chunks, reason_not_to_count, reasons_to_fail
 from loadtest.plan import Window
 from loadtest.probe import Snapshot
@@ -44,7 +45,7 @@ def summarise(
     streams = _streams(pieces, setting.chunk_s, end_s - begin_s)
     trouble = _trouble(ended)
     lag_ms = percentiles_ms(pieces["lag_s"])
-    members = _members(before, after)
+    members, metrics_problem = _members(before, after)
     generator = judge_generator(lag_ms["p99"], use)
     refusals = trouble["refusals"]["count"]
     reasons = reasons_to_fail(
@@ -64,9 +65,10 @@ def summarise(
         "seconds": end_s - begin_s,
         **streams,
         **trouble,
+        "minutes": by_minute(utterances, begin_s, end_s, setting.chunk_s),
         "words": _words(ended, setting.references),
         "members": {name: _member(times, use.seconds) for name, times in members.items()},
-        "metrics_problem": before.problem or after.problem,
+        "metrics_problem": metrics_problem,
         "split_ms": _split(pieces, members),
         "machine": use.document() | {"server_cores": server_cores(use)},
         "generator": {"lag_ms": lag_ms, **asdict(generator)},
@@ -145,10 +147,14 @@ def _word_errors(reference: str, text: str) -> EditCounts:
     return compare(reference, text).words
 
 
-def _members(before: Snapshot, after: Snapshot) -> dict[str, MemberTimes]:
+def _members(before: Snapshot, after: Snapshot) -> tuple[dict[str, MemberTimes], str | None]:
+    """What each member did; nothing, and why, where that is not known."""
     if before.counters is None or after.counters is None:
-        return {}
-    return {name: member_times(name, before.counters, after.counters) for name in (*MEMBERS, ENSEMBLE)}
+        return {}, before.problem or after.problem
+    try:
+        return {name: member_times(name, before.counters, after.counters) for name in (*MEMBERS, ENSEMBLE)}, None
+    except ValueError as error:
+        return {}, str(error)
 
 
 def _member(times: MemberTimes, seconds: float) -> dict:

@@ -126,11 +126,32 @@ def test_what_the_host_took_is_told():
     assert not any("host" in line for line in soak_lines(document(readings())))
 
 
+def test_memory_that_grows_with_a_backlog_is_told_from_a_leak():
+    """Ten minutes in which the host takes a core and half of the answers fail to come, then twice as many; 20 MiB."""
+
+    def disturbed(reading: Reading, leak_mib_per_h: float) -> Reading:
+        held_s = min(max(reading.time_s - 3000.0, 0.0), 600.0)
+        caught_up_s = min(max(reading.time_s - 3600.0, 0.0), 300.0)
+        grown_mib = 20 * held_s / 600 + leak_mib_per_h * (reading.time_s - 1060.0) / 3600
+        use = ProcessUse(1.0, 0, int((80 + grown_mib) * MIB), 40)
+        answered = reading.answered - 10 * held_s + 20 * caught_up_s
+        return Reading(reading.time_s, answered, {"encoder": use}, stolen_cpu_s=held_s)
+
+    for leak_mib_per_h in (0.0, 12.0):
+        verdict = document([disturbed(reading, leak_mib_per_h) for reading in readings()])
+        assert not verdict["is_steady"]
+        calm = verdict["undisturbed"]
+        assert calm["seconds"] == pytest.approx(3000 - 900, abs=60)
+        assert calm["growth_mib"]["encoder"] == pytest.approx(leak_mib_per_h * calm["seconds"] / 3600, abs=0.05)
+        assert any(line.startswith("  undisturbed for 3") and "encoder +" in line for line in soak_lines(verdict))
+
+
 def test_the_lines_say_the_verdict_first():
     lines = soak_lines(document(readings(GROWING), window(errors={"count": 1})))
     assert lines[0] == "NOT STEADY over 0.83 h after 600 s"
     assert lines[1].startswith("  encoder: ") and "MiB an hour, 42 descriptors (+0)" in lines[1]
-    assert "  2 streams, 1 lost" in lines and "  because: 1 streams were lost or refused" in lines
+    assert any(line.startswith("  2 streams, 1 lost; of 1 minutes ") for line in lines)
+    assert "  because: 1 streams were lost or refused" in lines
 
 
 def test_readings_are_taken_until_the_end_and_bad_ones_left_out():
@@ -247,7 +268,17 @@ def test_the_readings_of_a_soak_whose_server_ends_are_kept(command, tmp_path, ca
     assert (tmp_path / "readings.csv").read_text(encoding="utf-8").splitlines()[-1].startswith("3720.0,")
 
 
-@pytest.mark.parametrize("words", [["--shape", "sweep"], ["--minutes", "0"], ["--streams", "0"]])
+@pytest.mark.parametrize("words", [["--shape", "sweep"], ["--url", "localhost:1"]], ids=str)
+def test_options_that_are_the_soak_s_own_are_refused(words, capsys):
+    assert soak.main(words) == 2
+    assert f"soak: error: {words[0]}: a soak is a constant load" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--minutes", "0"], ["--streams", "0"], ["--warm-up-minutes", "60"], ["--warm-up-minutes", "-1"]],
+    ids=str,
+)
 def test_wrong_usage_is_refused(command, words, capsys):
     with pytest.raises(SystemExit) as refused:
         command(*words)

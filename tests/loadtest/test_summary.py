@@ -4,6 +4,7 @@ import math
 import pytest
 
 from loadtest.json_report import finite
+from loadtest.minutes import by_minute
 from loadtest.plan import Window
 from loadtest.probe import Snapshot
 from loadtest.processes import Usage
@@ -61,6 +62,17 @@ def test_latencies_finals_and_real_time_factor():
     assert found["final_latency_ms"]["p50"] == pytest.approx(300.0)
     assert found["rtfx"] == pytest.approx(0.3 / 10.0)
     assert (found["passed"], found["reasons"], found["seconds"]) == (True, [], 10.0)
+
+
+def test_minutes_tell_when_something_went_wrong():
+    """Of a window of 10 s the one minute that has begun; the notes of another time count in none."""
+    failed = utterance({"deadline_s": BEGAN_S + 15.0, "sent_s": BEGAN_S + 15.0}, outcome=FAILED)
+    late = spoken(13.0, delays_s=0.7)
+    assert summary([spoken(11.0, 12.0), late, failed, spoken(30.0, delays_s=9.0)])["minutes"] == [
+        {"chunks": 3, "late_chunks": 1, "streams_lost": 1}
+    ]
+    pieces = [spoken(70.0 * turn, delays_s=0.7) for turn in range(3)]
+    assert [minute["late_chunks"] for minute in by_minute(pieces, BEGAN_S, BEGAN_S + 150, 0.5)] == [1, 1, 1]
 
 
 def test_what_lies_outside_the_window_does_not_count():
@@ -132,6 +144,12 @@ def test_the_split_adds_up_to_the_mean_round_trip():
 def test_without_the_server_s_counters_the_rest_is_there_and_says_so():
     found = summary([spoken(11.0)], requests=(None, None))
     assert (found["members"], found["split_ms"], found["metrics_problem"]) == ({}, {}, "no metrics")
+    assert found["chunks"] == 1
+
+
+def test_a_server_that_was_restarted_meanwhile_loses_its_own_figures_alone():
+    found = summary([spoken(11.0)], requests=(300.0, 100.0))
+    assert found["members"] == {} and "the server was restarted meanwhile" in found["metrics_problem"]
     assert found["chunks"] == 1
 
 
