@@ -14,12 +14,12 @@ from loadtest.fresh_server import ServerPlan, fresh_server
 from loadtest.html_report import write_html
 from loadtest.json_report import read_json, write_json
 from loadtest.locust_run import LOCUST_FILE, Target, headless_report, processes_for, run_locust
-from loadtest.options import DEFAULT_OUT, ROOT, stream_counts
+from loadtest.options import BUNDLE, DEFAULT_OUT, ROOT, refuse_options, stream_counts
 from loadtest.termination import terminated_as_interrupt
 from loadtest.trials import SearchPlan, Trials, slots_for
 from penstock.errors import PenstockError
 
-_BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
+_OF_THE_SEARCH = ("--streams", "--minutes", "--shape", "--url", "--metrics-url", "--server-pid")
 _LARGEST_UI_TEST = 256
 
 
@@ -58,9 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     capacity.add_argument("--resolution", type=float, default=0.05, help="gap at which the search ends (0.05)")
     for command in (run, ui, capacity):
         command.add_argument("--protocol", choices=("grpc", "http"), default="grpc", help="(grpc)")
-        command.add_argument(
-            "--model", type=Path, default=_BUNDLE, metavar="BUNDLE", help="of a server that is started"
-        )
+        command.add_argument("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="of a server that is started")
         command.add_argument("--context", metavar="L,R", help="the same (the checkpoint's first)")
         command.add_argument("--threads", type=int, default=1, metavar="N", help="the same, of each member (1)")
         command.add_argument("--processes", type=int, metavar="N", help="of the load generator (one for 64 streams)")
@@ -91,6 +89,7 @@ def _ui(args: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _capacity(args: argparse.Namespace, rest: list[str]) -> int:
+    refuse_options(rest, _OF_THE_SEARCH, "the search itself chooses the load, on a fresh server for each trial")
     trials = Trials(args.model, args.context, args.threads, args.processes, args.protocol, args.out, rest, _say)
     plan = SearchPlan(args.first, args.most, args.trial_seconds, args.confirm_seconds, args.resolution)
     document = trials.find_capacity(plan)

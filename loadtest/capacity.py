@@ -19,7 +19,7 @@ def search(passes: Trial, first: int, most: int, resolution: float) -> int:
             passed = streams
         else:
             failed = streams
-        if failed - passed <= max(1, int(resolution * passed)):
+        if passed == most or (failed <= most and failed - passed <= max(1, int(resolution * passed))):
             return passed
         streams = min(2 * streams, most) if failed > most else (passed + failed) // 2
 

@@ -5,6 +5,7 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.records import Utterance
+from penstock.errors import PenstockError
 
 _MESSAGE = "penstock_utterances"
 _READY = "penstock_ready"
@@ -45,11 +46,11 @@ class Gathering:
             self._runner.send_message(_READY)
 
     def await_workers(self) -> None:
-        """The master waits for all of them, so that its windows do not begin before their streams."""
-        if isinstance(self._runner, MasterRunner):
-            with gevent.Timeout(_LONGEST_START_S, False):
-                while not self._ready_workers.issuperset(self._runner.clients.keys()):
-                    gevent.sleep(0.05)
+        """The master waits for all of them, so that its windows do not begin before their streams. PenstockError where
+        one does not get ready.
+        """
+        if not self._have_all(self._ready_workers, _LONGEST_START_S):
+            raise PenstockError(f"a process of the load generator is not ready after {_LONGEST_START_S:g} s")
 
     def clear(self) -> None:
         """Forgets what came before, at a test's start."""
@@ -70,11 +71,19 @@ class Gathering:
 
     def gathered(self) -> list[Utterance]:
         """All notes of the test that has ended; waits for workers that have not sent their last ones yet."""
-        if isinstance(self._runner, MasterRunner):
-            with gevent.Timeout(_LONGEST_WAIT_S, False):
-                while len(self._finished_workers) < len(self._runner.clients.all):
-                    gevent.sleep(0.05)
+        if not self._have_all(self._finished_workers, _LONGEST_WAIT_S):
+            self.lost = self.lost or f"a process of the load generator kept its last notes for {_LONGEST_WAIT_S:g} s"
         return self._utterances
+
+    def _have_all(self, workers: set[str], wait_s: float) -> bool:
+        """Whether all that the master knows are among `workers`, within `wait_s`; it forgets those that have ended."""
+        if isinstance(self._runner, MasterRunner):
+            with gevent.Timeout(wait_s, False):
+                while not workers.issuperset(self._runner.clients.keys()):
+                    gevent.sleep(0.05)
+                return True
+            return False
+        return True
 
     def _take_in(self, environment: Environment, msg, **_: object) -> None:
         self.lost = self.lost or msg.data["lost"]

@@ -23,8 +23,23 @@ _OPTIONS = (
 
 
 def read_setup(path: str) -> dict:
-    """What else is known of the server and the command; empty without a file."""
-    return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+    """What else is known of the server and the command; empty without a file. PenstockError for anything but JSON."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+    except OSError as error:
+        raise PenstockError(f"--setup: {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise PenstockError(f"--setup: {path}: not JSON: {error}") from error
+
+
+def make_folder(path: Path) -> None:
+    """The folder that the report goes to. PenstockError where nothing can be written there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PenstockError(f"--out: {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK):
+        raise PenstockError(f"--out: {path}: cannot be written to")
 
 
 def report_document(options: dict, setup: dict, windows: list[dict]) -> dict:

@@ -9,7 +9,7 @@ import gevent
 from locust.env import Environment
 
 from loadtest.gathering import Gathering
-from loadtest.json_report import read_setup, report_document, write_json
+from loadtest.json_report import make_folder, read_setup, report_document, write_json
 from loadtest.options import piece_samples, read_plan
 from loadtest.pass_rule import chunk_duration_s
 from loadtest.plan import Plan
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class LoadTest:
-    """Checks the options when it is made: PenstockError, ClientError or ValueError for those that cannot be met."""
+    """Checks the options when it is made: PenstockError or ValueError for those that cannot be met."""
 
     def __init__(self, environment: Environment):
         self._environment = environment
@@ -45,9 +45,9 @@ class LoadTest:
 
     def start(self) -> None:
         """A new test, maybe with other options, from the web page. Raises as the constructor does."""
-        self.plan = self._read_options()
         self._gathering.clear()
-        self._measured = []
+        self._measured = []  # a test that cannot begin must not be told with the figures of the one before it
+        self.plan = self._read_options()
         self.streaming = self._handle
         if not self._gathering.is_worker:
             self._gathering.await_workers()
@@ -84,6 +84,9 @@ class LoadTest:
             process = max(0, self._environment.runner.worker_index)  # -1 where there is one process
             self._handle.prepare(self._options, process)  # reads the recordings too: before the test, not in it
         read_manifest(Path(self._options.recordings))
+        if not self._gathering.is_worker:  # what the report needs, before the test and not after it
+            read_setup(self._options.setup)
+            make_folder(Path(self._options.out))
         return read_plan(self._options)
 
     def _note(self, utterance: Utterance) -> None:

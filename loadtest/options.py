@@ -10,6 +10,7 @@ from penstock_client.option_arguments import add_option_arguments
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_RECORDINGS = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
 DEFAULT_OUT = ROOT / "build" / "loadtest"
+BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SHAPES = ("constant", "ramp", "sweep")
 
 
@@ -73,6 +74,14 @@ def stream_counts(text: str) -> list[int]:
             f"--streams is {text!r}, expected a positive whole number, or several with commas between them"
         )
     return counts
+
+
+def refuse_options(words: list[str], names: tuple[str, ...], why: str) -> None:
+    """ValueError where `words`, which go on to Locust, hold an option (or its beginning) that is not theirs to set."""
+    for word in words:
+        given = word.partition("=")[0]
+        if len(given) > 2 and any(name.startswith(given) for name in names):
+            raise ValueError(f"{given}: {why}")
 
 
 def piece_samples(piece_ms: float, sample_rate_hz: int) -> int:

@@ -41,12 +41,12 @@ class Streaming:
         schedule = Schedule(self._seed, self._process, number)
         start_s = now_s() + schedule.start_s(stagger_s)
         playing: set[asyncio.Task[None]] = set()
-        for recording in schedule.recordings(len(self._recordings.samples)):
+        for recording in schedule.recordings(len(self._recordings)):
             while not stopping.is_set and (wait_s := start_s - now_s()) > 0:
                 await stopping.wait(wait_s)
             if stopping.is_set:
                 break
-            samples = self._recordings.samples[recording]
+            samples = self._recordings[recording]
             player = Player(samples, self._piece_samples, lambda: stopping.is_set, sleep=stopping.wait)
             playing = _unfinished(playing) | {asyncio.create_task(self._play(player, recording, start_s))}
             start_s += player.duration_s

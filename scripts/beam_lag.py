@@ -26,6 +26,7 @@ from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam_sizes import BeamSizes
 from penstock.decoding.beam_state import fresh_rows
 from penstock.decoding.networks import Scores, TransducerNetwork
+from penstock.evaluation.manifest import Utterance, read_manifest
 from penstock.reporting.table import markdown_table
 from penstock.slot_ledger import SlotLedger
 from penstock.stages.encoder import EncoderRequest, EncoderStage
@@ -78,7 +79,7 @@ def main() -> int:
     wanted = AttentionContext(*map(int, arguments.context.split(","))) if arguments.context else None
     context = checkpoint.config.encoder.select_context(wanted)
     with torch.inference_mode():
-        utterances = encode_all(checkpoint, context, arguments.manifest, arguments.limit)
+        utterances = encode_all(checkpoint, context, read_manifest(arguments.manifest, arguments.limit))
         networks = {"RNN-T" if not checkpoint.config.transducer.is_tdt else "TDT": TransducerNetwork(checkpoint)}
         if arguments.durations:
             networks["TDT (random head)"] = WithRandomDurations(networks["RNN-T"], tuple(arguments.durations))
@@ -107,19 +108,15 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def encode_all(
-    checkpoint: Checkpoint, context: AttentionContext, manifest: Path, limit: int | None
-) -> list[torch.Tensor]:
+def encode_all(checkpoint: Checkpoint, context: AttentionContext, utterances: list[Utterance]) -> list[torch.Tensor]:
     """Encoder output [T, D] of each utterance, each in a slot of its own."""
-    lines = manifest.read_text(encoding="utf-8").splitlines()[:limit]
-    ledger = SlotLedger(slot_count(len(lines)))
-    streams = StreamTable(len(lines), ledger, float("inf"))
+    ledger = SlotLedger(slot_count(len(utterances)))
+    streams = StreamTable(len(utterances), ledger, float("inf"))
     features = FeatureStage(checkpoint, context, streams, "cpu")
     encoder = EncoderStage(checkpoint, context, streams.slots, ledger, "cpu")
     found = []
-    for number, line in enumerate(lines):
-        path = manifest.parent / json.loads(line)["audio_filepath"]
-        samples = read_audio(path, checkpoint.config.features.sample_rate_hz)
+    for number, utterance in enumerate(utterances):
+        samples = read_audio(utterance.audio, checkpoint.config.features.sample_rate_hz)
         (reply,) = features.process([AudioRequest(number, samples, is_start=True, is_end=True)])
         (frames,) = encoder.process([EncoderRequest(reply.lease, reply.chunks, True)])
         found.append(frames)

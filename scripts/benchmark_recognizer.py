@@ -14,7 +14,6 @@ over the turns. Word errors are those in the first stream's recordings, to show 
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from penstock.audio import read_audio
 from penstock.config import AttentionContext
 from penstock.cpu import prepare_process
 from penstock.evaluation.edit_distance import edit_distance
+from penstock.evaluation.manifest import read_manifest
 from penstock.recognizer import StreamingRecognizer
 from penstock.reporting.table import markdown_table
 from penstock.settings import parse_context
@@ -147,10 +147,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def read_recordings(manifest: Path) -> list[Recording]:
     """All of a manifest, whose paths are relative to it."""
-    entries = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     return [
-        Recording(read_audio(manifest.parent / entry["audio_filepath"], SAMPLE_RATE_HZ), entry["text"])
-        for entry in entries
+        Recording(read_audio(utterance.audio, SAMPLE_RATE_HZ), utterance.reference)
+        for utterance in read_manifest(manifest)
     ]
 
 

@@ -7,7 +7,6 @@ from the end of each speaker's audio to the final text. Stops everything it star
 """
 
 import argparse
-import json
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.evaluation.manifest import read_manifest
 from penstock.model_repository import find_model_repository
 from penstock.server import TritonServer
 from penstock.server_launch import ServerOptions
@@ -51,11 +51,10 @@ class Speaker:
 
 
 def read_speakers(manifest: Path) -> list[Speaker]:
-    """The manifest's recordings."""
-    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
+    """The manifest's recordings. PenstockError names what cannot be used."""
     return [
-        Speaker(row.get("speaker", f"speaker {i}"), manifest.parent / row["audio_filepath"], row["text"])
-        for i, row in enumerate(rows, 1)
+        Speaker(utterance.speaker or f"speaker {i}", utterance.audio, utterance.reference)
+        for i, utterance in enumerate(read_manifest(manifest), 1)
     ]
 
 
@@ -116,11 +115,11 @@ def main() -> int:
     parser.add_argument("--context", default="70,6", help="attention context L,R")
     parser.add_argument("--manifest", type=Path, default=MANIFEST, help="recordings with transcripts")
     args = parser.parse_args()
-    speakers = read_speakers(args.manifest)
     environment = {"PENSTOCK_MODEL": str(Path(args.model).absolute()), "PENSTOCK_CONTEXT": args.context}
     options = ServerOptions(find_model_repository(), drain_s=1, environment=environment)
     print(f"starting a server with {args.model}, context [{args.context}] ...", flush=True)
     try:
+        speakers = read_speakers(args.manifest)
         with TritonServer(find_triton(), options) as server:
             print(f"{len(speakers)} speakers at once, at the pace at which they spoke:", flush=True)
             stream_all(speakers, f"127.0.0.1:{server.ports.grpc}")

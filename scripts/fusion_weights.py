@@ -149,7 +149,7 @@ def check_and_measure(arguments: argparse.Namespace) -> tuple[list[Utterance], l
     for context in contexts:
         progress(f"context [{context.left},{context.right}]: encoding {len(utterances)} utterances")
         with torch.inference_mode():
-            frames = encode_all(checkpoint, context, arguments.manifest, arguments.limit)
+            frames = encode_all(checkpoint, context, utterances)
             points += measure.all_points(context, frames, arguments.algorithms, arguments.beam)
     return utterances, points
 

@@ -16,6 +16,7 @@ from penstock_client import (
 )
 from penstock_client.exchange import Exchange
 from penstock_client.protocol import END_PIECE, PieceCutter, parse_reply
+from penstock_client.transport import FAREWELL_S
 
 RESULT = parse_reply("s", outputs(0, 0, False).get)
 
@@ -105,8 +106,42 @@ def test_without_a_connection_nothing_can_have_been_heard(clock):
     assert exchange.is_untouched
     exchange.leave()
     assert not exchange.has_outgoing and exchange.is_over
+
+
+def test_a_piece_that_goes_out_after_its_user_has_left_is_followed_by_the_stream_s_end(clock):
+    """Over HTTP a piece departs before there is a connection to carry it."""
+    exchange = Exchange("s", "host:1", 5.0, clock)
+    announce(exchange, PieceCutter("s").cut([0.0]))
+    exchange.next_piece()
+    exchange.leave()
     exchange.note_connection()
-    assert not exchange.is_untouched
+    assert not exchange.is_untouched and not exchange.is_over
+    assert exchange.next_piece() is END_PIECE
+    exchange.note_connection()  # of the end's own request
+    assert exchange.is_over
+
+
+def test_patience_counts_from_the_connection(clock):
+    exchange = Exchange("s", "host:1", 5.0, clock)
+    announce(exchange, PieceCutter("s").cut([0.0]))
+    clock.now_s += 4.0
+    exchange.note_connection()
+    assert exchange.seconds_to_wait(200.0) == 5.0
+
+
+def test_a_farewell_counts_from_leaving(clock):
+    exchange = Exchange("s", "host:1", 5.0, clock)
+    assert exchange.farewell_s == 0.0
+    exchange.note_connection()
+    announce(exchange, PieceCutter("s").cut([0.0]))
+    exchange.next_piece()
+    assert exchange.farewell_s == FAREWELL_S
+    exchange.leave()
+    clock.now_s += 0.75 * FAREWELL_S
+    assert exchange.farewell_s == 0.25 * FAREWELL_S
+    exchange.leave()
+    clock.now_s += 1.0
+    assert exchange.farewell_s == 0.0
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from penstock_client import (
     StreamOptions,
 )
 from penstock_client.protocol import parse_reply
+from penstock_client.transport import FAREWELL_S
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -212,6 +213,21 @@ def test_closing_does_not_wait_for_a_stuck_server(client, recognizer, no_threads
         no_threads_left_yet()
     finally:
         release.set()
+
+
+def test_closing_a_client_waits_once_for_all_its_streams(front, url, protocol, recognizer):
+    release = threading.Event()
+    recognizer.before_answer = lambda request: release.wait(10)
+    streams = 5
+    with front(url, protocol) as client:
+        opened = [client.open_stream() for _ in range(streams)]
+        for stream in opened:
+            stream.send([0.0])
+        eventually(lambda: recognizer.requests)
+        start_s = time.monotonic()
+    took_s = time.monotonic() - start_s
+    release.set()
+    assert took_s < streams * FAREWELL_S
 
 
 def test_silent_server_is_given_up(front, url, protocol, recognizer):

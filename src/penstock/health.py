@@ -56,10 +56,11 @@ def _post(url: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
     parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
     if parts.scheme not in ("", "http") or not parts.hostname:
         raise ValueError("expected HOST:PORT or http://HOST:PORT")
+    deadline_s = time.monotonic() + timeout_s
     connection = http.client.HTTPConnection(parts.hostname, parts.port or 8000, timeout=timeout_s)
     with contextlib.closing(connection):
         connection.connect()
-        with _deadline(connection.sock, timeout_s):
+        with _deadline(connection.sock, max(0.0, deadline_s - time.monotonic())):
             connection.request("POST", _PATH, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             return response.status, response.read(_MAX_REPLY_BYTES)

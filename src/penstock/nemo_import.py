@@ -33,9 +33,13 @@ def import_nemo(nemo_path: str | Path, directory: str | Path, half: bool = False
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
             bundle = _convert(nemo_path, Path(scratch), half)
-            if replace:
-                _set_aside(directory, bundle, Path(scratch))
-            os.replace(bundle, directory)  # fails if another process has just made one
+            old = _set_aside(directory, bundle, Path(scratch)) if replace and directory.exists() else None
+            try:
+                os.replace(bundle, directory)  # fails if another process has just made one
+            except OSError:
+                if old is not None:
+                    _bring_back(directory, bundle, old)
+                raise
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: cannot be written: {error}") from error
     return Checkpoint(directory)
@@ -93,12 +97,25 @@ def _refuse_target(directory: Path, replace: bool) -> None:
         raise CheckpointError(f"{directory}: {'is a bundle' if is_bundle else 'is not empty'}; accepted: {accepted}")
 
 
-def _set_aside(directory: Path, bundle: Path, scratch: Path) -> None:
+def _set_aside(directory: Path, bundle: Path, scratch: Path) -> Path:
     """Moves an old bundle to `scratch`, but for files that are no part of one: those go to the new `bundle`."""
-    if not directory.exists():
-        return
     old = scratch / "old"
     directory.rename(old)
-    for path in old.iterdir():
-        if path.name not in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE):
-            path.rename(bundle / path.name)
+    for path in _own_files(old):
+        path.rename(bundle / path.name)
+    return old
+
+
+def _bring_back(directory: Path, bundle: Path, old: Path) -> None:
+    """Undoes `_set_aside`; a bundle that another process has put there meanwhile stays, and gets the own files."""
+    own = _own_files(bundle)
+    if not directory.exists():
+        old.rename(directory)
+    for path in own:
+        if not (directory / path.name).exists():
+            path.rename(directory / path.name)
+
+
+def _own_files(bundle: Path) -> list[Path]:
+    """What is no part of a bundle: the user's own."""
+    return [path for path in bundle.iterdir() if path.name not in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)]

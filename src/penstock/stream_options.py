@@ -31,11 +31,6 @@ class StreamOptions:
     lm_weight: float = 0.0
     phrases: PhraseList = field(default=NO_PHRASES)
 
-    @property
-    def is_greedy(self) -> bool:
-        """True for label-looping."""
-        return self.decoder == GREEDY
-
 
 def parse_stream_options(options: Mapping[str, Any], config: DecodingConfig) -> StreamOptions:
     """Reads the parameters of a stream's start; StreamError INVALID_ARGUMENT names the wrong one and what is accepted.

@@ -37,6 +37,13 @@ def test_a_coarse_search_ends_near_and_never_above(capacity, resolution):
     assert 1 <= found <= capacity < found + max(1, int(resolution * found))
 
 
+@given(st.integers(1, 300), st.floats(0.0, 0.3))
+def test_it_tries_the_most_before_it_says_that_nothing_failed(most, resolution):
+    server = Server(1000)
+    assert search(server, (most + 1) // 2, most, resolution) == most
+    assert server.asked[-1] == most
+
+
 def test_the_search_says_what_it_was_to_begin_with():
     with pytest.raises(ValueError, match="begins with 9 streams, expected 1 to 8"):
         search(Server(1), 9, 8, 0.1)

@@ -2,7 +2,14 @@ import argparse
 
 import pytest
 
-from loadtest.options import DEFAULT_RECORDINGS, add_arguments, piece_samples, read_plan, stream_counts
+from loadtest.options import (
+    DEFAULT_RECORDINGS,
+    add_arguments,
+    piece_samples,
+    read_plan,
+    refuse_options,
+    stream_counts,
+)
 
 
 def options(*words: str) -> argparse.Namespace:
@@ -48,6 +55,16 @@ def test_bad_times_are_refused():
 def test_pieces_that_the_server_does_not_take_are_refused(piece_ms):
     with pytest.raises(ValueError, match="--piece-ms is"):
         piece_samples(piece_ms, 16_000)
+
+
+@pytest.mark.parametrize("words", [["--streams", "8"], ["--seed", "1", "--stream=8"], ["--url", "x:1"]], ids=str)
+def test_options_that_are_not_to_be_set_are_refused_by_name(words):
+    with pytest.raises(ValueError, match=r"^--(streams?|url): the search chooses$"):
+        refuse_options(words, ("--streams", "--url"), "the search chooses")
+
+
+def test_other_options_go_on():
+    refuse_options(["--seed", "1", "--stagger-seconds", "3", "-s", "word"], ("--streams", "--url"), "")
 
 
 def test_pieces_in_samples():

@@ -34,6 +34,11 @@ class AsyncMailbox:
         """See Exchange."""
         return self._exchange.is_untouched
 
+    @property
+    def farewell_s(self) -> float:
+        """See Exchange."""
+        return self._exchange.farewell_s
+
     async def announce(self, piece: Piece) -> None:
         """Lets a piece go out. Waits while too much audio is unanswered, except for the last piece.
 
@@ -91,6 +96,11 @@ class AsyncMailbox:
     def time_out(self) -> None:
         """See Exchange."""
         self._exchange.time_out()
+        self._notify()
+
+    def end(self) -> None:
+        """See Exchange."""
+        self._exchange.end()
         self._notify()
 
     def leave(self) -> None:

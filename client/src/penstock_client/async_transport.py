@@ -4,9 +4,9 @@ import asyncio
 from abc import ABC, abstractmethod
 
 from penstock_client.async_mailbox import AsyncMailbox
-from penstock_client.errors import ConnectionLostError, StreamId
+from penstock_client.errors import StreamId
 from penstock_client.protocol import Piece, Result
-from penstock_client.transport import FAREWELL_S, JOIN_S
+from penstock_client.transport import JOIN_S
 
 
 class AsyncTaskTransport(ABC):
@@ -46,7 +46,7 @@ class AsyncTaskTransport(ABC):
         if self._task is None:
             return
         try:
-            await asyncio.wait([self._task], timeout=0.0 if self._mailbox.is_untouched else FAREWELL_S)
+            await asyncio.wait([self._task], timeout=self._mailbox.farewell_s)
         finally:
             self._task.cancel()  # does nothing to one that is done
         await asyncio.wait([self._task], timeout=JOIN_S)
@@ -55,4 +55,4 @@ class AsyncTaskTransport(ABC):
         try:
             await self._run()
         finally:
-            self._mailbox.fail(ConnectionLostError(self._stream_id, "the server has ended the connection"))
+            self._mailbox.end()

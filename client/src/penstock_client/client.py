@@ -86,7 +86,10 @@ class Client(ClientBase):
     def close(self) -> None:
         """Closes the streams that are left, and the connection."""
         self._is_closed = True
-        for stream in list(self._streams):
+        streams = list(self._streams)
+        for stream in streams:  # all their ends go out before the first is waited for
+            stream.cancel()
+        for stream in streams:
             stream.close()
         self._connection.close()
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class ConnectionOptions:
     Audio that stays unanswered is noticed sooner, by the client's `timeout_s`.
     """
     connect_retry_s: float = 1.0
-    """For how long a connection that is refused is tried again; 0 for not at all."""
+    """For how long a refused connection is tried again; 0 for not at all. The client's `timeout_s` ends it too."""
 
     def __post_init__(self) -> None:
         if (self.client_certificate is None) != (self.client_key is None):
@@ -65,12 +65,13 @@ class ConnectionOptions:
         return self.root_certificates is not None or self.client_certificate is not None
 
 
-def retry_pauses_s(retry_s: float) -> list[float]:
+def retry_pauses_s(retry_s: float) -> Iterator[float]:
     """The pauses between attempts to connect: doubling from 50 ms up to 1 s, `retry_s` in all."""
-    pauses_s: list[float] = []
-    while (left_s := retry_s - sum(pauses_s)) > 1e-3:
-        pauses_s.append(min(0.05 * 2 ** len(pauses_s), 1.0, left_s))
-    return pauses_s
+    pause_s, left_s = 0.05, retry_s
+    while left_s > 1e-3:
+        yield min(pause_s, left_s)
+        left_s -= pause_s
+        pause_s = min(2 * pause_s, 1.0)
 
 
 def _check_header(name: str, value: object) -> None:

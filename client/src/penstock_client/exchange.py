@@ -21,6 +21,7 @@ from penstock_client.errors import (
     StreamNotOpenError,
 )
 from penstock_client.protocol import END_PIECE, SAMPLE_RATE_HZ, Piece, Result
+from penstock_client.transport import FAREWELL_S
 
 MAX_UNANSWERED_PIECES = 64
 MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
@@ -47,6 +48,7 @@ class Exchange:
         self._results: deque[Result] = deque()
         self._last_is_announced = self._first_has_departed = self._last_has_departed = False
         self._is_connected = self._has_replies = self._has_left = False
+        self._left_at_s = math.inf
         self._sign_of_life_s = clock()
 
     @property
@@ -81,6 +83,11 @@ class Exchange:
         """True as long as the server cannot have got anything of this stream."""
         return not (self._is_connected and self._first_has_departed)
 
+    @property
+    def farewell_s(self) -> float:
+        """For how long closing may still wait for the server to take the stream's end, since the user has left."""
+        return 0.0 if self.is_untouched else max(0.0, min(FAREWELL_S, self._left_at_s + FAREWELL_S - self._clock()))
+
     def now_s(self) -> float:
         """The time by the exchange's clock."""
         return self._clock()
@@ -104,8 +111,15 @@ class Exchange:
         self._last_is_announced |= piece.is_last
 
     def note_connection(self) -> None:
-        """There is a connection: from here on a piece that goes out may be heard, and is never sent again."""
+        """There is a connection: from here on a piece that goes out may be heard, and is never sent again.
+
+        One that departed before there was a connection goes out now; its user may have left meanwhile.
+        """
+        if not self._is_connected:
+            self._sign_of_life_s = self._clock()
         self._is_connected = True
+        if self._has_left and self.is_open_on_server and not self._outgoing:
+            self._outgoing.append(END_PIECE)
 
     def next_piece(self) -> Piece | None:
         """The piece to put on the wire now, or None. It counts as gone out, and is not given out again."""
@@ -150,6 +164,10 @@ class Exchange:
         else:
             self.fail(ServerUnreachableError(self._url, reason))
 
+    def end(self) -> None:
+        """Ends the stream because the network has no more to say, though there is something unanswered."""
+        self.fail(ConnectionLostError(self._stream_id, f"the server at {self._url} ended the stream"))
+
     def time_out(self) -> None:
         """Ends the stream because the server has been silent for too long."""
         self.fail(self._silence())
@@ -162,7 +180,7 @@ class Exchange:
         """
         if self._has_left:
             return
-        self._has_left = True
+        self._has_left, self._left_at_s = True, self._clock()
         self.fail(StreamClosedError(self._stream_id, "the stream was closed before its last result"))
         self._outgoing.clear()
         if self.is_open_on_server:

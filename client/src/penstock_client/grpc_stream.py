@@ -10,11 +10,11 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client.endpoint import Endpoint
-from penstock_client.errors import ConnectionLostError, StreamError, StreamId
+from penstock_client.errors import StreamError, StreamId
 from penstock_client.grpc_wire import call_metadata, model_request, open_channel, read_reply, reason
 from penstock_client.mailbox import Mailbox
 from penstock_client.protocol import Piece, Result
-from penstock_client.transport import FAREWELL_S, JOIN_S
+from penstock_client.transport import JOIN_S
 
 _CONNECTING = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 
@@ -32,7 +32,7 @@ class GrpcConnection:
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def open_transport(self, stream_id: StreamId, timeout_s: float) -> "GrpcStream":
-        """See Connection. Starts to connect."""
+        """See Connection. The stream connects with its first piece."""
         return GrpcStream(self, stream_id, timeout_s)
 
     def watch(self, states: "queue.SimpleQueue[grpc.ChannelConnectivity | None]") -> None:
@@ -91,7 +91,7 @@ class GrpcStream:
     def close(self) -> None:
         """See Transport."""
         self.cancel()
-        self._reader.join(0.0 if self._mailbox.is_untouched else FAREWELL_S)
+        self._reader.join(self._mailbox.farewell_s)
         with self._calling:
             if self._call:
                 self._call.cancel()  # does nothing to a call that has ended
@@ -99,7 +99,7 @@ class GrpcStream:
 
     def _run(self) -> None:
         try:
-            if (call := self._connect()) is not None:
+            if self._mailbox.has_more() and (call := self._connect()) is not None:
                 self._read(call)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -108,9 +108,7 @@ class GrpcStream:
         except ValueError as error:  # the library's word for a channel that was closed meanwhile
             self._mailbox.lose(str(error))
         finally:
-            self._mailbox.fail(
-                ConnectionLostError(self._stream_id, f"the server at {self._endpoint.url} ended the stream")
-            )
+            self._mailbox.end()
 
     def _connect(self) -> Iterable[service_pb2.ModelStreamInferResponse] | None:
         """Makes the call, after waiting for the connection for as long as it is to be tried.

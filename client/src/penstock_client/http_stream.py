@@ -5,15 +5,16 @@ import selectors
 import socket
 import ssl
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 
 from penstock_client.connection_options import retry_pauses_s
 from penstock_client.endpoint import Endpoint
-from penstock_client.errors import ClientError, ConnectionLostError, StreamId
+from penstock_client.errors import ClientError, StreamId
 from penstock_client.http_wire import HEADER_LENGTH, NOT_HTTP, post_of, read_response, tls_context
 from penstock_client.mailbox import Mailbox
 from penstock_client.protocol import Piece, Result
-from penstock_client.transport import FAREWELL_S, JOIN_S
+from penstock_client.transport import JOIN_S
 
 
 class HttpConnection:
@@ -66,7 +67,7 @@ class HttpStream:
     def close(self) -> None:
         """See Transport."""
         self.cancel()
-        self._poster.join(0.0 if self._mailbox.is_untouched else FAREWELL_S)
+        self._poster.join(self._mailbox.farewell_s)
         self._is_closed = True
         sock = self._connection.sock
         if sock is not None and self._poster.is_alive():
@@ -82,7 +83,7 @@ class HttpStream:
         except (OSError, http.client.HTTPException) as error:
             self._mailbox.lose(_reason(error))
         finally:
-            self._mailbox.fail(ConnectionLostError(self._stream_id, "the stream was closed"))
+            self._mailbox.end()
             self._connection.close()
 
     def _post_pieces(self) -> None:
@@ -103,13 +104,13 @@ class HttpStream:
         if self._connection.sock is not None and _is_readable(self._connection.sock):
             self._connection.close()
         if self._connection.sock is None:
-            pauses_s = retry_pauses_s(self._endpoint.options.connect_retry_s) if self._mailbox.is_untouched else []
+            pauses_s = retry_pauses_s(self._endpoint.options.connect_retry_s) if self._mailbox.is_untouched else ()
             self._try_to_connect(pauses_s)
         if self._is_closed:
             raise ConnectionAbortedError("the stream was closed")
         self._mailbox.note_connection()
 
-    def _try_to_connect(self, pauses_s: list[float]) -> None:
+    def _try_to_connect(self, pauses_s: Iterable[float]) -> None:
         for pause_s in pauses_s:
             try:
                 return self._connection.connect()

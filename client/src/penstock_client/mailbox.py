@@ -39,6 +39,12 @@ class Mailbox:
         with self._lock:
             return self._exchange.is_untouched
 
+    @property
+    def farewell_s(self) -> float:
+        """See Exchange."""
+        with self._lock:
+            return self._exchange.farewell_s
+
     def announce(self, piece: Piece) -> None:
         """Lets a piece go out. Blocks while too much audio is unanswered, except for the last piece.
 
@@ -110,6 +116,12 @@ class Mailbox:
         """See Exchange."""
         with self._lock:
             self._exchange.time_out()
+            self._notify()
+
+    def end(self) -> None:
+        """See Exchange."""
+        with self._lock:
+            self._exchange.end()
             self._notify()
 
     def leave(self) -> None:

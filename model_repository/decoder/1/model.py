@@ -40,8 +40,12 @@ class TritonPythonModel:
             triton_io.error_response(answer) if isinstance(answer, StreamError) else triton_io.result_response(answer)
             for answer in answers
         ]
-        frames = [DecodedFrames(len(w.encoded), t.heard_ns) for w, t in zip(work, tickets, strict=True)]
-        self._metrics.update(frames, self._stage.beam_losses)
+        decoded = [
+            DecodedFrames(len(asked.encoded), ticket.heard_ns)
+            for asked, ticket, answer in zip(work, tickets, answers, strict=True)
+            if not isinstance(answer, StreamError)
+        ]
+        self._metrics.update(decoded, self._stage.beam_losses)
         return responses
 
     def finalize(self):

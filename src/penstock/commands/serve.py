@@ -27,7 +27,7 @@ _FLAGS = {
     settings.MODEL: ("MODEL", "bundle, .nemo file or hub id"),
     settings.CONTEXT: ("L,R", "attention context in encoder frames (the checkpoint's first)"),
     settings.MAX_STREAMS: ("N", "live streams at once"),
-    settings.IDLE_SECONDS: ("S", "expire a stream that is silent for so long (30)"),
+    settings.IDLE_SECONDS: ("S", "expire a stream that is silent for so long"),
     settings.DEVICE: ("DEVICE", "cpu, cuda or cuda:N (cuda where there is one)"),
     settings.THREADS: ("N", "CPU threads of each member process"),
     settings.QUEUE_DELAY_MS: ("MS", "longest wait of a request for others to share its batch (40)"),
@@ -116,8 +116,8 @@ def _tell_of_impatience() -> None:
     if patience_library() is None:
         print(
             "penstock: note: Triton gives up a member that stands still for a second, as on a machine that is held up; "
-            f"it would wait for {1 + PATIENCE_S} with a C compiler (`cc`) and a cache to load the result from "
-            "(docs/faults.md)",
+            f"it would wait for {1 + PATIENCE_S} seconds with a C compiler (`cc`) and a cache to load the result from, "
+            "without white space or colons in its path (docs/faults.md)",
             file=sys.stderr,
         )
 

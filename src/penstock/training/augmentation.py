@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_LOG_GUARD = 2.0**-24
-
 
 @dataclass(frozen=True)
 class AugmentationConfig:
