@@ -5,12 +5,11 @@ import math
 import os
 import shlex
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.reporting.hardware import describe_hardware
-from penstock.reporting.software import commit, package_versions
+from penstock.reporting.software import commit, date_utc, package_versions
 from penstock.version import __version__
 
 FORMAT, FORMAT_VERSION = "penstock-loadtest", 1
@@ -49,7 +48,7 @@ def report_document(options: dict, setup: dict, windows: list[dict]) -> dict:
         "version": FORMAT_VERSION,
         "penstock": __version__,
         "circumstances": {
-            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            "date": date_utc(),
             "hardware": describe_hardware(),
             "commit": commit(),
             "command": setup.get("command") or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),

@@ -4,11 +4,10 @@ import json
 import os
 import platform
 import sys
-from datetime import datetime, timezone
 from pathlib import Path
 
 from penstock.reporting.hardware import core_count, cpu_name, memory_gib
-from penstock.reporting.software import commit, package_versions
+from penstock.reporting.software import commit, date_utc, package_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("torch", "numpy", "nemo_toolkit", "sherpa-onnx", "tritonclient", "nvidia-pytriton")
@@ -17,7 +16,7 @@ _PACKAGES = ("torch", "numpy", "nemo_toolkit", "sherpa-onnx", "tritonclient", "n
 def machine(threads: int) -> dict[str, object]:
     """Where, when and with what a benchmark ran. `threads` are those of one process."""
     return {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": date_utc(),
         "commit": commit(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "cpu": cpu_name(),

@@ -17,7 +17,6 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +43,7 @@ from penstock.fusion.ngram_file import load_ngram_lm
 from penstock.fusion.ngram_lm import NgramLm
 from penstock.fusion.token_names import read_token_names
 from penstock.reporting.hardware import describe_hardware
+from penstock.reporting.software import commit, date_utc
 from penstock.reporting.table import markdown_table
 from penstock.tokenizer import Tokenizer
 
@@ -285,7 +285,8 @@ def document(arguments: argparse.Namespace, points: Sequence[Point]) -> dict:
     """Everything, for a file."""
     fields = ("substitutions", "deletions", "insertions")
     return {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": date_utc(),
+        "commit": commit(),
         "hardware": describe_hardware(),
         "beam": arguments.beam,
         "points": [

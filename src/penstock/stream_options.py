@@ -13,7 +13,7 @@ GREEDY = "greedy"
 BEAM_DECODERS = ("alsd", "aes")
 DECODERS = (GREEDY, *BEAM_DECODERS)
 DEFAULT_BOOST = 2.0
-NO_PHRASES = PhraseList(())
+EMPTY_LIST = PhraseList(())
 FINALIZE = "finalize"
 """Not an option: the parameter that any request may have, true where it ends a segment."""
 _NAMES = ("decoder", "beam_size", "n_best", "lm_weight", "boosted_phrases", "boost")
@@ -29,7 +29,7 @@ class StreamOptions:
     n_best: int = 0
     """Alternatives that come with the final result."""
     lm_weight: float = 0.0
-    phrases: PhraseList = field(default=NO_PHRASES)
+    phrases: PhraseList = field(default=EMPTY_LIST)
 
 
 def parse_stream_options(options: Mapping[str, Any], config: DecodingConfig) -> StreamOptions:
@@ -71,7 +71,7 @@ def _phrases(options: Mapping[str, Any]) -> PhraseList:
     if "boosted_phrases" not in options:
         if "boost" in options:
             raise _refusal("boost is given without boosted_phrases")
-        return NO_PHRASES
+        return EMPTY_LIST
     given = options["boosted_phrases"]
     accepted = 'accepted: a JSON list as ["phrase", ["phrase", boost]]'
     if isinstance(given, str):

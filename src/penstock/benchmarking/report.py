@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 
 from penstock.benchmarking.contestant import CHUNKS, NEMO, WHOLE, Absence, Entry
@@ -18,7 +17,7 @@ from penstock.benchmarking.stopwatch import paired_ratio
 from penstock.benchmarking.subject import Subject
 from penstock.errors import PenstockError
 from penstock.reporting.hardware import describe_hardware
-from penstock.reporting.software import commit, package_versions
+from penstock.reporting.software import commit, date_utc, package_versions
 from penstock.reporting.table import markdown_table, three_digits
 from penstock.version import __version__
 
@@ -34,7 +33,7 @@ class Circumstances:
     threads: int
     hardware: str
     load_average_before: float = field(default_factory=lambda: os.getloadavg()[0])
-    date: str = field(default_factory=lambda: datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
+    date: str = field(default_factory=date_utc)
     command: str = field(default_factory=lambda: shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
     commit: str | None = field(default_factory=commit)
     python: str = field(default_factory=platform.python_version)

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 
 from penstock.errors import PenstockError
@@ -13,6 +12,7 @@ from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.result import PassResult
 from penstock.evaluation.score import Confusions, SpeechFreeScore, SpeechScore
 from penstock.evaluation.word_errors import EditCounts, UtteranceErrors
+from penstock.reporting.software import date_utc
 from penstock.version import __version__
 
 FORMAT, FORMAT_VERSION = "penstock-evaluation", 1
@@ -31,7 +31,7 @@ class Subject:
     threads: int | None
     streams: int
     manifests: list[str]
-    date: str = field(default_factory=lambda: datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
+    date: str = field(default_factory=date_utc)
 
 
 def check_writable(path: Path) -> None:

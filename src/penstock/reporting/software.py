@@ -1,7 +1,8 @@
-"""What a figure was measured with: the sources' commit and the releases of packages."""
+"""What a figure was measured with, and when: the sources' commit, the releases of packages, the date."""
 
 import subprocess
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,6 +16,11 @@ def commit() -> str | None:
         return f"{name} with changes" if _git("status", "--porcelain", ".") else name
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def date_utc() -> str:
+    """Now, to the minute."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:
