@@ -1,6 +1,7 @@
 """A stand-in for the module that Triton gives its Python models, and for the requests that it hands them."""
 
 import importlib
+import json
 import sys
 import types
 from collections.abc import Iterator
@@ -100,5 +101,5 @@ def load_member(repository: Path, name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     member = module.TritonPythonModel()
-    member.initialize({})
+    member.initialize({"model_config": json.dumps({"max_batch_size": 64})})
     return member

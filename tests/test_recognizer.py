@@ -16,6 +16,7 @@ from penstock.config import AttentionContext
 from penstock.decoding_config import DecodingConfig
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import CheckpointError, StreamErrorKind
+from penstock.stream_options import DECODERS
 from penstock.tokenizer import Tokenizer
 from tests.golden import SIGNALS, golden_case, golden_cases, golden_samples, golden_utterances
 from tests.random_models import random_checkpoint, random_encoder
@@ -243,6 +244,25 @@ def test_a_stream_whose_first_request_was_a_refused_end_still_closes(recognizer)
 
 def test_streams_without_a_name_get_different_ones(recognizer):
     assert recognizer.open_stream().id != recognizer.open_stream().id
+
+
+@pytest.mark.parametrize("name", ["rnnt_hybrid", "tdt_hybrid"])
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("streams", [1, 64])
+def test_what_was_rehearsed_is_not_heard(golden_bundle, name, decoder, streams):
+    """Every member runs its largest batch at its start; the streams that come begin as if it had not."""
+    signals = golden_signals()
+    plain, rehearsed = (StreamingRecognizer(golden_bundle(name).directory, max_streams=4) for _ in range(2))
+    for stage in (rehearsed._features, rehearsed._encoder, rehearsed._decoder):
+        stage.rehearse(streams)
+    assert rehearsed.table.live_streams == 0
+    for samples in signals:
+        heard = []
+        for recognizer in (plain, rehearsed):
+            with recognizer.open_stream(options={"decoder": decoder}) as stream:
+                heard.append(Heard([stream.push(samples), stream.finish()]))
+        assert heard[0].results == heard[1].results
+    assert rehearsed._decoder.beam_losses == plain._decoder.beam_losses
 
 
 def test_nothing_to_process(recognizer):

@@ -208,6 +208,11 @@ def make_metric(name: str, meaning: str, kind: Kind) -> Metric:
     return _TritonMetric(name, meaning, kind)
 
 
+def largest_batch(args: dict) -> int:
+    """Requests that Triton hands over at once, by the `args` of a member's `initialize`."""
+    return json.loads(args["model_config"])["max_batch_size"]
+
+
 def log_start(member: str, message: str) -> None:
     """One line in the server's log."""
     pb_utils.Logger.log_info(f"penstock {member}: {message}")

@@ -29,6 +29,7 @@ class TritonPythonModel:
         )
         frames, config = settings.context.chunk_encoder_frames, settings.checkpoint.config
         self._metrics = ChunkMetrics(triton_io.make_metric, frames, config.chunk_ms(settings.context))
+        self._stage.rehearse(triton_io.largest_batch(args))
         freeze_loaded()
 
     def execute(self, requests):

@@ -22,6 +22,7 @@ class TritonPythonModel:
         )
         self._device = settings.device
         triton_io.log_start("encoder", f"context {settings.context} on {settings.device}")
+        self._stage.rehearse(triton_io.largest_batch(args))
         freeze_loaded()
 
     def execute(self, requests):

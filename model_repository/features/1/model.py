@@ -27,6 +27,7 @@ class TritonPythonModel:
         self._device = settings.device
         streams = f"{settings.max_streams} streams, expired after {settings.idle_limit_s:g} s of silence"
         triton_io.log_start("features", streams)
+        self._stage.rehearse(triton_io.largest_batch(args))
         freeze_loaded()
 
     def execute(self, requests):

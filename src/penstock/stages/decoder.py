@@ -64,13 +64,13 @@ class DecoderStage:
         """context: says how long a chunk is, the checkpoint's first by default; other lengths are decoded as well."""
         self._config = checkpoint.config
         choice = select_driver(decoding.cuda_graphs, device)
-        chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
+        self._chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
         self._decoding = decoding
         self._network = TransducerNetwork(checkpoint, device, kernels=decoding.kernels)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._fusion = StreamFusion(checkpoint, self._tokenizer, decoding, slots, device)
         captured_batch = min(slots, LARGEST_CAPTURED_BATCH)
-        searches = SearchMaker(self._network, decoding, choice.driver, captured_batch, chunk_encoder_frames)
+        searches = SearchMaker(self._network, decoding, choice.driver, captured_batch, self._chunk_encoder_frames)
         beams = BeamState(self._network, slots, searches.beam_sizes)
         self._lanes: dict[str, DecoderLane] = {GREEDY: GreedyLane(searches, slots, self._fusion)}
         for name in BEAM_DECODERS:
@@ -91,6 +91,18 @@ class DecoderStage:
         """What all beams gave up so far."""
         of_lanes = [self._lanes[name].losses.total for name in BEAM_DECODERS]
         return BeamLosses(*map(sum, zip(*of_lanes, strict=True)))
+
+    @torch.inference_mode()
+    def rehearse(self, streams: int) -> None:
+        """A chunk of so many streams in each lane, before there are any: its memory is then taken once and for all."""
+        slots = list(range(min(streams, len(self._choices))))
+        width = self._config.encoder.d_model
+        encoded = torch.zeros(len(slots), self._chunk_encoder_frames, width, device=self._network.device)
+        lengths = torch.full((len(slots),), self._chunk_encoder_frames, device=self._network.device)
+        frame_rows = self._network.project_encoder(encoded)
+        for lane in self._lanes.values():
+            lane.open(slots, [StreamOptions()] * len(slots))  # as each stream does that gets one of them
+            lane.decode(Chunk(slots, frame_rows, lengths, [False] * len(slots)))
 
     @torch.inference_mode()
     def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:

@@ -35,7 +35,16 @@ class EncoderStage:
         config = checkpoint.config.encoder
         self._chunk_shape = [config.subsampling_factor * context.chunk_encoder_frames, config.mel_bins]
         self._device = torch.device(device)
+        self._slots = slots
         self._guard = SlotGuard("encoder", slots, ledger)
+
+    @torch.inference_mode()
+    def rehearse(self, streams: int) -> None:
+        """One step of so many streams, before there are any: what it needs of memory is then taken once and for all."""
+        slots = torch.arange(min(streams, self._slots), device=self._device)
+        mel = torch.zeros(len(slots), *self._chunk_shape, device=self._device)
+        self._encoder.open(slots)  # as each stream does that gets one of them
+        self._encoder.step(slots, mel, torch.full_like(slots, self._chunk_shape[0]))
 
     @torch.inference_mode()
     def process(self, requests: list[EncoderRequest]) -> list[torch.Tensor | StreamError]:

@@ -92,6 +92,15 @@ class FeatureStage:
         self._max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
 
     @torch.inference_mode()
+    def rehearse(self, streams: int) -> None:
+        """A chunk for so many streams, before there are any: what it needs of memory is then taken once and for all."""
+        slots = list(range(min(streams, self.table.slots)))
+        for slot in slots:
+            self._extractor.open(slot)  # as each stream does that gets it
+        silence = np.zeros(self._extractor.geometry.window_samples, np.float32)
+        self._extractor.extract(slots, [silence] * len(slots), [False] * len(slots))
+
+    @torch.inference_mode()
     def process(self, requests: list[AudioRequest]) -> list[FeatureReply | StreamError]:
         """Answers each request (all of different streams) with its chunks or with an error.
 
