@@ -19,7 +19,9 @@ from loadtest.termination import terminated_as_interrupt
 from loadtest.trials import SearchPlan, Trials, slots_for
 from penstock.errors import PenstockError
 
-_OF_THE_SEARCH = ("--streams", "--minutes", "--shape", "--url", "--metrics-url", "--server-pid")
+_OF_THE_SEARCH = (
+    "--streams", "--minutes", "--shape", "--url", "--metrics-url", "--server-pid", "--protocol", "--out", "--setup",
+)  # fmt: skip
 _LARGEST_UI_TEST = 256
 
 

@@ -24,11 +24,14 @@ _OPTIONS = (
 def read_setup(path: str) -> dict:
     """What else is known of the server and the command; empty without a file. PenstockError for anything but JSON."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+        found = json.loads(Path(path).read_text(encoding="utf-8")) if path else {}
     except OSError as error:
         raise PenstockError(f"--setup: {path}: {error.strerror}") from error
     except ValueError as error:
         raise PenstockError(f"--setup: {path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise PenstockError(f"--setup: {path}: not a JSON object")
+    return found
 
 
 def make_folder(path: Path) -> None:

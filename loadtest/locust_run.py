@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.json_report import read_json
+from loadtest.json_report import make_folder, read_json
 from loadtest.options import ROOT
 from loadtest.termination import Terminated
 from penstock.errors import PenstockError
@@ -84,6 +84,7 @@ def headless_report(target: Target, processes: int, out: Path, arguments: list[s
     """Runs a test without the web page and returns its report. PenstockError where Locust wrote none, KeyboardInterrupt
     as `run_locust`.
     """
+    make_folder(out)
     (out / REPORT).unlink(missing_ok=True)
     status = run_locust(target, processes, out, ["--headless", "--only-summary", *arguments])
     path = out / REPORT

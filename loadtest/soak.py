@@ -27,7 +27,9 @@ _LONGEST_DISTANCE_S, _SHORTEST_DISTANCE_S = 10.0, 0.1
 _READINGS = 60
 """Of a test too short for readings that far apart."""
 _WARM_UP_SHARE = 1 / 6
-_OF_THE_SOAK = ("--shape", "--url", "--metrics-url", "--server-pid")
+_OF_THE_SOAK = (
+    "--shape", "--url", "--metrics-url", "--server-pid", "--streams", "--minutes", "--protocol", "--out", "--setup",
+)  # fmt: skip
 
 
 def main(words: list[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,11 @@ import pytest
 import torch
 
 from penstock import StreamingRecognizer
+from penstock.checkpoint import Checkpoint
 from penstock.model_repository import find_model_repository
+from penstock.stages.decoder import DecoderStage
+from penstock.stages.encoder import EncoderStage
+from penstock.stages.features import FeatureStage
 from tests.fake_triton import END, START, Request, Response, load_member, triton_module
 from tests.golden import golden_samples
 
@@ -21,7 +26,7 @@ class Ensemble:
     """The members, in one process."""
 
     def __init__(self, repository: Path):
-        self._members = {name: load_member(repository, name) for name in MEMBERS}
+        self.members = {name: load_member(repository, name) for name in MEMBERS}
 
     def answer(self, requests: list[Request]) -> list[Response]:
         """All in one batch; outputs of the members before are inputs of the next."""
@@ -32,14 +37,14 @@ class Ensemble:
                 Request(tensors[i], requests[i].parameters(), requests[i].flags(), requests[i].correlation_id())
                 for i in live
             ]
-            for i, answer in zip(live, self._members[name].execute(made), strict=True):
+            for i, answer in zip(live, self.members[name].execute(made), strict=True):
                 answers[i] = answer
                 tensors[i] |= answer.tensors
             live = [i for i in live if answers[i].error is None]
         return answers
 
     def finalize(self) -> None:
-        for member in self._members.values():
+        for member in self.members.values():
             member.finalize()
 
 
@@ -48,8 +53,9 @@ def model(golden_bundle) -> Path:
     return golden_bundle("rnnt_hybrid").directory
 
 
-@pytest.fixture
-def ensemble(model, monkeypatch, tmp_path) -> Iterator[Ensemble]:
+@contextmanager
+def members(model, monkeypatch, tmp_path) -> Iterator[Ensemble]:
+    """As in a server with 3 slots."""
     variables = {"MODEL": model, "RUNTIME_DIR": tmp_path, "MAX_STREAMS": "3", "DEVICE": "cpu"}
     for name, value in variables.items():
         monkeypatch.setenv(f"PENSTOCK_{name}", str(value))
@@ -63,6 +69,12 @@ def ensemble(model, monkeypatch, tmp_path) -> Iterator[Ensemble]:
         torch.set_num_threads(threads)
         if not frozen:
             gc.unfreeze()
+
+
+@pytest.fixture
+def ensemble(model, monkeypatch, tmp_path) -> Iterator[Ensemble]:
+    with members(model, monkeypatch, tmp_path) as made:
+        yield made
 
 
 def pieces(samples: np.ndarray) -> list[np.ndarray]:
@@ -109,6 +121,22 @@ def test_a_refused_request_costs_its_batch_nothing(ensemble):
     )
     assert good.error is None
     assert (strange.error.code, loud.error.code) == ("NOT_FOUND", "INVALID_ARG")
+
+
+def test_what_the_decoder_refuses_is_not_counted_as_decoded(ensemble, model):
+    decoder, width = ensemble.members["decoder"], Checkpoint(model).config.encoder.d_model
+    forged = {"ENCODED": np.zeros((1, 9, width), np.float32), "TICKET": np.zeros((1, 7), np.int64)}
+    (answer,) = decoder.execute([Request(forged, "{}", START, "a")])
+    assert answer.error.code == "NOT_FOUND"
+    assert decoder._metrics._total == decoder._metrics._total_late == 0
+
+
+def test_members_rehearse_their_largest_batch(model, monkeypatch, tmp_path):
+    rehearsed = []
+    for stage in (FeatureStage, EncoderStage, DecoderStage):
+        monkeypatch.setattr(stage, "rehearse", lambda stage, streams: rehearsed.append((type(stage), streams)))
+    with members(model, monkeypatch, tmp_path):
+        assert rehearsed == [(FeatureStage, 64), (EncoderStage, 64), (DecoderStage, 64)]
 
 
 def test_members_freeze_what_they_have_loaded(ensemble):

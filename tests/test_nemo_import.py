@@ -1,6 +1,7 @@
 """Importing a .nemo: what comes out of a good one, and where. The bad ones: test_nemo_archive, _config, _weights."""
 
 import io
+import os
 import shutil
 
 import pytest
@@ -165,6 +166,31 @@ def test_a_bundle_is_replaced_only_when_told_and_keeps_its_other_files(tmp_path)
     import_nemo(second, bundle, replace=True)
     assert Checkpoint(bundle).config.transducer.is_tdt
     assert (bundle / "README.md").read_text() == "a model card"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
+
+
+@pytest.mark.parametrize("is_another_there", [False, True])
+def test_a_bundle_whose_replacement_fails_keeps_its_other_files(tmp_path, monkeypatch, is_another_there):
+    """The last step fails, also because another process has just put its own bundle there."""
+    first, second = (golden_case(name).nemo_path for name in ("rnnt_hybrid", "tdt_gaps"))
+    bundle = import_nemo(first, tmp_path / "bundle").directory
+    (bundle / "README.md").write_text("a model card")
+    (bundle / "notes").mkdir()
+    (bundle / "notes" / "today.txt").write_text("fine")
+
+    def fail(source, target):
+        if is_another_there:
+            import_nemo(first, tmp_path / "another").directory.rename(target)
+        raise OSError(39, "Directory not empty")
+
+    with monkeypatch.context() as patch:
+        replace = os.replace
+        patch.setattr(os, "replace", lambda s, t: fail(s, t) if t == bundle else replace(s, t))
+        with pytest.raises(CheckpointError, match="Directory not empty"):
+            import_nemo(second, bundle, replace=True)
+    assert not Checkpoint(bundle).config.transducer.is_tdt
+    assert (bundle / "README.md").read_text() == "a model card"
+    assert (bundle / "notes" / "today.txt").read_text() == "fine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
 
 

@@ -34,6 +34,7 @@ os.execv(python, [python, "-c", "print('patience' in open('/proc/self/maps').rea
 @pytest.fixture
 def cache(monkeypatch, tmp_path) -> Path:
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    monkeypatch.setattr(patience, "PACKAGE", tmp_path / "package")  # without a library
     return tmp_path
 
 

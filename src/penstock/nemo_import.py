@@ -4,6 +4,7 @@ This and its helpers (`nemo_archive`, `nemo_yaml`, `nemo_config`, `nemo_weights`
 """
 
 import os
+import shutil
 import tempfile
 from pathlib import Path, PurePosixPath
 
@@ -33,13 +34,10 @@ def import_nemo(nemo_path: str | Path, directory: str | Path, half: bool = False
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
             bundle = _convert(nemo_path, Path(scratch), half)
-            old = _set_aside(directory, bundle, Path(scratch)) if replace and directory.exists() else None
-            try:
+            if replace and directory.exists():
+                _replace(directory, bundle, Path(scratch) / "old")
+            else:
                 os.replace(bundle, directory)  # fails if another process has just made one
-            except OSError:
-                if old is not None:
-                    _bring_back(directory, bundle, old)
-                raise
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{directory}: cannot be written: {error}") from error
     return Checkpoint(directory)
@@ -97,25 +95,29 @@ def _refuse_target(directory: Path, replace: bool) -> None:
         raise CheckpointError(f"{directory}: {'is a bundle' if is_bundle else 'is not empty'}; accepted: {accepted}")
 
 
-def _set_aside(directory: Path, bundle: Path, scratch: Path) -> Path:
-    """Moves an old bundle to `scratch`, but for files that are no part of one: those go to the new `bundle`."""
-    old = scratch / "old"
+def _replace(directory: Path, bundle: Path, old: Path) -> None:
+    """Puts `bundle` in the place of another one, which goes to `old`; files that are no part of one are kept.
+
+    Where that fails the other one is as it was, or what another process has just put there, with the same files.
+    """
+    _copy_own_files(directory, bundle)
     directory.rename(old)
-    for path in _own_files(old):
-        path.rename(bundle / path.name)
-    return old
+    try:
+        os.replace(bundle, directory)
+    except OSError:
+        if directory.exists():
+            _copy_own_files(old, directory)
+        else:
+            old.rename(directory)
+        raise
 
 
-def _bring_back(directory: Path, bundle: Path, old: Path) -> None:
-    """Undoes `_set_aside`; a bundle that another process has put there meanwhile stays, and gets the own files."""
-    own = _own_files(bundle)
-    if not directory.exists():
-        old.rename(directory)
-    for path in own:
-        if not (directory / path.name).exists():
-            path.rename(directory / path.name)
-
-
-def _own_files(bundle: Path) -> list[Path]:
-    """What is no part of a bundle: the user's own."""
-    return [path for path in bundle.iterdir() if path.name not in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)]
+def _copy_own_files(source: Path, target: Path) -> None:
+    """What is no part of a bundle is the user's own."""
+    for path in source.iterdir():
+        if path.name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE) or (target / path.name).exists():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, target / path.name, symlinks=True)
+        else:
+            shutil.copy2(path, target / path.name, follow_symlinks=False)

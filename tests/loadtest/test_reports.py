@@ -9,7 +9,7 @@ import pytest
 
 from loadtest import plots
 from loadtest.html_report import MISSING_MATPLOTLIB, render, write_html
-from loadtest.json_report import finite, read_json, report_document, write_json
+from loadtest.json_report import finite, make_folder, read_json, read_setup, report_document, write_json
 from loadtest.trials import SearchPlan, capacity_document, slots_for
 from loadtest.verdict_lines import number, verdict_lines
 from penstock.errors import PenstockError
@@ -156,3 +156,21 @@ def test_the_capacity_is_on_the_page():
 
 def test_a_server_has_more_slots_than_streams():
     assert all(slots_for(streams) > streams for streams in range(1, 2000))
+
+
+@pytest.mark.parametrize(("text", "reason"), [("{", "not JSON"), ("[]", "not a JSON object"), (None, "No such file")])
+def test_a_setup_that_cannot_be_read_is_named(tmp_path, text, reason):
+    path = tmp_path / "setup.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(PenstockError, match=f"--setup: {re.escape(str(path))}: {reason}"):
+        read_setup(str(path))
+    assert read_setup("") == {}
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PenstockError, match="--out: .*file: "):
+        make_folder(tmp_path / "file")

@@ -101,7 +101,8 @@ class DecoderStage:
         lengths = torch.full((len(slots),), self._chunk_encoder_frames, device=self._network.device)
         frame_rows = self._network.project_encoder(encoded)
         for lane in self._lanes.values():
-            lane.open(slots, [StreamOptions()] * len(slots))  # as each stream does that gets one of them
+            # Of one hypothesis: the tensors are those of a whole beam, and a beam of silence must lose none.
+            lane.open(slots, [StreamOptions()] * len(slots))
             lane.decode(Chunk(slots, frame_rows, lengths, [False] * len(slots)))
 
     @torch.inference_mode()
