@@ -127,7 +127,7 @@ def test_what_the_decoder_refuses_is_not_counted_as_decoded(ensemble, model):
     decoder, width = ensemble.members["decoder"], Checkpoint(model).config.encoder.d_model
     forged = {"ENCODED": np.zeros((1, 9, width), np.float32), "TICKET": np.zeros((1, 7), np.int64)}
     (answer,) = decoder.execute([Request(forged, "{}", START, "a")])
-    assert answer.error.code == "NOT_FOUND"
+    assert answer.error.code == "INVALID_ARG"
     assert decoder._metrics._total == decoder._metrics._total_late == 0
 
 

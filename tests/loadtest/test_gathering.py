@@ -1,12 +1,13 @@
 """How the notes of several processes come together, with a stand-in for Locust's master."""
 
-from types import SimpleNamespace
+import importlib
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from loadtest import gathering
-from loadtest.gathering import Gathering
 from penstock.errors import PenstockError
+
+pytest.importorskip("gevent", reason="needs locust (extra `loadtest`)")
 
 
 class Master:
@@ -21,7 +22,14 @@ class Master:
 
 
 @pytest.fixture
-def master(monkeypatch) -> Master:
+def gathering(monkeypatch) -> ModuleType:
+    """The module. Locust must not put gevent in the place of this process's sockets and threads."""
+    monkeypatch.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")
+    return importlib.import_module("loadtest.gathering")
+
+
+@pytest.fixture
+def master(gathering, monkeypatch) -> Master:
     monkeypatch.setattr(gathering, "MasterRunner", Master)
     monkeypatch.setattr(gathering, "_LONGEST_WAIT_S", 0.2)
     monkeypatch.setattr(gathering, "_LONGEST_START_S", 0.2)
@@ -33,8 +41,8 @@ def tell_last(master: Master, node: str) -> None:
     master.receive["penstock_utterances"](None, SimpleNamespace(data=data, node_id=node))
 
 
-def test_it_waits_for_a_worker_although_another_is_forgotten(master, monkeypatch):
-    gathered = Gathering(SimpleNamespace(runner=master))
+def test_it_waits_for_a_worker_although_another_is_forgotten(gathering, master, monkeypatch):
+    gathered = gathering.Gathering(SimpleNamespace(runner=master))
     tell_last(master, "a")
     del master.clients["a"]
     waits = []
@@ -49,15 +57,15 @@ def test_it_waits_for_a_worker_although_another_is_forgotten(master, monkeypatch
     assert len(waits) == 3
 
 
-def test_a_worker_that_keeps_its_last_notes_is_told_and_waited_for_no_longer(master, caplog):
-    gathered = Gathering(SimpleNamespace(runner=master))
+def test_a_worker_that_keeps_its_last_notes_is_told_and_waited_for_no_longer(gathering, master, caplog):
+    gathered = gathering.Gathering(SimpleNamespace(runner=master))
     tell_last(master, "a")
     assert gathered.gathered() == []
     assert "no last notes of a process" in caplog.text and not gathered.lost
 
 
-def test_a_worker_that_does_not_get_ready_ends_the_test(master):
-    gathered = Gathering(SimpleNamespace(runner=master))
+def test_a_worker_that_does_not_get_ready_ends_the_test(gathering, master):
+    gathered = gathering.Gathering(SimpleNamespace(runner=master))
     for node in "ab":
         with pytest.raises(PenstockError, match=r"not ready after 0\.2 s"):
             gathered.await_workers()

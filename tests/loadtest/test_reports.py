@@ -172,5 +172,5 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     make_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(PenstockError, match="--out: .*file: "):
+    with pytest.raises(PenstockError, match=r"--out: .*file: "):
         make_folder(tmp_path / "file")
