@@ -24,6 +24,7 @@ pytestmark = [
 
 STREAMS, SLOTS = 2, 3
 _SEEN_S = 4.0
+_TRIES, _MOST_STOLEN_CORES = 3, 0.5
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +35,19 @@ def server(bundled_model: Path) -> Iterator[ReadyServer]:
 
 
 def run(server: ReadyServer, out: Path, *words: str, protocol: str = "grpc", streams: int = STREAMS) -> dict:
-    """A test of a few seconds; the report's only window."""
+    """A test of a few seconds; the report's only window.
+
+    Again where the machine's host took its cores meanwhile; then nothing can be told.
+    """
     where = ["--url", server.url(protocol), "--protocol", protocol, "--metrics-url", server.metrics_url]
     where += ["--server-pid", str(server.process_id), "--out", str(out)]
     size = ["--streams", str(streams), "--minutes", "0.12", "--stagger-seconds", "0.5"]
-    assert main(["run", *where, *size, *words]) in (0, 1)  # whether it passed depends on what else the machine does
-    (window,) = json.loads((out / "loadtest.json").read_text(encoding="utf-8"))["windows"]
-    return window
+    for _ in range(_TRIES):
+        assert main(["run", *where, *size, *words]) in (0, 1)  # whether it passed depends on what else the machine does
+        (window,) = json.loads((out / "loadtest.json").read_text(encoding="utf-8"))["windows"]
+        if window["machine"]["stolen_cores"] < _MOST_STOLEN_CORES:
+            return window
+    pytest.skip(f"the machine's host took {window['machine']['stolen_cores']:.2f} of its cores")
 
 
 def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path):
