@@ -14,14 +14,11 @@ from loadtest.fresh_server import ServerPlan, fresh_server
 from loadtest.html_report import write_html
 from loadtest.json_report import read_json, write_json
 from loadtest.locust_run import LOCUST_FILE, Target, headless_report, processes_for, run_locust
-from loadtest.options import BUNDLE, DEFAULT_OUT, ROOT, refuse_options, stream_counts
+from loadtest.options import BUNDLE, CHOSEN_OPTIONS, DEFAULT_OUT, ROOT, refuse_options, stream_counts
 from loadtest.termination import terminated_as_interrupt
 from loadtest.trials import SearchPlan, Trials, slots_for
 from penstock.errors import PenstockError
 
-_OF_THE_SEARCH = (
-    "--streams", "--minutes", "--shape", "--url", "--metrics-url", "--server-pid", "--protocol", "--out", "--setup",
-)  # fmt: skip
 _LARGEST_UI_TEST = 256
 
 
@@ -91,7 +88,7 @@ def _ui(args: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _capacity(args: argparse.Namespace, rest: list[str]) -> int:
-    refuse_options(rest, _OF_THE_SEARCH, "the search itself chooses the load, on a fresh server for each trial")
+    refuse_options(rest, CHOSEN_OPTIONS, "the search itself chooses the load, on a fresh server for each trial")
     trials = Trials(args.model, args.context, args.threads, args.processes, args.protocol, args.out, rest, _say)
     plan = SearchPlan(args.first, args.most, args.trial_seconds, args.confirm_seconds, args.resolution)
     document = trials.find_capacity(plan)

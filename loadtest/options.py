@@ -17,6 +17,11 @@ SHAPES = ("constant", "ramp", "sweep")
 ON_WEB_PAGE = ("shape", "streams", "minutes", "stagger_seconds", "piece_ms", "seed")
 """What can be changed from one test to the next on Locust's page."""
 
+CHOSEN_OPTIONS = (
+    "--streams", "--minutes", "--shape", "--url", "--metrics-url", "--server-pid", "--protocol", "--out", "--setup",
+)  # fmt: skip
+"""What a command that starts servers of its own for a load of its own gives to Locust itself."""
+
 STREAMING_OPTIONS = (
     "url", "protocol", "reply_timeout", "recordings", "piece_ms", "seed", "decoder", "beam_size", "n_best", "lm_weight",
     "boost_phrase", "boosted_phrases", "boost",

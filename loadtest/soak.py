@@ -13,7 +13,7 @@ from loadtest.fresh_server import ServerPlan, fresh_server
 from loadtest.html_report import write_html
 from loadtest.json_report import read_json, write_json
 from loadtest.locust_run import REPORT, headless_report, processes_for
-from loadtest.options import BUNDLE, DEFAULT_OUT, refuse_options
+from loadtest.options import BUNDLE, CHOSEN_OPTIONS, DEFAULT_OUT, refuse_options
 from loadtest.probe import take_snapshot
 from loadtest.soak_readings import Reading, SoakReadings
 from loadtest.soak_verdict import soak_document, soak_lines, undisturbed_line
@@ -27,9 +27,6 @@ _LONGEST_DISTANCE_S, _SHORTEST_DISTANCE_S = 10.0, 0.1
 _READINGS = 60
 """Of a test too short for readings that far apart."""
 _WARM_UP_SHARE = 1 / 6
-_OF_THE_SOAK = (
-    "--shape", "--url", "--metrics-url", "--server-pid", "--streams", "--minutes", "--protocol", "--out", "--setup",
-)  # fmt: skip
 
 
 def main(words: list[str] | None = None) -> int:
@@ -41,7 +38,7 @@ def main(words: list[str] | None = None) -> int:
     if not 0 <= (args.warm_up_minutes or 0.0) < args.minutes:
         parser.error(f"--warm-up-minutes is {args.warm_up_minutes:g}, expected 0 or more, and less than --minutes")
     try:
-        refuse_options(rest, _OF_THE_SOAK, "a soak is a constant load on a server of its own")
+        refuse_options(rest, CHOSEN_OPTIONS, "a soak is a constant load on a server of its own")
         with terminated_as_interrupt():
             report = _soak(args, rest, shlex.join(["python", "-m", "loadtest.soak", *words]))
     except (PenstockError, ValueError, OSError) as error:

@@ -47,8 +47,8 @@ class Exchange:
         self._unanswered_samples = 0
         self._results: deque[Result] = deque()
         self._last_is_announced = self._first_has_departed = self._last_has_departed = False
-        self._is_connected = self._has_replies = self._has_left = False
-        self._left_at_s = math.inf
+        self._is_connected = self._has_replies = False
+        self._left_at_s: float | None = None
         self._sign_of_life_s = clock()
 
     @property
@@ -86,7 +86,9 @@ class Exchange:
     @property
     def farewell_s(self) -> float:
         """For how long closing may still wait for the server to take the stream's end, since the user has left."""
-        return 0.0 if self.is_untouched else max(0.0, min(FAREWELL_S, self._left_at_s + FAREWELL_S - self._clock()))
+        if self.is_untouched:
+            return 0.0
+        return FAREWELL_S if self._left_at_s is None else max(0.0, self._left_at_s + FAREWELL_S - self._clock())
 
     def now_s(self) -> float:
         """The time by the exchange's clock."""
@@ -180,7 +182,7 @@ class Exchange:
         """
         if self._has_left:
             return
-        self._has_left, self._left_at_s = True, self._clock()
+        self._left_at_s = self._clock()
         self.fail(StreamClosedError(self._stream_id, "the stream was closed before its last result"))
         self._outgoing.clear()
         if self.is_open_on_server:
@@ -201,6 +203,10 @@ class Exchange:
         if not self._is_connected:
             return ServerUnreachableError(self._url, f"no connection for {self._timeout_s:g} s")
         return ReplyTimeoutError(self._stream_id, f"no reply from the server at {self._url} for {self._timeout_s:g} s")
+
+    @property
+    def _has_left(self) -> bool:
+        return self._left_at_s is not None
 
     def _is_answered(self) -> bool:
         return self._last_is_announced and not self._unanswered
