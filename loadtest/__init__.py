@@ -1,1 +1,1 @@
-"""Load tests: Locust users that stream recordings in real time, what they measured, reports and the search for C120."""
+"""Load tests: Locust users that stream recordings in real time, their measurements, reports and the capacity search."""

@@ -1,25 +1,25 @@
-"""A server for one test, started and stopped around it, and what the report is to say of it."""
+"""A server for one test, started and stopped around it, and its facts for the report."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.locust_run import Target
-from penstock.checkpoint import Checkpoint
-from penstock.model_repository import find_model_repository
-from penstock.server import TritonServer
-from penstock.server_launch import LOOPBACK, ServerOptions
-from penstock.settings import SERVE_SETTINGS, parse_context
-from penstock.triton_install import find_triton
+from penstock.model.bundle import Checkpoint
+from penstock.serving.launch import LOOPBACK, ServerOptions
+from penstock.serving.model_repository import find_model_repository
+from penstock.serving.server import TritonServer
+from penstock.serving.settings import SERVE_SETTINGS, parse_context
+from penstock.serving.triton_install import find_triton
 
 _DRAIN_S = 1
 
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """How a test's server is to run."""
+    """Settings of a test's server."""
 
     model: Path
     """A bundle."""
@@ -27,36 +27,44 @@ class ServerPlan:
     """L,R; None for the checkpoint's first."""
     max_streams: int
     threads: int
-    """Of each member."""
+    """Per model."""
 
 
 @dataclass(frozen=True)
 class ReadyServer:
     """A server that is ready."""
 
-    grpc_url: str
-    http_url: str
-    metrics_url: str
-    process_id: int
+    server: TritonServer
     facts: dict[str, object]
-    """For the report."""
-    why_ended: Callable[[], str | None] = lambda: None
-    """See Target."""
+    """What the report says about the server."""
 
-    def target(self, protocol: str) -> Target:
-        """For a test over "grpc" or "http"."""
-        return Target(self.url(protocol), self.metrics_url, self.process_id, self.facts, self.why_ended)
+    @property
+    def metrics_url(self) -> str:
+        """Address of Triton's metrics page."""
+        return f"http://{LOOPBACK}:{self.server.ports.metrics}/metrics"
+
+    @property
+    def process_id(self) -> int:
+        """The process id of tritonserver."""
+        return self.server.process_id
 
     def url(self, protocol: str) -> str:
         """host:port for "grpc" or "http"."""
-        return self.grpc_url if protocol == "grpc" else self.http_url
+        return f"{LOOPBACK}:{getattr(self.server.ports, protocol)}"
+
+    def target(self, protocol: str) -> Target:
+        """The target of a test over "grpc" or "http"."""
+        return Target(self.url(protocol), self.metrics_url, self.process_id, self.facts, self._end_reason)
+
+    def _end_reason(self) -> str | None:
+        return self.server.end_reason() if self.server.has_ended() else None
 
 
 @contextmanager
 def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
     """Starts a server on free ports of this machine and stops it at the end. Raises PenstockError.
 
-    Settings beyond the plan's are taken from the environment (PENSTOCK_..., docs/deployment.md).
+    Settings beyond the plan's come from the environment (PENSTOCK_..., docs/deployment.md).
     """
     config = Checkpoint(plan.model).config
     context = config.encoder.select_context(parse_context(plan.context) if plan.context else None)
@@ -66,31 +74,20 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
         "PENSTOCK_MAX_STREAMS": str(plan.max_streams),
         "PENSTOCK_THREADS": str(plan.threads),
     }
+    facts = {
+        "model": plan.model.name,
+        "context": f"[{context.left},{context.right}]",
+        "chunk_ms": config.chunk_ms(context),
+        "max_streams": plan.max_streams,
+        "threads": plan.threads,
+        **settings_beyond(environment),
+    }
     options = ServerOptions(find_model_repository(), drain_s=_DRAIN_S, environment=environment)
     with TritonServer(find_triton(), options) as server:
-        ports = server.ports
-
-        def why_ended() -> str | None:
-            return server.end_reason() if server.has_ended() else None
-
-        yield ReadyServer(
-            grpc_url=f"{LOOPBACK}:{ports.grpc}",
-            http_url=f"{LOOPBACK}:{ports.http}",
-            metrics_url=f"http://{LOOPBACK}:{ports.metrics}/metrics",
-            process_id=server.process_id,
-            facts={
-                "model": plan.model.name,
-                "context": f"[{context.left},{context.right}]",
-                "chunk_ms": config.chunk_ms(context),
-                "max_streams": plan.max_streams,
-                "threads": plan.threads,
-                **settings_beyond(environment),
-            },
-            why_ended=why_ended,
-        )
+        yield ReadyServer(server, facts)
 
 
 def settings_beyond(plan: dict[str, str]) -> dict[str, str]:
-    """What this process's environment sets for the server beside the plan, by the settings' names."""
+    """Returns server settings that this process's environment sets beside the plan, by the settings' names."""
     beyond = [setting for setting in SERVE_SETTINGS if setting.variable not in plan]
     return {s.name: os.environ[s.variable] for s in beyond if os.environ.get(s.variable)}

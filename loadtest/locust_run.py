@@ -1,27 +1,26 @@
-"""Runs Locust with our Locust file as a process of its own, against a server that is ready."""
+"""Runs Locust with this package's Locust file in a separate process, against a ready server."""
 
 import json
 import math
 import shlex
+import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.json_report import make_folder, read_json
 from loadtest.options import ROOT
-from loadtest.termination import Terminated
-from penstock.errors import PenstockError
+from loadtest.report import make_folder
+from penstock.errors import RunError
 
 LOCUST_FILE = Path(__file__).with_name("locustfile.py")
 REPORT = "loadtest.json"
 """What Locust writes at its end, in the folder of --out."""
-_LOOK_EVERY_S = 1.0
 STREAMS_PER_PROCESS = 64
-"""What one process of the load generator plays with less than half a core, in pieces of 100 ms."""
+"""One load generator process plays these with less than half a core, in requests of 100 ms."""
+_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -32,62 +31,77 @@ class Target:
     metrics_url: str = ""
     process_id: int = 0
     facts: dict[str, object] | None = None
-    """For the report; `chunk_ms` and `threads` of them count in its figures."""
-    why_ended: Callable[[], str | None] = lambda: None
-    """Why the server has ended by itself; None as long as it has not."""
+    """What the report says about the server; its `chunk_ms` and `threads` are used in the figures."""
+    end_reason: Callable[[], str | None] = lambda: None
+    """Why the server has ended by itself; None while it runs."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM. Unlike Ctrl-C it may have reached this process alone, and not its children."""
+
+
+@contextmanager
+def terminated_as_interrupt() -> Iterator[None]:
+    """Raises Terminated on SIGTERM, so that children are ended and reports written. For the main thread."""
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def processes_for(streams: int) -> int:
-    """How many processes play so many streams. One needs no master beside it."""
+    """Returns the number of load generator processes for `streams` streams."""
     return math.ceil(streams / STREAMS_PER_PROCESS)
 
 
 def run_locust(target: Target, processes: int, out: Path, arguments: list[str]) -> int:
-    """Runs a test; `arguments` are the other options of the Locust file and of Locust. Returns Locust's exit status.
+    """Runs a test and returns Locust's exit status; `arguments`: further options of the Locust file and of Locust.
 
-    KeyboardInterrupt where it was ended early: Locust has then written what it has seen. PenstockError where the server
-    has ended by itself.
+    KeyboardInterrupt where it was ended early, with its report written. RunError where the server has ended by
+    itself.
     """
     facts = target.facts or {}
-    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as setup:
-        json.dump({"server": facts, "command": shlex.join(["loadtest", *sys.argv[1:]])}, setup)
-        setup.flush()
-        command = [
-            *(sys.executable, "-m", "locust", "--locustfile", str(LOCUST_FILE)),
-            *("--url", target.url, "--metrics-url", target.metrics_url, "--server-pid", str(target.process_id)),
-            *("--setup", setup.name, "--out", str(out.absolute())),
-            *(("--chunk-ms", str(facts["chunk_ms"])) if "chunk_ms" in facts else ()),
-            *(("--processes", str(processes)) if processes > 1 else ()),
-            *arguments,
-        ]
-        with subprocess.Popen(command, cwd=ROOT) as process:
-            try:
-                return _wait(process, target)
-            except KeyboardInterrupt as interrupt:
-                if isinstance(interrupt, Terminated):  # Ctrl-C is sent to Locust too, by the terminal
-                    process.terminate()
-                process.wait()
-                raise
-
-
-def _wait(process: subprocess.Popen, target: Target) -> int:
-    """Locust's exit status."""
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(_LOOK_EVERY_S)
-        if reason := target.why_ended():
-            process.terminate()
-            raise PenstockError(f"the server ended during the test: {reason}")
+    setup = {"server": facts, "command": shlex.join(["loadtest", *sys.argv[1:]])}
+    command = [
+        *(sys.executable, "-m", "locust", "--locustfile", str(LOCUST_FILE)),
+        *("--url", target.url, "--metrics-url", target.metrics_url, "--server-pid", str(target.process_id)),
+        *("--setup", json.dumps(setup), "--out", str(out.absolute())),
+        *(("--chunk-ms", str(facts["chunk_ms"])) if "chunk_ms" in facts else ()),
+        *(("--processes", str(processes)) if processes > 1 else ()),
+        *arguments,
+    ]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        try:
+            return _wait(process, target)
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, Terminated):  # the terminal sends Ctrl-C to Locust too
+                process.terminate()
+            process.wait()
+            raise
 
 
 def headless_report(target: Target, processes: int, out: Path, arguments: list[str]) -> dict:
-    """Runs a test without the web page and returns its report. PenstockError where Locust wrote none, KeyboardInterrupt
+    """Runs a test without the web page and returns its report. RunError where Locust wrote none; KeyboardInterrupt
     as `run_locust`.
     """
     make_folder(out)
-    (out / REPORT).unlink(missing_ok=True)
-    status = run_locust(target, processes, out, ["--headless", "--only-summary", *arguments])
     path = out / REPORT
+    path.unlink(missing_ok=True)
+    status = run_locust(target, processes, out, ["--headless", "--only-summary", *arguments])
     if not path.exists():
-        raise PenstockError(f"the load test made no report (Locust's exit status {status}); its messages are above")
-    return read_json(path)
+        raise RunError(f"the load test wrote no report (Locust's exit status {status}); its messages are above")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _wait(process: subprocess.Popen, target: Target) -> int:
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_POLL_S)
+        if reason := target.end_reason():
+            process.terminate()
+            raise RunError(f"the server ended during the test: {reason}")

@@ -2,7 +2,7 @@
 
     locust -f loadtest/locustfile.py --url localhost:8001 --streams 8 --headless
 
-works as well, against a server that runs already. What is measured, and how, is written in docs/load_testing.md.
+works as well, against a running server. docs/load_testing.md documents the measurements.
 """
 
 import logging
@@ -22,7 +22,7 @@ from loadtest.plan import Plan
 from loadtest.player import ANSWER_WAIT_S
 from penstock.errors import PenstockError
 
-# Locust gives up a process that is silent for three seconds, which happens on a machine that is loaded to its limit.
+# Locust drops a worker after three seconds without a heartbeat, which happens on a fully loaded machine.
 locust.runners.HEARTBEAT_LIVENESS = 60
 _log = logging.getLogger(__name__)
 _STOP_TIMEOUT_S = ANSWER_WAIT_S + 3.0
@@ -31,23 +31,23 @@ _is_prepared = gevent.event.Event()
 
 
 class StreamUser(User):
-    """A live stream that never ends: one recording after another, each an utterance and a sequence of its own."""
+    """An endless live stream: one recording after another, each an utterance with its own sequence."""
 
     def __init__(self, environment: Environment):
         super().__init__(environment)
         self._stopping = gevent.event.Event()
 
     def stop(self, force: bool = False) -> bool:
-        """Locust's, which leaves a running task alone: this one notices."""
+        """Ends the running task, which Locust would leave alone."""
         self._stopping.set()
         return super().stop(force)
 
     @task
     def stream(self) -> None:
-        """Lets the process beside this one play it, until it is stopped."""
+        """Has the streaming process play until the user is stopped."""
         streaming = _test.streaming
         if streaming is None:
-            raise StopUser  # the options are bad
+            raise StopUser  # the options are invalid
         number = streaming.begin_user(_test.plan.stagger_s)
         self._stopping.wait()
         streaming.end_user(number)
@@ -59,7 +59,7 @@ class PlannedShape(LoadTestShape):
     _plan: Plan | None = None
 
     def reset_time(self) -> None:
-        """Locust's, called when a test begins; until its end its plan stays, whatever is typed on the web page."""
+        """Reads the plan when a test begins; changes on the web page apply to the next test."""
         super().reset_time()
         try:
             self._plan = read_plan(self.runner.environment.parsed_options)
@@ -68,28 +68,28 @@ class PlannedShape(LoadTestShape):
             self._plan = None
 
     def tick(self) -> tuple[int, float] | None:
-        """Locust asks once a second."""
+        """Returns users and spawn rate; Locust calls it once per second."""
         if self._plan and self.get_run_time() < self._plan.duration_s:
             streams = self._plan.streams_at(self.get_run_time())
             return streams, float(streams)
-        self.runner.stop()  # Locust itself would not wait for the workers' last notes
+        self.runner.stop()  # Locust itself would not wait for the workers' last records
         return None
 
 
 @events.init_command_line_parser.add_listener
 def _add_options(parser) -> None:
     add_arguments(parser)
-    for action in parser._actions:  # Locust's own way to mark an argument does not reach those of a group
+    for action in parser._actions:  # Locust's own mark for web options does not reach the arguments of a group
         if action.dest in ON_WEB_PAGE:
             action.include_in_web_ui = True
             action.is_secret = action.is_required = action.is_multiple = False
 
 
 def _end_by_sigterm() -> None:
-    """As Ctrl-C, upon which Locust ends the test and we write the report: its own handler comes after a headless test.
+    """Treats SIGTERM as Ctrl-C, upon which Locust ends the test and the report is written.
 
-    Once: a second signal must not break off the end of the first. In a greenlet of its own, from which gevent hands
-    the exception to Locust's; a handler of Python's would raise in whichever greenlet runs.
+    Only once: a second signal must not interrupt that. In a greenlet of its own, from which gevent passes the exception
+    to Locust's main greenlet; a Python handler would raise in the greenlet that happens to run.
     """
     ends: list[bool] = []
 
@@ -117,7 +117,7 @@ def _prepare(environment: Environment, **_: object) -> None:
 
 @events.test_start.add_listener
 def _start(environment: Environment, **_: object) -> None:
-    _is_prepared.wait()  # the master may tell a worker to start while that is still at it
+    _is_prepared.wait()  # the master may start a worker that is still preparing
     try:
         _test.start()
     except (PenstockError, ValueError) as error:  # the web page lets options be changed

@@ -1,11 +1,12 @@
-"""The options of a load test, as Locust's command line and its web page have them. Knows no network."""
+"""The options of a load test, on Locust's command line and its web page."""
 
 import argparse
+import json
 from pathlib import Path
 
 from loadtest import plan
 from loadtest.plan import Plan
-from penstock_client.option_arguments import add_option_arguments
+from penstock_client.cli.arguments import add_option_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_RECORDINGS = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
@@ -13,85 +14,88 @@ DEFAULT_OUT = ROOT / "build" / "loadtest"
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SHAPES = ("constant", "ramp", "sweep")
 
-
-ON_WEB_PAGE = ("shape", "streams", "minutes", "stagger_seconds", "piece_ms", "seed")
-"""What can be changed from one test to the next on Locust's page."""
+ON_WEB_PAGE = ("shape", "streams", "minutes", "stagger_seconds", "request_ms", "seed")
+"""Options that can be changed on Locust's page from one test to the next."""
 
 CHOSEN_OPTIONS = (
     "--streams", "--minutes", "--shape", "--url", "--metrics-url", "--server-pid", "--protocol", "--out", "--setup",
 )  # fmt: skip
-"""What a command that starts servers of its own for a load of its own gives to Locust itself."""
+"""Options that a command with servers and a load of its own passes to Locust itself."""
 
 STREAMING_OPTIONS = (
-    "url", "protocol", "reply_timeout", "recordings", "piece_ms", "seed", "decoder", "beam_size", "n_best", "lm_weight",
-    "boost_phrase", "boosted_phrases", "boost",
+    "url", "protocol", "reply_timeout", "recordings", "request_ms", "seed", "decoder", "beam_size", "n_best",
+    "lm_weight", "boost_phrase", "boosted_phrases", "boost",
 )  # fmt: skip
-"""What the process that plays the streams has to know."""
+"""Options that the process that plays the streams needs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds them, the options of the streams (decoder, beam ...) among them."""
+    """Adds the options, those of the streams (decoder, beam ...) included."""
     add = parser.add_argument_group("Penstock").add_argument
     add("--url", default="localhost:8001", metavar="HOST:PORT", help="gRPC or HTTP port of the server (localhost:8001)")
-    add("--protocol", choices=("grpc", "http"), default="grpc", help="(grpc)")
-    add("--shape", choices=SHAPES, default="constant", help="how the number of streams goes (constant)")
+    add("--protocol", choices=("grpc", "http"), default="grpc", help="protocol (grpc)")
+    add("--shape", choices=SHAPES, default="constant", help="number of streams over time (constant)")
     add("--streams", default="8", metavar="N[,N...]", help="constant: N; ramp: FIRST,LAST or LAST; sweep: N,N,... (8)")
-    add("--minutes", type=float, default=1.0, help="time of measurement, of each step of a sweep; of a whole ramp (1)")
+    add("--minutes", type=float, default=1.0, help="measured minutes, per step of a sweep or for a whole ramp (1)")
     add("--stagger-seconds", type=float, default=10.0, metavar="S", help="streams added at once start within S s (10)")
     add("--recordings", default=str(DEFAULT_RECORDINGS), metavar="FILE", help="NeMo manifest (the repository's AN4)")
-    add("--piece-ms", type=float, default=100.0, metavar="MS", help="audio in each request (100)")
-    add("--seed", type=int, default=0, help="of starts and of the order of recordings (0)")
-    add(
-        "--reply-timeout", type=float, default=30.0, metavar="S", help="a stream unanswered for so long has failed (30)"
-    )
-    add("--metrics-url", default="", metavar="URL", help="the server's http://HOST:PORT/metrics, for queue and compute")
-    add("--server-pid", type=int, default=0, metavar="PID", help="tritonserver's process, if here: CPU and memory")
-    add("--chunk-ms", type=float, default=0.0, metavar="MS", help="the server's chunk (found out from its answers)")
-    add("--out", default=str(DEFAULT_OUT), metavar="DIR", help="for loadtest.json and loadtest.html (build/loadtest)")
-    add("--setup", default="", metavar="FILE", help="JSON with what else the report is to say of server and machine")
-    add("--no-html", action="store_true", help="write loadtest.json alone")
+    add("--request-ms", type=float, default=100.0, metavar="MS", help="audio per request (100)")
+    add("--seed", type=int, default=0, help="random seed of start times and of the order of recordings (0)")
+    add("--reply-timeout", type=float, default=30.0, metavar="S", help="a stream fails after S s without a reply (30)")
+    add("--metrics-url", default="", metavar="URL", help="http://HOST:PORT/metrics, for queue and compute time")
+    add("--server-pid", type=int, default=0, metavar="PID", help="local tritonserver process, for CPU and memory")
+    add("--chunk-ms", type=float, default=0.0, metavar="MS", help="duration of the model's chunk (inferred)")
+    add("--out", default=str(DEFAULT_OUT), metavar="DIR", help="folder of the reports (build/loadtest)")
+    add("--setup", type=json.loads, default={}, metavar="JSON", help="facts for the report: command, server")
+    add("--no-html", action="store_true", help="write only loadtest.json")
     add_option_arguments(parser)
 
 
+def add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a command that starts a server of its own and Locust."""
+    add = parser.add_argument
+    add("--protocol", choices=("grpc", "http"), default="grpc", help="protocol (grpc)")
+    add("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="bundle to serve")
+    add("--context", metavar="L,R", help="attention context to serve (the checkpoint's first)")
+    add("--threads", type=int, default=1, metavar="N", help="CPU threads per model (1)")
+    add("--processes", type=int, metavar="N", help="load generator processes (one per 64 streams)")
+
+
 def read_plan(options: argparse.Namespace) -> Plan:
-    """The plan that the options ask for. ValueError names a bad one."""
+    """Returns the plan of the options. ValueError names an invalid one."""
     counts = stream_counts(options.streams)
     measured_s, stagger_s = 60 * options.minutes, options.stagger_seconds
     if stagger_s < 0:
         raise ValueError(f"--stagger-seconds is {stagger_s:g}, expected 0 or more")
-    if options.shape == "sweep":
-        return plan.sweep(counts, measured_s, stagger_s)
     if options.shape == "ramp" and len(counts) <= 2:
         return plan.ramp(counts[0] if len(counts) == 2 else 1, counts[-1], measured_s)
-    if options.shape == "constant" and len(counts) == 1:
-        return plan.constant(counts[0], measured_s, stagger_s)
+    if options.shape == "sweep" or (options.shape == "constant" and len(counts) == 1):
+        return plan.sweep(counts, measured_s, stagger_s)
     raise ValueError(f"--streams is {options.streams}: too many numbers for --shape {options.shape}")
 
 
 def stream_counts(text: str) -> list[int]:
-    """The numbers of --streams. ValueError for anything else than positive whole numbers with commas between them."""
+    """Reads the numbers of --streams. ValueError for anything but positive integers with commas between them."""
     try:
         counts = [int(part) for part in str(text).split(",")]
     except ValueError:
         counts = []
     if not counts or min(counts) < 1:
-        raise ValueError(
-            f"--streams is {text!r}, expected a positive whole number, or several with commas between them"
-        )
+        raise ValueError(f"--streams is {text!r}, expected positive integers with commas between them")
     return counts
 
 
-def refuse_options(words: list[str], names: tuple[str, ...], why: str) -> None:
-    """ValueError where `words`, which go on to Locust, hold an option (or its beginning) that is not theirs to set."""
+def reject_options(words: list[str], names: tuple[str, ...], why: str) -> None:
+    """Raises ValueError where `words`, which are passed to Locust, hold one of the options or an abbreviation of it."""
     for word in words:
         given = word.partition("=")[0]
         if len(given) > 2 and any(name.startswith(given) for name in names):
             raise ValueError(f"{given}: {why}")
 
 
-def piece_samples(piece_ms: float, sample_rate_hz: int) -> int:
-    """Samples of a piece. ValueError where the server takes none so short or so long."""
-    samples = round(piece_ms * sample_rate_hz / 1000)
+def request_samples(request_ms: float, sample_rate_hz: int) -> int:
+    """Returns the samples of a request. ValueError where the server rejects that size."""
+    samples = round(request_ms * sample_rate_hz / 1000)
     if not 1 <= samples <= 30 * sample_rate_hz:
-        raise ValueError(f"--piece-ms is {piece_ms:g}, expected one sample to 30,000 ms")
+        raise ValueError(f"--request-ms is {request_ms:g}, expected one sample to 30,000 ms")
     return samples

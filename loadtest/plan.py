@@ -1,14 +1,15 @@
-"""How many streams a test has at which moment, and the windows of time in which it measures. Knows no clock.
+"""The number of streams over time, the measured windows, and each user's start and recordings.
 
-A window begins when the streams that it measures have all started, each at a random moment of `stagger_s` seconds.
+A window begins when all its streams have started, each at a random moment of `stagger_s` seconds.
 """
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 SETTLE_S = 2.0
-"""Between the last stream's start and the window: spawning takes Locust a moment too."""
+"""Between the last stream's start and the window: Locust needs a moment to spawn users."""
 RAMP_WINDOWS = 8
 
 
@@ -17,7 +18,7 @@ class Window:
     """One measurement, in seconds from the start of the test."""
 
     streams: float
-    """The mean, where the number grows meanwhile."""
+    """The mean, where the number grows in the window."""
     begin_s: float
     end_s: float
 
@@ -28,22 +29,16 @@ class Plan:
 
     duration_s: float
     stagger_s: float
-    """Time in which streams that are added at once start."""
+    """Streams that are added at once start within this time."""
     streams_at: Callable[[float], int]
-    """Streams at a moment before the end."""
+    """Returns the number of streams at a moment before the end."""
     windows: tuple[Window, ...]
 
 
-def constant(streams: int, measured_s: float, stagger_s: float) -> Plan:
-    """The same number of streams all the time."""
-    return sweep([streams], measured_s, stagger_s)
-
-
 def sweep(counts: Sequence[int], measured_s: float, stagger_s: float) -> Plan:
-    """One number of streams after another, each measured for `measured_s` seconds."""
-    if not counts or min(counts) < 1:
-        raise ValueError(f"streams are {list(counts)}, expected one or more positive numbers")
-    _check_positive(measured_s, "the time of measurement")
+    """Plans one number of streams after another, each measured for `measured_s` seconds; one number: constant load."""
+    if not counts or min(counts) < 1 or not measured_s > 0:
+        raise ValueError(f"streams are {list(counts)} for {measured_s:g} s, expected positive numbers")
     warm_up_s = stagger_s + SETTLE_S
     step_s = warm_up_s + measured_s
     windows = tuple(Window(streams, i * step_s + warm_up_s, (i + 1) * step_s) for i, streams in enumerate(counts))
@@ -53,10 +48,9 @@ def sweep(counts: Sequence[int], measured_s: float, stagger_s: float) -> Plan:
 
 
 def ramp(first: int, last: int, duration_s: float) -> Plan:
-    """Streams that grow evenly from `first` to `last`, measured in equal windows."""
-    if not 1 <= first <= last:
-        raise ValueError(f"a ramp from {first} to {last} streams, expected 1 or more and not fewer at its end")
-    _check_positive(duration_s, "the ramp's duration")
+    """Plans streams that grow evenly from `first` to `last`, measured in equal windows."""
+    if not 1 <= first <= last or not duration_s > 0:
+        raise ValueError(f"a ramp from {first} to {last} streams in {duration_s:g} s, expected 1 <= first <= last")
 
     def streams_at(now_s: float) -> int:
         return first + int((last - first) * min(1.0, now_s / duration_s) + 0.5)
@@ -68,6 +62,19 @@ def ramp(first: int, last: int, duration_s: float) -> Plan:
     return Plan(duration_s, min(1.0, duration_s / RAMP_WINDOWS), streams_at, windows)
 
 
-def _check_positive(value_s: float, what: str) -> None:
-    if not value_s > 0:
-        raise ValueError(f"{what} is {value_s:g} s, expected a positive number")
+class Schedule:
+    """Start and recordings of user `number` on process `process`: random, but equal for equal seeds."""
+
+    def __init__(self, seed: int, process: int, number: int):
+        self._random = random.Random(f"{seed}/{process}/{number}")
+        self._start = self._random.random()
+
+    def start_s(self, stagger_s: float) -> float:
+        """Seconds from the user's creation to its first recording, uniform over [0, stagger_s)."""
+        return self._start * stagger_s
+
+    def recordings(self, count: int) -> Iterator[int]:
+        """Yields numbers below `count` without end: the same random order again and again."""
+        order = self._random.sample(range(count), count)
+        while True:
+            yield from order

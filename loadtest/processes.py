@@ -1,79 +1,115 @@
-"""CPU time, memory and descriptors of the server's processes and of the load generator's, from the system (psutil)."""
+"""CPU time and memory of the server's processes and of the load generator's, read with psutil, and their use over time.
+
+A process name is "tritonserver", a model's name for its stub, or "load generator".
+"""
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import psutil
 
-from loadtest.triton_metrics import MEMBERS
+from loadtest.triton_metrics import MODELS
 
 SERVER = "tritonserver"
 GENERATOR = "load generator"
-
-
-@dataclass(frozen=True)
-class ProcessUse:
-    """What one process has used, or several of the same name together."""
-
-    cpu_s: float
-    rss_bytes: int
-    """Resident memory; pages that processes share count in each."""
-    pss_bytes: int
-    """Proportional: a shared page counts by its part, so that these add up."""
-    descriptors: int = 0
-    """Open files and connections."""
-
-    def __add__(self, other: "ProcessUse") -> "ProcessUse":
-        return ProcessUse(
-            self.cpu_s + other.cpu_s,
-            self.rss_bytes + other.rss_bytes,
-            self.pss_bytes + other.pss_bytes,
-            self.descriptors + other.descriptors,
-        )
+_MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Usage:
-    """One reading."""
+    """One reading of the machine; CPU times count from its boot or from a process's start."""
 
     time_s: float
-    machine_cpu_s: float
-    """Busy seconds of all cores, by whatever process."""
-    processes: Mapping[str, ProcessUse] = field(default_factory=dict)
-    """By name; the load generator's added up."""
+    """Monotonic clock."""
+    busy_s: float
+    """CPU seconds of all cores, by any process."""
+    steal_s: float = 0.0
+    """CPU seconds that the host of a virtual machine gave to others; 0 where it does not report them."""
+    cpu_s: Mapping[str, float] = field(default_factory=dict)
+    """Process name -> CPU seconds."""
+    pss_mib: Mapping[str, float] = field(default_factory=dict)
+    """Process name -> proportional set size: a shared page counts by its part, so that these add up."""
     generator_cpu_s: Mapping[int, float] = field(default_factory=dict)
-    """Process id -> CPU time of each process of the load generator on this machine."""
-    stolen_cpu_s: float = 0.0
-    """In which cores of a virtual machine had work to do and its host let them wait; see `stolen_cpu_s`."""
+    """Process id -> CPU seconds of each load generator process on this machine."""
 
 
-def machine_cpu_s() -> float:
-    """User, nice, system and interrupt seconds of all cores."""
+@dataclass(frozen=True)
+class ProcessUse:
+    """One process name between two readings; memory at the end."""
+
+    cores: float
+    """CPU seconds per second."""
+    pss_mib: float
+    pss_growth_mib: float
+
+
+@dataclass(frozen=True)
+class MachineUse:
+    """The machine between two readings."""
+
+    seconds: float
+    cores: int
+    busy_cores: float
+    server_cores: float
+    other_cores: float
+    """Used by programs other than server and load generator; includes the server where its process is not known."""
+    busiest_generator_cores: float
+    """The busiest load generator process; at most one core, since Python runs one thread at a time."""
+    steal_percent: float
+    """CPU steal, as a share of all cores."""
+    processes: dict[str, ProcessUse]
+
+
+def read_usage(server_id: int | None) -> Usage:
+    """Reads the machine now; without `server_id` the server's processes are left out."""
     times = psutil.cpu_times()
-    return times.user + times.nice + times.system + times.irq + times.softirq
+    groups = server_processes(server_id) if server_id else {}
+    generators = generator_processes()
+    readings = {name: _read(ids) for name, ids in (groups | {GENERATOR: generators}).items()}
+    return Usage(
+        time.monotonic(),
+        times.user + times.nice + times.system + times.irq + times.softirq,
+        getattr(times, "steal", 0.0),
+        {name: cpu_s for name, (cpu_s, _) in readings.items()},
+        {name: pss_mib for name, (_, pss_mib) in readings.items()},
+        {process_id: _read([process_id])[0] for process_id in generators},
+    )
 
 
-def stolen_cpu_s() -> float:
-    """Seconds of all cores that a virtual machine's host has given to others (steal); 0 where it does not say."""
-    return getattr(psutil.cpu_times(), "steal", 0.0)
-
-
-def process_use(process_ids: Iterable[int]) -> ProcessUse:
-    """Of processes together. One that has ended, or is another user's, counts as nothing."""
-    total = ProcessUse(0.0, 0, 0)
-    for process_id in process_ids:
-        try:
-            process = psutil.Process(process_id)
-            cpu, memory, descriptors = process.cpu_times(), process.memory_full_info(), process.num_fds()
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        total += ProcessUse(cpu.user + cpu.system, memory.rss, memory.pss, descriptors)
-    return total
+def machine_use(before: Usage, after: Usage, cores: int) -> MachineUse:
+    """Returns the use between two readings of a machine with `cores` cores; a new process counts from 0."""
+    seconds = after.time_s - before.time_s
+    if not seconds > 0:
+        raise ValueError(f"the readings are {seconds:g} s apart, expected the second to be later")
+    processes = {
+        name: ProcessUse(
+            (cpu_s - before.cpu_s.get(name, 0.0)) / seconds,
+            after.pss_mib[name],
+            after.pss_mib[name] - before.pss_mib.get(name, after.pss_mib[name]),
+        )
+        for name, cpu_s in after.cpu_s.items()
+    }
+    generators = [
+        (cpu_s - before.generator_cpu_s.get(process_id, 0.0)) / seconds
+        for process_id, cpu_s in after.generator_cpu_s.items()
+    ]
+    busy = (after.busy_s - before.busy_s) / seconds
+    return MachineUse(
+        seconds,
+        cores,
+        busy,
+        server_cores=sum(use.cores for name, use in processes.items() if name != GENERATOR),
+        other_cores=max(0.0, busy - sum(use.cores for use in processes.values())),
+        busiest_generator_cores=max(generators, default=0.0),
+        steal_percent=100 * (after.steal_s - before.steal_s) / (seconds * cores),
+        processes=processes,
+    )
 
 
 def server_processes(server_id: int) -> dict[str, list[int]]:
-    """Name ("tritonserver" and the members') -> process ids. Empty where there is no such process."""
+    """Process name -> process ids of a tritonserver and its stubs; empty where there is no such process."""
     found: dict[str, list[int]] = {}
     try:
         server = psutil.Process(server_id)
@@ -82,19 +118,30 @@ def server_processes(server_id: int) -> dict[str, list[int]]:
         return found
     for process in family:
         try:
-            found.setdefault(_name(process.cmdline()), []).append(process.pid)
+            command_line = " ".join(process.cmdline())
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
+        # A stub's command line holds the path of its model.
+        name = next((model for model in MODELS if f"/{model}/1/model.py" in command_line), SERVER)
+        found.setdefault(name, []).append(process.pid)
     return found
 
 
 def generator_processes() -> list[int]:
-    """This process and all below it: those that Locust forked, and those that play the streams."""
+    """Process ids of this process and its descendants: Locust's workers and the processes that play the streams."""
     own = psutil.Process(os.getpid())
     return [own.pid, *(child.pid for child in own.children(recursive=True))]
 
 
-def _name(command_line: list[str]) -> str:
-    """A member's stub is called with the path of its model."""
-    words = " ".join(command_line)
-    return next((member for member in MEMBERS if f"/{member}/1/model.py" in words), SERVER)
+def _read(process_ids: Iterable[int]) -> tuple[float, float]:
+    """CPU seconds and PSS MiB of processes together; one that has ended or belongs to another user counts as 0."""
+    cpu_s = pss_mib = 0.0
+    for process_id in process_ids:
+        try:
+            process = psutil.Process(process_id)
+            times, memory = process.cpu_times(), process.memory_full_info()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        cpu_s += times.user + times.system
+        pss_mib += memory.pss / _MIB
+    return cpu_s, pss_mib

@@ -1,14 +1,13 @@
-"""What one utterance's stream went through: each piece with its times, and how it ended. Knows no network.
+"""Records of one utterance's stream: each request with its times, and how the stream ended.
 
-Times are seconds since the epoch, so that those of several processes of one machine can be set beside each other; each
-process takes them from its monotonic clock, and asks for the date only once.
+Times are seconds since the epoch (`player.now_s`), comparable between the processes of one machine.
 """
 
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-PIECE = np.dtype(
+REQUEST = np.dtype(
     [
         ("deadline_s", "f8"),
         ("sent_s", "f8"),
@@ -20,28 +19,28 @@ PIECE = np.dtype(
         ("is_last", "?"),
     ]
 )
-"""A `SentPiece` as a row of a table."""
+"""A `SentRequest` as a row of a table."""
 
-COMPLETE, CUT_SHORT, REFUSED, FAILED = "complete", "cut short", "refused", "failed"
-"""How an utterance ended: with its final text, with the test, without a slot (UNAVAILABLE), by any other error."""
+COMPLETE, CUT_SHORT, REJECTED, FAILED = "complete", "cut short", "rejected", "failed"
+"""How an utterance ended: with its final text, with the test, without a slot (STREAM_LIMIT), by any other error."""
 
 
 @dataclass
-class SentPiece:
-    """One request."""
+class SentRequest:
+    """One request of a stream."""
 
     deadline_s: float
     """When its last sample would have been spoken."""
     sent_s: float
     lag_s: float
-    """How late the load generator was: from the deadline, or from when it was free to send, to `sent_s`."""
+    """Lateness of the load generator: from the deadline, or from when the stream could send again, to `sent_s`."""
     audio_s: float
     is_last: bool
     answered_s: float = float("inf")
     audio_processed_s: float = 0.0
-    """Seconds of the stream that the answer takes in."""
+    """Seconds of the stream that the answer covers."""
     completes_chunk: bool = False
-    """True where the answer takes in more audio than the one before it."""
+    """True where the answer covers more audio than the one before it."""
 
 
 @dataclass
@@ -54,33 +53,32 @@ class Utterance:
     text: str = ""
     """The final one; empty unless complete."""
     error: str = ""
-    """Why it was refused or has failed: the kind of error, a colon, and its words."""
-    refused_after_s: float | None = None
-    """From the first piece to the refusal."""
-    pieces: np.ndarray = field(default_factory=lambda: np.empty(0, PIECE))
-    """[n] of PIECE."""
+    """Why it was rejected or failed: the kind of error, a colon, and its message."""
+    rejected_after_s: float | None = None
+    """From the first request to the rejection."""
+    requests: np.ndarray = field(default_factory=lambda: np.empty(0, REQUEST))
+    """[n] of REQUEST."""
 
     def to_message(self) -> dict:
-        """As values that msgpack carries."""
-        return vars(self) | {"pieces": self.pieces.tobytes()}
+        """Returns values that msgpack can carry."""
+        return vars(self) | {"requests": self.requests.tobytes()}
 
     @classmethod
     def from_message(cls, message: dict) -> "Utterance":
-        """The opposite of `to_message`."""
-        utterance = cls(**message)
-        return replace(utterance, pieces=np.frombuffer(message["pieces"], PIECE))
+        """Inverts `to_message`."""
+        return replace(cls(**message), requests=np.frombuffer(message["requests"], REQUEST))
 
 
-def piece_table(pieces: list[SentPiece]) -> np.ndarray:
-    """[n] of PIECE."""
-    return np.array([tuple(getattr(piece, name) for name in PIECE.names) for piece in pieces], PIECE)
+def request_table(requests: list[SentRequest]) -> np.ndarray:
+    """Returns the requests as a table, [n] of REQUEST."""
+    return np.array([tuple(getattr(request, name) for name in REQUEST.names) for request in requests], REQUEST)
 
 
-def pieces_between(utterances: list[Utterance], begin_s: float, end_s: float) -> np.ndarray:
-    """The pieces whose deadline lies in [begin_s, end_s), of utterances that were neither refused nor failed.
+def requests_between(utterances: list[Utterance], begin_s: float, end_s: float) -> np.ndarray:
+    """Returns the requests with a deadline in [begin_s, end_s), without those of rejected and failed utterances.
 
-    What those lost is counted as refusals and errors, and not as late once more.
+    The latter count as rejections and errors, and not as late in addition.
     """
-    tables = [utterance.pieces for utterance in utterances if utterance.outcome in (COMPLETE, CUT_SHORT)]
-    pieces = np.concatenate(tables) if tables else np.empty(0, PIECE)
-    return pieces[(begin_s <= pieces["deadline_s"]) & (pieces["deadline_s"] < end_s)]
+    tables = [utterance.requests for utterance in utterances if utterance.outcome in (COMPLETE, CUT_SHORT)]
+    requests = np.concatenate(tables) if tables else np.empty(0, REQUEST)
+    return requests[(begin_s <= requests["deadline_s"]) & (requests["deadline_s"] < end_s)]

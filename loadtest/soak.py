@@ -1,148 +1,192 @@
-"""`python -m loadtest.soak`: a constant load for an hour on a fresh server, and whether the server stayed as it was.
+"""`python -m loadtest.soak`: a constant load on a fresh server; memory slope after warm-up, streams lost, chunks late.
 
 Further options are those of the Locust file (`python -m loadtest options`).
 """
 
 import argparse
+import json
 import shlex
 import sys
-from functools import partial
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from loadtest.capacity import slots_for
 from loadtest.fresh_server import ServerPlan, fresh_server
 from loadtest.html_report import write_html
-from loadtest.json_report import read_json, write_json
-from loadtest.locust_run import REPORT, headless_report, processes_for
-from loadtest.options import BUNDLE, CHOSEN_OPTIONS, DEFAULT_OUT, refuse_options
-from loadtest.probe import take_snapshot
-from loadtest.soak_readings import Reading, SoakReadings
-from loadtest.soak_verdict import soak_document, soak_lines, undisturbed_line
-from loadtest.termination import terminated_as_interrupt
-from loadtest.trials import slots_for
-from penstock.errors import PenstockError
-from penstock.reporting.table import markdown_table
+from loadtest.locust_run import REPORT, headless_report, processes_for, terminated_as_interrupt
+from loadtest.options import CHOSEN_OPTIONS, DEFAULT_OUT, add_server_arguments, reject_options
+from loadtest.processes import GENERATOR, Usage, read_usage
+from loadtest.report import write_json
+from penstock.errors import PenstockError, RunError
 
 READINGS = "readings.csv"
-_LONGEST_DISTANCE_S, _SHORTEST_DISTANCE_S = 10.0, 0.1
-_READINGS = 60
-"""Of a test too short for readings that far apart."""
+_MAX_INTERVAL_S = 10.0
+_MIN_READINGS = 60
 _WARM_UP_SHARE = 1 / 6
+_WHOLE_SHARE = 0.98
+"""Minimum share of the planned time; a soak that ended earlier does not pass."""
 
 
 def main(words: list[str] | None = None) -> int:
-    """Command line; returns the exit status: 1 where it passed not or was not steady, 2 where it could not run."""
+    """Runs the command; returns the exit status: 1 where the soak did not pass, 2 where it could not run."""
     parser, words = _parser(), sys.argv[1:] if words is None else words
     args, rest = parser.parse_known_args(words)
-    if not (args.streams >= 1 and args.minutes > 0 and args.most_growth >= 0):
-        parser.error("--streams must be 1 or more, --minutes above 0, --most-growth 0 or more")
+    if not (args.streams >= 1 and args.minutes > 0 and args.max_growth >= 0):
+        parser.error("--streams must be 1 or more, --minutes above 0, --max-growth 0 or more")
     if not 0 <= (args.warm_up_minutes or 0.0) < args.minutes:
         parser.error(f"--warm-up-minutes is {args.warm_up_minutes:g}, expected 0 or more, and less than --minutes")
     try:
-        refuse_options(rest, CHOSEN_OPTIONS, "a soak is a constant load on a server of its own")
+        reject_options(rest, CHOSEN_OPTIONS, "a soak runs a constant load on its own server")
         with terminated_as_interrupt():
-            report = _soak(args, rest, shlex.join(["python", "-m", "loadtest.soak", *words]))
+            soak = _soak(args, rest, shlex.join(["python", "-m", "loadtest.soak", *words]))
     except (PenstockError, ValueError, OSError) as error:
-        _say(f"soak: error: {error}")
+        print(f"soak: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    for line in soak_lines(report["soak"]):
-        _say(line)
-    return 0 if report["soak"]["is_steady"] and report["windows"][0]["passed"] else 1
+    print("\n".join(soak["lines"]))
+    return 0 if soak["passed"] else 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="loadtest.soak", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--streams", type=int, default=8, metavar="N", help="(8)")
-    add("--minutes", type=float, default=60.0, metavar="M", help="of load (60)")
-    add("--warm-up-minutes", type=float, metavar="M", help="of that, not counted (a sixth)")
-    add("--max-streams", type=int, metavar="N", help="slots of the server (two for each stream, and eight)")
-    add("--most-growth", type=float, default=2.0, metavar="MIB", help="of a process that counts as flat, an hour (2)")
-    add("--protocol", choices=("grpc", "http"), default="grpc", help="(grpc)")
-    add("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="of the server that is started")
-    add("--context", metavar="L,R", help="the same (the checkpoint's first)")
-    add("--threads", type=int, default=1, metavar="N", help="the same, of each member (1)")
-    add("--processes", type=int, metavar="N", help="of the load generator (one for 64 streams)")
+    add("--minutes", type=float, default=60.0, metavar="M", help="measured time (60)")
+    add(
+        "--warm-up-minutes",
+        type=float,
+        metavar="M",
+        help="memory readings before this time are ignored (a sixth of --minutes)",
+    )
+    add("--max-streams", type=int, metavar="N", help="slots of the server (two per stream, and eight)")
+    add("--max-growth", type=float, default=2.0, metavar="MIB", help="allowed memory slope of a process, MiB per h (2)")
+    add_server_arguments(parser)
     add("--out", type=Path, default=DEFAULT_OUT / "soak", metavar="DIR", help="(build/loadtest/soak)")
     return parser
 
 
+class Readings:
+    """Reads the machine's use every `every_s` seconds in a thread. Use as a context manager.
+
+    Raises RunError on exit if a reading failed.
+    """
+
+    def __init__(self, read: Callable[[], Usage], every_s: float):
+        self.readings: list[Usage] = []
+        """Ordered by time."""
+        self._read = read
+        self._every_s = every_s
+        self._error: Exception | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="soak readings", daemon=True)
+
+    def __enter__(self) -> "Readings":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        if self._error and kind is None:
+            raise RunError(f"a reading failed: {type(self._error).__name__}: {self._error}") from self._error
+
+    def _run(self) -> None:
+        next_s = time.monotonic()
+        while not self._is_over.wait(max(0.0, next_s - time.monotonic())):
+            try:
+                self.readings.append(self._read())
+            except Exception as error:  # noqa: BLE001  raised at the end
+                self._error = error
+                return
+            next_s = max(next_s + self._every_s, time.monotonic())
+
+
 def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
-    """The load test's report with its part `soak`, which is written too. `command`: what the report says was called."""
+    """Runs the soak, writes its reports and returns the report's part `soak`."""
     load_s = 60 * args.minutes
     warm_up_s = _WARM_UP_SHARE * load_s if args.warm_up_minutes is None else 60 * args.warm_up_minutes
-    every_s = min(_LONGEST_DISTANCE_S, max(_SHORTEST_DISTANCE_S, load_s / _READINGS))
     arguments = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol, *rest]
     processes = args.processes or processes_for(args.streams)
     plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(args.streams), args.threads)
     with (
         fresh_server(plan) as server,
-        SoakReadings(partial(take_snapshot, server.metrics_url, server.process_id), every_s) as readings,
+        Readings(lambda: read_usage(server.process_id), min(_MAX_INTERVAL_S, load_s / _MIN_READINGS)) as taken,
     ):
         try:
             report = headless_report(server.target(args.protocol), processes, args.out, arguments)
-        except KeyboardInterrupt:  # what was seen until then is told, as an end too early
+        except KeyboardInterrupt:  # report what was measured until then
             if not (args.out / REPORT).exists():
                 raise
-            report = read_json(args.out / REPORT)
-        finally:  # those of a server that ended too
-            if readings.readings:
-                args.out.mkdir(parents=True, exist_ok=True)
-                (args.out / READINGS).write_text(to_csv(readings.readings), encoding="utf-8")
+            report = json.loads((args.out / REPORT).read_text(encoding="utf-8"))
+        finally:  # keep the readings of a server that has ended, too
+            args.out.mkdir(parents=True, exist_ok=True)
+            (args.out / READINGS).write_text(to_csv(taken.readings), encoding="utf-8")
     report["circumstances"]["command"] = command
-    report["soak"] = soak_document(readings.readings, report["windows"][0], load_s, warm_up_s, args.most_growth)
+    report["soak"] = soak_document(taken.readings, report["windows"][0], load_s, warm_up_s, args.max_growth)
     write_json(args.out / REPORT, report)
     write_html(args.out / "loadtest.html", report)
-    (args.out / "soak.md").write_text(to_markdown(report), encoding="utf-8")
-    _say(f"wrote {args.out / REPORT}, loadtest.html, soak.md and {READINGS}")
-    return report
+    print(f"wrote {args.out / REPORT}, loadtest.html and {READINGS}")
+    return report["soak"]
 
 
-def to_markdown(report: dict) -> str:
-    """A table with its circumstances, for a document."""
-    soak, where, window = report["soak"], report["circumstances"], report["windows"][0]
-    rows = [
-        [
-            name,
-            f"{found['pss_mib']:.1f}",
-            f"{found['pss_slope_mib_per_h']:+.2f} ± {found['pss_uncertainty_mib_per_h']:.2f}",
-            {True: "yes", False: "NO", None: "not known"}[found["is_memory_flat"]],
-            found["descriptors"],
-            f"{found['descriptors_grown']:+d}",
-        ]
-        for name, found in soak["processes"].items()
-    ]
-    header = ("process", "PSS MiB", "MiB an hour (95 %)", "flat", "descriptors", "grown")
-    told = (
-        f"{window['streams']:g} streams for {window['seconds'] / 60:.0f} minutes, the last "
-        f"{soak['seconds'] / 60:.0f} counted: {soak['utterances']} utterances, {soak['streams_lost']} lost, "
-        f"{window['late_chunks']} of {window['chunks']} chunks late; of {soak['minutes']} minutes "
-        f"{soak['minutes_without_lost_stream']} without a lost stream, {soak['minutes_without_late_chunk']} without a "
-        "late chunk. Over the whole load the machine's host gave "
-        f"{soak['stolen_cores']:.2f} of its cores to others on average, {soak['most_stolen_cores']:.2f} at most "
-        f"between two readings; {undisturbed_line(soak)}."
-    )
-    circumstances = f"`{where['command']}`; {where['hardware']}; {where['date']}, commit {where['commit']}"
-    return f"{told}\n\n{markdown_table(header, rows, left=1)}\n\n{circumstances}\n"
+def soak_document(
+    readings: Sequence[Usage], window: dict, load_s: float, warm_up_s: float, max_growth_mib_per_h: float
+) -> dict:
+    """Returns the result as JSON values; `window`: the load test's only one. The first `warm_up_s` do not count."""
+    counted = [reading for reading in readings if reading.time_s >= readings[0].time_s + warm_up_s]
+    names = sorted({name for reading in counted for name in reading.pss_mib} - {GENERATOR})
+    lost = window["errors"]["count"] + window["rejections"]["count"]
+    reasons, lines, processes = list(window["reasons"]), [], {}
+    if window["seconds"] < _WHOLE_SHARE * load_s:
+        reasons.append(f"ended after {window['seconds'] / 60:.1f} of {load_s / 60:.1f} minutes")
+    if len(counted) < 3 or not names:
+        reasons.append(f"{len(counted)} readings of the server's processes after the warm-up are too few")
+        names = []
+    for name in names:
+        if not all(name in reading.pss_mib for reading in counted):
+            reasons.append(f"{name} did not run for the whole test")
+            continue
+        slope = memory_slope([reading.time_s for reading in counted], [reading.pss_mib[name] for reading in counted])
+        last_mib = counted[-1].pss_mib[name]
+        processes[name] = {"pss_mib": last_mib, "slope_mib_per_h": slope}
+        lines.append(f"  {name}: {last_mib:.1f} MiB, {slope:+.2f} MiB per hour")
+        if slope > max_growth_mib_per_h:
+            reasons.append(f"{name} grows by {slope:.2f} MiB per hour, {max_growth_mib_per_h:g} are allowed")
+    seconds = counted[-1].time_s - counted[0].time_s if counted else 0.0
+    head = f"{'PASS' if not reasons else 'FAIL'}: {seconds / 60:.1f} minutes after {warm_up_s / 60:.1f} of warm-up"
+    losses = f"{lost} of {window['utterances']} streams lost, {window['late_chunks']} of {window['chunks']} chunks late"
+    return {
+        "warm_up_s": warm_up_s,
+        "seconds": seconds,
+        "max_growth_mib_per_h": max_growth_mib_per_h,
+        "processes": processes,
+        "streams_lost": lost,
+        "late_chunks": window["late_chunks"],
+        "passed": not reasons,
+        "reasons": reasons,
+        "lines": [head, *lines, f"  {losses}", *(f"  because: {reason}" for reason in reasons)],
+    }
 
 
-def to_csv(readings: list[Reading]) -> str:
-    """The readings, a line for each process; seconds count from the first of them."""
-    begin_s = readings[0].time_s if readings else 0.0
-    lines = ["seconds,answered,process,pss_mib,descriptors,stolen_cpu_s"]
-    lines += [
-        f"{reading.time_s - begin_s:.1f},{reading.answered:.0f},{name},{use.pss_bytes / 2**20:.2f},{use.descriptors},"
-        f"{reading.stolen_cpu_s:.2f}"
+def memory_slope(times_s: Sequence[float], sizes_mib: Sequence[float]) -> float:
+    """Returns the slope of the least-squares line, in MiB per hour."""
+    hours = (np.asarray(times_s) - times_s[0]) / 3600
+    return float(np.polyfit(hours, sizes_mib, 1)[0])
+
+
+def to_csv(readings: Sequence[Usage]) -> str:
+    """Returns the readings, one line per process; seconds count from the first reading."""
+    lines = [
+        f"{reading.time_s - readings[0].time_s:.1f},{name},{size_mib:.2f}"
         for reading in readings
-        for name, use in reading.processes.items()
+        for name, size_mib in reading.pss_mib.items()
     ]
-    return "\n".join(lines) + "\n"
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    return "\n".join(["seconds,process,pss_mib", *lines]) + "\n"
 
 
 if __name__ == "__main__":

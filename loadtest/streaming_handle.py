@@ -1,4 +1,4 @@
-"""The Locust process's handle of the process that plays its streams. Waits with gevent; see streaming_process.py."""
+"""The Locust process's handle of the process that plays its streams (streaming_process.py). Waits with gevent."""
 
 import argparse
 import os
@@ -13,16 +13,16 @@ import msgpack
 
 from loadtest.options import ROOT, STREAMING_OPTIONS
 from loadtest.records import Utterance
-from penstock.errors import PenstockError
+from penstock.errors import RunError
 
 _READ_BYTES = 1 << 16
-_LONGEST_WAIT_S = 10.0
+_MAX_WAIT_S = 10.0
 
 
 class StreamingHandle:
-    """Starts the process, which lives as long as this one. `deliver` gets each utterance when it has ended.
+    """Starts the process, which lives as long as this one. `deliver` receives each utterance when it has ended.
 
-    `lost` is called once if the process ends before us, with what there is to say of it.
+    `lost` is called once, with a message, if the process ends before this one.
     """
 
     def __init__(self, deliver: Callable[[Utterance], None], lost: Callable[[str], None]):
@@ -39,19 +39,19 @@ class StreamingHandle:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with others:
             self._process = subprocess.Popen(command, env=environment, pass_fds=[others.fileno()])
-        self._reader = gevent.spawn(self._read)
+        gevent.spawn(self._read)
 
     def prepare(self, options: argparse.Namespace, process: int) -> None:
-        """Makes ready for a test. Raises PenstockError for options that cannot be met."""
+        """Prepares a test. Raises RunError for invalid options."""
         self._prepared = gevent.event.AsyncResult()
         self._users = 0
         self._ended.clear()
         self._send("prepare", {name: getattr(options, name) for name in STREAMING_OPTIONS}, process)
         if problem := self._problem or self._prepared.get():
-            raise PenstockError(problem)
+            raise RunError(problem)
 
     def begin_user(self, stagger_s: float) -> int:
-        """A new user begins to play, within `stagger_s` seconds. Returns its number."""
+        """Starts a new user within `stagger_s` seconds and returns its number."""
         self._users += 1
         self._ended[self._users] = gevent.event.Event()
         self._send("begin", self._users, stagger_s)
@@ -65,18 +65,18 @@ class StreamingHandle:
             ended.wait()
 
     def close(self) -> None:
-        """Ends the test's connection to the server; the process stays for the next test."""
+        """Closes the test's connection to the server; the process stays for the next test."""
         self._closed.clear()
         self._send("close")
         if not self._problem:
-            self._closed.wait(_LONGEST_WAIT_S)
+            self._closed.wait(_MAX_WAIT_S)
 
     def _send(self, *order: object) -> None:
         if not self._problem:
             try:
                 self._socket.sendall(msgpack.packb(order))
             except OSError:
-                self._give_up()
+                self._release_all()
 
     def _read(self) -> None:
         messages = msgpack.Unpacker()
@@ -84,9 +84,9 @@ class StreamingHandle:
             while received := self._receive():
                 messages.feed(received)
                 for message in messages:
-                    self._take_in(*message)
+                    self._dispatch(*message)
         finally:
-            self._give_up()
+            self._release_all()
 
     def _receive(self) -> bytes:
         try:
@@ -94,19 +94,19 @@ class StreamingHandle:
         except OSError:
             return b""
 
-    def _take_in(self, word: str, *values: object) -> None:
+    def _dispatch(self, word: str, *values: object) -> None:
         if word == "utterance":
             self._deliver(Utterance.from_message(*values))
         elif word == "ended":
-            if values[0] in self._ended:  # else Locust has given the user up
+            if values[0] in self._ended:  # else Locust has abandoned the user
                 self._ended[values[0]].set()
         elif word == "prepared":
             self._prepared.set(values[0])
         elif word == "closed":
             self._closed.set()
 
-    def _give_up(self) -> None:
-        """Releases all that wait."""
+    def _release_all(self) -> None:
+        """Wakes all waiting greenlets when the process is gone."""
         if self._problem:
             return
         self._problem = "the process that plays the streams has ended; its messages are above"

@@ -1,4 +1,4 @@
-"""One window's figures as JSON values, from the notes of the streams and two snapshots. Does no I/O."""
+"""One window's figures as JSON values, from the streams' records and two snapshots of server and machine."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,110 +7,128 @@ from functools import lru_cache
 
 import numpy as np
 
-from loadtest.machine_use import machine_use, server_cores
-from loadtest.minutes import by_minute
-from loadtest.pass_rule import Chunks, late_chunks, reason_not_to_count, reasons_to_fail
+from loadtest.checks import check_generator, find_bottlenecks, late_chunks, latencies_s, reasons_to_fail
 from loadtest.plan import Window
-from loadtest.probe import Snapshot
-from loadtest.queueing import predict
-from loadtest.records import COMPLETE, FAILED, REFUSED, Utterance, pieces_between
-from loadtest.triton_metrics import ENSEMBLE, MEMBERS, MemberTimes, member_times
-from loadtest.verdicts import find_exhausted, judge_generator
-from penstock.evaluation.word_errors import EditCounts, compare, total
-from penstock.reporting.percentiles import percentiles_ms
+from loadtest.processes import Usage, machine_use, read_usage
+from loadtest.records import COMPLETE, FAILED, REJECTED, Utterance, requests_between
+from loadtest.triton_metrics import ENSEMBLE, MODELS, Counters, ModelTimes, model_times, predict_queue, read_counters
+from penstock.errors import PenstockError
+from penstock.evaluation.errors import EditCounts, compare, total
+from penstock.reporting import percentiles_ms
 
 _EXAMPLES = 5
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a window's notes do not tell."""
+class Snapshot:
+    """Server and machine at one moment."""
+
+    usage: Usage
+    counters: Counters | None
+    """None where the metrics could not be read; `problem` says why."""
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Facts of a window that its records do not contain."""
 
     references: Sequence[str]
-    """What is said in each recording."""
+    """Transcript of each recording."""
     chunk_s: float
     cores: int
     threads: int = 1
-    """Of each member."""
+    """Per model."""
 
 
-def summarise(
-    window: Window, began_s: float, utterances: list[Utterance], before: Snapshot, after: Snapshot, setting: Setting
+def take_snapshot(metrics_url: str | None, server_id: int | None) -> Snapshot:
+    """Reads server and machine now; without a URL or a process id the server's part is left out."""
+    usage = read_usage(server_id)
+    if metrics_url is None:
+        return Snapshot(usage, None, "no address of the server's metrics was given (--metrics-url)")
+    try:
+        return Snapshot(usage, read_counters(metrics_url))
+    except PenstockError as error:
+        return Snapshot(usage, None, error.message)
+
+
+def summarize(
+    window: Window,
+    began_s: float,
+    utterances: list[Utterance],
+    before: Snapshot,
+    after: Snapshot,
+    conditions: Conditions,
 ) -> dict:
-    """The figures of `window` of a test that began at `began_s` (records.py), with their verdicts."""
+    """Returns the figures and checks of `window` of a test that began at `began_s` (seconds since the epoch)."""
     begin_s, end_s = began_s + window.begin_s, began_s + window.end_s
-    pieces = pieces_between(utterances, begin_s, end_s)
-    ended = [utterance for utterance in utterances if _ended_between(utterance, begin_s, end_s)]
-    use = machine_use(before.usage, after.usage, setting.cores)
-    streams = _streams(pieces, setting.chunk_s, end_s - begin_s)
-    trouble = _trouble(ended)
-    lag_ms = percentiles_ms(pieces["lag_s"])
-    members, metrics_problem = _members(before, after)
-    generator = judge_generator(lag_ms["p99"], use)
-    refusals = trouble["refusals"]["count"]
+    requests = requests_between(utterances, begin_s, end_s)
+    # An utterance belongs to the window in which its last request was sent.
+    ended = [u for u in utterances if u.requests.size and begin_s <= u.requests["sent_s"][-1] < end_s]
+    use = machine_use(before.usage, after.usage, conditions.cores)
+    streams, losses = _streams(requests, conditions.chunk_s, end_s - begin_s), _losses(ended)
+    rejections = losses["rejections"]["count"]
+    lag_ms = percentiles_ms(requests["lag_s"])
+    models, metrics_problem = _models(before, after)
+    generator = check_generator(lag_ms["p99"], use)
+    attempted = float(requests["audio_s"].sum()) / (end_s - begin_s)
     reasons = reasons_to_fail(
         streams["chunks"],
         streams["late_chunks"],
         streams["final_latency_ms"]["p95"] / 1000,
-        trouble["errors"]["count"],
-        refusals,
+        losses["errors"]["count"],
+        rejections,
+        window.streams,
+        attempted,
     )
-    offered = float(pieces["audio_s"].sum()) / (end_s - begin_s)
-    if not refusals and not trouble["errors"]["count"] and (reason := reason_not_to_count(window.streams, offered)):
-        reasons.append(reason)
     return {
         "streams": window.streams,
-        "offered_streams": offered,
+        "attempted_streams": attempted,
         "begin_s": window.begin_s,
         "seconds": end_s - begin_s,
         **streams,
-        **trouble,
-        "minutes": by_minute(utterances, begin_s, end_s, setting.chunk_s),
-        "words": _words(ended, setting.references),
-        "members": {name: _member(times, use.seconds) for name, times in members.items()},
+        **losses,
+        "words": _words(ended, conditions.references),
+        "models": {name: _model(times, use.seconds) for name, times in models.items()},
         "metrics_problem": metrics_problem,
-        "split_ms": _split(pieces, members),
-        "machine": use.document() | {"server_cores": server_cores(use)},
-        "generator": {"lag_ms": lag_ms, **asdict(generator)},
+        "split_ms": _split(requests, models),
+        "machine": asdict(use),
+        "generator": {"lag_ms": lag_ms, **generator._asdict()},
         "passed": not reasons,
         "reasons": reasons,
-        "exhausted": [asdict(found) for found in find_exhausted(generator, use, members, refusals, setting.threads)],
+        "bottlenecks": [
+            one._asdict() for one in find_bottlenecks(generator, use, models, rejections, conditions.threads)
+        ],
     }
 
 
-def _streams(pieces: np.ndarray, chunk_s: float, seconds: float) -> dict:
-    chunks = Chunks.of(pieces)
-    late = late_chunks(chunks.latency_s, chunk_s)
-    answered = pieces[np.isfinite(pieces["answered_s"])]
-    round_trip_s = answered["answered_s"] - answered["sent_s"]
+def _streams(requests: np.ndarray, chunk_s: float, seconds: float) -> dict:
+    chunk_latency_s, final_latency_s = latencies_s(requests)
+    late = late_chunks(chunk_latency_s, chunk_s)
+    answered = requests[np.isfinite(requests["answered_s"])]
     return {
         "chunk_ms": 1000 * chunk_s,
-        "chunks": len(chunks.latency_s),
+        "chunks": len(chunk_latency_s),
         "late_chunks": late,
-        "late_share": late / max(1, len(chunks.latency_s)),
-        "chunk_latency_ms": percentiles_ms(chunks.latency_s),
-        "finals": len(chunks.final_latency_s),
-        "final_latency_ms": percentiles_ms(chunks.final_latency_s),
-        "pieces": len(pieces),
-        "unanswered_pieces": len(pieces) - len(answered),
-        "round_trip_ms": percentiles_ms(round_trip_s),
+        "late_share": late / max(1, len(chunk_latency_s)),
+        "chunk_latency_ms": percentiles_ms(chunk_latency_s),
+        "finals": len(final_latency_s),
+        "final_latency_ms": percentiles_ms(final_latency_s),
+        "requests": len(requests),
+        "unanswered_requests": len(requests) - len(answered),
+        "round_trip_ms": percentiles_ms(answered["answered_s"] - answered["sent_s"]),
         "rtfx": float(answered["audio_s"].sum()) / seconds,
     }
 
 
-def _ended_between(utterance: Utterance, begin_s: float, end_s: float) -> bool:
-    """By the moment at which its last piece was sent; one of which nothing was sent counts nowhere."""
-    return utterance.pieces.size > 0 and begin_s <= utterance.pieces["sent_s"][-1] < end_s
-
-
-def _trouble(ended: list[Utterance]) -> dict:
-    refused = [utterance for utterance in ended if utterance.outcome == REFUSED]
+def _losses(ended: list[Utterance]) -> dict:
+    rejected = [utterance for utterance in ended if utterance.outcome == REJECTED]
     failed = [utterance.error for utterance in ended if utterance.outcome == FAILED]
     return {
         "utterances": len(ended),
-        "refusals": {
-            "count": len(refused),
-            "after_ms": percentiles_ms([utterance.refused_after_s for utterance in refused]),
+        "rejections": {
+            "count": len(rejected),
+            "after_ms": percentiles_ms([utterance.rejected_after_s for utterance in rejected]),
         },
         "errors": {
             "count": len(failed),
@@ -121,17 +139,17 @@ def _trouble(ended: list[Utterance]) -> dict:
 
 
 def _words(ended: list[Utterance], references: Sequence[str]) -> dict:
-    """Word errors of the utterances that were heard to their end, and how many recordings had more than one text.
+    """Word errors of complete utterances, and the number of recordings with more than one text.
 
-    Which streams shared a batch may not change what is heard.
+    The latter must be 0: a transcript may not depend on the other streams in the batch.
     """
-    heard = [(utterance.recording, utterance.text) for utterance in ended if utterance.outcome == COMPLETE]
+    complete = [(utterance.recording, utterance.text) for utterance in ended if utterance.outcome == COMPLETE]
     texts: dict[int, set[str]] = {}
-    for recording, text in heard:
+    for recording, text in complete:
         texts.setdefault(recording, set()).add(text)
-    counts = total(_word_errors(references[recording], text) for recording, text in heard)
+    counts = total(_word_errors(references[recording], text) for recording, text in complete)
     return {
-        "utterances": len(heard),
+        "utterances": len(complete),
         "wer": counts.rate,
         "words": counts.reference_units,
         "substitutions": counts.substitutions,
@@ -147,43 +165,43 @@ def _word_errors(reference: str, text: str) -> EditCounts:
     return compare(reference, text).words
 
 
-def _members(before: Snapshot, after: Snapshot) -> tuple[dict[str, MemberTimes], str | None]:
-    """What each member did; nothing, and why, where that is not known."""
+def _models(before: Snapshot, after: Snapshot) -> tuple[dict[str, ModelTimes], str | None]:
+    """Each model's times; empty, with the reason, where they are not known."""
     if before.counters is None or after.counters is None:
         return {}, before.problem or after.problem
     try:
-        return {name: member_times(name, before.counters, after.counters) for name in (*MEMBERS, ENSEMBLE)}, None
+        return {name: model_times(name, before.counters, after.counters) for name in (*MODELS, ENSEMBLE)}, None
     except ValueError as error:
         return {}, str(error)
 
 
-def _member(times: MemberTimes, seconds: float) -> dict:
-    """With the wait that M/D/1 predicts for a member that gets so many batches a second."""
-    arrivals_per_s = times.batches / seconds
-    predicted = predict(arrivals_per_s, times.compute_ms / 1000)
+def _model(times: ModelTimes, seconds: float) -> dict:
+    """The times with the M/D/1 prediction for the model's batches."""
+    batches_per_s = times.batches / seconds
+    predicted = predict_queue(batches_per_s, times.compute_ms / 1000)
     return asdict(times) | {
         "compute_ms": times.compute_ms,
         "batch": times.batch,
-        "batches_per_s": arrivals_per_s,
-        "predicted_utilisation": predicted.utilisation,
+        "batches_per_s": batches_per_s,
+        "predicted_utilization": predicted.utilization,
         "predicted_queue_ms": 1000 * predicted.queue_s,
         "predicted_total_ms": 1000 * predicted.total_s,
     }
 
 
-def _split(pieces: np.ndarray, members: dict[str, MemberTimes]) -> dict[str, float]:
-    """Where the mean request's time went, in ms, in the order of its way; empty without the server's counters."""
-    answered = pieces[np.isfinite(pieces["answered_s"])]
-    if not members or not len(answered):
+def _split(requests: np.ndarray, models: dict[str, ModelTimes]) -> dict[str, float]:
+    """The mean request's time in ms by part, in the order of its way; empty without the server's counters."""
+    answered = requests[np.isfinite(requests["answered_s"])]
+    if not models or not len(answered):
         return {}
     round_trip_ms = 1000 * float((answered["answered_s"] - answered["sent_s"]).mean())
-    ensemble_ms = members[ENSEMBLE].total_ms
+    ensemble_ms = models[ENSEMBLE].total_ms
     split = {
         "load generator's lag": 1000 * float(answered["lag_s"].mean()),
         "network and client": max(0.0, round_trip_ms - ensemble_ms),
     }
-    for name in MEMBERS:
-        split[f"{name}: queue"] = members[name].queue_ms
-        split[f"{name}: compute"] = members[name].compute_ms
-    inside_ms = sum(members[name].queue_ms + members[name].compute_ms for name in MEMBERS)
-    return split | {"between members": max(0.0, ensemble_ms - inside_ms)}
+    for name in MODELS:
+        split[f"{name}: queue"] = models[name].queue_ms
+        split[f"{name}: compute"] = models[name].compute_ms
+    inside_ms = sum(models[name].queue_ms + models[name].compute_ms for name in MODELS)
+    return split | {"between models": max(0.0, ensemble_ms - inside_ms)}

@@ -1,34 +1,37 @@
 """Starts a server with the bundled checkpoint and streams recordings of several speakers to it at once, in real time.
 
-    make demo            or    python scripts/demo.py [--model BUNDLE] [--context L,R] [--manifest FILE]
+    make demo            or    python -m scripts.demo [--model BUNDLE] [--context L,R] [--manifest FILE]
 
-On a terminal the transcripts grow in place; piped, every new word is a line. Then reference, hypothesis, and the time
-from the end of each speaker's audio to the final text. Stops everything it started.
+On a terminal the transcripts grow in place; piped, every new word is a line. Then reference, transcript, and the time
+from the end of each recording to its final text. Stops everything it started.
 """
 
 import argparse
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
-from penstock.model_repository import find_model_repository
-from penstock.server import TritonServer
-from penstock.server_launch import ServerOptions
-from penstock.triton_install import find_triton
+from penstock.serving.launch import ServerOptions
+from penstock.serving.model_repository import find_model_repository
+from penstock.serving.server import TritonServer
+from penstock.serving.triton_install import find_triton
 from penstock_client import Client, ClientError, Transcript
-from penstock_client.live_text import LiveText
+from penstock_client.cli.terminal import LiveText
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = str(ROOT / "models" / "an4-rnnt-hybrid")
 MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
 
 
 @dataclass
 class Speaker:
-    """One recording and what has come back of it."""
+    """One recording and its transcript so far."""
 
     name: str
     path: Path
@@ -38,7 +41,7 @@ class Speaker:
     error: str | None = None
 
     def stream(self, client: Client) -> None:
-        """Streams the recording at the pace at which it was spoken."""
+        """Streams the recording in real time."""
         try:
             transcript = client.transcribe(self.path, realtime=True, on_progress=self._show)
         except ClientError as error:
@@ -59,7 +62,7 @@ def read_speakers(manifest: Path) -> list[Speaker]:
 
 
 def stream_all(speakers: list[Speaker], url: str) -> None:
-    """Streams every recording at once and shows the transcripts while they grow."""
+    """Streams all recordings at once and shows the growing transcripts."""
     with Client(url) as client:
         threads = [threading.Thread(target=speaker.stream, args=(client,)) for speaker in speakers]
         for thread in threads:
@@ -91,38 +94,45 @@ class Screen:
                 print(f"{speaker.name:>6}  {text}", flush=True)
 
     def close(self) -> None:
-        """Makes room for what comes next."""
+        """Removes the growing transcripts; the report follows."""
         if self._live:
             self._live.clear()
         print()
 
 
 def report(speakers: list[Speaker]) -> int:
-    """Prints reference, hypothesis and latency; returns the number of failed streams."""
+    """Prints reference, transcript and latency of each stream; returns the number of failed streams."""
     for speaker in speakers:
-        print(f"{speaker.name:>6}  said   {speaker.reference}")
+        print(f"{speaker.name:>6}  reference   {speaker.reference}")
         if speaker.error:
-            print(f"        FAILED {speaker.error}")
+            print(f"        FAILED      {speaker.error}")
             continue
-        print(f"        heard  {speaker.text}   ({1000 * speaker.latency_s:.0f} ms after the end of the audio)")
+        print(f"        recognized  {speaker.text}   (final {1000 * speaker.latency_s:.0f} ms after the audio)")
     return sum(speaker.error is not None for speaker in speakers)
+
+
+@contextmanager
+def demo_server(model: str, context: str) -> Iterator[str]:
+    """A server of its own on free ports; gives its gRPC address."""
+    environment = {"PENSTOCK_MODEL": str(Path(model).absolute()), "PENSTOCK_CONTEXT": context}
+    options = ServerOptions(find_model_repository(), drain_s=1, environment=environment)
+    with TritonServer(find_triton(), options) as server:
+        yield f"127.0.0.1:{server.ports.grpc}"
 
 
 def main() -> int:
     """Runs the demo; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "models" / "an4-rnnt-hybrid"), help="bundle")
+    parser.add_argument("--model", default=MODEL, help="bundle")
     parser.add_argument("--context", default="70,6", help="attention context L,R")
     parser.add_argument("--manifest", type=Path, default=MANIFEST, help="recordings with transcripts")
     args = parser.parse_args()
-    environment = {"PENSTOCK_MODEL": str(Path(args.model).absolute()), "PENSTOCK_CONTEXT": args.context}
-    options = ServerOptions(find_model_repository(), drain_s=1, environment=environment)
     print(f"starting a server with {args.model}, context [{args.context}] ...", flush=True)
     try:
         speakers = read_speakers(args.manifest)
-        with TritonServer(find_triton(), options) as server:
-            print(f"{len(speakers)} speakers at once, at the pace at which they spoke:", flush=True)
-            stream_all(speakers, f"127.0.0.1:{server.ports.grpc}")
+        with demo_server(args.model, args.context) as url:
+            print(f"{len(speakers)} live streams, in real time:", flush=True)
+            stream_all(speakers, url)
     except PenstockError as error:
         print(f"demo: error: {error}", file=sys.stderr)
         return 1

@@ -1,8 +1,8 @@
-"""Exports a NeMo streaming Transducer for sherpa-onnx, as one folder for each context. Needs NeMo (`oracle`) and onnx.
+"""Exports a NeMo streaming Transducer for sherpa-onnx, one folder per context. Needs NeMo (`oracle`) and onnx.
 
     python scripts/export_sherpa.py FILE.nemo DIR            # DIR/70_6/{encoder,decoder,joiner}.onnx and tokens.txt ...
 
-For `benchmark_recognizer.py --with-sherpa DIR`. The weights stay float32. The keys of the metadata are those that
+For `python -m benchmarks.recognizer --with-sherpa DIR`. The weights stay float32. The metadata keys are those that
 sherpa-onnx reads from its own exports of such models.
 """
 
@@ -44,7 +44,7 @@ def export(model: ASRModel, context: list[int], directory: Path) -> None:
 
 
 def metadata(model: ASRModel) -> dict[str, object]:
-    """What sherpa-onnx has to know of the encoder's window and caches, and of the predictor."""
+    """Metadata for sherpa-onnx: the encoder's window and caches, and the predictor."""
     encoder, streaming = model.encoder, model.encoder.streaming_cfg
     chunk = streaming.chunk_size[1]
     return {
@@ -68,7 +68,7 @@ def metadata(model: ASRModel) -> dict[str, object]:
 
 
 def add_metadata(path: Path, values: dict[str, object]) -> None:
-    """Adds them to an ONNX file."""
+    """Adds metadata to an ONNX file."""
     model = onnx.load(path)
     onnx.helper.set_model_props(model, {key: str(value) for key, value in values.items()})
     onnx.save(model, path)

@@ -1,12 +1,12 @@
-"""Faults at full size against real servers: killed clients, cut networks, lost members, hostile requests and so on.
+"""Fault trials at full size against real servers: killed clients, cut connections, lost stages, hostile requests.
 
     python scripts/fault_trials.py [--only NAME ...] [--list] [--scale 1.0] [--max-streams 20] [--idle-seconds 3]
         [--json build/faults/faults.json]
 
-Every trial checks each stream's whole history: every final word once, in order, in one stream only. One that fails is
-written down with its reason, the others go on, and the exit status is 1. tests/server/test_faults.py does a little of
-the same. --scale 0.1 does a tenth. The results are written after every trial, as JSON and beside it as the table of
-docs/faults.md; parts of a run (--only) that name the same file, at the same commit, add up in it.
+Every trial checks each stream's whole history: every final word once, in order, in one stream only. A trial that fails
+is recorded with its reason, the others go on, and the exit status is 1. tests/server/test_faults.py runs small trials;
+--scale 0.1 runs a tenth. The results are written after every trial, as JSON and beside it as the table of
+docs/faults.md; runs of parts (--only) with the same file and commit add up in it.
 """
 
 import argparse
@@ -23,71 +23,64 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+sys.path.insert(0, str(ROOT))
 
-from benchmark_report import describe, machine, progress, publish  # noqa: E402
+from benchmarks.results import describe, environment, progress, publish  # noqa: E402
+from penstock.reporting import markdown_table, three_digits  # noqa: E402
+from penstock.serving.settings import QUEUE_DELAY_MS  # noqa: E402
+from tests.helpers.server.recordings import Recording, make_recordings  # noqa: E402
+from tests.helpers.server.resources import run_trial  # noqa: E402
+from tests.helpers.server.running import RunningServer, running_server  # noqa: E402
+from tests.nightly import trials_input, trials_networks, trials_server, trials_streams  # noqa: E402
 
-from penstock.patience import patience_library  # noqa: E402
-from penstock.reporting.table import markdown_table, three_digits  # noqa: E402
-from penstock.settings import QUEUE_DELAY_MS  # noqa: E402
-from tests.server import trials_of_input as of_input  # noqa: E402
-from tests.server import trials_of_members as of_members  # noqa: E402
-from tests.server import trials_of_networks as of_networks  # noqa: E402
-from tests.server import trials_of_streams as of_streams  # noqa: E402
-from tests.server.conftest import RunningServer, running_server  # noqa: E402
-from tests.server.resources import run_trial  # noqa: E402
-from tests.server.voices import Voice, make_voices  # noqa: E402
-
-MODEL = ROOT / "models" / "an4-rnnt-hybrid"
-ON_A_SHARED_SERVER = {
-    of_streams.killed_clients: 1000,
-    of_streams.never_ended: 20,
-    of_streams.started_twice: 200,
-    of_streams.two_on_one_id: 100,
-    of_streams.after_the_end: 100,
-    of_networks.cut_networks: 200,
-    of_networks.silent_networks: 50,
-    of_networks.cut_requests: 50,
-    of_streams.too_many: 20,
-    of_streams.never_reading: 3000,
-    of_streams.short_streams: 10_000,
-    of_input.hostile_grpc: 5000,
-    of_input.hostile_http: 5000,
-    of_input.random_bytes: 500,
+BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
+SHARED_SERVER_TRIALS = {
+    trials_streams.killed_clients: 1000,
+    trials_streams.never_ended: 20,
+    trials_streams.started_twice: 200,
+    trials_streams.two_on_one_id: 100,
+    trials_streams.after_the_end: 100,
+    trials_networks.cut_networks: 200,
+    trials_networks.stalled_networks: 50,
+    trials_networks.cut_requests: 50,
+    trials_streams.too_many: 20,
+    trials_streams.unread_replies: 3000,
+    trials_streams.short_streams: 10_000,
+    trials_input.hostile_grpc: 5000,
+    trials_input.hostile_http: 5000,
+    trials_input.random_bytes: 500,
 }
-LEAST_SLOTS = {of_input.hostile_grpc: 64, of_input.hostile_http: 64}
-"""Hostile requests open streams, and open them again, faster than the idle limit closes them; a full server that
-refuses the neighbour would prove nothing."""
-MEMBERS = ("features", "encoder", "decoder")
+MIN_SLOTS = {trials_input.hostile_grpc: 64, trials_input.hostile_http: 64}
+"""Hostile requests open streams faster than the idle timeout closes them; the other stream must still get a slot."""
+MODELS = ("features", "encoder", "decoder")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
-HELD_UP_TIMES, HELD_UP_S = 20, 1.5
 UNITS = {"s": "s", "ms": "ms", "mb": "MiB", "kb": "KiB"}
 
 
 class Trial(NamedTuple):
-    """One of them, at its size."""
+    """One trial at its size."""
 
     name: str
-    run: Callable[[list[Voice]], dict]
-    """Returns its figures and raises AssertionError where it failed."""
+    run: Callable[[list[Recording]], dict]
+    """Returns its figures; raises AssertionError where it failed."""
 
 
 def main(words: list[str] | None = None) -> int:
     """Runs the trials, writes the table; returns the exit status."""
     args = read_arguments(words)
-    trials = [trial for trial in (*shared_trials(args), *own_trials(args.scale)) if is_wanted(trial.name, args.only)]
+    trials = [trial for trial in (*shared_trials(args), *own_trials()) if is_wanted(trial.name, args.only)]
     if not trials:
         progress(f"fault_trials: error: no trial is called {' or '.join(args.only)}; --list names them all")
         return 2
     if args.list:
         print("\n".join(trial.name for trial in trials))
         return 0
-    where, voices = machine(1), make_voices(MODEL)
+    where, recordings = environment(1), make_recordings(BUNDLE)
     command = shlex.join(["fault_trials.py", *(sys.argv[1:] if words is None else words)])
     rows, commands = earlier_part(args.json, where["commit"])
     where["command"] = "; ".join(dict.fromkeys([*commands, command]))
     for trial in trials:
-        rows[trial.name] = carry_out(trial, voices)
+        rows[trial.name] = carry_out(trial, recordings)
         if args.json:
             write(args.json, where, rows)
     print(to_markdown(where, list(rows.values())))
@@ -98,107 +91,106 @@ def read_arguments(words: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="trials whose names contain one of these")
-    parser.add_argument("--list", action="store_true", help="name the trials and do nothing")
+    parser.add_argument("--list", action="store_true", help="list the trials and exit")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full size (1)")
     parser.add_argument("--max-streams", type=int, default=20, help="slots of a server (20)")
-    parser.add_argument("--idle-seconds", type=float, default=3.0, help="silence that expires a stream (3)")
+    parser.add_argument("--idle-seconds", type=float, default=3.0, help="idle timeout (3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="for the figures; the table goes beside it")
     return parser.parse_args(words)
 
 
 def is_wanted(name: str, only: list[str] | None) -> bool:
-    """Whether the command line asks for a trial of this name."""
+    """Returns whether --only selects a trial of this name."""
     return not only or any(part in name for part in only)
 
 
 def shared_trials(args: argparse.Namespace) -> Iterator[Trial]:
-    """Each on a server that must hold no more afterwards than before."""
-    for trial, full in ON_A_SHARED_SERVER.items():
-        count, slots = max(2, round(full * args.scale)), max(args.max_streams, LEAST_SLOTS.get(trial, 1))
+    """Yields the trials after which the server must have freed its resources."""
+    for trial, full in SHARED_SERVER_TRIALS.items():
+        count, slots = max(2, round(full * args.scale)), max(args.max_streams, MIN_SLOTS.get(trial, 1))
 
-        def run(voices: list[Voice], trial: Callable = trial, count: int = count, slots: int = slots) -> dict:
+        def run(recordings: list[Recording], trial: Callable = trial, count: int = count, slots: int = slots) -> dict:
             with server(slots, args.idle_seconds) as running:
-                return run_trial(trial, running, voices, count)
+                return run_trial(trial, running, recordings, count)
 
         yield Trial(trial.__name__, run)
 
 
-def own_trials(scale: float) -> Iterator[Trial]:
-    """Each on a server of its own, which most of them end."""
-    if patience_library() is not None:  # else Triton loses its members by that
-        times = max(2, round(HELD_UP_TIMES * scale))
-        yield Trial("held_up", lambda voices: of_members.held_up(MODEL, voices, times, HELD_UP_S))
-    yield Trial("stopped_under_load", lambda voices: of_members.stopped_under_load(MODEL, voices))
-    for member in MEMBERS:
+def own_trials() -> Iterator[Trial]:
+    """Yields the trials with a server of their own, which most of them end."""
+    yield Trial("stopped_under_load", lambda recordings: trials_server.stopped_under_load(BUNDLE, recordings))
+    for model in MODELS:
         for number in SIGNALS:
             yield Trial(
-                f"lost_member {member} {number.name}",
-                lambda voices, member=member, number=number: of_members.lost_member(MODEL, voices, member, number),
+                f"lost_stage {model} {number.name}",
+                lambda recordings, model=model, number=number: trials_server.lost_stage(
+                    BUNDLE, recordings, model, number
+                ),
             )
 
 
 @contextmanager
 def server(max_streams: int, idle_s: float) -> Iterator[RunningServer]:
-    """A fresh one, with the queue delay as it is delivered: the tests do without."""
-    yield from running_server(MODEL, max_streams, idle_s, {QUEUE_DELAY_MS.variable: ""})
+    """Starts a server with the default queue delay; the tests have none."""
+    yield from running_server(BUNDLE, max_streams, idle_s, {QUEUE_DELAY_MS.variable: ""})
 
 
-def carry_out(trial: Trial, voices: list[Voice]) -> dict:
-    """Its figures, how long it took and, if it failed, why. A failure of any kind ends no other trial."""
+def carry_out(trial: Trial, recordings: list[Recording]) -> dict:
+    """Returns its figures, its time and, if it failed, the reason. No failure ends the other trials."""
     started_s, before = time.monotonic(), os.times()
     row: dict = {"trial": trial.name}
     try:
-        figures = trial.run(voices)
+        figures = trial.run(recordings)
     except Exception as error:  # noqa: BLE001
         traceback.print_exc()
         figures = {"failed": f"{type(error).__name__}: {error}"}
     after = os.times()
-    cpu_s = sum(after[:4]) - sum(before[:4])  # of this process and of those that have ended, the server's among them
+    cpu_s = sum(after[:4]) - sum(before[:4])  # of this process and of its children that have ended, the server included
     row |= {"took_s": round(time.monotonic() - started_s, 1), "cpu_s": round(cpu_s, 1), **figures}
     progress(f"{trial.name}: {row}")
     return row
 
 
 def earlier_part(path: Path | None, commit: str) -> tuple[dict[str, dict], list[str]]:
-    """What another part of the run has written: trial -> row, and its commands. Nothing if the commit was another."""
+    """Returns rows by trial and commands of an earlier part of the run; empty if its commit was another."""
     if path is None or not path.exists():
         return {}, []
     document = json.loads(path.read_text(encoding="utf-8"))
     if document["machine"]["commit"] != commit:
-        progress(f"{path} is of commit {document['machine']['commit']}: it begins anew")
+        progress(f"{path} is of commit {document['machine']['commit']}: it is overwritten")
         return {}, []
     return {row["trial"]: row for row in document["trials"]}, document["machine"]["command"].split("; ")
 
 
 def write(path: Path, where: dict, rows: dict[str, dict]) -> None:
-    """The figures so far, and the table."""
+    """Writes the figures so far, and the table."""
     ordered = list(rows.values())
     publish(to_markdown(where, ordered), {"machine": where, "trials": ordered}, path, is_quiet=True)
 
 
 def to_markdown(where: dict, rows: list[dict]) -> str:
-    """The table with its circumstances, as a document has it."""
+    """Returns the table with its circumstances for docs/faults.md."""
     table = markdown_table(("trial", "took", "seen"), [as_row(row) for row in rows], left=3)
     return f"{table}\n\n`{where['command']}`; {describe(where)}"
 
 
 def as_row(row: dict) -> tuple[str, str, str]:
-    """A row of the table."""
+    """Returns a row of the table."""
     if "failed" in row:
-        told = "**failed**: " + " ".join(str(row["failed"]).split()).replace("|", "/")[:300]
+        seen = "**failed**: " + " ".join(str(row["failed"]).split()).replace("|", "/")[:300]
     else:
         figures = {name: value for name, value in row.items() if name not in ("trial", "took_s", "cpu_s")}
-        told = ", ".join(phrase(name, value) for name, value in figures.items() if not is_in_name(row, value))
-    return f"`{row['trial']}`", f"{row['took_s']:.0f} s", told
+        seen = ", ".join(phrase(name, value) for name, value in figures.items() if not is_in_name(row, value))
+    return f"`{row['trial']}`", f"{row['took_s']:.0f} s", seen
 
 
 def is_in_name(row: dict, value: object) -> bool:
-    """True for what the trial's name says already."""
+    """True for what the trial's name contains already."""
     return isinstance(value, str) and value in row["trial"].split()
 
 
 def phrase(name: str, value: float | int | str) -> str:
-    """A figure in words: its name ends in a unit, maybe with what it is for each of, or with `max`."""
+    """Formats a figure; its name ends in a unit, maybe followed by `per_...` or `max`."""
     shown = three_digits(value) if isinstance(value, float) else str(value)
     if name.isupper() or " " in name:  # a status
         return f"{name}: {shown}"
@@ -210,5 +202,5 @@ def phrase(name: str, value: float | int | str) -> str:
 
 
 if __name__ == "__main__":
-    del __file__  # else every client process that is to be killed would import this file first, torch and all
+    del __file__  # else every client process would import this file first, torch included
     sys.exit(main())

@@ -1,26 +1,26 @@
-"""Runs the GPU tests and then benchmarks of the decoders on a bare GPU machine without a network.
+"""Runs the GPU tests and the decoder benchmark on a bare GPU machine without a network.
 
     python scripts/gpu_session.py --out DIR [--only PART,...] [--wheels DIR] [-- BENCHMARK OPTIONS]
 
-Parts, in this order; each can be had alone, and what is done lies in --out even if the rest is cut short:
+Parts, in this order. Each can be run alone, and its files are in --out even if a later part is cut short:
 
     tests        every test that needs a GPU                               gpu_tests.txt, gpu_tests.xml
-    greedy       random RNN-T and TDT: greedy searches and phrase lists    greedy.txt, greedy.json
-    bundled      the models that come with the repository, on speech       bundled-MODEL.txt, bundled-MODEL.json
-    beams-rnnt   random RNN-T: both beams beside label-looping             beams-rnnt.txt, beams-rnnt.json
+    greedy       random RNN-T and TDT: greedy search, boosted phrases       greedy.txt, greedy.json
+    bundled      the models of the repository, on speech                    bundled-MODEL.txt, bundled-MODEL.json
+    beams-rnnt   random RNN-T: both beam searches and label-looping         beams-rnnt.txt, beams-rnnt.json
     beams-tdt    the same for TDT                                          beams-tdt.txt, beams-tdt.json
 
-Where a call may take only so long, make several: `--only tests`, then `--only greedy,bundled`, then `--only
+If a call is limited in time, make several: `--only tests`, then `--only greedy,bundled`, then `--only
 beams-rnnt,beams-tdt`.
-BENCHMARK OPTIONS (`penstock benchmark decoding --help`) come behind those of every benchmark and win over them: for
+BENCHMARK OPTIONS (`python -m benchmarks.decoding --help`) follow those of every benchmark and override them, for
 example `-- --batch 1,32 --repeats 3` for a quick look.
 
-Installs nothing: the package is taken from src/. It needs Python 3.10 or newer and the packages torch (for CUDA),
-numpy, safetensors, sentencepiece and pyyaml; the tests and bundled models also soundfile (with cffi) and soxr, the
-tests also pytest (with iniconfig, pluggy, packaging, pygments) and hypothesis (with sortedcontainers). Without
-cuda-bindings there are no graphs with WHILE nodes, without triton no fused kernels: their tests are skipped and their
-lines absent. What is missing is named with the wheel to bring; wheels in --wheels are unpacked into a temporary folder.
-environment.json says what was there. Exit status 1 if something failed.
+Installs nothing: the package runs from src/. It needs Python 3.10 or newer and the packages torch (for CUDA), numpy,
+safetensors, sentencepiece and pyyaml; the tests and bundled models also soundfile (with cffi) and soxr, the tests also
+pytest (with iniconfig, pluggy, packaging, pygments) and hypothesis (with sortedcontainers). Without cuda-bindings there
+are no graphs with WHILE nodes, without triton no fused kernels: their tests are skipped and their lines unavailable.
+Missing packages are named with their wheels; wheels in --wheels are unpacked into a temporary folder. environment.json
+records the environment. Exit status 1 if something failed.
 """
 
 import argparse
@@ -57,7 +57,7 @@ BEAMS = ["--decoders", "label-looping,alsd,aes", "--beams", "1,2,4,8,12", "--ker
 
 
 class Session(NamedTuple):
-    """What every part gets."""
+    """Arguments of every part."""
 
     out: Path
     environment: dict[str, str]
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def parse_arguments(given: list[str]) -> argparse.Namespace:
-    """Everything behind `--` goes to the benchmarks."""
+    """Arguments after `--` go to the benchmarks."""
     separator = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -103,22 +103,22 @@ def parse_arguments(given: list[str]) -> argparse.Namespace:
 
 
 def unpack(wheels: Path, folder: Path) -> None:
-    """Unpacks the wheels, without network, needs or compiling."""
+    """Unpacks the wheels without network, dependencies or compiling."""
     files = [str(path) for path in sorted(wheels.glob("*.whl"))]
     options = ["--no-index", "--no-deps", "--no-compile", "--quiet", "--target", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, *files], check=True)
 
 
 def report_missing(modules: dict[str, str]) -> bool:
-    """Names the wheels of modules that are missing; True if none is."""
+    """Prints the wheels of missing modules; True if none is missing."""
     missing = [wheel for module, wheel in modules.items() if is_missing(module)]
     if missing:
-        print(f"missing: bring the wheels {', '.join(missing)} in a folder and name it with --wheels", flush=True)
+        print(f"missing: bring the wheels {', '.join(missing)} in a folder and pass it as --wheels", flush=True)
     return not missing
 
 
 def is_missing(module: str) -> bool:
-    """Whether a module cannot be found. (Another wheel of the same maker leaves an empty package `cuda` behind.)"""
+    """True if a module cannot be found. (Other NVIDIA wheels leave an empty package `cuda`.)"""
     try:
         return importlib.util.find_spec(module) is None
     except ModuleNotFoundError:
@@ -126,32 +126,33 @@ def is_missing(module: str) -> bool:
 
 
 def describe(environment: dict[str, str]) -> dict[str, object]:
-    """The machine and the versions; what is optional and missing with what goes without it."""
-    question = (
+    """Device, versions, and missing optional packages with what needs them."""
+    script = (
         "import json, torch; gpu = torch.cuda.is_available(); "
         "print(json.dumps({'torch': torch.__version__, 'cuda': torch.version.cuda, "
         "'device': torch.cuda.get_device_name() if gpu else None}))"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", question], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
     )
     torch = json.loads(answer.stdout) if answer.returncode == 0 else {"torch": answer.stderr[-300:]}
+    driver = _driver_version()
     missing = {wheel: use for module, (wheel, use) in FOR_SOME.items() if is_missing(module)}
     versions = {name: _version(name) for name in ("cuda-bindings", "numpy", "pytest", "triton")}
-    return {"python": platform.python_version(), **torch, **versions, "missing": missing}
+    return {"python": platform.python_version(), "driver": driver, **torch, **versions, "missing": missing}
 
 
 def run_tests(session: Session) -> int:
     """`pytest -m gpu` on the files that have such tests; one that cannot be imported fails alone.
 
-    Skipped tests are named, and fail the part where all that they could want is there.
+    Skipped tests are listed, and fail the part if no optional package is missing.
     """
     if not report_missing(FOR_TESTS):
         return 1
     options = ["-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    if is_missing("pytest_timeout"):  # else the project's setting of it is an unknown one
+    if is_missing("pytest_timeout"):  # else its setting in pyproject.toml is unknown
         options += ["-o", "addopts=-ra --import-mode=importlib"]
-    else:  # a signal does not reach Python while the process waits for a graph that never ends
+    else:  # a signal does not reach Python during a wait for a graph that never ends
         options += ["-o", "timeout_method=thread"]
     if not is_missing("xdist"):
         options += ["-n", TEST_PROCESSES, "--dist", "loadfile"]
@@ -164,29 +165,29 @@ def run_tests(session: Session) -> int:
 
 
 def read_skipped(report: Path) -> dict[str, int]:
-    """Why tests were skipped, and how many, of a report in JUnit's XML."""
+    """Reasons of skipped tests with their counts, from a JUnit XML report."""
     found = ElementTree.parse(report).iter("skipped")
     return dict(Counter(element.get("message", "no reason given") for element in found))
 
 
 def gpu_tests() -> list[str]:
-    """Files that use the marker, and folders whose fixtures do: others need more packages just to be read."""
+    """Files with the marker, and folders whose conftest has it. Importing others needs more packages."""
     marked = [path for path in sorted((ROOT / "tests").rglob("*.py")) if "mark.gpu" in path.read_text()]
     return [str((path.parent if path.name == "conftest.py" else path).relative_to(ROOT)) for path in marked]
 
 
 def run_greedy(session: Session) -> int:
-    """Frame-looping and label-looping, torch and fused, and what phrase lists cost."""
+    """Frame-looping and label-looping, torch and fused, and boosted phrases."""
     return run_benchmark(session, "greedy", ["--decoders", "label-looping,boosted,frame-looping"])
 
 
 def run_beams(kind: str) -> Callable[[Session], int]:
-    """Makes the part of one kind of random model."""
+    """The part for one kind of random model."""
     return lambda session: run_benchmark(session, f"beams-{kind}", ["--random", kind, *BEAMS])
 
 
 def run_bundled(session: Session) -> int:
-    """Each model under models/ on the repository's own recordings: its labels are speech's."""
+    """Each model under models/ on the repository's recordings."""
     if not report_missing(FOR_AUDIO):
         return 1
     recordings = sorted((ROOT / "tests/data/an4/flac").glob("*.flac"))
@@ -207,18 +208,18 @@ PARTS: dict[str, Callable[[Session], int]] = {
     "beams-rnnt": run_beams("rnnt"),
     "beams-tdt": run_beams("tdt"),
 }
-"""The most valuable first: whether it is right, then what a user feels, then the papers' tables."""
+"""Most valuable first: correctness, then what users notice, then the papers' tables."""
 
 
 def run_benchmark(session: Session, name: str, options: list[str]) -> int:
-    """`penstock benchmark decoding` into files of that name."""
-    command = [sys.executable, "-m", "penstock.cli", "benchmark", "decoding", "--device", "cuda", *options]
+    """Runs `python -m benchmarks.decoding` and writes NAME.txt and NAME.json."""
+    command = [sys.executable, "-m", "benchmarks.decoding", "--device", "cuda", *options]
     command += ["--json", str(session.out / f"{name}.json"), *session.benchmark_options]
     return run(command, session, name)
 
 
 def run(command: list[str], session: Session, name: str) -> int:
-    """Runs a command, its output shown and kept; returns its exit status."""
+    """Runs a command; its output is shown and written to NAME.txt. Returns its exit status."""
     print("$", " ".join(command), flush=True)
     process = subprocess.Popen(
         command, cwd=ROOT, env={**session.environment, "PYTHONUNBUFFERED": "1"}, text=True,
@@ -230,6 +231,14 @@ def run(command: list[str], session: Session, name: str) -> int:
             file.write(line)
             file.flush()
     return process.wait()
+
+
+def _driver_version() -> str | None:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _version(name: str) -> str | None:

@@ -3,8 +3,8 @@
     python scripts/make_golden.py                                # the tiny models and the front ends
     python scripts/make_golden.py --bundled FILE.nemo            # the bundled model on tests/data/an4
 
-tests/golden.py says what lies in the files and reads them without NeMo. Everything is seeded; a run on another machine
-changes floating-point values in the last digits only.
+tests/helpers/golden.py describes the files and reads them without NeMo. Everything is seeded; a run on another
+machine changes floating-point values in the last digits only.
 """
 
 import argparse
@@ -27,21 +27,22 @@ sys.path.insert(0, str(ROOT))
 
 from nemo.collections.asr.models import ASRModel  # noqa: E402
 
-from tests.oracle.nemo_models import (  # noqa: E402
+from tests.helpers.oracle.nemo_models import (  # noqa: E402
     SPECS,
     Greedy,
     ModelSpec,
     build_model,
     decode,
     encode,
+    mel_float64,
     round_weights_to_half,
     token_log_probabilities,
 )
-from tests.oracle.signals import make_signals  # noqa: E402
+from tests.helpers.oracle.signals import make_signals  # noqa: E402
 
 GOLDEN = ROOT / "tests" / "golden"
 AN4 = ROOT / "tests" / "data" / "an4"
-PERTURBATION = 1e-4  # the bar for encoder output; tokens must not hang on less
+PERTURBATION = 1e-4  # tolerance of encoder output; tokens must not depend on smaller differences
 
 
 def main() -> None:
@@ -130,7 +131,7 @@ def _case(spec: ModelSpec, model: ASRModel, signals: dict[str, np.ndarray]) -> d
 
 
 def _greedy(model: ASRModel, encoded: torch.Tensor) -> dict:
-    """NeMo's greedy output, which must not hang on rounding errors."""
+    """NeMo's greedy output, checked not to depend on rounding errors."""
     result = decode(model, encoded)
     noise = torch.Generator().manual_seed(0)
     for _ in range(3):
@@ -138,7 +139,7 @@ def _greedy(model: ASRModel, encoded: torch.Tensor) -> dict:
         other = decode(model, perturbed)
         same = (other.tokens, other.timestamps, other.durations) == (result.tokens, result.timestamps, result.durations)
         if not same:
-            raise SystemExit("a token hangs on less than the tolerance of the encoder: take another seed")
+            raise SystemExit("a token depends on less than the encoder's tolerance: use another seed")
     return _as_json(model, encoded, result)
 
 
@@ -155,7 +156,7 @@ def _as_json(model: ASRModel, encoded: torch.Tensor, result: Greedy) -> dict:
 
 
 def _require_natural(spec: ModelSpec, counts: Counter, greedy: dict) -> None:
-    """Most frames blank, some with one label, some with several; not one label over and over; every duration used."""
+    """Most frames blank, some with one label, some with several; different labels; every duration used."""
     frames = sum(counts.values())
     tokens = Counter(token for one in greedy.values() for token in one["tokens"])
     durations = {duration for one in greedy.values() for duration in one["durations"]}
@@ -169,12 +170,13 @@ def _require_natural(spec: ModelSpec, counts: Counter, greedy: dict) -> None:
     }
     failed = [name for name, passed in needed.items() if not passed]
     if failed:
-        raise SystemExit(f"{spec.name}: not natural ({', '.join(failed)}): {counts}, {durations}: take another seed")
+        raise SystemExit(f"{spec.name}: not natural ({', '.join(failed)}): {counts}, {durations}: use another seed")
 
 
 def _front_end(name: str, model: ASRModel, signals: dict[str, np.ndarray]) -> None:
-    arrays = {f"mel/{key}": encode(model, samples, [0, 0])[0].T.numpy() for key, samples in signals.items()}
+    """Mel in float64, rounded once: no bit of it depends on the CPU."""
     featurizer = model.preprocessor.featurizer
+    arrays = {f"mel/{key}": mel_float64(model, samples).float().numpy() for key, samples in signals.items()}
     arrays |= {"window": featurizer.window.numpy(), "filterbank": featurizer.fb[0].numpy()}
     np.savez_compressed(GOLDEN / f"front_end_{name}.npz", **arrays)
 

@@ -2,7 +2,7 @@
 
     python scripts/make_ngram_golden.py LMPLZ
 
-LMPLZ is the program, built from KenLM's source with boost; the Python package `kenlm` must be installed.
+LMPLZ is the path of lmplz, built from KenLM's source with boost; the Python package `kenlm` must be installed.
 """
 
 import gzip
@@ -19,24 +19,24 @@ import kenlm
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "ngram"
 PIECES = ["▁" + letter for letter in "abcdefgh"] + list("ijklmn")
-NEVER_SEEN = ["▁x", "y"]
-VOCABULARY_SIZE = 1 + len(PIECES) + len(NEVER_SEEN) + 1  # with <unk> and </s>
+UNSEEN = ["▁x", "y"]
+VOCABULARY_SIZE = 1 + len(PIECES) + len(UNSEEN) + 1  # with <unk> and </s>
 MODELS = {"1": [0], "2": [0], "3": [0], "4_pruned": [0, 0, 1, 2], "5": [0], "6_pruned": [0, 0, 0, 1]}
 
 
-def random_text(chance: random.Random) -> list[list[str]]:
-    """Sentences of a Markov chain, so that long n-grams come again."""
-    follow = {piece: chance.choices(PIECES, k=4) for piece in PIECES}
+def random_text(generator: random.Random) -> list[list[str]]:
+    """Sentences of a Markov chain, so that long n-grams repeat."""
+    follow = {piece: generator.choices(PIECES, k=4) for piece in PIECES}
     text = []
     for _ in range(220):
-        sentence = [chance.choice(PIECES)]
-        while chance.random() < 0.85:
-            sentence.append(chance.choice(PIECES if chance.random() < 0.1 else follow[sentence[-1]]))
+        sentence = [generator.choice(PIECES)]
+        while generator.random() < 0.85:
+            sentence.append(generator.choice(PIECES if generator.random() < 0.1 else follow[sentence[-1]]))
         text.append(sentence)
     return text
 
 
-def sri_style(arpa: str, chance: random.Random) -> str:
+def sri_style(arpa: str, generator: random.Random) -> str:
     """No <unk>, back-offs left out, and suffixes pruned while the longer n-gram stays."""
     sections: list[list[list[str]]] = []
     for line in arpa.splitlines():
@@ -47,7 +47,7 @@ def sri_style(arpa: str, chance: random.Random) -> str:
     kept = [sections[0]]
     for section, longer in pairwise(sections[1:]):
         contexts = {entry[1].rsplit(" ", 1)[0] for entry in longer}
-        kept.append([entry for entry in section if entry[1] in contexts or chance.random() < 0.7])
+        kept.append([entry for entry in section if entry[1] in contexts or generator.random() < 0.7])
     kept.append(sections[-1])
     lines = ["", "\\data\\"] + [f"ngram {order}={len(section)}" for order, section in enumerate(kept, start=1)]
     for order, section in enumerate(kept, start=1):
@@ -59,11 +59,11 @@ def sri_style(arpa: str, chance: random.Random) -> str:
     return "\n".join([*lines, "", "\\end\\", ""])
 
 
-def kenlm_scores(path: Path, chance: random.Random) -> list[dict]:
-    """log10 of every token's probability and of the end's, for sentences from likely to nonsense."""
+def kenlm_scores(path: Path, generator: random.Random) -> list[dict]:
+    """log10 probabilities of every token and the end, for random and for likely sentences."""
     model = kenlm.Model(str(path))
-    sentences = [chance.choices(PIECES + NEVER_SEEN, k=chance.randrange(12)) for _ in range(15)]
-    sentences += chance.sample(TEXT, 15)
+    sentences = [generator.choices(PIECES + UNSEEN, k=generator.randrange(12)) for _ in range(15)]
+    sentences += generator.sample(TEXT, 15)
     return [
         {"tokens": tokens, "log10": [round(score, 6) for score, _, _ in model.full_scores(" ".join(tokens))]}
         for tokens in sentences
@@ -82,14 +82,14 @@ def main(lmplz: str) -> None:
             command = [lmplz, "-o", name[0], "--text", str(text), "--arpa", str(plain), "-T", directory, "-S", "100M"]
             command += ["--vocab_pad", str(VOCABULARY_SIZE), "--discount_fallback", "--prune", *map(str, prune)]
             subprocess.run(command, check=True)
-            if name != "1":  # KenLM answers for order 2 and more
+            if name != "1":  # KenLM scores models of order 2 and more only
                 scores[name] = kenlm_scores(plain, random.Random(name))
             (GOLDEN / f"lmplz_{name}.arpa.gz").write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
         arpa = gzip.decompress((GOLDEN / "lmplz_4_pruned.arpa.gz").read_bytes()).decode()
         plain.write_text(sri_style(arpa, random.Random(4)), encoding="utf-8")
         scores["sri"] = kenlm_scores(plain, random.Random("sri"))
         (GOLDEN / "lmplz_sri.arpa.gz").write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
-    document = {"kenlm": "0.3.0", "prune": MODELS, "pieces": PIECES, "never_seen": NEVER_SEEN, "scores": scores}
+    document = {"kenlm": "0.3.0", "prune": MODELS, "pieces": PIECES, "never_seen": UNSEEN, "scores": scores}
     (GOLDEN / "kenlm.json").write_text(json.dumps(document, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -2,17 +2,30 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 import torch
 
-from penstock.checkpoint import Checkpoint
-from penstock.nemo_import import import_nemo
-from tests.golden import golden_case
+from penstock.model.bundle import Checkpoint
+from penstock.model.nemo.importer import import_nemo
+from tests.helpers.golden import golden_case
 
-hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may be held up
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
+
+hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may stall
 hypothesis.settings.load_profile("penstock")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what is marked `gpu` where there is no CUDA device."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -38,3 +51,17 @@ def golden_bundle(tmp_path_factory) -> Callable[[str], Checkpoint]:
 def bundled_model() -> Path:
     """The small checkpoint that comes with the repository."""
     return Path(__file__).parents[1] / "models" / "an4-rnnt-hybrid"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "LoadFileScheduling | None":
+    """With `--dist loadfile`, tests/server goes to one process as if it were one file: its files share two servers."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/server" if nodeid.startswith("tests/server/") else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)

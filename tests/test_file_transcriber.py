@@ -1,4 +1,4 @@
-"""Files through the recogniser: order, company, and one file's failure."""
+"""Files through the recognizer: order, batches, and one file's failure."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ import soundfile
 
 from penstock import StreamingRecognizer
 from penstock.file_transcriber import FileTranscriber, FileTranscript
-from penstock.stages.features import MAX_REQUEST_S
-from tests.golden import SIGNALS, golden_case, golden_pcm
+from penstock.pipeline.features_stage import MAX_REQUEST_S
+from tests.helpers.golden import SIGNALS, golden_case, golden_pcm
 
 CONTEXT = (6, 1)
 
@@ -28,8 +28,8 @@ def paths(tmp_path) -> list[Path]:
     return [tmp_path / f"{name}.wav" for name in names]
 
 
-def transcribe(recognizer: StreamingRecognizer, paths: list[Path], piece_samples: int) -> list[FileTranscript]:
-    transcripts = list(FileTranscriber(recognizer, piece_samples).transcribe(paths))
+def transcribe(recognizer: StreamingRecognizer, paths: list[Path], request_samples: int) -> list[FileTranscript]:
+    transcripts = list(FileTranscriber(recognizer, request_samples).transcribe(paths))
     assert recognizer.table.live_streams == 0
     return transcripts
 
@@ -38,9 +38,9 @@ def tokens(transcript: FileTranscript) -> list[int]:
     return [token.id for token in transcript.tokens]
 
 
-@pytest.mark.parametrize("piece_samples", [997, 1600, 480000])
-def test_results_come_in_order_and_are_nemos(recognizer, paths, piece_samples):
-    transcripts = transcribe(recognizer, paths, piece_samples)
+@pytest.mark.parametrize("request_samples", [997, 1600, 480000])
+def test_results_come_in_order_and_are_nemos(recognizer, paths, request_samples):
+    transcripts = transcribe(recognizer, paths, request_samples)
     assert [transcript.audio for transcript in transcripts] == list(map(str, paths))
     for path, transcript in zip(paths, transcripts, strict=True):
         signal = path.stem[2:]
@@ -54,16 +54,16 @@ def test_results_come_in_order_and_are_nemos(recognizer, paths, piece_samples):
 def test_a_result_is_given_as_soon_as_those_before_it(golden_bundle, paths):
     """Not after the last file has been read."""
     recognizer = StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, CONTEXT, max_streams=3)
-    asked = []
+    opened = []
 
-    def ask():
+    def paths_as_opened():
         for path in paths:
-            asked.append(path)
+            opened.append(path)
             yield path
 
-    first = next(FileTranscriber(recognizer, 16000).transcribe(ask()))
+    first = next(FileTranscriber(recognizer, 16000).transcribe(paths_as_opened()))
     assert first.audio == str(paths[0])
-    assert len(asked) < len(paths)
+    assert len(opened) < len(paths)
 
 
 @pytest.mark.parametrize("place", [0, 4, 9])
@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_read_does_not_stop_the_others(recognizer, paths, 
     expected = list(map(tokens, transcribe(recognizer, paths, 16000)))
     transcripts = transcribe(recognizer, [*paths[:place], tmp_path / "gone.wav", *paths[place:]], 16000)
     failed = transcripts.pop(place)
-    assert failed.error == f"{tmp_path / 'gone.wav'}: no such file"
+    assert failed.error == f"AUDIO_INVALID: {tmp_path / 'gone.wav'}: no such file"
     assert (failed.text, failed.tokens, failed.words) == ("", [], [])
     assert list(map(tokens, transcripts)) == expected
 
@@ -97,7 +97,7 @@ def test_no_files(recognizer):
     assert transcribe(recognizer, [], 1600) == []
 
 
-def test_pieces_as_long_as_a_request_may_be(recognizer, tmp_path):
+def test_requests_of_the_maximum_length(recognizer, tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(16000 * 31), 16000)
     (transcript,) = transcribe(recognizer, [tmp_path / "a.wav"], int(MAX_REQUEST_S * 16000))
     assert transcript.error is None

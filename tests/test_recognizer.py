@@ -1,4 +1,4 @@
-"""The whole way from samples to words: NeMo's, whatever the pieces and the company."""
+"""The whole way from samples to words: NeMo's, whatever the sizes of requests and the other streams in the batch."""
 
 import itertools
 import json
@@ -10,21 +10,20 @@ import pytest
 import torch
 
 from penstock import AudioRequest, StreamError, StreamingRecognizer
-from penstock.audio import read_audio
-from penstock.checkpoint import Checkpoint
-from penstock.config import AttentionContext
-from penstock.decoding_config import DecodingConfig
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.errors import CheckpointError, StreamErrorKind
-from penstock.stream_options import DECODERS
-from penstock.tokenizer import Tokenizer
-from tests.golden import SIGNALS, golden_case, golden_cases, golden_samples, golden_utterances
-from tests.random_models import random_checkpoint, random_encoder
-from tests.recognition import NO_SAMPLES, Heard, recognize_alone, recognize_together
-from tests.reference.encoder import EncoderReference
-from tests.reference.greedy import GreedyReference
-from tests.reference.log_mel import log_mel_reference
-from tests.streaming import cut, encode_streams, make_extractor, mel_chunks, real_frames
+from penstock.errors import SettingError, StreamErrorKind
+from penstock.frontend.audio_file import read_audio
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoding_config import DECODERS, DecodingConfig
+from tests.helpers.golden import SIGNALS, golden_case, golden_cases, golden_samples, golden_utterances
+from tests.helpers.random_models import random_checkpoint, random_encoder
+from tests.helpers.recognition import NO_SAMPLES, Transcription, recognize_alone, recognize_together
+from tests.helpers.reference.encoder import EncoderReference
+from tests.helpers.reference.greedy import GreedyReference
+from tests.helpers.reference.log_mel import log_mel_reference
+from tests.helpers.streaming import cut, encode_streams, make_extractor, mel_chunks, real_frames
 
 CASES = [(case.name, context) for case in golden_cases() for context in case.contexts]
 AN4_CONTEXTS = [(70, 13), (70, 6), (70, 1), (70, 0)]
@@ -34,17 +33,17 @@ def golden_signals() -> list[np.ndarray]:
     return [golden_samples(signal).numpy() for signal in SIGNALS]
 
 
-def assert_wellformed(heard: Heard, samples: int) -> None:
+def assert_wellformed(recognized: Transcription, samples: int) -> None:
     """What holds for the results of every stream."""
-    processed = [result.audio_processed_s for result in heard.results]
+    processed = [result.audio_processed_s for result in recognized.results]
     assert processed == sorted(processed)
     assert processed[-1] == pytest.approx(samples / 16000)
-    assert [result.is_final for result in heard.results] == [False] * (len(heard.results) - 1) + [True]
-    assert {result.segment for result in heard.results} == {0}
-    texts = [result.text for result in heard.results]
+    assert [result.is_final for result in recognized.results] == [False] * (len(recognized.results) - 1) + [True]
+    assert {result.segment for result in recognized.results} == {0}
+    texts = [result.text for result in recognized.results]
     assert all(after.startswith(before) for before, after in itertools.pairwise(texts))
-    assert [word.text for word in heard.words] == heard.text.split()
-    assert [token.timestamp for token in heard.tokens] == sorted(token.timestamp for token in heard.tokens)
+    assert [word.text for word in recognized.words] == recognized.text.split()
+    assert [token.timestamp for token in recognized.tokens] == sorted(token.timestamp for token in recognized.tokens)
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +53,13 @@ def recognizer(golden_bundle) -> StreamingRecognizer:
 
 
 @pytest.mark.parametrize(("name", "context"), CASES)
-def test_golden_tokens_from_many_streams_in_random_pieces(golden_bundle, name, context):
+def test_golden_tokens_from_many_streams_in_random_requests(golden_bundle, name, context):
     case, checkpoint = golden_case(name), golden_bundle(name)
     recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=5)
     names = (*SIGNALS, "short", "short")
     signals = [golden_samples(signal).numpy() for signal in names]
-    heard = recognize_together(recognizer, signals, random.Random(context[1]))
-    for signal, samples, one in zip(names, signals, heard, strict=True):
+    recognized = recognize_together(recognizer, signals, random.Random(context[1]))
+    for signal, samples, one in zip(names, signals, recognized, strict=True):
         golden = case.greedy(context, signal)
         assert [token.id for token in one.tokens] == golden.tokens
         assert [token.timestamp for token in one.tokens] == golden.timestamps
@@ -76,8 +75,8 @@ def test_golden_words_of_real_speech(bundled_model, context):
     utterances = golden_utterances()
     signals = [read_audio(utterance.path, 16000) for utterance in utterances]
     recognizer = StreamingRecognizer(bundled_model, context, max_streams=len(signals))
-    heard = recognize_together(recognizer, signals, random.Random(context[1]), most=16000)
-    for utterance, samples, one in zip(utterances, signals, heard, strict=True):
+    recognized = recognize_together(recognizer, signals, random.Random(context[1]), most=16000)
+    for utterance, samples, one in zip(utterances, signals, recognized, strict=True):
         golden = utterance.greedy(context)
         assert [token.id for token in one.tokens] == golden.tokens
         assert [token.timestamp for token in one.tokens] == golden.timestamps
@@ -102,7 +101,7 @@ def by_reference(checkpoint: Checkpoint, context: AttentionContext, samples: np.
     """Tokens of a whole signal by the plain front end, encoder and search."""
     config, tensors = checkpoint.config, checkpoint.tensors()
     window, filterbank = tensors["features.window"], tensors["features.mel_filterbank"]
-    mel = log_mel_reference(config.features, window, filterbank, torch.from_numpy(samples))
+    mel = log_mel_reference(config.features, window, filterbank, torch.from_numpy(samples)).mel.float()
     encoded = EncoderReference(config.encoder, tensors).encode(mel, context)
     return [label[:3] for label in GreedyReference(config.transducer, tensors).decode(encoded)]
 
@@ -114,8 +113,8 @@ def test_random_models_from_end_to_end(tmp_path, seed, durations):
     signals = [samples[chance.randint(0, 3000) :] for samples in golden_signals()]
     for context in checkpoint.config.encoder.contexts[seed % 2 :: 2]:
         recognizer = StreamingRecognizer(checkpoint.directory, context)
-        for samples, heard in zip(signals, recognize_together(recognizer, signals, chance), strict=True):
-            assert [token[:3] for token in heard.tokens] == by_reference(checkpoint, context, samples)
+        for samples, recognized in zip(signals, recognize_together(recognizer, signals, chance), strict=True):
+            assert [token[:3] for token in recognized.tokens] == by_reference(checkpoint, context, samples)
 
 
 def test_streams_together_are_each_alone(recognizer):
@@ -129,7 +128,7 @@ def test_streams_together_are_each_alone(recognizer):
 
 
 @pytest.mark.parametrize("size", [1, 79, 160, 5000])
-def test_pieces_of_any_size(recognizer, size):
+def test_requests_of_any_size(recognizer, size):
     samples = golden_samples("short").numpy()[:2600]
     whole = recognize_alone(recognizer, samples)
     assert recognize_alone(recognizer, samples, cut(len(samples), size)).outcome == whole.outcome
@@ -138,9 +137,9 @@ def test_pieces_of_any_size(recognizer, size):
 
 @pytest.mark.parametrize("samples", [0, 1, 159])
 def test_a_stream_without_a_frame_has_no_words(recognizer, samples):
-    heard = recognize_alone(recognizer, golden_samples("short").numpy()[:samples])
-    assert heard.outcome == ([], [], "")
-    assert_wellformed(heard, samples)
+    recognized = recognize_alone(recognizer, golden_samples("short").numpy()[:samples])
+    assert recognized.outcome == ([], [], "")
+    assert_wellformed(recognized, samples)
 
 
 def test_a_live_stream_started_again_is_a_new_one(recognizer):
@@ -149,7 +148,7 @@ def test_a_live_stream_started_again_is_a_new_one(recognizer):
     recognizer.process([AudioRequest("again", golden_samples("long").numpy()[:9999], is_start=True)])
     results = recognizer.process([AudioRequest("again", samples, is_start=True)])
     results += recognizer.process([AudioRequest("again", NO_SAMPLES, is_end=True)])
-    assert Heard(results).outcome == expected.outcome
+    assert Transcription(results).outcome == expected.outcome
     assert recognizer.table.live_streams == 0
 
 
@@ -159,7 +158,7 @@ def test_a_silent_stream_is_expired(golden_bundle):
     stream.push(golden_samples("short").numpy())
     time.sleep(0.1)
     assert recognizer.open_stream("next").push(NO_SAMPLES).text == ""
-    with pytest.raises(StreamError, match=r"'silent' is not open: it was expired after 0\.05 s"):
+    with pytest.raises(StreamError, match=r"'silent' is not open: it expired after 0\.05 s"):
         stream.push(NO_SAMPLES)
     stream.close()
 
@@ -179,7 +178,7 @@ def test_the_last_samples_may_come_with_the_end(recognizer):
     samples = golden_samples("short").numpy()
     result = recognizer.open_stream().finish(samples)
     assert result.is_final
-    assert Heard([result]).outcome == recognize_alone(recognizer, samples).outcome
+    assert Transcription([result]).outcome == recognize_alone(recognizer, samples).outcome
 
 
 def test_a_stream_closes_itself(recognizer):
@@ -194,7 +193,7 @@ def test_a_stream_closes_itself(recognizer):
     assert caught.value.kind is StreamErrorKind.NOT_FOUND
 
 
-def test_a_stream_whose_start_was_refused_may_start_yet(recognizer):
+def test_a_stream_whose_start_was_rejected_may_start_yet(recognizer):
     stream = recognizer.open_stream()
     with pytest.raises(StreamError, match="not finite"):
         stream.push(np.full(10, np.nan, np.float32))
@@ -227,13 +226,13 @@ def test_a_start_without_room_for_its_phrases_leaves_its_slot_to_others(golden_b
     assert "stream slots are taken" in str(others[-1])
 
 
-def test_whole_numbers_are_refused_by_name(recognizer):
+def test_whole_numbers_are_rejected_by_name(recognizer):
     """They would be taken for a very loud signal."""
     with pytest.raises(StreamError, match=r"samples are int16 \[10\], expected float32"):
         recognizer.open_stream().push(np.zeros(10, np.int16))
 
 
-def test_a_stream_whose_first_request_was_a_refused_end_still_closes(recognizer):
+def test_a_stream_whose_first_request_was_a_rejected_end_still_closes(recognizer):
     stream = recognizer.open_stream()
     with pytest.raises(StreamError, match="not finite"):
         stream.finish(np.full(10, np.nan, np.float32))
@@ -249,20 +248,20 @@ def test_streams_without_a_name_get_different_ones(recognizer):
 @pytest.mark.parametrize("name", ["rnnt_hybrid", "tdt_hybrid"])
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("streams", [1, 64])
-def test_what_was_rehearsed_is_not_heard(golden_bundle, name, decoder, streams):
-    """Every member runs its largest batch at its start; the streams that come begin as if it had not."""
+def test_warming_up_changes_no_result(golden_bundle, name, decoder, streams):
+    """Every stage runs its largest batch when it starts, which changes no later stream."""
     signals = golden_signals()
-    plain, rehearsed = (StreamingRecognizer(golden_bundle(name).directory, max_streams=4) for _ in range(2))
-    for stage in (rehearsed._features, rehearsed._encoder, rehearsed._decoder):
-        stage.rehearse(streams)
-    assert rehearsed.table.live_streams == 0
+    plain, warm = (StreamingRecognizer(golden_bundle(name).directory, max_streams=4) for _ in range(2))
+    for stage in (warm._features, warm._encoder, warm._decoder):
+        stage.warm_up(streams)
+    assert warm.table.live_streams == 0
     for samples in signals:
-        heard = []
-        for recognizer in (plain, rehearsed):
+        recognized = []
+        for recognizer in (plain, warm):
             with recognizer.open_stream(options={"decoder": decoder}) as stream:
-                heard.append(Heard([stream.push(samples), stream.finish()]))
-        assert heard[0].results == heard[1].results
-    assert rehearsed._decoder.beam_losses == plain._decoder.beam_losses
+                recognized.append(Transcription([stream.push(samples), stream.finish()]))
+        assert recognized[0].results == recognized[1].results
+    assert warm._decoder.truncation == plain._decoder.truncation
 
 
 def test_nothing_to_process(recognizer):
@@ -270,8 +269,8 @@ def test_nothing_to_process(recognizer):
 
 
 @pytest.mark.parametrize(("context", "match"), [((6, 2), r"context \[6,2\] is not one of"), ((70, 6), r"\[70,6\]")])
-def test_an_untrained_context_is_refused_by_name(golden_bundle, context, match):
-    with pytest.raises(CheckpointError, match=match):
+def test_an_untrained_context_is_rejected_by_name(golden_bundle, context, match):
+    with pytest.raises(SettingError, match=match):
         StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, context)
 
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
-from penstock.decoding.label_looping import LabelLooping
+from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.errors import StreamErrorKind
-from penstock.features import FeatureExtractor
-from penstock.stages.decoder_lanes import GreedyLane
-from penstock.streams import Lease, StreamTable
-from tests.golden import golden_samples
-from tests.recognition import NO_SAMPLES, Heard, recognize_alone, recognize_together
+from penstock.errors import ErrorCode, StreamErrorKind
+from penstock.frontend.log_mel import FeatureExtractor
+from penstock.pipeline.slots.table import Lease, StreamTable
+from penstock.pipeline.stream_decoders import GreedyStreamDecoder
+from tests.helpers.golden import golden_samples
+from tests.helpers.recognition import NO_SAMPLES, Transcription, recognize_alone, recognize_together
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +29,21 @@ def no_stream_is_left_open(recognizer):
     assert recognizer.table.live_streams == 0
 
 
-def disturbed(recognizer: StreamingRecognizer, disturb) -> list[Heard]:
-    """Two streams side by side; `disturb(recognizer, turn)` is called between their batches."""
+def disturbed(recognizer: StreamingRecognizer, disturb) -> list[Transcription]:
+    """Two streams side by side; `disturb(recognizer, step)` is called between their batches."""
     signals = [golden_samples("medium").numpy(), golden_samples("long").numpy()[:20000]]
-    heard = [Heard(), Heard()]
-    for turn, start in enumerate(range(0, 24000, 2000)):
+    recognized = [Transcription(), Transcription()]
+    for step, start in enumerate(range(0, 24000, 2000)):
         flags = {"is_start": start == 0, "is_end": start == 22000}
         requests = [AudioRequest(f"s{i}", s[start : start + 2000], **flags) for i, s in enumerate(signals)]
-        for one, result in zip(heard, recognizer.process(requests), strict=True):
+        for one, result in zip(recognized, recognizer.process(requests), strict=True):
             assert isinstance(result, StreamResult), result
             one.results.append(result)
-        disturb(recognizer, turn)
-    return heard
+        disturb(recognizer, step)
+    return recognized
 
 
-def refusal(recognizer: StreamingRecognizer, request: AudioRequest) -> StreamError:
+def rejection(recognizer: StreamingRecognizer, request: AudioRequest) -> StreamError:
     (answer,) = recognizer.process([request])
     assert isinstance(answer, StreamError), answer
     return answer
@@ -69,10 +69,10 @@ BAD_REQUESTS = [
 
 
 @pytest.mark.parametrize(("fields", "match"), BAD_REQUESTS)
-def test_a_refused_request_leaves_its_stream_as_it_was(recognizer, fields, match):
-    def disturb(recognizer: StreamingRecognizer, turn: int) -> None:
-        if turn == 5:
-            error = refusal(recognizer, AudioRequest("s0", **({"samples": NO_SAMPLES} | fields)))
+def test_a_rejected_request_leaves_its_stream_as_it_was(recognizer, fields, match):
+    def disturb(recognizer: StreamingRecognizer, step: int) -> None:
+        if step == 5:
+            error = rejection(recognizer, AudioRequest("s0", **({"samples": NO_SAMPLES} | fields)))
             assert error.kind is StreamErrorKind.INVALID_ARGUMENT
             with pytest.raises(StreamError, match=rf"stream 's0': {match}"):
                 raise error
@@ -82,24 +82,24 @@ def test_a_refused_request_leaves_its_stream_as_it_was(recognizer, fields, match
 
 
 @pytest.mark.parametrize("fields", [bad_request[0] for bad_request in BAD_REQUESTS])
-def test_a_refused_start_opens_nothing_and_a_refused_end_closes(recognizer, fields):
+def test_a_rejected_start_opens_nothing_and_a_rejected_end_closes(recognizer, fields):
     request = {"samples": NO_SAMPLES} | fields
-    assert refusal(recognizer, AudioRequest("new", is_start=True, **request)).kind is StreamErrorKind.INVALID_ARGUMENT
+    assert rejection(recognizer, AudioRequest("new", is_start=True, **request)).kind is StreamErrorKind.INVALID_ARGUMENT
     assert recognizer.table.live_streams == 0
     recognizer.process([AudioRequest("new", NO_SAMPLES, is_start=True)])
-    assert refusal(recognizer, AudioRequest("new", is_end=True, **request)).kind is StreamErrorKind.INVALID_ARGUMENT
+    assert rejection(recognizer, AudioRequest("new", is_end=True, **request)).kind is StreamErrorKind.INVALID_ARGUMENT
     assert recognizer.table.live_streams == 0
 
 
-def test_an_unknown_option_is_refused_by_name(recognizer):
-    error = refusal(recognizer, AudioRequest("new", NO_SAMPLES, is_start=True, options={"language": "de"}))
+def test_an_unknown_option_is_rejected_by_name(recognizer):
+    error = rejection(recognizer, AudioRequest("new", NO_SAMPLES, is_start=True, options={"language": "de"}))
     assert "'language' is not an option of the stream start" in str(error)
 
 
-def test_refused_requests_do_not_disturb_their_batch(recognizer):
+def test_rejected_requests_do_not_disturb_their_batch(recognizer):
     samples = golden_samples("medium").numpy()
     alone = recognize_alone(recognizer, samples)
-    together = Heard()
+    together = Transcription()
     for start in range(0, len(samples), 4000):
         batch = [
             AudioRequest("bad", bad(np.nan), is_start=start == 0),
@@ -113,16 +113,16 @@ def test_refused_requests_do_not_disturb_their_batch(recognizer):
     assert together.outcome == alone.outcome
 
 
-def test_a_full_recogniser_refuses_the_newcomer_and_goes_on(recognizer):
+def test_a_full_recognizer_rejects_a_start_and_goes_on(recognizer):
     others = [recognizer.open_stream() for _ in range(2)]
     for stream in others:
         stream.push(NO_SAMPLES)
 
-    def disturb(recognizer: StreamingRecognizer, turn: int) -> None:
-        if turn < 11:  # the two have not ended
-            error = refusal(recognizer, AudioRequest("newcomer", NO_SAMPLES, is_start=True))
+    def disturb(recognizer: StreamingRecognizer, step: int) -> None:
+        if step < 11:  # the two have not ended
+            error = rejection(recognizer, AudioRequest("newcomer", NO_SAMPLES, is_start=True))
             assert error.kind is StreamErrorKind.UNAVAILABLE
-            assert "'newcomer' refused: all 4 stream slots are taken" in str(error)
+            assert "'newcomer' rejected: all 4 stream slots are taken" in str(error)
 
     found = disturbed(recognizer, disturb)
     for stream in others:
@@ -131,7 +131,7 @@ def test_a_full_recogniser_refuses_the_newcomer_and_goes_on(recognizer):
 
 
 FAILURES = [
-    (FeatureExtractor, "extract", "the front end failed: out of memory"),
+    (FeatureExtractor, "extract", "the features stage failed: out of memory"),
     (StreamingEncoder, "step", "the encoder failed: out of memory"),
     (LabelLooping, "decode", "the decoder failed: out of memory"),
 ]
@@ -144,18 +144,18 @@ def test_a_failing_step_costs_the_streams_of_its_batch_only(recognizer, monkeypa
     def fail(*_):
         raise RuntimeError("out of memory")
 
-    def disturb(recognizer: StreamingRecognizer, turn: int) -> None:
-        names = ("lost", "too") if turn in (2, 5) else ()
+    def disturb(recognizer: StreamingRecognizer, step: int) -> None:
+        names = ("lost", "too") if step in (2, 5) else ()
         recognizer.process([AudioRequest(name, samples[:7000], is_start=True) for name in names])
         with monkeypatch.context() as patch:
             patch.setattr(owner, method, fail)
-            answers = recognizer.process([AudioRequest(name, samples[7000:15000], is_end=turn == 5) for name in names])
-        assert [(a.kind, str(a)) for a in answers] == [(StreamErrorKind.INTERNAL, message)] * len(names)
+            answers = recognizer.process([AudioRequest(name, samples[7000:15000], is_end=step == 5) for name in names])
+        assert [(a.code, a.message) for a in answers] == [(ErrorCode.STREAM_LOST, message)] * len(names)
         for name in names:
-            told = refusal(recognizer, AudioRequest(name, samples[:10]))
-            is_closed = turn == 5 or owner is FeatureExtractor
-            assert told.kind is (StreamErrorKind.NOT_FOUND if is_closed else StreamErrorKind.INTERNAL)
-            assert refusal(recognizer, AudioRequest(name, samples[:10])).kind is StreamErrorKind.NOT_FOUND
+            error = rejection(recognizer, AudioRequest(name, samples[:10]))
+            is_closed = step == 5 or owner is FeatureExtractor
+            assert error.kind is (StreamErrorKind.NOT_FOUND if is_closed else StreamErrorKind.INTERNAL)
+            assert rejection(recognizer, AudioRequest(name, samples[:10])).kind is StreamErrorKind.NOT_FOUND
 
     undisturbed = disturbed(recognizer, lambda *_: None)
     assert [h.outcome for h in disturbed(recognizer, disturb)] == [h.outcome for h in undisturbed]
@@ -184,7 +184,10 @@ def test_a_stream_that_is_lost_while_its_batch_is_admitted_shares_no_slot_with_a
 
 @pytest.mark.parametrize(
     ("owner", "message"),
-    [(StreamingEncoder, "the encoder failed: out of memory"), (GreedyLane, "the decoder failed: out of memory")],
+    [
+        (StreamingEncoder, "the encoder failed: out of memory"),
+        (GreedyStreamDecoder, "the decoder failed: out of memory"),
+    ],
 )
 def test_a_failing_start_costs_the_streams_of_its_batch_only(recognizer, monkeypatch, owner, message):
     samples, neighbour = golden_samples("medium").numpy(), recognizer.open_stream()
@@ -192,23 +195,23 @@ def test_a_failing_start_costs_the_streams_of_its_batch_only(recognizer, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(owner, "open", Mock(side_effect=RuntimeError("out of memory")))
         answers = recognizer.process([AudioRequest(name, samples, is_start=True) for name in ("lost", "too")])
-    assert [(a.kind, str(a)) for a in answers] == [(StreamErrorKind.INTERNAL, message)] * 2
-    assert refusal(recognizer, AudioRequest("lost", samples[:10])).kind is StreamErrorKind.INTERNAL
+    assert [(a.code, a.message) for a in answers] == [(ErrorCode.STREAM_LOST, message)] * 2
+    assert rejection(recognizer, AudioRequest("lost", samples[:10])).kind is StreamErrorKind.INTERNAL
     assert neighbour.finish(samples[5000:]).text == recognize_alone(recognizer, samples).results[-1].text
     assert_all_slots_are_fresh(recognizer, samples)
 
 
 def assert_all_slots_are_fresh(recognizer: StreamingRecognizer, samples: np.ndarray) -> None:
-    """As many streams as there may be find a slot, and each is as if it were the first."""
+    """The maximum number of streams gets slots, and each result is as if its stream were the first."""
     expected = recognize_alone(recognizer, samples).outcome
     for _ in range(2):
         found = recognize_together(recognizer, [samples] * recognizer.table.max_streams, random.Random(0))
         assert [h.outcome for h in found] == [expected] * recognizer.table.max_streams
 
 
-def test_a_stream_twice_in_a_batch_is_refused_by_name(golden_bundle):
+def test_a_stream_twice_in_a_batch_is_rejected_by_name(golden_bundle):
     recognizer = StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, max_streams=2)
-    requests = [AudioRequest("twin", np.zeros(160, np.float32), is_start=True) for _ in range(2)]
-    with pytest.raises(ValueError, match="'twin' occurs more than once"):
+    requests = [AudioRequest("double", np.zeros(160, np.float32), is_start=True) for _ in range(2)]
+    with pytest.raises(ValueError, match="'double' occurs more than once"):
         recognizer.process(requests)
     assert recognizer.table.live_streams == 0

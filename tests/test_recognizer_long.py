@@ -5,31 +5,31 @@ import pytest
 import torch
 
 from penstock import StreamingRecognizer, Token
-from penstock.decoding.greedy_state import fresh_rows
-from penstock.decoding.label_looping import LabelLooping
-from penstock.decoding.networks import TransducerNetwork
-from penstock.stages.decoder import DecoderStage
-from tests.decoding import labels_of
-from tests.golden import golden_samples
-from tests.recognition import recognize_alone
-from tests.streaming import cut
+from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.pipeline.decoder_stage import DecoderStage
+from tests.helpers.decoding import labels_of
+from tests.helpers.golden import golden_samples
+from tests.helpers.recognition import recognize_alone
+from tests.helpers.streaming import cut
 
 CHUNK_SAMPLES, CHUNK_ENCODER_FRAMES = 17920, 14
-PIECE_CHUNKS = 25  # 28 s, almost the most that a request may hold
-TURNS = 5  # more than two minutes: pages are overwritten some twenty times
+REQUEST_CHUNKS = 25  # 28 s, almost the most that a request may hold
+REQUESTS = 5  # more than two minutes: pages are overwritten some twenty times
 
 
 @pytest.fixture
 def encoded(monkeypatch) -> list[torch.Tensor]:
-    """Whatever frames reach the decoder."""
+    """The frames that reach the decoder."""
     frames: list[torch.Tensor] = []
     process = DecoderStage.process
 
-    def listen(stage: DecoderStage, requests: list) -> list:
+    def record(stage: DecoderStage, requests: list) -> list:
         frames.extend(request.encoded for request in requests)
         return process(stage, requests)
 
-    monkeypatch.setattr(DecoderStage, "process", listen)
+    monkeypatch.setattr(DecoderStage, "process", record)
     return frames
 
 
@@ -49,15 +49,16 @@ def held_bytes(thing: object, seen: set[int] | None = None) -> int:
     return sum(held_bytes(part, seen) for part in parts)
 
 
-def piece(turn: int) -> np.ndarray:
+def request(number: int) -> np.ndarray:
     """Audio that does not repeat itself soon."""
     signal = golden_samples("long").numpy()
-    return np.resize(np.roll(signal, 997 * turn), CHUNK_SAMPLES * PIECE_CHUNKS) * np.float32(0.6 + 0.4 * np.cos(turn))
+    gain = np.float32(0.6 + 0.4 * np.cos(number))
+    return np.resize(np.roll(signal, 997 * number), CHUNK_SAMPLES * REQUEST_CHUNKS) * gain
 
 
 def decoded_at_once(network: TransducerNetwork, encoded: torch.Tensor) -> list[tuple[int, int, int]]:
     rows, length = network.project_encoder(encoded[None]), torch.tensor([len(encoded)])
-    hyps, _ = LabelLooping(network).decode(rows, length, fresh_rows(network, 1))
+    hyps, _ = LabelLooping(network).decode(rows, length, fresh_states(network, 1))
     return [label[:3] for label in labels_of(hyps, 0)]
 
 
@@ -68,26 +69,26 @@ def test_minutes_of_audio(golden_bundle, encoded):
     stages = [recognizer._features, recognizer._encoder, recognizer._decoder, recognizer.table]
     stream, sizes = recognizer.open_stream(), []
     tokens: list[Token] = []
-    for turn in range(TURNS):
-        tokens += stream.push(piece(turn)).tokens
+    for number in range(REQUESTS):
+        tokens += stream.push(request(number)).tokens
         sizes.append(held_bytes(stages))
     tokens += stream.finish().tokens
     assert len(set(sizes)) == 1
     assert sizes[0] > 100_000
 
     whole = torch.cat(encoded)
-    assert len(whole) == TURNS * PIECE_CHUNKS * CHUNK_ENCODER_FRAMES + 1
+    assert len(whole) == REQUESTS * REQUEST_CHUNKS * CHUNK_ENCODER_FRAMES + 1
     assert decoded_at_once(TransducerNetwork(checkpoint), whole) == [token[:3] for token in tokens]
     assert tokens[-1].timestamp > len(whole) - 100
 
     encoded.clear()
-    late = np.concatenate([piece(TURNS - 2), piece(TURNS - 1)])
+    late = np.concatenate([request(REQUESTS - 2), request(REQUESTS - 1)])
     recognize_alone(recognizer, late, cut(len(late), 400000))
     assert_same_end(whole, torch.cat(encoded), reach_encoder_frames=2 * (70 + 14 + 7))
 
 
 def assert_same_end(whole: torch.Tensor, later: torch.Tensor, reach_encoder_frames: int) -> None:
-    """The frames whose whole past within reach both streams have heard."""
+    """Compares the frames for which both streams received all audio within reach."""
     common = len(later) - reach_encoder_frames
     assert common > 300
     torch.testing.assert_close(later[-common:], whole[-common:], atol=1e-4, rtol=0)

@@ -1,4 +1,4 @@
-"""Transcribes one recording twice: as it is, and with phrases that are to be heard more often.
+"""Transcribes one recording twice: plain, and with boosted phrases.
 
 python boosted_phrases.py call.wav localhost:8001 "ada lovelace" "penstock"
 """

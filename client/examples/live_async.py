@@ -1,6 +1,6 @@
-"""Streams audio that comes in while it is spoken, and ends a segment every few seconds.
+"""Streams live audio with asyncio, and ends a segment every second.
 
-Here a recording plays the microphone; put any source of blocks in place of `spoken`.
+A recording stands in for the microphone; replace `live_blocks` with any source of samples.
 
     python live_async.py call.wav localhost:8001
 """
@@ -14,15 +14,15 @@ import numpy as np
 from penstock_client import SAMPLE_RATE_HZ, AsyncClient, AsyncStream, ClientError, read_audio
 
 BLOCK_SAMPLES = SAMPLE_RATE_HZ // 10
-BLOCKS_A_SEGMENT = 10
+BLOCKS_PER_SEGMENT = 10
 
 
 async def main(path: str, url: str = "localhost:8001") -> None:
-    """One task sends, another prints what comes back."""
+    """One task sends, another prints the results."""
     async with AsyncClient(url) as client, client.open_stream() as stream:
         printing = asyncio.create_task(show(stream))
-        async for number, block in spoken(path):
-            if number % BLOCKS_A_SEGMENT:
+        async for number, block in live_blocks(path):
+            if number % BLOCKS_PER_SEGMENT:
                 await stream.send(block)
             else:
                 await stream.finalize(block)
@@ -31,8 +31,8 @@ async def main(path: str, url: str = "localhost:8001") -> None:
     print(f"in {len(stream.transcript.segments)} segments: {stream.transcript.text}")
 
 
-async def spoken(path: str) -> AsyncIterator[tuple[int, np.ndarray]]:
-    """Numbered blocks [n] of a recording, from 1, each when it would have been spoken."""
+async def live_blocks(path: str) -> AsyncIterator[tuple[int, np.ndarray]]:
+    """Yields the blocks [n] of a recording, numbered from 1, each once its last sample would be spoken."""
     samples = read_audio(path)
     clock = asyncio.get_running_loop()
     start_s = clock.time()

@@ -1,4 +1,4 @@
-"""Transcribes many recordings at once with asyncio, a bounded number at a time; one that fails stops no other.
+"""Transcribes many recordings with asyncio, a bounded number at a time. A failed one does not stop the others.
 
 python many_streams.py localhost:8001 *.wav
 """
@@ -8,21 +8,21 @@ import sys
 
 from penstock_client import AsyncClient, ClientError, ServerFullError
 
-STREAMS_AT_ONCE = 16
+MAX_STREAMS = 16
 
 
 async def main(url: str, *paths: str) -> None:
     """Prints the texts in the order of the files."""
     async with AsyncClient(url) as client:
-        places = asyncio.Semaphore(STREAMS_AT_ONCE)
-        texts = await asyncio.gather(*(transcribe(client, places, path) for path in paths))
+        slots = asyncio.Semaphore(MAX_STREAMS)
+        texts = await asyncio.gather(*(transcribe(client, slots, path) for path in paths))
     for path, text in zip(paths, texts, strict=True):
         print(f"{path}: {text}")
 
 
-async def transcribe(client: AsyncClient, places: asyncio.Semaphore, path: str) -> str:
-    """The file's text, or what went wrong. Waits while the server is full."""
-    async with places:
+async def transcribe(client: AsyncClient, slots: asyncio.Semaphore, path: str) -> str:
+    """The text of the file, or its error. Waits while the server is full."""
+    async with slots:
         while True:
             try:
                 return (await client.transcribe(path)).text

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import soundfile
 
-from client.tests.async_front import BlockingClient
-from client.tests.fake_servers import GrpcServer, HttpServer, Wire
-from client.tests.fakes import FakeConnection, FakeRecognizer
+from client.tests.helpers.blocking_client import BlockingClient
+from client.tests.helpers.fake_servers import GrpcServer, HttpServer, Wire
+from client.tests.helpers.fakes import FakeConnection, FakeRecognizer
 from penstock_client import Client
-from penstock_client.cli import main
+from penstock_client.cli.main import main
 
-hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may be held up
+hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may be slow
 hypothesis.settings.load_profile("penstock")
 
 
@@ -28,21 +28,21 @@ def connection(recognizer):
 
 @pytest.fixture
 def client(connection):
-    """A client whose server is in memory."""
+    """A client with an in-memory server."""
     with Client("memory:1", connection=connection) as client:
         yield client
 
 
 @pytest.fixture(params=[Client, BlockingClient], ids=["threads", "asyncio"])
-def front(request):
-    """The same methods, with a thread for each stream or with tasks of one event loop."""
+def client_class(request):
+    """A client with the methods of `Client`: for threads, or for asyncio in a loop of its own."""
     return request.param
 
 
 @pytest.fixture
-def served_client(front, url, protocol):
-    """A client of each front whose server is on a real socket."""
-    with front(url, protocol, timeout_s=5) as client:
+def served_client(client_class, url, protocol):
+    """A client of a server on a real socket."""
+    with client_class(url, protocol, timeout_s=5) as client:
         yield client
 
 
@@ -92,7 +92,7 @@ def no_threads_left():
 
 @pytest.fixture
 def no_threads_left_yet():
-    """The same, in the middle of a test."""
+    """Fails in the middle of a test if a transport's thread is left."""
     return wait_for_threads
 
 

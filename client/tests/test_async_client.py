@@ -1,4 +1,4 @@
-"""What is asyncio's own: cancellation, many streams in one loop, nothing left behind. The rest: test_transports.py."""
+"""What only asyncio has: cancellation, many streams in one loop, no tasks left. The rest is in test_transports.py."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from client.tests.fakes import outputs
+from client.tests.helpers.fakes import outputs
 from penstock_client import AsyncClient, ServerUnreachableError
 from penstock_client.protocol import parse_reply
 
@@ -52,7 +52,7 @@ def test_many_streams_share_one_loop_without_threads_of_their_own(url, protocol,
     assert not {thread.name for new in threads for thread in new if thread.name.startswith("penstock ")}
 
 
-def test_a_cancelled_task_frees_its_place(url, protocol, recognizer, samples):
+def test_a_cancelled_task_frees_its_slot(url, protocol, recognizer, samples):
     async def main():
         async with AsyncClient(url, protocol) as client:
             task = asyncio.create_task(client.transcribe(samples, realtime=True))
@@ -61,13 +61,13 @@ def test_a_cancelled_task_frees_its_place(url, protocol, recognizer, samples):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return dict(recognizer.heard)
+            return dict(recognizer.received)
 
     assert asyncio.run(main()) == {}
     assert recognizer.requests[-1].is_end
 
 
-def test_waiting_does_not_hold_up_the_loop(url, protocol, recognizer):
+def test_waiting_does_not_block_the_loop(url, protocol, recognizer):
     release = threading.Event()
     recognizer.before_answer = lambda request: request.stream_id != "slow" or release.wait(5)
 
@@ -95,7 +95,7 @@ def test_a_stream_that_is_not_used_leaves_nothing(url, protocol, recognizer):
     assert recognizer.requests == []
 
 
-def test_realtime_sends_each_chunk_when_it_is_complete(url, protocol, recognizer):
+def test_realtime_sends_each_request_when_its_audio_is_complete(url, protocol, recognizer):
     sent_s = []
     recognizer.before_answer = lambda request: sent_s.append(time.monotonic())
 
@@ -104,7 +104,7 @@ def test_realtime_sends_each_chunk_when_it_is_complete(url, protocol, recognizer
             await client.transcribe(np.zeros(800))
             sent_s.clear()
             start_s = time.monotonic()
-            await client.transcribe(np.zeros(8000, np.float32), chunk_ms=60, realtime=True)
+            await client.transcribe(np.zeros(8000, np.float32), request_ms=60, realtime=True)
             return start_s
 
     start_s = asyncio.run(main())
@@ -113,7 +113,7 @@ def test_realtime_sends_each_chunk_when_it_is_complete(url, protocol, recognizer
     assert (np.array(sent_s) - start_s >= complete_s).all()
 
 
-def test_a_client_may_be_made_before_the_loop_and_closed_unused(protocol):
+def test_a_client_may_be_made_outside_the_loop_and_closed_unused(protocol):
     client = AsyncClient("localhost:1", protocol)
     asyncio.run(client.close())
 

@@ -55,7 +55,7 @@ def write_directory(path):
         (write_directory, "is a directory"),
         (write_nothing, "not a readable audio file"),
         (write_text, "not a readable audio file"),
-        (write_no_samples, "holds no audio"),
+        (write_no_samples, "has no audio"),
         (write_nan, "not finite"),
     ],
 )
@@ -64,6 +64,6 @@ def test_unusable_file_is_named_with_the_reason(tmp_path, prepare, reason):
     prepare(path)
     with pytest.raises(AudioError) as error:
         read_audio(path)
-    assert str(error.value).startswith(f"{path}: ")
+    assert str(error.value).startswith(f"AUDIO_INVALID: {path}: ")
     assert reason in str(error.value)
     assert "\n" not in str(error.value)

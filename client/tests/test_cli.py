@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 import soundfile
 
-from client.tests.fakes import RefusalError, confidence, outputs
-from client.tests.terminal import Terminal
-from penstock_client.cli import main
+from client.tests.helpers.fakes import RejectionError, confidence, outputs
+from client.tests.helpers.terminal import Terminal
+from penstock_client.cli.main import main
 from penstock_client.protocol import parse_reply
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
-COMMAND = [sys.executable, "-m", "penstock_client.cli"]
+COMMAND = [sys.executable, "-m", "penstock_client.cli.main"]
 TEXT = parse_reply("s", outputs(0, 38_400, True).get).text
 
 
-PIECES = ("--chunk-ms", "100")
+REQUESTS = ("--request-ms", "100")
 
 
 def test_text_goes_to_output_and_latency_to_errors(run, audio_file):
@@ -36,14 +36,14 @@ def test_text_goes_to_output_and_latency_to_errors(run, audio_file):
 
 
 @GRPC_ONLY
-def test_several_files_are_told_apart(run, audio_file, tmp_path):
+def test_several_files_are_named(run, audio_file, tmp_path):
     other = tmp_path / "other.flac"
     soundfile.write(other, np.zeros(800), 16_000)
     status, out, _ = run(audio_file, other)
     assert (status, out) == (0, f"{audio_file}: {TEXT}\n{other}: wörd0\n")
 
 
-def test_json_is_one_object_a_file(run, audio_file):
+def test_json_is_one_object_per_file(run, audio_file):
     status, out, err = run(audio_file, audio_file, "--json")
     documents = [json.loads(line) for line in out.splitlines()]
     assert (status, err, len(documents)) == (0, "", 2)
@@ -80,7 +80,7 @@ def test_word_times_follow_the_text(run, audio_file):
 
 @GRPC_ONLY
 def test_interim_lines_grow_where_output_is_no_terminal(run, audio_file):
-    status, out, _ = run(audio_file, "--interim", "--chunk-ms", "200")
+    status, out, _ = run(audio_file, "--interim", "--request-ms", "200")
     *interim, final = out.splitlines()
     assert (status, final) == (0, TEXT)
     assert len(interim) == len(set(interim)) == 11
@@ -89,31 +89,30 @@ def test_interim_lines_grow_where_output_is_no_terminal(run, audio_file):
     assert "\x1b" not in out
 
 
-def test_failed_files_are_named_and_the_others_done(run, audio_file, tmp_path):
+def test_failed_files_are_reported_and_the_others_transcribed(run, audio_file, tmp_path):
     status, out, err = run(tmp_path / "missing.wav", audio_file, "--json")
     assert status == 1
     assert [json.loads(line)["audio"] for line in out.splitlines()] == [str(audio_file)]
-    assert err == f"penstock-client: error: {tmp_path}/missing.wav: no such file or directory\n"
+    assert err == f"penstock-client: error: AUDIO_INVALID: {tmp_path}/missing.wav: no such file or directory\n"
 
 
-def test_refusal_fails_its_file_only(run, audio_file, recognizer):
-    def refuse_first(request):
+def test_a_rejection_fails_its_file_only(run, audio_file, recognizer):
+    def reject_first(request):
         if len(recognizer.requests) == 1:
-            raise RefusalError("in ensemble 'asr', all 4 stream slots are taken", 503)
+            raise RejectionError("in ensemble 'asr', STREAM_LIMIT: all 4 stream slots are taken", 503)
 
-    recognizer.before_answer = refuse_first
+    recognizer.before_answer = reject_first
     status, out, err = run(audio_file, audio_file)
     assert (status, out) == (1, f"{audio_file}: {TEXT}\n")
-    assert re.match(
-        f"penstock-client: error: {audio_file}: stream '[0-9a-f]{{32}}': all 4 stream slots are taken\n", err
-    )
+    message = f"STREAM_LIMIT: {audio_file}: stream '[0-9a-f]{{32}}': all 4 stream slots are taken\n"
+    assert re.match(f"penstock-client: error: {message}", err)
 
 
 def test_absent_server_is_one_line(run, wire, url, audio_file):
     wire.close()
     status, out, err = run(audio_file)
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith(f"penstock-client: error: {audio_file}: cannot reach a server at {url}: ")
+    assert err.startswith(f"penstock-client: error: SERVER_UNREACHABLE: {audio_file}: cannot reach a server at {url}: ")
 
 
 @pytest.mark.parametrize("given, sent", [("call-7", "call-7"), ("42", 42), ("007", 7)])
@@ -135,7 +134,7 @@ def test_options_reach_the_server(run, audio_file, recognizer, tmp_path):
 
 
 @GRPC_ONLY
-def test_without_options_nothing_is_asked_for(run, audio_file, recognizer):
+def test_without_options_requests_have_no_parameters(run, audio_file, recognizer):
     run(audio_file)
     assert {json.dumps(request.parameters) for request in recognizer.requests} == {"{}"}
 
@@ -158,14 +157,14 @@ def test_json_has_the_alternatives(run, audio_file):
     ]
 
 
-def test_options_that_the_server_refuses_are_told_in_its_words(run, audio_file):
+def test_an_option_rejected_by_the_server_is_reported_with_its_message(run, audio_file):
     status, out, err = run(audio_file, "--lm-weight", "2.5", "--stream-id", "s")
     message = "stream 's': lm_weight is 2.5, but there is no model"
-    assert (status, out, err) == (1, "", f"penstock-client: error: {audio_file}: {message}\n")
+    assert (status, out, err) == (1, "", f"penstock-client: error: OPTION_INVALID: {audio_file}: {message}\n")
 
 
 @GRPC_ONLY
-def test_flags_that_people_know(run, audio_file, recognizer):
+def test_aliases_of_flags(run, audio_file, recognizer):
     known = ["--decoder", "alsd", "--max-alternatives", "1", "--boosted-words", "a", "--boosted-words", "b:2"]
     assert run(audio_file, *known, "--boost", "3")[1].count("(0)") == 1
     assert recognizer.requests[0].parameters == {
@@ -187,7 +186,7 @@ def test_subtitles_are_all_that_is_written(run, audio_file, kind, first):
 
 @pytest.fixture
 def two_segments(recognizer, monkeypatch):
-    """A server that ends a segment after half of the audio by itself."""
+    """A server that ends a segment after half of the audio. The text of one half."""
     answer = recognizer.answer
 
     def end_a_segment(request):
@@ -200,13 +199,13 @@ def two_segments(recognizer, monkeypatch):
 
 @GRPC_ONLY
 def test_several_segments_are_one_text(run, audio_file, two_segments):
-    assert run(audio_file, *PIECES)[1] == f"{two_segments} {two_segments}\n"
+    assert run(audio_file, *REQUESTS)[1] == f"{two_segments} {two_segments}\n"
     assert run(audio_file, "--json")[0] == 0
 
 
 @GRPC_ONLY
-def test_json_tells_the_segments_apart(run, audio_file, two_segments):
-    document = json.loads(run(audio_file, "--json", *PIECES)[1])
+def test_json_lists_the_segments(run, audio_file, two_segments):
+    document = json.loads(run(audio_file, "--json", *REQUESTS)[1])
     assert document["text"] == f"{two_segments} {two_segments}"
     assert document["segments"] == [{"text": two_segments, "words": 24, "alternatives": []}] * 2
     assert len(document["words"]) == 48
@@ -214,19 +213,19 @@ def test_json_tells_the_segments_apart(run, audio_file, two_segments):
 
 @GRPC_ONLY
 def test_interim_text_grows_over_segments(run, audio_file, two_segments):
-    *interim, final = run(audio_file, "--interim", *PIECES)[1].splitlines()
+    *interim, final = run(audio_file, "--interim", *REQUESTS)[1].splitlines()
     assert final == f"{two_segments} {two_segments}"
     assert all(final.startswith(line) for line in interim) and len(interim) == 23
 
 
 @GRPC_ONLY
 def test_no_cue_spans_two_segments(run, audio_file, two_segments):
-    out = run(audio_file, "--format", "srt", *PIECES)[1]
+    out = run(audio_file, "--format", "srt", *REQUESTS)[1]
     assert any(block.splitlines()[2].startswith("wörd0") for block in out.split("\n\n")[1:])
 
 
 @GRPC_ONLY
-def test_a_file_goes_in_seconds_unless_it_is_played(run, audio_file, recognizer):
+def test_default_request_size_of_files_and_of_real_time(run, audio_file, recognizer):
     run(audio_file)
     assert [request.samples.size for request in recognizer.requests] == [16_000, 16_000, 6400]
     recognizer.requests.clear()
@@ -235,8 +234,8 @@ def test_a_file_goes_in_seconds_unless_it_is_played(run, audio_file, recognizer)
 
 
 @GRPC_ONLY
-def test_chunk_ms_is_what_is_sent_at_once(run, audio_file, recognizer):
-    run(audio_file, "--chunk-ms", "700")
+def test_request_ms_sets_the_request_size(run, audio_file, recognizer):
+    run(audio_file, "--request-ms", "700")
     assert [request.samples.size for request in recognizer.requests] == [11_200, 11_200, 11_200, 4800]
 
 
@@ -244,19 +243,19 @@ def test_chunk_ms_is_what_is_sent_at_once(run, audio_file, recognizer):
     "arguments, reason",
     [
         ([], "AUDIO"),
-        (["a.wav", "--chunk-ms", "0"], "--chunk-ms: '0' is not a number from 1 to 30000"),
+        (["a.wav", "--request-ms", "0"], "--request-ms: '0' is not a number from 1 to 30000"),
         (["a.wav", "--timeout", "x"], "--timeout: 'x' is not a number"),
         (["a.wav", "--stream-id", "0"], "stream id is 0"),
         (["a.wav", "b.wav", "--stream-id", "s"], "one AUDIO file"),
         (["a.wav", "--url", "http://localhost:8000"], "host:port"),
         (["a.wav", "--json", "--format", "srt"], "not allowed with"),
-        (["a.wav", "--format", "srt", "--interim"], "--interim goes with --format text and json, not srt"),
+        (["a.wav", "--format", "srt", "--interim"], "--interim requires --format text or json, not srt"),
         (["a.wav", "--format", "xml"], "invalid choice: 'xml'"),
         (["a.wav", "b.wav", "--format", "vtt"], "--format vtt writes one file of subtitles"),
         (["a.wav", "--header", "Bearer x"], "expected NAME:VALUE"),
-        (["a.wav", "--header", "host:x"], "header 'host' is the protocol's own"),
+        (["a.wav", "--header", "host:x"], "header 'host' is reserved by the protocol"),
         (["a.wav", "--client-key", "k.pem"], "client_key is given without client_certificate"),
-        (["a.wav", "--root-certificates", "ca.pem"], "protocol 'grpc' is without TLS"),
+        (["a.wav", "--root-certificates", "ca.pem"], "protocol 'grpc' has no TLS"),
         (["a.wav", "--protocol", "grpcs", "--root-certificates", "/no.pem"], "/no.pem: no such file"),
         (["a.wav", "--connect-retry", "-1"], "--connect-retry: '-1' is not a number from 0"),
         (["a.wav", "--boosted-words", "a:x"], "'x' in 'a:x' is not a number"),
@@ -266,16 +265,16 @@ def test_chunk_ms_is_what_is_sent_at_once(run, audio_file, recognizer):
         (["a.wav", "--decoder", "aes", "--beam-size", "2", "--n-best", "3"], "n_best is 3"),
         (["a.wav", "--lm-weight", "-1"], "lm_weight is -1.0"),
         (["a.wav", "--boost", "nan", "--boost-phrase", "a"], "boost is nan"),
-        (["a.wav", "--boost", "2"], "--boost goes with"),
+        (["a.wav", "--boost", "2"], "--boost requires"),
         (["a.wav", "--boost-phrase", "a:2,5"], "--boost-phrase: '2,5' in 'a:2,5' is not a number"),
         (["a.wav", "--boost-phrase", "a:inf"], "'inf' in 'a:inf' is not a number"),
-        (["a.wav", "--boost-phrase", " :2"], "' :2' holds no words"),
-        (["a.wav", "--boost-phrase", ""], "'' holds no words"),
+        (["a.wav", "--boost-phrase", " :2"], "' :2' has no words"),
+        (["a.wav", "--boost-phrase", ""], "'' has no words"),
         (["a.wav", "--boosted-phrases", "/missing.txt"], "/missing.txt: no such file or directory"),
-        (["a.wav", "--boosted-phrases", sys.executable], "not a text file in UTF-8"),
+        (["a.wav", "--boosted-phrases", sys.executable], "not a UTF-8 text file"),
     ],
 )
-def test_wrong_usage_is_told_at_once(capsys, arguments, reason):
+def test_wrong_usage_is_rejected(capsys, arguments, reason):
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
@@ -293,23 +292,23 @@ def test_bad_lines_of_a_file_of_phrases_are_numbered(capsys, tmp_path):
 @GRPC_ONLY
 def test_interim_on_a_terminal_is_redrawn_in_place(url, audio_file):
     columns = 24
-    output, status = run_on_terminal([audio_file, "--interim", "--url", url, "--chunk-ms", "50"], columns)
+    output, status = run_on_terminal([audio_file, "--interim", "--url", url, "--request-ms", "50"], columns)
     terminal = Terminal(columns)
     terminal.write(output)
     expected = Terminal(columns)
     expected.write(TEXT + "\n")
     assert status == 0
     assert terminal.screen == expected.screen
-    assert output.count("\x1b[J") > 5  # it did grow before it was final
+    assert output.count("\x1b[J") > 5  # it grew before it was final
 
 
 @GRPC_ONLY
-def test_interim_of_a_file_that_fails_is_taken_away(url, audio_file, recognizer):
-    def refuse_late(request):
+def test_interim_text_of_a_failed_file_is_erased(url, audio_file, recognizer):
+    def reject_late(request):
         if len(recognizer.requests) == 20:
-            raise RefusalError("out of order")
+            raise RejectionError("out of order")
 
-    recognizer.before_answer = refuse_late
+    recognizer.before_answer = reject_late
     output, status = run_on_terminal([audio_file, "--interim", "--url", url, "--simulate-realtime"], 24)
     terminal = Terminal(24)
     terminal.write(output)
@@ -318,7 +317,7 @@ def test_interim_of_a_file_that_fails_is_taken_away(url, audio_file, recognizer)
 
 
 def run_on_terminal(arguments, columns):
-    """What the command writes to a terminal of that width, and its exit status."""
+    """The output of the command on a terminal of this width, and its exit status."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -363,11 +362,11 @@ def test_ctrl_c_ends_cleanly_and_frees_the_stream(url, protocol, audio_file, rec
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=5)
     assert (process.returncode, out, err) == (130, "", "")
-    assert recognizer.requests[-1].is_end and not recognizer.heard
+    assert recognizer.requests[-1].is_end and not recognizer.received
 
 
 @GRPC_ONLY
-def test_a_reader_that_leaves_ends_it_quietly(url, audio_file):
+def test_a_closed_output_pipe_ends_the_command_quietly(url, audio_file):
     process = subprocess.Popen(
         [*COMMAND, audio_file, audio_file, "--url", url, "--interim", "--simulate-realtime"],
         stdout=subprocess.PIPE,
@@ -379,7 +378,7 @@ def test_a_reader_that_leaves_ends_it_quietly(url, audio_file):
     assert process.wait(5) == 1
 
 
-def test_vanished_server_fails_the_command_in_seconds(run, audio_file, recognizer, wire):
+def test_a_lost_server_fails_the_command_in_seconds(run, audio_file, recognizer, wire):
     def vanish(request):
         if len(recognizer.requests) == 5:
             threading.Thread(target=wire.close).start()
@@ -388,5 +387,5 @@ def test_vanished_server_fails_the_command_in_seconds(run, audio_file, recognize
     start_s = time.monotonic()
     status, out, err = run(audio_file, "--simulate-realtime")
     assert (status, out) == (1, "")
-    assert err.startswith(f"penstock-client: error: {audio_file}: ") and err.count("\n") == 1
+    assert re.match(f"penstock-client: error: [A-Z_]+: {audio_file}: ", err) and err.count("\n") == 1
     assert time.monotonic() - start_s < 4

@@ -1,4 +1,4 @@
-"""`penstock-client --interim --json`: one line for each result as it arrives, then the file's document."""
+"""`penstock-client --interim --json`: one line per result as it arrives, then the file's document."""
 
 import json
 import sys
@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from client.tests.fake_sounddevice import FakeSounddevice
-from client.tests.fakes import RefusalError, expected
+from client.tests.helpers.fake_sounddevice import FakeSounddevice
+from client.tests.helpers.fakes import RejectionError, expected
 from penstock_client.microphone import Microphone
 
 KEYS = ["audio", "segment", "text", "is_final", "audio_processed_s", "words"]
@@ -19,7 +19,7 @@ def lines_of(out):
 
 
 def test_each_result_is_a_line_before_the_document(run, audio_file, samples):
-    status, out, err = run(audio_file, "--interim", "--json", "--chunk-ms", "200")
+    status, out, err = run(audio_file, "--interim", "--json", "--request-ms", "200")
     *results, document = lines_of(out)
     assert (status, err) == (0, "")
     assert [list(result) for result in results] == [KEYS] * 12
@@ -34,7 +34,7 @@ def test_each_result_is_a_line_before_the_document(run, audio_file, samples):
 
 
 def test_without_the_option_the_document_is_all(run, audio_file):
-    (document,) = lines_of(run(audio_file, "--format", "json", "--chunk-ms", "200")[1])
+    (document,) = lines_of(run(audio_file, "--format", "json", "--request-ms", "200")[1])
     assert "segments" in document and "is_final" not in document
 
 
@@ -46,12 +46,12 @@ def test_results_name_their_segment(run, audio_file):
 
 
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
-def test_several_files_are_told_apart_and_a_failed_one_has_no_document(run, audio_file, recognizer):
-    def refuse_late(request):
+def test_a_failed_file_has_results_but_no_document(run, audio_file, recognizer):
+    def reject_late(request):
         if len(recognizer.requests) == 3:
-            raise RefusalError("out of order")
+            raise RejectionError("out of order")
 
-    recognizer.before_answer = refuse_late
+    recognizer.before_answer = reject_late
     status, out, err = run(audio_file, audio_file, "--interim", "--json")
     lines = lines_of(out)
     assert (status, err.count("\n")) == (1, 1)
@@ -60,8 +60,8 @@ def test_several_files_are_told_apart_and_a_failed_one_has_no_document(run, audi
 
 
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
-def test_the_microphone_s_results_come_while_it_is_spoken(run, monkeypatch, capsys):
-    """The microphone is spoken into until a line is seen: without one it would never end."""
+def test_results_of_the_microphone_are_printed_as_they_arrive(run, monkeypatch, capsys):
+    """The microphone plays until a line is printed: without one the test would not end."""
     monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(np.zeros(0, np.float32)))
     seen = ""
 

@@ -10,25 +10,25 @@ import numpy as np
 import pytest
 import soundfile
 
-from client.tests.fake_sounddevice import FakeSounddevice
-from client.tests.fakes import expected
-from penstock_client.cli import main
+from client.tests.helpers.fake_sounddevice import FakeSounddevice
+from client.tests.helpers.fakes import expected
+from penstock_client.cli.main import main
 from penstock_client.microphone import Microphone
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 
 
-def said(samples: int) -> str:
+def text_of(samples: int) -> str:
     return expected(np.zeros(samples)).text
 
 
-def test_a_file_is_cut_into_segments_of_equal_length(run, audio_file, recognizer, samples):
+def test_a_file_is_split_into_segments_of_equal_length(run, audio_file, recognizer, samples):
     status, out, err = run(audio_file, "--finalize-every", "1", "--json")
     document = json.loads(out)
     sizes = (16_000, 16_000, 6_400)
     assert (status, err) == (0, "")
-    assert [segment["text"] for segment in document["segments"]] == [said(size) for size in sizes]
-    assert document["text"] == " ".join(said(size) for size in sizes)
+    assert [segment["text"] for segment in document["segments"]] == [text_of(size) for size in sizes]
+    assert document["text"] == " ".join(text_of(size) for size in sizes)
     assert document["latency_ms"] >= 0
     ended = [request for request in recognizer.requests if request.parameters.get("finalize")]
     assert len(ended) == 2 and recognizer.requests[-1].is_end
@@ -38,7 +38,7 @@ def test_a_file_is_cut_into_segments_of_equal_length(run, audio_file, recognizer
 @GRPC_ONLY
 def test_no_empty_segment_follows_audio_that_ends_with_one(run, audio_file):
     document = json.loads(run(audio_file, "--finalize-every", "1.2", "--json")[1])
-    assert [segment["text"] for segment in document["segments"]] == [said(19_200)] * 2
+    assert [segment["text"] for segment in document["segments"]] == [text_of(19_200)] * 2
 
 
 @GRPC_ONLY
@@ -49,22 +49,22 @@ def test_segments_in_real_time_grow_where_they_are_shown(run, samples, tmp_path)
     _, out, _ = run(path, "--finalize-every", "0.4", "--simulate-realtime", "--interim")
     *interim, final = out.splitlines()
     assert time.monotonic() - started_s >= 0.8
-    assert final == f"{said(6400)} {said(6400)}"
+    assert final == f"{text_of(6400)} {text_of(6400)}"
     assert len(interim) >= 4 and all(final.startswith(line) for line in interim)
 
 
 @GRPC_ONLY
-def test_stream_id_and_options_go_with_it(run, audio_file, recognizer):
+def test_stream_id_and_options_are_sent_too(run, audio_file, recognizer):
     run(audio_file, "--finalize-every", "2", "--stream-id", "s", "--boost-phrase", "a")
     assert {request.stream_id for request in recognizer.requests} == {"s"}
     assert [request.parameters for request in recognizer.requests if request.is_start] == [{"boosted_phrases": '["a"]'}]
 
 
 @GRPC_ONLY
-def test_the_microphone_s_segments(run, monkeypatch, samples):
+def test_segments_of_the_microphone(run, monkeypatch, samples):
     monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
     document = json.loads(run("--microphone", "--finalize-every", "2", "--json")[1])
-    assert [segment["text"] for segment in document["segments"]] == [said(32_000), said(6_400)]
+    assert [segment["text"] for segment in document["segments"]] == [text_of(32_000), text_of(6_400)]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def keyboard(monkeypatch):
 
 
 @GRPC_ONLY
-def test_enter_ends_a_segment_behind_what_was_spoken(run, monkeypatch, samples, keyboard):
+def test_enter_ends_a_segment_after_the_next_request(run, monkeypatch, samples, keyboard):
     monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
     spoken = Microphone.__iter__
 
@@ -90,7 +90,10 @@ def test_enter_ends_a_segment_behind_what_was_spoken(run, monkeypatch, samples, 
 
     monkeypatch.setattr(Microphone, "__iter__", typing)
     document = json.loads(run("--microphone", "--finalize-on-enter", "--json")[1])
-    assert [segment["text"] for segment in document["segments"]] == [said(8 * 1600), said(samples.size - 8 * 1600)]
+    assert [segment["text"] for segment in document["segments"]] == [
+        text_of(8 * 1600),
+        text_of(samples.size - 8 * 1600),
+    ]
 
 
 def closed_file():
@@ -113,10 +116,10 @@ def test_enter_needs_an_input(capsys, monkeypatch, stdin):
     [
         (["a.wav", "--finalize-every", "0"], "--finalize-every: '0' is not a number from 0.1 to 86400"),
         (["a.wav", "--finalize-every", "x"], "--finalize-every: 'x' is not a number"),
-        (["a.wav", "--finalize-on-enter"], "--finalize-on-enter goes with --microphone"),
+        (["a.wav", "--finalize-on-enter"], "--finalize-on-enter requires --microphone"),
     ],
 )
-def test_wrong_usage_is_told_at_once(capsys, arguments, reason):
+def test_wrong_usage_is_rejected(capsys, arguments, reason):
     with pytest.raises(SystemExit):
         main(arguments)
     assert reason in capsys.readouterr().err

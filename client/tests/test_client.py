@@ -9,17 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.tests.fakes import FakeConnection, FakeRecognizer, expected
-from penstock_client import Client, ClientError, ServerFullError, StreamClosedError, StreamError, StreamOptions
+from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, expected
+from penstock_client import (
+    Client,
+    ClientError,
+    ConnectionLostError,
+    ServerFullError,
+    StreamClosedError,
+    StreamError,
+    StreamOptions,
+)
 
 
 @settings(max_examples=40, deadline=None)
-@given(total=st.integers(0, 9000), chunk_ms=st.floats(5, 700))
-def test_transcribe_is_independent_of_the_chunk(total, chunk_ms):
+@given(total=st.integers(0, 9000), request_ms=st.floats(5, 700))
+def test_transcribe_does_not_depend_on_the_request_size(total, request_ms):
     recognizer = FakeRecognizer()
     samples = np.arange(total, dtype=np.float32)
     with Client("memory:1", connection=FakeConnection(recognizer)) as client:
-        transcript = client.transcribe(samples, chunk_ms=chunk_ms)
+        transcript = client.transcribe(samples, request_ms=request_ms)
 
     result = expected(samples)
     assert transcript.is_complete and transcript.latency_s >= 0
@@ -27,7 +35,7 @@ def test_transcribe_is_independent_of_the_chunk(total, chunk_ms):
     assert (tuple(transcript.tokens), tuple(transcript.timestamps)) == (result.new_tokens, result.new_timestamps)
     assert transcript.audio_processed_s == pytest.approx(total / 16_000)
     assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
-    chunk = round(chunk_ms * 16)
+    chunk = round(request_ms * 16)
     assert [request.samples.size for request in recognizer.requests[:-1]] == [chunk] * (-(-total // chunk) - 1)
 
 
@@ -43,25 +51,25 @@ def test_progress_grows_to_the_final_text(client, connection, samples):
         seen.append(transcript.text)
         sent.append(len(connection.transports[0].sent_s))
 
-    final = client.transcribe(samples, chunk_ms=100, on_progress=note)
-    assert sent == list(range(1, 25))  # each as soon as it is there
+    final = client.transcribe(samples, request_ms=100, on_progress=note)
+    assert sent == list(range(1, 25))  # each as soon as it arrives
     assert seen[-1] == final.text
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(seen))
 
 
-def test_realtime_sends_each_chunk_when_it_is_complete(client, connection):
+def test_realtime_sends_each_request_when_its_audio_is_complete(client, connection):
     start_s = time.monotonic()
-    client.transcribe(np.zeros(8000, np.float32), chunk_ms=60, realtime=True)
+    client.transcribe(np.zeros(8000, np.float32), request_ms=60, realtime=True)
     sent_s = np.array(connection.transports[0].sent_s) - start_s
     complete_s = np.minimum(0.06 * np.arange(1, 10), 0.5)
     assert len(sent_s) == 9
     assert (sent_s >= complete_s).all()
-    assert np.median(sent_s - complete_s) < 0.05  # and a single late one does not delay the others
+    assert np.median(sent_s - complete_s) < 0.05  # a single late one does not delay the others
 
 
 def test_realtime_reports_a_failure_at_once(client, recognizer):
     def fail(request):
-        raise ClientError("gone")
+        raise ConnectionLostError("s", "gone")
 
     recognizer.before_answer = fail
     with pytest.raises(ClientError, match="gone"):
@@ -69,22 +77,22 @@ def test_realtime_reports_a_failure_at_once(client, recognizer):
     assert len(recognizer.requests) == 1
 
 
-def test_options_start_a_stream_and_bring_alternatives(client, recognizer, samples):
+def test_options_are_sent_at_the_start_and_give_alternatives(client, recognizer, samples):
     options = StreamOptions(decoder="alsd", n_best=2)
-    transcript = client.transcribe(samples, chunk_ms=100, options=options)
+    transcript = client.transcribe(samples, request_ms=100, options=options)
     assert [request.parameters for request in recognizer.requests] == [options.parameters()] + [{}] * 23
     assert [alternative.text for alternative in transcript.alternatives] == [f"{transcript.text} ({i})" for i in (0, 1)]
     assert [word.confidence for word in transcript.words[:5]] == [1.0, 0.875, 0.75, 0.625, 1.0]
     assert client.transcribe(samples).alternatives == ()
 
 
-@pytest.mark.parametrize("chunk_ms", [0, -1, 0.01])
-def test_chunk_holds_at_least_a_sample(client, chunk_ms):
-    with pytest.raises(ValueError, match="chunk_ms"):
-        client.transcribe(np.zeros(10), chunk_ms=chunk_ms)
+@pytest.mark.parametrize("request_ms", [0, -1, 0.01])
+def test_a_request_has_at_least_one_sample(client, request_ms):
+    with pytest.raises(ValueError, match="request_ms"):
+        client.transcribe(np.zeros(10), request_ms=request_ms)
 
 
-def test_poll_gives_what_has_arrived_and_nothing_twice(client):
+def test_poll_returns_each_result_once(client):
     with client.open_stream() as stream:
         assert stream.poll() == []
         for _ in range(3):
@@ -96,7 +104,7 @@ def test_poll_gives_what_has_arrived_and_nothing_twice(client):
         assert list(stream) == []
 
 
-def test_poll_hands_out_results_before_the_failure_after_them(client):
+def test_poll_returns_results_before_a_later_failure(client):
     with client.open_stream() as stream:
         stream.send(np.zeros(800))
         stream.send([np.nan])
@@ -149,14 +157,14 @@ def test_closed_stream_takes_no_more(client, connection):
     assert connection.transports[0].closes == 1
 
 
-def test_streams_are_closed_with_an_error_inside(client, connection):
+def test_streams_are_closed_after_an_error_in_the_with_block(client, connection):
     with pytest.raises(KeyboardInterrupt), client.open_stream() as stream:
         stream.send([0.0])
         raise KeyboardInterrupt
     assert connection.transports[0].closes == 1
 
 
-def test_client_closes_streams_that_are_left(connection):
+def test_client_closes_remaining_streams(connection):
     with Client("memory:1", connection=connection) as client:
         stream = client.open_stream()
         with client.open_stream():
@@ -167,11 +175,11 @@ def test_client_closes_streams_that_are_left(connection):
         stream.send([0.0])
 
 
-def test_full_server_disturbs_no_other_stream(recognizer, client, samples):
+def test_a_full_server_affects_no_other_stream(recognizer, client, samples):
     recognizer.max_streams = 1
     with client.open_stream("a") as first:
         first.send(samples[:8000])
-        with pytest.raises(ServerFullError, match="stream 'b' refused: all 1 slots are taken"):
+        with pytest.raises(ServerFullError, match="stream 'b' rejected: all 1 slots are taken"):
             client.transcribe(samples, stream_id="b")
         first.finish(samples[8000:])
         assert list(first)[-1].text == expected(samples).text
@@ -184,17 +192,17 @@ def test_a_closed_client_opens_nothing(client):
 
 
 @pytest.mark.parametrize("url", ["localhost", "http://localhost:8000", "localhost:", ":8001", "localhost:x", "h/x:1"])
-def test_malformed_url_is_refused(protocol, url):
+def test_malformed_url_is_rejected(protocol, url):
     with pytest.raises(ValueError, match="host:port"):
         Client(url, protocol)
 
 
-def test_unknown_protocol_is_refused():
+def test_unknown_protocol_is_rejected():
     with pytest.raises(ValueError, match="'udp'"):
         Client("localhost:1", "udp")
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
-def test_time_limit_is_positive(timeout_s):
+def test_timeout_is_positive(timeout_s):
     with pytest.raises(ValueError, match="timeout_s"):
         Client("localhost:1", timeout_s=timeout_s)

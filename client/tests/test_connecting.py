@@ -1,4 +1,4 @@
-"""Connections that cannot be set up, at once or at all: each front, each protocol."""
+"""Connections that fail at first or for good: threads and asyncio, each protocol."""
 
 import socket
 import threading
@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from client.tests.fake_servers import Wire, eventually
-from client.tests.fakes import expected
+from client.tests.helpers.fake_servers import Wire, eventually
+from client.tests.helpers.fakes import expected
 from penstock_client import Client, ConnectionOptions, ServerUnreachableError
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -22,30 +22,30 @@ def is_reachable(client):
         return False
 
 
-def test_absent_server_is_named(front, protocol):
+def test_absent_server_is_named(client_class, protocol):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     start_s = time.monotonic()
     with (
-        front(f"127.0.0.1:{port}", protocol) as client,
+        client_class(f"127.0.0.1:{port}", protocol) as client,
         pytest.raises(ServerUnreachableError, match=f"cannot reach a server at 127.0.0.1:{port}: .*refused"),
     ):
         client.transcribe(np.zeros(10))
     assert time.monotonic() - start_s < 2
 
 
-def test_server_that_comes_later_is_found_by_the_same_client(front, protocol, recognizer, server):
+def test_a_server_that_starts_later_is_found_by_the_same_client(client_class, protocol, recognizer, server):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with front(f"127.0.0.1:{port}", protocol) as client:
+    with client_class(f"127.0.0.1:{port}", protocol) as client:
         with pytest.raises(ServerUnreachableError):
             client.transcribe(np.zeros(10))
         wire = Wire(server.port, port)
-        eventually(lambda: is_reachable(client), within_s=4)  # gRPC tries again after a second
+        eventually(lambda: is_reachable(client), within_s=4)  # gRPC retries after a second
         wire.close()
 
 
-def test_what_does_not_speak_the_protocol_is_unreachable(front, protocol):
+def test_a_server_of_another_protocol_is_unreachable(client_class, protocol):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
@@ -56,12 +56,12 @@ def test_what_does_not_speak_the_protocol_is_unreachable(front, protocol):
             near.close()
 
         threading.Thread(target=answer, daemon=True).start()
-        with front(f"127.0.0.1:{port}", protocol, timeout_s=2) as client, pytest.raises(ServerUnreachableError):
+        with client_class(f"127.0.0.1:{port}", protocol, timeout_s=2) as client, pytest.raises(ServerUnreachableError):
             client.transcribe(np.zeros(10))
 
 
-def test_a_server_that_comes_within_the_time_for_retries_hears_everything_once(
-    front, protocol, recognizer, server, samples
+def test_a_server_that_starts_within_the_retries_receives_everything_once(
+    client_class, protocol, recognizer, server, samples
 ):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -69,48 +69,48 @@ def test_a_server_that_comes_within_the_time_for_retries_hears_everything_once(
     opening = threading.Timer(0.4, lambda: wires.append(Wire(server.port, port)))
     opening.start()
     options = ConnectionOptions(connect_retry_s=8)
-    with front(f"127.0.0.1:{port}", protocol, timeout_s=10, connection_options=options) as client:
+    with client_class(f"127.0.0.1:{port}", protocol, timeout_s=10, connection_options=options) as client:
         assert client.transcribe(samples).text == expected(samples).text
     assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
     wires[0].close()
 
 
-def test_a_stream_that_is_closed_while_it_connects_sends_nothing(front, protocol, recognizer):
+def test_a_stream_closed_while_connecting_sends_nothing(client_class, protocol, recognizer):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"127.0.0.1:{free.getsockname()[1]}"
     options = ConnectionOptions(connect_retry_s=30)
     start_s = time.monotonic()
-    with front(url, protocol, connection_options=options) as client, client.open_stream() as stream:
+    with client_class(url, protocol, connection_options=options) as client, client.open_stream() as stream:
         stream.send([0.0])
         time.sleep(0.2)
     assert time.monotonic() - start_s < 2
 
 
-def test_no_connection_within_the_time_limit_is_an_unreachable_server(front, protocol):
+def test_no_connection_within_the_timeout_is_an_unreachable_server(client_class, protocol):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, socket.socket() as filler:
         address = listener.getsockname()
-        filler.connect(address)  # the queue is full now: the next connection gets no answer at all
+        filler.connect(address)  # the queue is full: the next connection gets no reply
         with socket.socket() as second:
             second.setblocking(False)
             second.connect_ex(address)
             url = "{}:{}".format(*address)
             with (
-                front(url, protocol, timeout_s=0.4) as client,
+                client_class(url, protocol, timeout_s=0.4) as client,
                 pytest.raises(ServerUnreachableError, match=f"{url}: no connection for 0.4 s"),
             ):
                 client.transcribe(np.zeros(10))
 
 
-def test_headers_reach_the_server(front, protocol, server, url, samples):
+def test_headers_reach_the_server(client_class, protocol, server, url, samples):
     options = ConnectionOptions(headers={"X-Team": "speech"})
-    with front(url, protocol, connection_options=options) as client:
+    with client_class(url, protocol, connection_options=options) as client:
         client.transcribe(samples)
     assert server.headers["x-team"] == "speech"
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
-def test_clients_that_come_and_go_leave_no_thread_that_stumbles(url):
+def test_short_lived_clients_leave_no_failing_thread(url):
     for _ in range(20):
         with Client(url) as client, ThreadPoolExecutor(8) as pool:
             assert all(pool.map(lambda _: client.transcribe(np.zeros(800)).text, range(8)))

@@ -1,4 +1,4 @@
-"""The examples, and the README's first one, run as a user runs them, against the fake server."""
+"""The examples and the first two of the README, run as a user does, against the fake server."""
 
 import contextlib
 import io
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from client.tests.fake_servers import GrpcServer
-from client.tests.fake_sounddevice import FakeSounddevice
-from client.tests.fakes import outputs
+from client.tests.helpers.fake_servers import GrpcServer
+from client.tests.helpers.fake_sounddevice import FakeSounddevice
+from client.tests.helpers.fakes import outputs
 from penstock_client.protocol import parse_reply
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -63,21 +63,21 @@ def test_live_async(audio_file, url):
 
 
 def test_many_streams(tmp_path, url, recognizer):
-    recognizer.max_streams = 3  # so that some find the server full
+    recognizer.max_streams = 3  # some streams find the server full
     paths = [tmp_path / f"{index}.wav" for index in range(6)]
     for index, path in enumerate(paths):
         soundfile.write(path, np.zeros(800 * (index + 1)), 16_000)
     missing = tmp_path / "missing.wav"
     lines = run("many_streams.py", url, *paths, missing)
     assert lines[:6] == [f"{path}: {text(800 * (index + 1))}" for index, path in enumerate(paths)]
-    assert lines[6:] == [f"{missing}: failed: {missing}: no such file or directory"]
+    assert lines[6:] == [f"{missing}: failed: AUDIO_INVALID: {missing}: no such file or directory"]
 
 
-def test_the_readme_s_first_example(audio_file, url, recognizer, samples, monkeypatch):
+def test_the_readme_s_first_two_examples(audio_file, url, recognizer, samples, monkeypatch):
     monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    code = re.search("\n## Library\n```python\n(.*?)```", readme, re.DOTALL)[1]
-    assert code.count('Client("localhost:8001")') == code.count('"call.wav"') == 1
+    code = "".join(re.findall("```python\n(.*?)```", readme, re.DOTALL)[:2])
+    assert (code.count('Client("localhost:8001")'), code.count('"call.wav"')) == (2, 1)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(code.replace("localhost:8001", url).replace('"call.wav"', repr(str(audio_file))), {})
@@ -93,5 +93,5 @@ def test_an_absent_server_is_one_line(audio_file, url, wire):
     command = [sys.executable, EXAMPLES / "transcribe_file.py", audio_file, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: cannot reach a server at {url}")
+    assert done.stderr.startswith(f"error: SERVER_UNREACHABLE: cannot reach a server at {url}")
     assert done.stderr.count("\n") == 1

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import InferResult, service_pb2
 
-from client.tests.fake_servers import grpc_response
-from client.tests.fakes import outputs
+from client.tests.helpers.fake_servers import grpc_response
+from client.tests.helpers.fakes import outputs
 from penstock_client import ProtocolError, StreamError
-from penstock_client.grpc_wire import model_request, read_reply
-from penstock_client.protocol import OUTPUTS_WITHIN_SEGMENT, PieceCutter, parse_reply
+from penstock_client.protocol import OUTPUTS_WITHIN_SEGMENT, RequestSplitter, parse_reply
+from penstock_client.transport.grpc_wire import model_request, read_reply
 
 
 def reply(values: dict[str, np.ndarray]):
@@ -15,27 +15,27 @@ def reply(values: dict[str, np.ndarray]):
 
 @pytest.mark.parametrize("is_final", [False, True])
 @pytest.mark.parametrize("samples", [0, 800, 40_000])
-def test_a_reply_is_read_as_tritonclient_reads_it(samples, is_final):
+def test_replies_are_read_as_by_tritonclient(samples, is_final):
     message = reply(outputs(0, samples, is_final, n_best=3))
     theirs = parse_reply("s", InferResult(message.infer_response).as_numpy)
-    assert read_reply("asr", "s", message) == theirs
+    assert read_reply("s", message) == theirs
     assert theirs.alternatives or not is_final
 
 
 def test_the_order_of_the_outputs_does_not_matter():
     values = outputs(0, 4000, True, n_best=2)
     backwards = dict(reversed(values.items()))
-    assert read_reply("asr", "s", reply(backwards)) == read_reply("asr", "s", reply(values))
+    assert read_reply("s", reply(backwards)) == read_reply("s", reply(values))
 
 
 @pytest.mark.parametrize("name, cut", [("WORDS", 1), ("TEXT", 2), ("TOKENS", 1), ("WORD_CONFIDENCE", 3)])
-def test_an_output_that_is_cut_short_is_a_protocol_error(name, cut):
+def test_a_truncated_output_is_a_protocol_error(name, cut):
     message = reply(outputs(0, 4000, True))
     index = [output.name for output in message.infer_response.outputs].index(name)
     content = message.infer_response.raw_output_contents[index]
     message.infer_response.raw_output_contents[index] = content[:-cut]
     with pytest.raises(ProtocolError, match=r"stream 's': .*cannot be read"):
-        read_reply("asr", "s", message)
+        read_reply("s", message)
 
 
 def test_an_output_of_another_type_is_a_protocol_error():
@@ -43,18 +43,22 @@ def test_an_output_of_another_type_is_a_protocol_error():
     for output in message.infer_response.outputs:
         output.datatype = "FP8"
     with pytest.raises(ProtocolError, match="FP8"):
-        read_reply("asr", "s", message)
+        read_reply("s", message)
 
 
-def test_a_refusal_is_raised():
+def test_a_rejection_is_raised():
     with pytest.raises(StreamError, match="no room for it"):
-        read_reply("asr", "s", service_pb2.ModelStreamInferResponse(error_message="no room for it"))
+        read_reply("s", service_pb2.ModelStreamInferResponse(error_message="no room for it"))
 
 
-def test_alternatives_are_asked_for_where_a_segment_ends():
-    cutter, samples = PieceCutter("s"), np.zeros(160, np.float32)
-    pieces = [*cutter.cut(samples), *cutter.cut(samples, ends_segment=True), *cutter.cut(samples, is_last=True)]
-    asked = [[output.name for output in model_request("asr", "s", piece).outputs] for piece in pieces]
-    assert asked == [list(OUTPUTS_WITHIN_SEGMENT), [], []], "none named: all are answered"
+def test_alternatives_are_requested_for_final_results_only():
+    splitter, samples = RequestSplitter("s"), np.zeros(160, np.float32)
+    requests = [
+        *splitter.split(samples),
+        *splitter.split(samples, finalize=True),
+        *splitter.split(samples, is_end=True),
+    ]
+    requested = [[output.name for output in model_request("asr", "s", request).outputs] for request in requests]
+    assert requested == [list(OUTPUTS_WITHIN_SEGMENT), [], []], "no names: the reply has all outputs"
     without = outputs(0, 4000, False).keys() - set(OUTPUTS_WITHIN_SEGMENT)
     assert without == {"ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS"}

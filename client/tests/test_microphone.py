@@ -3,10 +3,10 @@ import sys
 import numpy as np
 import pytest
 
-from client.tests.fake_sounddevice import FakeSounddevice
-from client.tests.fakes import outputs
+from client.tests.helpers.fake_sounddevice import FakeSounddevice
+from client.tests.helpers.fakes import outputs
 from penstock_client import MicrophoneError
-from penstock_client.cli import main
+from penstock_client.cli.main import main
 from penstock_client.microphone import Microphone
 from penstock_client.protocol import parse_reply
 
@@ -15,7 +15,7 @@ GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 
 @pytest.fixture
 def plug_in(monkeypatch):
-    """Makes a fake package the one that is imported."""
+    """Replaces the package that is imported."""
 
     def plug_in(package):
         monkeypatch.setitem(sys.modules, "sounddevice", package)
@@ -28,7 +28,7 @@ def text(samples):
     return parse_reply("s", outputs(0, samples, True).get).text
 
 
-def test_blocks_are_what_was_spoken(plug_in, samples):
+def test_blocks_are_the_recorded_samples(plug_in, samples):
     package = plug_in(FakeSounddevice(samples))
     with Microphone(block_ms=30) as microphone:
         blocks = list(microphone)
@@ -41,26 +41,26 @@ def test_a_device_with_another_rate_is_resampled(plug_in):
     seconds = np.arange(48_000) / 48_000
     plug_in(FakeSounddevice(np.sin(2 * np.pi * 440 * seconds).astype(np.float32), rate_hz=48_000))
     with Microphone() as microphone:
-        heard = np.concatenate(list(microphone))
-    assert 15_000 < heard.size <= 16_000  # the resampler keeps a little back
-    spoken = np.sin(2 * np.pi * 440 * np.arange(heard.size) / 16_000)
-    assert np.abs(heard - spoken)[200:-200].max() < 0.01
+        recorded = np.concatenate(list(microphone))
+    assert 15_000 < recorded.size <= 16_000  # the resampler buffers a little
+    spoken = np.sin(2 * np.pi * 440 * np.arange(recorded.size) / 16_000)
+    assert np.abs(recorded - spoken)[200:-200].max() < 0.01
 
 
-def test_stop_ends_it_after_what_was_recorded(plug_in, samples):
+def test_stop_ends_the_iteration_after_the_recorded_blocks(plug_in, samples):
     plug_in(FakeSounddevice(samples[:0]))
     with Microphone() as microphone:
         microphone.stop()
         assert list(microphone) == []
 
 
-def test_without_the_package_it_says_what_to_install(plug_in):
+def test_a_missing_package_is_named(plug_in):
     plug_in(None)
     with pytest.raises(MicrophoneError, match=r"needs the package sounddevice: pip install 'penstock-client\[mic\]'"):
         Microphone()
 
 
-def test_without_the_library_below_it_names_that(monkeypatch, tmp_path):
+def test_a_missing_library_is_named(monkeypatch, tmp_path):
     (tmp_path / "sounddevice.py").write_text("raise OSError('PortAudio library not found')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "sounddevice", raising=False)
@@ -84,14 +84,14 @@ def test_a_missing_device_is_named(plug_in, samples, names, device, message):
 
 def test_the_command_transcribes_the_microphone(run, plug_in, samples, recognizer):
     plug_in(FakeSounddevice(samples))
-    status, out, err = run("--microphone", "--chunk-ms", "50")
+    status, out, err = run("--microphone", "--request-ms", "50")
     assert (status, out) == (0, text(samples.size) + "\n")
     assert err.startswith("microphone: 2.40 s of audio")
     assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
 
 
 @GRPC_ONLY
-def test_ctrl_c_ends_the_audio_and_the_final_text_comes(run, plug_in, samples, monkeypatch):
+def test_ctrl_c_ends_the_audio_and_prints_the_final_text(run, plug_in, samples, monkeypatch):
     plug_in(FakeSounddevice(samples))
     spoken = Microphone.__iter__
 
@@ -111,7 +111,9 @@ def test_a_missing_microphone_is_one_line(run, plug_in, recognizer):
     plug_in(None)
     status, out, err = run("--microphone")
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith("penstock-client: error: microphone: the microphone needs the package sounddevice")
+    assert err.startswith(
+        "penstock-client: error: MICROPHONE_FAILED: microphone: the microphone needs the package sounddevice"
+    )
     assert recognizer.requests == []
 
 

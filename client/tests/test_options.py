@@ -14,24 +14,24 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 TEXTS = st.text(min_size=1).filter(str.strip)
 
 
-def test_defaults_ask_for_nothing():
+def test_defaults_give_no_parameters():
     assert StreamOptions().parameters() == {}
     assert StreamOptions(decoder="greedy", n_best=0, boosted_phrases=[]).parameters() == {}
 
 
 @settings(max_examples=30, deadline=None)
 @given(phrases=st.lists(TEXTS | st.tuples(TEXTS, NUMBERS)), weight=NUMBERS.map(abs), boost=NUMBERS)
-def test_parameters_carry_what_was_chosen(phrases, weight, boost):
+def test_parameters_hold_the_options(phrases, weight, boost):
     options = StreamOptions(
         decoder="alsd", beam_size=4, n_best=4, lm_weight=weight, boosted_phrases=phrases, boost=boost
     )
     parameters = options.parameters()
-    heard = json.loads(parameters.pop("boosted_phrases", "[]"))
-    assert [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in heard] == phrases
+    phrases_sent = json.loads(parameters.pop("boosted_phrases", "[]"))
+    assert [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in phrases_sent] == phrases
     assert parameters == {"decoder": "alsd", "beam_size": 4, "n_best": 4, "lm_weight": weight, "boost": boost}
 
 
-def test_a_weight_of_zero_is_a_choice():
+def test_a_weight_of_zero_is_sent():
     assert StreamOptions(lm_weight=0).parameters() == {"lm_weight": 0.0}
 
 
@@ -57,7 +57,7 @@ def test_options_cannot_change_and_do_not_follow_the_callers_list():
         options.boost = 1.0
 
 
-def test_n_best_without_a_beam_size_is_left_to_the_server():
+def test_n_best_without_a_beam_size_is_checked_by_the_server():
     assert StreamOptions(decoder="alsd", n_best=99).parameters() == {"decoder": "alsd", "n_best": 99}
 
 
@@ -66,12 +66,12 @@ def test_n_best_without_a_beam_size_is_left_to_the_server():
     [
         ({"decoder": "beam"}, "decoder is 'beam', expected 'greedy', 'alsd' or 'aes'"),
         ({"decoder": None}, "decoder is None"),
-        ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0, expected a whole number from 1"),
+        ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0, expected an integer from 1"),
         ({"decoder": "alsd", "beam_size": 2.0}, "beam_size is 2.0"),
         ({"decoder": "alsd", "beam_size": True}, "beam_size is True"),
         ({"decoder": "alsd", "beam_size": "4"}, "beam_size is '4'"),
         ({"decoder": "alsd", "beam_size": 2**31}, "beam_size is 2147483648"),
-        ({"decoder": "alsd", "n_best": -1}, "n_best is -1, expected a whole number from 0"),
+        ({"decoder": "alsd", "n_best": -1}, "n_best is -1, expected an integer from 0"),
         ({"decoder": "aes", "beam_size": 2, "n_best": 3}, "n_best is 3, expected at most the beam size, 2"),
         ({"beam_size": 1}, "beam_size is 1, but decoder 'greedy' has no beam"),
         ({"n_best": 1}, "n_best is 1, but decoder 'greedy' has no beam"),

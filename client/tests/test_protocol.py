@@ -3,11 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.tests.fakes import SCORES, outputs, texts
+from client.tests.helpers.fakes import SCORES, outputs, texts
 from penstock_client import (
     Alternative,
     ProtocolError,
-    ServerFullError,
     StreamClosedError,
     StreamError,
     StreamNotOpenError,
@@ -15,58 +14,59 @@ from penstock_client import (
     Word,
 )
 from penstock_client.protocol import (
-    END_PIECE,
-    MAX_PIECE_SAMPLES,
-    PieceCutter,
+    END_REQUEST,
+    MAX_REQUEST_SAMPLES,
+    STREAM_ERRORS,
+    RequestSplitter,
     as_samples,
     check_stream_id,
     parse_reply,
-    refusal,
+    stream_error,
 )
 
 
 @settings(max_examples=50, deadline=None)
 @given(pushes=st.lists(st.integers(0, 40), min_size=1, max_size=12), limit=st.integers(1, 16))
-def test_pieces_carry_all_audio_in_order_with_one_first_and_one_last(pushes, limit):
+def test_requests_hold_all_audio_in_order_with_one_start_and_one_end(pushes, limit):
     audio = np.arange(sum(pushes), dtype=np.float32)
-    cutter = PieceCutter("s", limit)
-    pieces = []
+    splitter = RequestSplitter("s", limit)
+    requests = []
     for i, push in enumerate(np.split(audio, np.cumsum(pushes)[:-1])):
-        pieces += cutter.cut(push, is_last=i == len(pushes) - 1)
+        requests += splitter.split(push, is_end=i == len(pushes) - 1)
 
-    assert np.array_equal(np.frombuffer(b"".join(piece.audio for piece in pieces), "<f4"), audio)
-    assert all(piece.samples <= limit for piece in pieces)
-    assert len(pieces) >= len(pushes)
-    assert [i for i, piece in enumerate(pieces) if piece.is_first] == [0]
-    assert [i for i, piece in enumerate(pieces) if piece.is_last] == [len(pieces) - 1]
+    assert np.array_equal(np.frombuffer(b"".join(request.audio for request in requests), "<f4"), audio)
+    assert all(request.samples <= limit for request in requests)
+    assert len(requests) >= len(pushes)
+    assert [i for i, request in enumerate(requests) if request.is_start] == [0]
+    assert [i for i, request in enumerate(requests) if request.is_end] == [len(requests) - 1]
 
 
 def test_limit_of_a_request_is_thirty_seconds():
-    sizes = [piece.samples for piece in PieceCutter("s").cut(np.zeros(MAX_PIECE_SAMPLES + 1))]
+    sizes = [request.samples for request in RequestSplitter("s").split(np.zeros(MAX_REQUEST_SAMPLES + 1))]
     assert sizes == [30 * 16_000, 1]
 
 
 @settings(max_examples=20, deadline=None)
 @given(pushes=st.lists(st.integers(0, 40), min_size=1, max_size=5), limit=st.integers(1, 16))
-def test_parameters_go_with_the_first_piece_only(pushes, limit):
-    cutter = PieceCutter("s", limit, {"n_best": 2})
-    pieces = [piece for push in pushes for piece in cutter.cut(np.zeros(push))]
-    assert [piece.parameters for piece in pieces] == [{"n_best": 2}] + [{}] * (len(pieces) - 1)
-    assert END_PIECE.parameters == {}
+def test_only_the_first_request_has_parameters(pushes, limit):
+    splitter = RequestSplitter("s", limit, {"n_best": 2})
+    requests = [request for push in pushes for request in splitter.split(np.zeros(push))]
+    assert [request.parameters for request in requests] == [{"n_best": 2}] + [{}] * (len(requests) - 1)
+    assert END_REQUEST.parameters == {}
 
 
-def test_nothing_follows_the_last_piece():
-    cutter = PieceCutter("s")
-    cutter.cut([], is_last=True)
+def test_no_request_follows_the_last():
+    splitter = RequestSplitter("s")
+    splitter.split([], is_end=True)
     with pytest.raises(StreamClosedError, match=r"stream 's': .*finished"):
-        cutter.cut([0.0])
+        splitter.split([0.0])
 
 
-def test_unsuitable_samples_do_not_use_up_the_first_piece():
-    cutter = PieceCutter("s")
+def test_rejected_samples_do_not_start_the_stream():
+    splitter = RequestSplitter("s")
     with pytest.raises(ValueError):
-        cutter.cut(np.zeros((2, 2)))
-    assert cutter.cut([])[0].is_first
+        splitter.split(np.zeros((2, 2)))
+    assert splitter.split([])[0].is_start
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_samples_become_little_endian_float32(array, expected):
 
 
 @pytest.mark.parametrize("array", [np.zeros((1, 4)), np.zeros(4, np.int32), np.zeros(4, bool), 3.0, ["a"]])
-def test_unsuitable_samples_are_refused(array):
+def test_unsuitable_samples_are_rejected(array):
     with pytest.raises(ValueError, match="samples have"):
         as_samples(array)
 
@@ -104,7 +104,7 @@ def test_ids_that_triton_does_not_take(stream_id):
 
 @settings(max_examples=50, deadline=None)
 @given(cuts=st.lists(st.integers(0, 5000), min_size=1, max_size=8))
-def test_transcript_does_not_depend_on_the_pieces(cuts):
+def test_transcript_does_not_depend_on_the_requests(cuts):
     total = sum(cuts)
     whole, parts = Transcript(), Transcript()
     whole.add(parse_reply("s", outputs(0, total, True).get))
@@ -144,7 +144,7 @@ def test_alternatives_are_parsed_in_their_order():
     assert {type(alternative.score) for alternative in result.alternatives} == {float}
 
 
-def test_a_server_without_scores_is_understood():
+def test_a_server_without_scores_is_supported():
     reply = {name: values for name, values in outputs(0, 1600, True, n_best=2).items() if name not in SCORES}
     result = parse_reply("s", reply.get)
     assert result.new_words == (Word("wörd0", 0, 50), Word("λέξη1", 50, 100))
@@ -188,28 +188,35 @@ def test_malformed_output_is_a_protocol_error(name, values):
         parse_reply("s", {**outputs(0, 1600, True), name: values}.get)
 
 
+@pytest.mark.parametrize("prefix", ["", "in ensemble 'asr', "])
+@pytest.mark.parametrize("code", [*STREAM_ERRORS, "NOT_KNOWN_YET"])
+def test_each_code_has_its_exception(prefix, code):
+    text = "stream 's' rejected: it contains \"STREAM_LIMIT: 'UNAVAILABLE'\" and must specify the START flag"
+    error = stream_error("s", f"{prefix}{code}: {text}")
+    assert type(error) is STREAM_ERRORS.get(code, StreamError)
+    assert (error.stream_id, error.code, error.message) == ("s", code, text)
+    assert str(error) == f"{code}: {text}"
+
+
 @pytest.mark.parametrize(
-    "message, kind",
+    "message, code, kind",
     [
-        ("in ensemble 'asr', stream 's' refused: all 4 stream slots are taken; try again later", ServerFullError),
-        ("UNAVAILABLE: no room", ServerFullError),
-        ("boosted phrases: 9 need memory; accepted: none while other streams hold theirs; send fewer", ServerFullError),
-        ("in ensemble 'asr', stream 's' is not open: it was expired", StreamNotOpenError),
-        ("inference request for sequence s must specify the START flag on the first request", StreamNotOpenError),
-        ("stream 's': 1 of 2 samples are not finite", StreamError),
-        ("stream 's': boosted phrases: phrase 1 ('it is not open') has boost 900.0", StreamError),
-        ("""stream 's': phrase 1 ("it's UNAVAILABLE") and phrase 2 ('\\'UNAVAILABLE"') are refused""", StreamError),
-        ("stream 's': the server's slots are taken, it isn't UNAVAILABLE", ServerFullError),
+        (
+            "inference request for sequence s to model 'features' must specify the START flag on the first request of "
+            "the sequence",
+            "STREAM_NOT_OPEN",
+            StreamNotOpenError,
+        ),
+        ("Stub process 'decoder_0_0' is not healthy.", "TRITON_ERROR", StreamError),
+        ("unexpected shape for input 'STREAM_LIMIT: ' for model 'features'", "TRITON_ERROR", StreamError),
     ],
 )
-def test_refusals_carry_the_servers_message_and_the_stream(message, kind):
-    error = refusal("s", message)
+def test_tritons_own_errors_have_no_codes(message, code, kind):
+    error = stream_error("s", f"in ensemble 'asr', {message}")
     assert type(error) is kind
-    assert error.stream_id == "s"
-    assert error.message == message.removeprefix("in ensemble 'asr', ")
-    assert str(error).count("stream 's'") == 1
-    assert error.message in str(error)
+    assert (error.code, error.message) == (code, message)
+    assert str(error) == f"{code}: stream 's': {message}"
 
 
-def test_refusal_is_one_line():
-    assert "\n" not in str(refusal("s", "bad\n  thing"))
+def test_a_server_s_error_is_one_line():
+    assert "\n" not in str(stream_error("s", "bad\n  thing"))

@@ -1,4 +1,4 @@
-"""Segments that the user ends, and streams that the user gives up: each front, each protocol."""
+"""finalize and cancel: threads and asyncio, each protocol."""
 
 import threading
 import time
@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from client.tests.fake_servers import eventually
-from client.tests.fakes import expected
+from client.tests.helpers.fake_servers import eventually
+from client.tests.helpers.fakes import expected
 from penstock_client import StreamClosedError, StreamOptions
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -19,7 +19,7 @@ def client(served_client):
     return served_client
 
 
-def test_a_segment_ends_where_its_user_says_and_the_stream_goes_on(client, recognizer, samples):
+def test_finalize_ends_a_segment_and_the_stream_continues(client, recognizer, samples):
     with client.open_stream(options=StreamOptions(decoder="alsd", n_best=1)) as stream:
         stream.send(samples[:1000])
         stream.finalize(samples[1000:2000])
@@ -52,7 +52,7 @@ def test_a_segment_ends_where_its_user_says_and_the_stream_goes_on(client, recog
     assert stream.transcript.is_complete
 
 
-def test_a_segment_may_end_with_the_first_request_or_a_long_one(client, recognizer):
+def test_finalize_on_the_first_and_on_a_long_request(client, recognizer):
     with client.open_stream(options=StreamOptions(boost=1.0)) as stream:
         stream.finalize(np.zeros(31 * 16_000))
         assert [result.is_final for result in (*stream.poll(5), *stream.poll(1))] == [False, True]
@@ -60,7 +60,7 @@ def test_a_segment_may_end_with_the_first_request_or_a_long_one(client, recogniz
     assert [request.parameters for request in recognizer.requests][:2] == [{"boost": 1.0}, {"finalize": True}]
 
 
-def test_cancel_waits_for_nothing_and_frees_the_place(client, recognizer):
+def test_cancel_does_not_wait_and_frees_the_slot(client, recognizer):
     release = threading.Event()
     recognizer.before_answer = lambda request: request.stream_id == "s" and not request.is_end and release.wait(10)
     stream = client.open_stream("s")
@@ -71,17 +71,17 @@ def test_cancel_waits_for_nothing_and_frees_the_place(client, recognizer):
         start_s = time.monotonic()
         stream.cancel()
         stream.cancel()
-        assert time.monotonic() - start_s < 5  # an answer would take ten
+        assert time.monotonic() - start_s < 5  # a reply would take ten
         for use in (stream.poll, lambda: list(stream), lambda: stream.send([0.0])):
             with pytest.raises(StreamClosedError, match="stream 's'"):
                 use()
         release.set()
-        eventually(lambda: not recognizer.heard)
+        eventually(lambda: not recognizer.received)
     assert [request.is_end for request in recognizer.requests].count(True) == 1
     assert recognizer.requests[-1].is_end
 
 
-def test_cancel_wakes_who_waits_for_a_result(client, recognizer):
+def test_cancel_wakes_a_pending_receive(client, recognizer):
     with client.open_stream("s") as stream, ThreadPoolExecutor(1) as pool:
         stream.send([0.0])
         assert stream.poll(5)
@@ -90,10 +90,10 @@ def test_cancel_wakes_who_waits_for_a_result(client, recognizer):
         stream.cancel()
         with pytest.raises(StreamClosedError):
             waiting.result(2)
-    eventually(lambda: not recognizer.heard)
+    eventually(lambda: not recognizer.received)
 
 
-def test_cancel_after_the_end_changes_nothing(client, recognizer, samples):
+def test_cancel_after_the_end_does_nothing(client, recognizer, samples):
     with client.open_stream() as stream:
         stream.finish(samples)
         assert [result.is_final for result in stream] == [True]

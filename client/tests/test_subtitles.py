@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock_client import Word
-from penstock_client.live_text import cells
-from penstock_client.subtitles import (
+from penstock_client.cli.subtitles import (
     MAX_CUE_MS,
     MAX_LINE_COLUMNS,
     MAX_LINES,
@@ -17,6 +16,7 @@ from penstock_client.subtitles import (
     srt,
     vtt,
 )
+from penstock_client.cli.terminal import cells
 
 DATA = Path(__file__).parent / "data"
 
@@ -41,14 +41,14 @@ def test_files_as_written_by_hand(write):
     assert write(cues(TALK)) == (DATA / f"talk.{write.__name__}").read_text(encoding="utf-8")
 
 
-def test_nothing_said_is_an_empty_file():
+def test_no_words_are_an_empty_file():
     assert srt(cues([])) == ""
     assert vtt(cues([[], []])) == "WEBVTT\n"
 
 
 @st.composite
 def segments(draw):
-    """Words with times as a server may send them, those out of order and of no length included."""
+    """Words with times as a server may send them, also out of order or of length 0."""
     texts = st.text(st.sampled_from("aé語.?\n<&"), min_size=1, max_size=60)
     steps_ms = st.integers(-400, 4000)
     start_ms = 0
@@ -65,7 +65,7 @@ def segments(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(segments())
-def test_every_word_once_in_cues_that_follow_each_other(drawn):
+def test_every_word_once_in_cues_that_do_not_overlap(drawn):
     all_cues = cues(drawn)
     words = [word for segment in drawn for word in segment]
     shown = [word for cue in all_cues for line in cue.lines for word in line.split(" ")]
@@ -76,7 +76,7 @@ def test_every_word_once_in_cues_that_follow_each_other(drawn):
 
 @settings(max_examples=60, deadline=None)
 @given(segments())
-def test_cues_keep_the_limits_but_for_single_words(drawn):
+def test_cues_keep_the_limits_except_for_single_words(drawn):
     for cue in cues(drawn):
         if sum(len(line.split(" ")) for line in cue.lines) > 1:
             assert len(cue.lines) <= MAX_LINES
@@ -95,7 +95,7 @@ def test_a_cue_ends_at_a_pause_a_sentence_or_a_segment():
     assert texts(spoken("a b"), spoken("c", start_ms=600)) == ["a b", "c"]
 
 
-def test_a_short_cue_stays_while_there_is_time():
+def test_a_short_cue_is_extended_up_to_the_next():
     alone, followed = cues([spoken("hm")]), cues([spoken("hm"), spoken("so", start_ms=700)])
     assert [cue.end_ms for cue in alone] == [MIN_CUE_MS]
     assert [cue.end_ms for cue in followed] == [700, 700 + MIN_CUE_MS]

@@ -1,4 +1,4 @@
-"""Both transports against a server on a real socket: the same promises for gRPC and HTTP."""
+"""The transports against a server on a real socket: threads and asyncio, gRPC and HTTP."""
 
 import json
 import threading
@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from client.tests.fake_servers import THREADS_NAME, eventually
-from client.tests.fakes import SCORES, RefusalError, expected, outputs
+from client.tests.helpers.fake_servers import THREADS_NAME, eventually
+from client.tests.helpers.fakes import SCORES, RejectionError, expected, outputs
 from penstock_client import (
     ConnectionLostError,
     ReplyTimeoutError,
@@ -20,7 +20,7 @@ from penstock_client import (
     StreamOptions,
 )
 from penstock_client.protocol import parse_reply
-from penstock_client.transport import FAREWELL_S
+from penstock_client.transport.session import CLOSE_TIMEOUT_S
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -31,31 +31,31 @@ def client(served_client):
 
 
 @pytest.mark.parametrize("stream_id", ["str", "a b é/:", 1, 2**63 - 1])
-def test_odd_pieces_arrive_whole_and_in_order(client, recognizer, samples, stream_id):
+def test_requests_of_any_size_arrive_complete_and_in_order(client, recognizer, samples, stream_id):
     cuts = np.cumsum([0, 1, 799, 0, 1, 7777, 800, 1600, 3])
-    pieces = np.split(samples, cuts)
+    parts = np.split(samples, cuts)
     with client.open_stream(stream_id) as stream:
-        for piece in pieces:
-            stream.send(piece)
+        for part in parts:
+            stream.send(part)
         stream.finish()
         results = list(stream)
 
     requests = recognizer.requests
-    assert [request.samples.size for request in requests] == [piece.size for piece in pieces] + [0]
+    assert [request.samples.size for request in requests] == [part.size for part in parts] + [0]
     assert np.array_equal(np.concatenate([request.samples for request in requests]), samples)
     assert {request.stream_id for request in requests} == {stream_id}
-    assert [request.is_start for request in requests] == [True] + [False] * len(pieces)
-    assert [request.is_end for request in requests] == [False] * len(pieces) + [True]
+    assert [request.is_start for request in requests] == [True] + [False] * len(parts)
+    assert [request.is_end for request in requests] == [False] * len(parts) + [True]
     assert len(results) == len(requests)
     assert stream.transcript.words == list(expected(samples).new_words)
     assert stream.transcript.text == results[-1].text == expected(samples).text
 
 
-def test_options_go_with_the_start_only_and_keep_their_types(client, recognizer):
+def test_only_the_first_request_has_options_with_their_types(client, recognizer):
     phrases = ["new york", ("λέξη 🙂", 3)]
     options = StreamOptions(decoder="aes", beam_size=3, n_best=2, lm_weight=0, boosted_phrases=phrases, boost=4)
     with client.open_stream(options=options) as stream:
-        stream.send(np.zeros(31 * 16_000))  # two pieces
+        stream.send(np.zeros(31 * 16_000))  # two requests
         stream.finish()
         *interim, final = stream
     first, *others = (request.parameters for request in recognizer.requests)
@@ -72,22 +72,24 @@ def test_options_go_with_the_start_only_and_keep_their_types(client, recognizer)
     assert final.alternatives == parse_reply("s", outputs(0, 31 * 16_000, True, 2).get).alternatives
 
 
-def test_a_stream_abandoned_is_ended_without_its_options(client, recognizer):
+def test_an_abandoned_stream_is_ended_without_its_options(client, recognizer):
     with client.open_stream(options=StreamOptions(boost=1.0)) as stream:
         stream.send([0.0])
         assert stream.poll(5)
-    eventually(lambda: not recognizer.heard)
+    eventually(lambda: not recognizer.received)
     assert [request.parameters for request in recognizer.requests] == [{"boost": 1.0}, {}]
 
 
-def test_refused_options_fail_their_stream_only(client, samples):
-    with pytest.raises(StreamError, match=r"^stream 's': lm_weight is 2\.5, but there is no model$") as error:
+def test_rejected_options_fail_their_stream_only(client, samples):
+    with pytest.raises(
+        StreamError, match=r"^OPTION_INVALID: stream 's': lm_weight is 2\.5, but there is no model$"
+    ) as error:
         client.transcribe(samples, stream_id="s", options=StreamOptions(lm_weight=2.5))
     assert type(error.value) is StreamError
     assert client.transcribe(samples).text == expected(samples).text
 
 
-def test_a_server_without_scores_is_understood(client, recognizer, samples, monkeypatch):
+def test_a_server_without_scores_is_supported(client, recognizer, samples, monkeypatch):
     answer = recognizer.answer
     monkeypatch.setattr(
         recognizer, "answer", lambda request: {k: v for k, v in answer(request).items() if k not in SCORES}
@@ -97,8 +99,8 @@ def test_a_server_without_scores_is_understood(client, recognizer, samples, monk
     assert {word.confidence for word in transcript.words} == {None}
 
 
-def test_a_long_push_is_split(client, recognizer):
-    transcript = client.transcribe(np.zeros(70 * 16_000, np.float32), chunk_ms=70_000)
+def test_long_audio_is_split_into_requests(client, recognizer):
+    transcript = client.transcribe(np.zeros(70 * 16_000, np.float32), request_ms=70_000)
     assert [request.samples.size for request in recognizer.requests] == [480_000, 480_000, 160_000]
     assert transcript.audio_processed_s == pytest.approx(70)
 
@@ -115,14 +117,14 @@ def test_the_callers_array_may_be_reused(client, recognizer, samples):
     assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
 
 
-def test_many_streams_at_once_keep_to_themselves(client, samples):
+def test_concurrent_streams_are_independent(client, samples):
     sizes = [1000 * (i + 1) for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        texts = list(pool.map(lambda size: client.transcribe(samples[:size], chunk_ms=20).text, sizes))
+        texts = list(pool.map(lambda size: client.transcribe(samples[:size], request_ms=20).text, sizes))
     assert texts == [expected(samples[:size]).text for size in sizes]
 
 
-def test_a_slow_stream_does_not_hold_up_another(client, recognizer):
+def test_a_slow_stream_does_not_delay_another(client, recognizer):
     may_go_on = threading.Event()
     recognizer.before_answer = lambda request: request.stream_id != "slow" or may_go_on.wait(5)
     with client.open_stream("slow") as slow:
@@ -135,30 +137,31 @@ def test_a_slow_stream_does_not_hold_up_another(client, recognizer):
 
 
 @pytest.mark.parametrize(
-    "message, status, kind",
+    "code, message, status, kind",
     [
-        ("stream 's' refused: all 4 stream slots are taken", 503, ServerFullError),
-        ("stream 's' is not open: it was expired after 60 s", 400, StreamNotOpenError),
-        ("stream 's': 3 of 5 samples are not finite", 400, StreamError),
+        ("STREAM_LIMIT", "stream 's' rejected: all 4 stream slots are taken", 503, ServerFullError),
+        ("STREAM_NOT_OPEN", "stream 's' is not open: it expired after 60 s", 404, StreamNotOpenError),
+        ("AUDIO_INVALID", "stream 's': 3 of 5 samples are not finite", 400, StreamError),
     ],
 )
-def test_refusals_reach_the_user(client, recognizer, message, status, kind):
-    def refuse(request):
-        raise RefusalError(f"in ensemble 'asr', {message}", status)
+def test_rejections_are_raised(client, recognizer, code, message, status, kind):
+    def reject(request):
+        raise RejectionError(f"in ensemble 'asr', {code}: {message}", status)
 
-    recognizer.before_answer = refuse
+    recognizer.before_answer = reject
     with pytest.raises(StreamError) as error, client.open_stream("s") as stream:
         stream.send(np.zeros(10))
         list(stream)
     assert type(error.value) is kind
-    assert str(error.value) == error.value.message == message
+    assert (error.value.code, error.value.message) == (code, message)
+    assert str(error.value) == f"{code}: {message}"
     assert error.value.stream_id == "s"
 
 
-def test_a_refused_piece_comes_after_the_results_before_it(client):
+def test_a_rejection_is_raised_after_the_results_before_it(client):
     with client.open_stream() as stream:
-        for push in ([0.0], [0.0], [np.nan], [0.0]):
-            stream.send(push)
+        for samples in ([0.0], [0.0], [np.nan], [0.0]):
+            stream.send(samples)
         results = iter(stream)
         assert [next(results).segment, next(results).segment] == [3, 3]
         with pytest.raises(StreamError, match="not finite"):
@@ -167,25 +170,25 @@ def test_a_refused_piece_comes_after_the_results_before_it(client):
             stream.send([0.0])
 
 
-@pytest.mark.parametrize("last_push", [[0.0], [np.nan]], ids=["abandoned", "refused"])
-def test_closing_an_unfinished_stream_ends_it_on_the_server(client, recognizer, last_push):
+@pytest.mark.parametrize("last_samples", [[0.0], [np.nan]], ids=["abandoned", "rejected"])
+def test_closing_an_unfinished_stream_ends_it_on_the_server(client, recognizer, last_samples):
     start_s = time.monotonic()
     with client.open_stream("s") as stream:
         stream.send([0.0])
-        stream.send(last_push)
+        stream.send(last_samples)
         eventually(lambda: len(recognizer.requests) == 2)
-        assert recognizer.heard
+        assert recognizer.received
     assert time.monotonic() - start_s < 5
-    eventually(lambda: not recognizer.heard)
+    eventually(lambda: not recognizer.received)
     assert [request.is_end for request in recognizer.requests] == [False, False, True]
 
 
-def test_a_stream_that_the_server_does_not_know_is_not_ended_there(client, recognizer):
-    """Its id may belong to a stream that was started since."""
+def test_a_stream_that_is_not_open_on_the_server_is_not_ended_there(client, recognizer):
+    """Its id may belong to a stream started since."""
     with client.open_stream("s") as stream:
         stream.send([0.0])
         assert stream.poll(5)
-        recognizer.heard.clear()
+        recognizer.received.clear()
         stream.send([0.0])
         with pytest.raises(StreamNotOpenError):
             list(stream)
@@ -200,7 +203,7 @@ def test_closing_an_unused_stream_sends_nothing(client, recognizer):
     assert recognizer.requests == []
 
 
-def test_closing_does_not_wait_for_a_stuck_server(client, recognizer, no_threads_left_yet):
+def test_closing_does_not_wait_for_a_stalled_server(client, recognizer, no_threads_left_yet):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(10)
     with client.open_stream() as stream:
@@ -215,11 +218,11 @@ def test_closing_does_not_wait_for_a_stuck_server(client, recognizer, no_threads
         release.set()
 
 
-def test_closing_a_client_waits_once_for_all_its_streams(front, url, protocol, recognizer):
+def test_closing_a_client_waits_once_for_all_its_streams(client_class, url, protocol, recognizer):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(10)
     streams = 5
-    with front(url, protocol) as client:
+    with client_class(url, protocol) as client:
         opened = [client.open_stream() for _ in range(streams)]
         for stream in opened:
             stream.send([0.0])
@@ -227,21 +230,24 @@ def test_closing_a_client_waits_once_for_all_its_streams(front, url, protocol, r
         start_s = time.monotonic()
     took_s = time.monotonic() - start_s
     release.set()
-    assert took_s < streams * FAREWELL_S
+    assert took_s < streams * CLOSE_TIMEOUT_S
 
 
-def test_silent_server_is_given_up(front, url, protocol, recognizer):
+def test_a_silent_server_times_out(client_class, url, protocol, recognizer):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(10)
     start_s = time.monotonic()
-    with front(url, protocol, timeout_s=0.3) as client, pytest.raises(ReplyTimeoutError, match=f"{url} for 0.3 s"):
+    with (
+        client_class(url, protocol, timeout_s=0.3) as client,
+        pytest.raises(ReplyTimeoutError, match=f"{url} for 0.3 s"),
+    ):
         client.transcribe(np.zeros(1600))
     took_s = time.monotonic() - start_s
     release.set()
     assert 0.3 <= took_s < 2.5
 
 
-def test_vanished_server_is_noticed(client, wire, url):
+def test_a_lost_server_is_noticed(client, wire, url):
     with client.open_stream("s") as stream:
         stream.send(np.zeros(800))
         assert len(stream.poll(5)) == 1
@@ -255,7 +261,7 @@ def test_vanished_server_is_noticed(client, wire, url):
     assert time.monotonic() - start_s < 2
 
 
-def test_server_that_vanishes_while_it_owes_a_reply_is_noticed(client, recognizer, wire, url):
+def test_a_server_lost_before_its_reply_is_noticed(client, recognizer, wire, url):
     release = threading.Event()
     with client.open_stream("s") as stream:
         stream.send(np.zeros(800))
@@ -270,7 +276,7 @@ def test_server_that_vanishes_while_it_owes_a_reply_is_noticed(client, recognize
         assert time.monotonic() - start_s < 2
     release.set()
     time.sleep(0.1)
-    assert len(recognizer.requests) == 2  # a piece that may have been heard is not sent again
+    assert len(recognizer.requests) == 2  # a request that may have been received is not sent again
 
 
 @pytest.mark.parametrize("protocol", ["http"], indirect=True)
@@ -287,16 +293,16 @@ def test_http_connection_closed_while_idle_is_opened_again(client, recognizer, w
 
 @pytest.mark.parametrize("protocol", ["http"], indirect=True)
 def test_http_status_503_is_a_full_server_whatever_the_message(client, recognizer):
-    def refuse(request):
-        raise RefusalError("come back tomorrow", 503)
+    def reject(request):
+        raise RejectionError("retry tomorrow", 503)
 
-    recognizer.before_answer = refuse
-    with pytest.raises(ServerFullError, match="come back tomorrow"):
+    recognizer.before_answer = reject
+    with pytest.raises(ServerFullError, match="retry tomorrow"):
         client.transcribe(np.zeros(10))
 
 
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
-def test_grpc_call_to_a_stuck_server_is_cancelled(client, recognizer, server):
+def test_grpc_call_to_a_stalled_server_is_cancelled(client, recognizer, server):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(10)
     with client.open_stream() as stream:

@@ -1,4 +1,4 @@
-"""The wheel as it is given away: built from what is in the repository, without a network."""
+"""The wheel, built from the repository without a network."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ def wheel(tmp_path_factory):
     source, out = tmp_path_factory.mktemp("client"), tmp_path_factory.mktemp("dist")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CLIENT / name, source)
-    # A build writes beside its sources, and what is left there from another one would end up in the wheel.
+    # A build writes beside its sources, and the files of an earlier build would end up in the wheel.
     shutil.copytree(CLIENT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -36,13 +36,13 @@ def file_named(archive, ending):
 
 def test_every_module_and_the_types_marker_are_in_it(wheel):
     package = CLIENT / "src" / "penstock_client"
-    modules = {f"penstock_client/{path.name}" for path in package.glob("*.py")}
+    modules = {f"penstock_client/{path.relative_to(package)}" for path in package.rglob("*.py")}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert len(modules) > 30
     assert held == modules | {"penstock_client/py.typed"}
 
 
-def test_it_asks_for_no_torch(wheel):
+def test_it_does_not_require_torch(wheel):
     metadata = message_from_bytes(file_named(wheel, ".dist-info/METADATA"))
     requirements = metadata.get_all("Requires-Dist")
     always = {re.match(r"[\w.-]+", each)[0] for each in requirements if "extra ==" not in each}
@@ -51,5 +51,5 @@ def test_it_asks_for_no_torch(wheel):
     assert metadata.get_all("Provides-Extra") == ["mic"]
 
 
-def test_it_brings_the_command(wheel):
-    assert b"penstock-client = penstock_client.cli:main" in file_named(wheel, ".dist-info/entry_points.txt")
+def test_it_installs_the_command(wheel):
+    assert b"penstock-client = penstock_client.cli.main:main" in file_named(wheel, ".dist-info/entry_points.txt")

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from penstock.commands import benchmark, evaluate, health, import_nemo, lm, serve, transcribe
+from penstock.commands import evaluate, health, import_nemo, lm, serve, transcribe
 from penstock.errors import PenstockError
 from penstock.version import __version__
 
@@ -11,11 +11,12 @@ from penstock.version import __version__
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all subcommands."""
     parser = argparse.ArgumentParser(
-        prog="penstock", description="Streaming speech recognition with FastConformer Transducers on Triton."
+        prog="penstock",
+        description="Streaming speech recognition for NeMo FastConformer models on Triton Inference Server.",
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (import_nemo, serve, health, transcribe, evaluate, lm, benchmark):
+    for command in (import_nemo, serve, health, transcribe, evaluate, lm):
         command.add_parser(subparsers)
     return parser
 
@@ -30,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output has gone
+    except BrokenPipeError:  # the reader of the output has ended
         sys.stderr.close()
         return 1
 

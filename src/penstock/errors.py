@@ -1,22 +1,139 @@
-"""Errors that reach a user. Each says what was wrong, where, and what is accepted."""
+"""Errors that reach a user. Each says what was wrong, where, and what is accepted, behind a code for programs."""
 
+import re
+from collections.abc import Mapping
 from enum import Enum
 
 
+class ErrorCode(Enum):
+    """The code in front of every error's message, as in `STREAM_LIMIT: ...`. Codes are stable, messages are not.
+
+    The value is the code's meaning; docs/serving.md says what to do about each.
+    """
+
+    STREAM_LIMIT = "the maximum number of streams is open"
+    STREAM_NOT_OPEN = "the stream was never started, has ended, or was idle for too long"
+    STREAM_LOST = "a stage failed on the stream or no longer has its state"
+    AUDIO_INVALID = "samples or an audio file cannot be used"
+    OPTION_INVALID = "a request parameter is unknown, wrong, or not accepted at this point of the stream"
+    PHRASES_INVALID = "the boosted phrases cannot be used by this model or are too many"
+    PHRASE_MEMORY_FULL = "the phrases of other streams leave no memory for this stream's"
+    REQUEST_INVALID = "a request to one of the inner models that `asr` did not send"
+
+    SETTING_INVALID = "a flag, an environment variable or an argument has a wrong value or is missing"
+    MODEL_NOT_FOUND = "the model does not exist locally or on the hub"
+    CHECKPOINT_INVALID = "a checkpoint is unsafe, broken or not supported"
+    LM_INVALID = "a language model file is broken or for another vocabulary"
+    MANIFEST_INVALID = "a manifest or one of its lines cannot be used"
+    CORPUS_INVALID = "training or held-out text or speech cannot be used"
+    OUTPUT_FAILED = "a result cannot be written"
+    PACKAGE_MISSING = "an optional package is not installed"
+    PORT_UNAVAILABLE = "a port is in use or cannot be bound"
+    TRITON_UNAVAILABLE = "no usable tritonserver was found"
+    SERVER_FAILED = "the server did not start, has ended or does not answer"
+    CUDA_FAILED = "capturing or running CUDA graphs failed"
+    RUN_FAILED = "an evaluation, a benchmark or a load test has no result"
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class PenstockError(Exception):
-    """Base of every error that Penstock raises on purpose; its text is fit to be shown to a user."""
+    """Base class of the errors that Penstock raises deliberately. The text can be shown to a user.
+
+    `str` is "CODE: message". Every subclass has a code; this class is only for catching.
+    """
+
+    code: ErrorCode
+
+    def __init__(self, message: str):
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class SettingError(PenstockError):
+    """A flag, an environment variable or an argument is wrong or missing."""
+
+    code = ErrorCode.SETTING_INVALID
 
 
 class CheckpointError(PenstockError):
-    """A checkpoint is unsafe, broken, or asks for something that is not supported."""
+    """A checkpoint is unsafe, broken, or needs something that is not supported."""
+
+    code = ErrorCode.CHECKPOINT_INVALID
+
+
+class ModelNotFoundError(CheckpointError):
+    """There is no model at the given place."""
+
+    code = ErrorCode.MODEL_NOT_FOUND
 
 
 class AudioError(PenstockError):
     """An audio file or an array of samples cannot be used."""
 
+    code = ErrorCode.AUDIO_INVALID
+
+
+class LanguageModelError(PenstockError):
+    """A language model is broken or for another vocabulary."""
+
+    code = ErrorCode.LM_INVALID
+
+
+class ManifestError(PenstockError):
+    """A manifest cannot be used; the text names the file and, if known, the line and the field."""
+
+    code = ErrorCode.MANIFEST_INVALID
+
+
+class CorpusError(PenstockError):
+    """Text or speech to train or measure with cannot be used."""
+
+    code = ErrorCode.CORPUS_INVALID
+
+
+class OutputError(PenstockError):
+    """A file of results cannot be written."""
+
+    code = ErrorCode.OUTPUT_FAILED
+
+
+class PackageError(PenstockError):
+    """An optional package is not installed."""
+
+    code = ErrorCode.PACKAGE_MISSING
+
+
+class PortError(PenstockError):
+    """A port is in use or cannot be bound."""
+
+    code = ErrorCode.PORT_UNAVAILABLE
+
+
+class TritonInstallError(PenstockError):
+    """No usable tritonserver was found."""
+
+    code = ErrorCode.TRITON_UNAVAILABLE
+
+
+class ServerError(PenstockError):
+    """A server did not start, has ended or does not answer."""
+
+    code = ErrorCode.SERVER_FAILED
+
+
+class RunError(PenstockError):
+    """An evaluation, a benchmark or a load test has no result."""
+
+    code = ErrorCode.RUN_FAILED
+
 
 class StreamErrorKind(Enum):
-    """Why a request for one stream was refused; the names are those of the gRPC status codes."""
+    """Why a request for one stream was rejected; the names are those of the gRPC status codes."""
 
     INVALID_ARGUMENT = "invalid argument"
     NOT_FOUND = "not found"
@@ -24,18 +141,42 @@ class StreamErrorKind(Enum):
     INTERNAL = "internal"
 
 
+STREAM_ERROR_KINDS: Mapping[ErrorCode, StreamErrorKind] = {
+    ErrorCode.STREAM_LIMIT: StreamErrorKind.UNAVAILABLE,
+    ErrorCode.STREAM_NOT_OPEN: StreamErrorKind.NOT_FOUND,
+    ErrorCode.STREAM_LOST: StreamErrorKind.INTERNAL,
+    ErrorCode.AUDIO_INVALID: StreamErrorKind.INVALID_ARGUMENT,
+    ErrorCode.OPTION_INVALID: StreamErrorKind.INVALID_ARGUMENT,
+    ErrorCode.PHRASES_INVALID: StreamErrorKind.INVALID_ARGUMENT,
+    ErrorCode.PHRASE_MEMORY_FULL: StreamErrorKind.UNAVAILABLE,
+    ErrorCode.REQUEST_INVALID: StreamErrorKind.INVALID_ARGUMENT,
+}
+"""The codes that a server answers requests with."""
+
+
 class StreamError(PenstockError):
-    """One request of one stream is refused; every other stream goes on.
+    """One request of one stream is rejected; every other stream continues."""
 
-    `kind` tells a server which status to answer with.
-    """
-
-    def __init__(self, kind: StreamErrorKind, message: str):
+    def __init__(self, code: ErrorCode, message: str):
         super().__init__(message)
-        self.kind = kind
+        self.code = code
+
+    @property
+    def kind(self) -> StreamErrorKind:
+        """The kind of status that a server answers with."""
+        return STREAM_ERROR_KINDS[self.code]
 
 
-_MOST_SHOWN_CHARACTERS = 60
+_CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
+
+
+def split_code(text: str) -> tuple[str | None, str]:
+    """The code in front of an error's text (None without one) and the message, without Triton's "in ensemble"."""
+    _, code, message = _CODE.split(text, maxsplit=1)
+    return code, message
+
+
+_MAX_SHOWN_CHARACTERS = 60
 
 
 def shown(value: object) -> str:
@@ -47,6 +188,6 @@ def shown(value: object) -> str:
     return cut(text)
 
 
-def cut(text: str, most_characters: int = _MOST_SHOWN_CHARACTERS) -> str:
+def cut(text: str, max_characters: int = _MAX_SHOWN_CHARACTERS) -> str:
     """A user's text for an error's, its end left out where it is long."""
-    return text if len(text) <= most_characters else f"{text[:most_characters]}..."
+    return text if len(text) <= max_characters else f"{text[:max_characters]}..."

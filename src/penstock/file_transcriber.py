@@ -1,4 +1,4 @@
-"""Transcribes audio files through the streaming recogniser, several at once, as if each were live."""
+"""Transcribes audio files through the streaming recognizer, several at once."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.audio import read_audio
 from penstock.errors import AudioError, StreamError
+from penstock.frontend.audio_file import read_audio
+from penstock.pipeline.features_stage import AudioRequest
+from penstock.pipeline.results import Alternative, StreamResult
+from penstock.pipeline.words import Token, Word
 from penstock.recognizer import StreamingRecognizer
-from penstock.stages.features import AudioRequest
-from penstock.stages.stream_text import Alternative, StreamResult
-from penstock.transcript import Token, Word
 
 
 @dataclass
 class FileTranscript:
-    """What was recognised in one file, or why it was not."""
+    """Transcript of one file, or its error."""
 
     audio: str
     audio_s: float = 0.0
@@ -27,7 +27,7 @@ class FileTranscript:
     error: str | None = None
 
     def add(self, result: StreamResult) -> None:
-        """Takes in one result of the file's stream."""
+        """Adds one result of the file's stream."""
         self.text = result.text
         self.tokens += result.tokens
         self.words += result.words
@@ -40,11 +40,11 @@ class _OpenFile:
         self.options = options
         self.position = 0
 
-    def next_request(self, piece_samples: int) -> AudioRequest:
-        start, self.position = self.position, self.position + piece_samples
-        piece = self.samples[start : self.position]
+    def next_request(self, request_samples: int) -> AudioRequest:
+        start, self.position = self.position, self.position + request_samples
+        samples = self.samples[start : self.position]
         options = self.options if start == 0 else {}
-        return AudioRequest(self.index, piece, is_start=start == 0, is_end=self.is_done, options=options)
+        return AudioRequest(self.index, samples, is_start=start == 0, is_end=self.is_done, options=options)
 
     @property
     def is_done(self) -> bool:
@@ -52,16 +52,16 @@ class _OpenFile:
 
 
 class FileTranscriber:
-    """Streams files in pieces of `piece_samples`, at most as many at once as the recogniser has streams."""
+    """Streams files in requests of `request_samples`, at most as many at once as the recognizer has streams."""
 
-    def __init__(self, recognizer: StreamingRecognizer, piece_samples: int, options: dict | None = None):
-        """options: of every stream, as in `penstock.stream_options`."""
+    def __init__(self, recognizer: StreamingRecognizer, request_samples: int, options: dict | None = None):
+        """options: for every stream, as in `penstock.pipeline.stream_options`."""
         self._recognizer = recognizer
-        self._piece_samples = piece_samples
+        self._request_samples = request_samples
         self._options = options or {}
 
     def transcribe(self, paths: Iterable[str | Path]) -> Iterator[FileTranscript]:
-        """Yields one transcript a file, in the order of `paths`; a file that fails has `error` set."""
+        """Yields one transcript per file, in the order of `paths`; a file that fails has `error` set."""
         waiting = enumerate(paths)
         open_files: list[_OpenFile] = []
         finished: dict[int, FileTranscript] = {}
@@ -80,28 +80,29 @@ class FileTranscriber:
         open_files: list[_OpenFile],
         finished: dict[int, FileTranscript],
     ) -> bool:
-        """Opens the next files while there is room; returns whether more may be waiting."""
+        """Opens files while streams are free; returns whether more may be waiting."""
         while len(open_files) < self._recognizer.table.max_streams:
-            index, path = next(waiting, (None, None))
-            if index is None:
+            entry = next(waiting, None)
+            if entry is None:
                 return False
+            index, path = entry
             transcript = FileTranscript(str(path))
             try:
                 samples = read_audio(path, self._recognizer.sample_rate_hz)
             except AudioError as error:
                 transcript.error = str(error)
                 finished[index] = transcript
-                return True  # so that results before it come out first
+                return True  # results before it are yielded first
             transcript.audio_s = len(samples) / self._recognizer.sample_rate_hz
             open_files.append(_OpenFile(index, samples, transcript, self._options))
         return True
 
     def _advance(self, open_files: list[_OpenFile], finished: dict[int, FileTranscript]) -> list[_OpenFile]:
-        """Pushes one piece of each open file; returns the files that still have audio."""
-        results = self._recognizer.process([file.next_request(self._piece_samples) for file in open_files])
+        """Sends one request per open file; returns the files that still have audio."""
+        results = self._recognizer.process([file.next_request(self._request_samples) for file in open_files])
         for file, result in zip(open_files, results, strict=True):
             if isinstance(result, StreamError):
-                file.transcript.error = f"{file.transcript.audio}: {result}"
+                file.transcript.error = f"{result.code}: {file.transcript.audio}: {result.message}"
                 self._recognizer.process([AudioRequest(file.index, np.zeros(0, np.float32), is_end=True)])
             else:
                 file.transcript.add(result)

@@ -1,4 +1,4 @@
-"""StreamingRecognizer: the whole way from samples to words in one process."""
+"""StreamingRecognizer runs the three stages in one process: samples in, words out."""
 
 import contextlib
 import itertools
@@ -9,30 +9,30 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock.checkpoint import Checkpoint
-from penstock.config import AttentionContext, ModelConfig
-from penstock.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.errors import StreamError
-from penstock.model_source import resolve_model
-from penstock.slot_ledger import SlotLedger
-from penstock.stages.decoder import DecoderRequest, DecoderStage
-from penstock.stages.encoder import EncoderRequest, EncoderStage
-from penstock.stages.features import AudioRequest, FeatureReply, FeatureStage
-from penstock.stages.stream_text import StreamResult
-from penstock.streams import StreamTable, slot_count
-from penstock.transcript import Token, Word
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext, ModelConfig
+from penstock.model.resolve import resolve_model
+from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
+from penstock.pipeline.features_stage import AudioRequest, FeatureReply, FeatureStage
+from penstock.pipeline.results import StreamResult
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.words import Token, Word
 
 NO_SAMPLES = np.zeros(0, np.float32)
 
 
 class Stream:
-    """One live stream of a recogniser; close it, or use it as a context manager."""
+    """One live stream of a recognizer; close it, or use it as a context manager."""
 
     def __init__(self, recognizer: "StreamingRecognizer", stream_id: Hashable, options: dict | None = None):
         self.id = stream_id
         self._options = options or {}
         self.words: list[Word] = []
-        """All words finished so far."""
+        """All complete words so far."""
         self.tokens: list[Token] = []
         """All tokens so far."""
         self._recognizer = recognizer
@@ -40,29 +40,29 @@ class Stream:
         self._is_ended = False
 
     def push(self, samples: np.ndarray) -> StreamResult:
-        """Adds samples ([n] float32, mono, at the recogniser's rate, -1 .. 1) and returns what is known by then."""
+        """Adds samples ([n] float32, mono, at the recognizer's rate, -1 .. 1) and returns the result so far."""
         return self._request(samples)
 
     def finalize(self, samples: np.ndarray | None = None) -> StreamResult:
-        """Ends the current segment, with a last piece of audio if there is one, and returns its final result.
+        """Ends the current segment after optional last samples and returns its final result.
 
-        The stream goes on: what is pushed next begins another segment, as if the stream began there.
+        The stream continues: the next samples begin a new segment.
         """
         return self._request(NO_SAMPLES if samples is None else samples, finalize=True)
 
     def finish(self, samples: np.ndarray | None = None) -> StreamResult:
-        """Ends the stream, with a last piece of audio if there is one, and returns the final result."""
+        """Ends the stream after optional last samples and returns the final result."""
         return self._request(NO_SAMPLES if samples is None else samples, is_end=True)
 
     def close(self) -> None:
-        """Gives the slot back; does nothing to a stream that has ended."""
+        """Frees the slot; does nothing if the stream has ended."""
         if self._is_started and not self._is_ended:
-            with contextlib.suppress(StreamError):  # expired meanwhile: closed all the same
+            with contextlib.suppress(StreamError):  # it has expired meanwhile
                 self.finish()
 
     def _request(self, samples: np.ndarray, is_end: bool = False, finalize: bool = False) -> StreamResult:
         samples = np.asarray(samples)
-        if samples.dtype.kind == "f":  # others are refused by name: integers would be taken for a very loud signal
+        if samples.dtype.kind == "f":  # other types are rejected: integers are not in -1 .. 1
             samples = samples.astype(np.float32, copy=False)
         options = {} if self._is_started else self._options
         request = AudioRequest(self.id, samples, not self._is_started, is_end, options, finalize)
@@ -83,7 +83,7 @@ class Stream:
 
 
 class StreamingRecognizer:
-    """Recognises many live streams at once; single-threaded."""
+    """Recognizes many live streams at once; single-threaded."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class StreamingRecognizer:
     ):
         """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's, its first by default.
 
-        decoding: language model and beam size on offer; what a stream uses of them it says with its start.
+        decoding: language model, beam size and other settings; each stream's options choose from them.
         """
         checkpoint = Checkpoint(resolve_model(str(model)))
         self.config: ModelConfig = checkpoint.config
@@ -114,23 +114,27 @@ class StreamingRecognizer:
         return self.config.features.sample_rate_hz
 
     def open_stream(self, stream_id: Hashable | None = None, options: dict | None = None) -> Stream:
-        """A new stream with options as in `penstock.stream_options`. Its slot is taken with its first request."""
+        """A new stream; options as in `penstock.pipeline.stream_options`. Its slot is taken by its first request."""
         return Stream(self, f"stream-{next(self._names)}" if stream_id is None else stream_id, options)
+
+    def check_options(self, options: dict) -> None:
+        """Raises StreamError if a stream cannot start with these options."""
+        self._features.parse_options(options)
 
     @torch.inference_mode()
     def process(self, requests: list[AudioRequest]) -> list[StreamResult | StreamError]:
-        """Answers one request each of different streams, all in one batch; results in the order of the requests.
+        """Processes one request each of different streams in one batch; results in the order of the requests.
 
-        Raises ValueError, and does nothing, where a stream occurs twice.
+        Raises ValueError, and does nothing, if a stream occurs twice.
         """
         repeated = [stream_id for stream_id, count in Counter(r.stream_id for r in requests).items() if count > 1]
         if repeated:
-            raise ValueError(f"stream {repeated[0]!r} occurs more than once; a batch takes one request a stream")
+            raise ValueError(f"stream {repeated[0]!r} occurs more than once; a batch takes one request per stream")
         answers: list = self._features.process(requests)
         rows = [i for i, answer in enumerate(answers) if isinstance(answer, FeatureReply)]
         encoded = self._encoder.process(
             [
-                EncoderRequest(answers[i].lease, answers[i].chunks, requests[i].is_start, answers[i].ends_segment)
+                EncoderRequest(answers[i].lease, answers[i].chunks, requests[i].is_start, answers[i].finalize)
                 for i in rows
             ]
         )
@@ -153,6 +157,6 @@ def _decoder_request(request: AudioRequest, reply: FeatureReply, encoded: torch.
         reply.chunks.covered_samples,
         request.is_start,
         request.is_end,
-        request.options if request.is_start else {},
-        reply.ends_segment,
+        reply.options,
+        reply.finalize,
     )

@@ -66,21 +66,21 @@ def test_a_limit_leaves_later_lines_alone(manifest):
         (entry(offset=1.5), "offset: 1.5; only whole files"),
         (entry(audio_filepath="gone.wav"), "audio_filepath: {folder}/gone.wav: no such file"),
         (entry(audio_filepath="broken.wav"), "audio_filepath: {folder}/broken.wav: not a readable audio file"),
-        (entry(audio_filepath="empty.wav"), "audio_filepath: {folder}/empty.wav: holds no audio"),
+        (entry(audio_filepath="empty.wav"), "audio_filepath: {folder}/empty.wav: has no audio"),
     ],
 )
 def test_errors_name_file_line_and_field(manifest, tmp_path, line, message):
     path = manifest(entry(), line)
     with pytest.raises(ManifestError) as error:
         read_manifest(path)
-    assert str(error.value).startswith(f"{path}:2: {message.format(folder=tmp_path)}")
+    assert str(error.value).startswith(f"MANIFEST_INVALID: {path}:2: {message.format(folder=tmp_path)}")
 
 
 def test_a_manifest_that_is_none(manifest, tmp_path):
     with pytest.raises(ManifestError, match=r"gone\.jsonl: No such file"):
         read_manifest(tmp_path / "gone.jsonl")
-    with pytest.raises(ManifestError, match=r"set\.jsonl: holds no utterances"):
+    with pytest.raises(ManifestError, match=r"set\.jsonl: has no utterances"):
         read_manifest(manifest(""))
     (tmp_path / "latin.jsonl").write_bytes('{"text": "é"}'.encode("latin-1"))
-    with pytest.raises(ManifestError, match=r"latin\.jsonl: not a text in UTF-8"):
+    with pytest.raises(ManifestError, match=r"latin\.jsonl: not UTF-8 text"):
         read_manifest(tmp_path / "latin.jsonl")

@@ -7,23 +7,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
-from penstock.audio import read_audio
-from penstock.checkpoint import Checkpoint
-from penstock.cuda_graphs import obstacle_to_while
-from penstock.decoding_config import DecodingConfig
-from penstock.fusion.arpa_writer import write_arpa
-from penstock.fusion.token_names import read_token_names
+from penstock.frontend.audio_file import read_audio
+from penstock.graphs.select import missing_for_while_nodes
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
-from penstock.lm_training.build import build_lm
+from penstock.model.bundle import Checkpoint
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.features_stage import AudioRequest
+from penstock.pipeline.results import StreamResult
 from penstock.recognizer import StreamingRecognizer
-from penstock.stages.features import AudioRequest
-from penstock.stages.stream_text import StreamResult
-from penstock.tokenizer import Tokenizer
-from tests.golden import golden_utterances
+from penstock.scoring.ngram.arpa import write_arpa
+from penstock.scoring.ngram.estimation.build import build_lm
+from penstock.scoring.ngram.io import read_token_names
+from tests.helpers.golden import golden_utterances
 
-CONTEXT, PIECE_SAMPLES = (70, 6), 4800
+CONTEXT, REQUEST_SAMPLES = (70, 6), 4800
 CHOICES = (
     {},
     {"lm_weight": 0.6},
@@ -35,7 +34,7 @@ CHOICES = (
     {"decoder": "aes", "beam_size": 2},
     {"decoder": "aes", "lm_weight": 0.4, "boosted_phrases": ["yes", "stop"]},
 )
-DRIVERS = ("eager", "staged", "while")
+DRIVERS = ("no_graphs", "no_while_loops", "full_graph")
 
 
 class Case(NamedTuple):
@@ -51,8 +50,8 @@ def recognize(model: str, decoding: DecodingConfig, device: str) -> list[str]:
     streams = [(read_audio(one.path, 16000), choice) for one in golden_utterances() for choice in CHOICES]
     recognizer = StreamingRecognizer(model, CONTEXT, len(streams), device, decoding=decoding)
     texts = ["" for _ in streams]
-    for start in range(0, max(len(samples) for samples, _ in streams), PIECE_SAMPLES):
-        end = start + PIECE_SAMPLES
+    for start in range(0, max(len(samples) for samples, _ in streams), REQUEST_SAMPLES):
+        end = start + REQUEST_SAMPLES
         requests = [
             AudioRequest(i, samples[start:end], start == 0, end >= len(samples), choice if start == 0 else {})
             for i, (samples, choice) in enumerate(streams)
@@ -72,7 +71,7 @@ def case(request, tmp_path_factory) -> Case:
     sentences = [tokenizer.encode(text) for text in ("seven two nine", "help start stop", "yes no go zero")]
     sentences += [tokenizer.encode(one.text) for one in golden_utterances()]
     write_arpa(build_lm(sentences * 2, read_token_names(path), 2).arpa, lm)
-    texts = recognize(model, DecodingConfig(str(lm), cuda_graphs="eager"), "cpu")
+    texts = recognize(model, DecodingConfig(str(lm), cuda_graphs="no_graphs"), "cpu")
     of_choices = [tuple(texts[i :: len(CHOICES)]) for i in range(len(CHOICES))]
     assert len(set(of_choices)) > 3, "choices make a difference"
     return Case(model, str(lm), texts)
@@ -82,7 +81,7 @@ def case(request, tmp_path_factory) -> Case:
 @pytest.mark.parametrize("kernels", [TORCH, FUSED])
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_choice_has_the_words_of_the_cpu(case, driver, kernels):
-    obstacle = obstacle_to_while(torch.device("cuda")) if driver == "while" else None
+    obstacle = missing_for_while_nodes() if driver == "full_graph" else None
     obstacle = obstacle or (why_unavailable("cuda") if kernels == FUSED else None)
     if obstacle:
         pytest.skip(obstacle)

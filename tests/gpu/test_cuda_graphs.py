@@ -3,30 +3,30 @@
 import pytest
 import torch
 
-from penstock.cuda_graphs import obstacle_to_while, select_driver
+from benchmarks.frame_looping import FrameLooping
 from penstock.decoding import host_copy
-from penstock.decoding.beam_hyps import TokenRows
-from penstock.decoding.beam_report import BeamReport
-from penstock.decoding.beam_results import TokenLists
-from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam_sizes import BeamSizes
-from penstock.decoding.beam_state import fresh_rows as fresh_beams
-from penstock.decoding.beam_workspace import BeamBuffers
-from penstock.decoding.captured_beam_search import CapturedBeamSearch
-from penstock.decoding.captured_search import CapturedSearch
-from penstock.decoding.frame_looping import FrameLooping
-from penstock.decoding.greedy_search import GreedySearch
-from penstock.decoding.greedy_state import GreedyRows, fresh_rows
-from penstock.decoding.greedy_workspace import StaticBuffers
-from penstock.decoding.label_looping import LabelLooping
-from penstock.decoding.networks import TransducerNetwork
-from penstock.decoding.rows import leaves
+from penstock.decoding.beam.captured_search import CapturedBeamSearch
+from penstock.decoding.beam.hyps import TokenLists, Tokens
+from penstock.decoding.beam.results import BeamReport
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.beam.state import fresh_states as fresh_beams
+from penstock.decoding.beam.workspace import BeamBuffers
+from penstock.decoding.greedy.captured_search import CapturedSearch
+from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.search import GreedySearch
+from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.tensor_tree import leaves
+from penstock.decoding.transducer import TransducerNetwork
 from penstock.graphs.driver import EagerDriver, GraphError
 from penstock.graphs.program import Program, While, steps_with_depth
+from penstock.graphs.select import missing_for_while_nodes, select_driver
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
-from tests.automata import fusion_rows, random_fusion
-from tests.decoding import assert_same_labels, labels_of, random_streams
-from tests.random_models import random_checkpoint
+from tests.helpers.automata import fusion_states, random_fusion
+from tests.helpers.beam import SCORE_ERROR
+from tests.helpers.decoding import assert_same_labels, labels_of, random_streams
+from tests.helpers.random_models import random_checkpoint
 
 pytestmark = pytest.mark.gpu
 
@@ -35,12 +35,12 @@ DURATIONS = ((), (0, 1, 2), (0, 2, 4), (2, 5))
 LENGTHS = (24, 1, 11, 0, 16)
 WEIGHTS, PHRASES = [0.4, 0.0, 0.7, 0.0, -0.3], [0, 3, 1, 0, 2]
 FRAMES, MAX_BATCH = 6, 6
-BEAM = BeamSizes(4, carried_encoder_frames=12, tail_labels=40)
+BEAM = BeamSizes(4, carried_encoder_frames=12, unstable_labels=40)
 
 
-@pytest.fixture(params=["staged", "while"])
+@pytest.fixture(params=["no_while_loops", "full_graph"])
 def driver(request):
-    obstacle = obstacle_to_while(torch.device("cuda")) if request.param == "while" else None
+    obstacle = missing_for_while_nodes() if request.param == "full_graph" else None
     if obstacle:
         pytest.skip(obstacle)
     return select_driver(request.param, "cuda").driver
@@ -48,10 +48,10 @@ def driver(request):
 
 @pytest.fixture
 def while_driver():
-    obstacle = obstacle_to_while(torch.device("cuda"))
+    obstacle = missing_for_while_nodes()
     if obstacle:
         pytest.skip(obstacle)
-    return select_driver("while", "cuda").driver
+    return select_driver("full_graph", "cuda").driver
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ def make(tmp_path):
 
 @pytest.fixture(params=[TORCH, FUSED])
 def kernels(request) -> str:
-    """The server runs torch unless told otherwise."""
+    """The server runs torch by default."""
     obstacle = why_unavailable("cuda") if request.param == FUSED else None
     if obstacle:
         pytest.skip(obstacle)
     return request.param
 
 
-class NoSynchronisation:
+class NoSynchronization:
     """Inside, whatever waits for the device is an error."""
 
     def __enter__(self) -> None:
@@ -87,26 +87,26 @@ def decode(
 ) -> list[list]:
     """All streams side by side in chunks, rubbish behind their ends."""
     device = network.device
-    rows = start(network, len(streams), has_fusion)
+    states = start(network, len(streams), has_fusion)
     found: list[list] = [[] for _ in streams]
     for begin in range(0, max(map(len, streams)), chunk):
-        pieces = [stream[begin : begin + chunk] for stream in streams]
+        parts = [stream[begin : begin + chunk] for stream in streams]
         encoded = torch.full((len(streams), chunk, streams[0].shape[1]), torch.nan)
-        for row, piece in enumerate(pieces):
-            encoded[row, : len(piece)] = piece
-        lengths = torch.tensor(list(map(len, pieces)), device=device)
-        hyps, rows = search.decode(network.project_encoder(encoded.to(device)), lengths, rows)
+        for row, part in enumerate(parts):
+            encoded[row, : len(part)] = part
+        lengths = torch.tensor(list(map(len, parts)), device=device)
+        hyps, states = search.decode(network.project_encoder(encoded.to(device)), lengths, states)
         host = hyps.to_host()
         for row, labels in enumerate(found):
             labels += labels_of(host, row)
     return found
 
 
-def start(network: TransducerNetwork, batch: int, has_fusion: bool) -> GreedyRows:
-    rows = fresh_rows(network, batch)
+def start(network: TransducerNetwork, batch: int, has_fusion: bool) -> GreedyStates:
+    states = fresh_states(network, batch)
     if not has_fusion:
-        return rows
-    return rows._replace(fusion=fusion_rows(WEIGHTS[:batch], PHRASES[:batch], network.device))
+        return states
+    return states._replace(fusion=fusion_states(WEIGHTS[:batch], PHRASES[:batch], network.device))
 
 
 def make_search(kind: type, network: TransducerNetwork, has_fusion: bool) -> GreedySearch:
@@ -150,28 +150,28 @@ def test_buckets(make, driver, kernels, batch):
 @pytest.mark.parametrize("has_fusion", [False, True])
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
 @pytest.mark.parametrize("kind", SEARCHES)
-def test_steps_never_synchronise(make, kernels, kind, durations, has_fusion):
+def test_steps_never_synchronize(make, kernels, kind, durations, has_fusion):
     network = make(durations, kernels=kernels)
     search = make_search(kind, network, has_fusion)
-    program = search.program(StaticBuffers(network, 3, 5, 50).workspace(3))
+    program = search.program(GreedyBuffers(network, 3, 5, 50).workspace(3))
     for _ in range(2):  # the first time kernels are loaded
-        with torch.inference_mode(), NoSynchronisation():
+        with torch.inference_mode(), NoSynchronization():
             for _, step in steps_with_depth(program.body):
                 step()
 
 
 @pytest.mark.parametrize("frames", [FRAMES, 3 * FRAMES - 1])
 @pytest.mark.parametrize("has_fusion", [False, True])
-def test_one_graph_never_synchronises(make, while_driver, kernels, has_fusion, frames):
+def test_one_graph_never_synchronizes(make, while_driver, kernels, has_fusion, frames):
     network = make((0, 1, 2), kernels=kernels)
     search = make_search(LabelLooping, network, has_fusion)
     captured = CapturedSearch(search, while_driver, MAX_BATCH, FRAMES)
-    frame_rows = network.project_encoder(torch.stack(random_streams(4, (frames,) * 5)).cuda())
-    lengths, rows = torch.full((5,), frames, device="cuda"), start(network, 5, has_fusion)
-    expected, _ = search.decode(frame_rows, lengths, rows)
-    captured.decode(frame_rows, lengths, rows)
-    with NoSynchronisation():
-        hyps, _ = captured.decode(frame_rows, lengths, rows)
+    projected_frames = network.project_encoder(torch.stack(random_streams(4, (frames,) * 5)).cuda())
+    lengths, states = torch.full((5,), frames, device="cuda"), start(network, 5, has_fusion)
+    expected, _ = search.decode(projected_frames, lengths, states)
+    captured.decode(projected_frames, lengths, states)
+    with NoSynchronization():
+        hyps, _ = captured.decode(projected_frames, lengths, states)
     found, expected = (h.to_host() for h in (hyps, expected))
     assert expected.lengths.sum() > 0
     assert_same_labels(*([labels_of(h, row) for row in range(5)] for h in (found, expected)))
@@ -188,7 +188,7 @@ def test_two_models_at_once(make, driver, kernels):
 
 
 def test_memory_of_others_is_left_alone(make, driver, kernels):
-    """What graphs keep between their steps is given to nobody else."""
+    """The memory of intermediate tensors of graphs is never reused."""
     network = make(kernels=kernels)
     search = LabelLooping(network)
     captured = CapturedSearch(search, driver, MAX_BATCH, FRAMES)
@@ -206,7 +206,7 @@ def test_it_works_again_after_an_error(make, driver):
     streams = random_streams(7, (9, 9))
     wrong = torch.zeros(2, FRAMES, network.frame_width + 1, device="cuda")
     with pytest.raises(RuntimeError):
-        captured.decode(wrong, torch.tensor([3, 3], device="cuda"), fresh_rows(network, 2))
+        captured.decode(wrong, torch.tensor([3, 3], device="cuda"), fresh_states(network, 2))
     assert_same_labels(decode(network, captured, streams), decode(network, search, streams))
 
 
@@ -257,7 +257,7 @@ def test_a_loop_in_a_loop_on_the_device(driver):
 
 
 def start_beams(network: TransducerNetwork, batch: int):
-    fusion = fusion_rows(WEIGHTS[:batch], PHRASES[:batch], network.device)
+    fusion = fusion_states(WEIGHTS[:batch], PHRASES[:batch], network.device)
     beam_sizes = torch.tensor([4, 2, 3, 1, 4][:batch], device=network.device)
     return fresh_beams(network, batch, BEAM, beam_sizes, fusion)
 
@@ -268,22 +268,22 @@ def make_beam(network: TransducerNetwork, algorithm: BeamAlgorithm) -> BeamSearc
 
 def decode_beams(network: TransducerNetwork, search, streams: list[torch.Tensor], chunk: int) -> list[tuple]:
     """Labels (with times) and score of each stream's best hypothesis."""
-    rows, device = start_beams(network, len(streams)), network.device
+    states, device = start_beams(network, len(streams)), network.device
     stable: list[list] = [[] for _ in streams]
     longest = max(map(len, streams))
     for begin in range(0, longest, chunk):
-        pieces = [stream[begin : begin + chunk] for stream in streams]
+        parts = [stream[begin : begin + chunk] for stream in streams]
         encoded = torch.full((len(streams), chunk, streams[0].shape[1]), torch.nan)
-        for row, piece in enumerate(pieces):
-            encoded[row, : len(piece)] = piece
-        lengths = torch.tensor(list(map(len, pieces)), device=device)
+        for row, part in enumerate(parts):
+            encoded[row, : len(part)] = part
+        lengths = torch.tensor(list(map(len, parts)), device=device)
         is_end = torch.tensor([begin + chunk >= len(stream) for stream in streams], device=device)
-        update, rows = search.decode(network.project_encoder(encoded.to(device)), lengths, is_end, rows)
+        update, states = search.decode(network.project_encoder(encoded.to(device)), lengths, is_end, states)
         for row, labels in enumerate(stable):
             labels += token_list(update.stable, row)
-    best = search.n_best(rows)
-    tails = TokenLists(TokenRows(*(field[:, 0] for field in best.tails.tokens)), best.tails.lengths[:, 0])
-    return [(stable[row] + token_list(tails, row), round(float(best.scores[row, 0]), 6)) for row in range(len(streams))]
+    best = search.n_best(states)
+    unstable = TokenLists(Tokens(*(field[:, 0] for field in best.unstable.tokens)), best.unstable.lengths[:, 0])
+    return [(stable[row] + token_list(unstable, row), float(best.scores[row, 0])) for row in range(len(streams))]
 
 
 def token_list(lists: TokenLists, row: int) -> list[tuple]:
@@ -303,36 +303,38 @@ def test_captured_beam_is_eager(make, driver, algorithm, durations):
         eager = search if chunk <= FRAMES else CapturedBeamSearch(search, EagerDriver(), MAX_BATCH, FRAMES, BEAM)
         expected = decode_beams(network, eager, streams, chunk)
         assert sum(len(labels) for labels, _ in expected) > 3
-        assert decode_beams(network, captured, streams, chunk) == expected
+        found = decode_beams(network, captured, streams, chunk)
+        assert [labels for labels, _ in found] == [labels for labels, _ in expected]
+        assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=SCORE_ERROR)
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
-def test_beam_steps_never_synchronise(make, algorithm, durations):
+def test_beam_steps_never_synchronize(make, algorithm, durations):
     network = make(durations)
     search = make_beam(network, algorithm)
     reach = BEAM.carried_encoder_frames + FRAMES
-    most = search.search.most_labels(reach), search.search.most_columns(reach)
+    most = search.algorithm.max_labels(reach), search.algorithm.max_columns(reach)
     program = search.program(BeamBuffers(network, 3, FRAMES, BEAM, *most).workspace(3))
     for _ in range(2):  # the first time kernels are loaded
-        with torch.inference_mode(), NoSynchronisation():
+        with torch.inference_mode(), NoSynchronization():
             for _, step in steps_with_depth(program.body):
                 step()
 
 
 @pytest.mark.parametrize("frames", [FRAMES, 3 * FRAMES - 1])
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
-def test_one_beam_graph_never_synchronises(make, while_driver, algorithm, frames):
+def test_one_beam_graph_never_synchronizes(make, while_driver, algorithm, frames):
     network = make((0, 1, 2))
     captured = CapturedBeamSearch(make_beam(network, algorithm), while_driver, MAX_BATCH, FRAMES, BEAM)
-    frame_rows = network.project_encoder(torch.stack(random_streams(4, (frames,) * 5)).cuda())
-    lengths, rows = torch.full((5,), frames, device="cuda"), start_beams(network, 5)
+    projected_frames = network.project_encoder(torch.stack(random_streams(4, (frames,) * 5)).cuda())
+    lengths, states = torch.full((5,), frames, device="cuda"), start_beams(network, 5)
     is_end = torch.ones(5, dtype=torch.bool, device="cuda")
-    captured.decode(frame_rows, lengths, is_end, rows)
-    with NoSynchronisation():
-        update, after = captured.decode(frame_rows, lengths, is_end, rows)
+    captured.decode(projected_frames, lengths, is_end, states)
+    with NoSynchronization():
+        update, after = captured.decode(projected_frames, lengths, is_end, states)
     assert after.frames_seen.tolist() == [frames] * 5
-    assert (update.stable.lengths + update.tail.lengths).sum() > 0
+    assert (update.stable.lengths + update.unstable.lengths).sum() > 0
 
 
 @pytest.mark.parametrize("frames", [3, 40])
@@ -343,9 +345,10 @@ def test_a_report_reaches_the_host_whole_and_in_one_copy(make, monkeypatch, algo
     network, waits = make(dtype=torch.float64), []
     network._output_bias[network.blank] -= 1.0  # many labels
     search = make_beam(network, algorithm)
-    frame_rows = network.project_encoder(torch.stack(random_streams(9, (frames,) * 3)).cuda())
+    projected_frames = network.project_encoder(torch.stack(random_streams(9, (frames,) * 3)).cuda())
     is_end = torch.full((3,), is_ending, device="cuda")
-    update, rows = search.decode(frame_rows, torch.full((3,), frames, device="cuda"), is_end, start_beams(network, 3))
+    lengths = torch.full((3,), frames, device="cuda")
+    update, states = search.decode(projected_frames, lengths, is_end, start_beams(network, 3))
     real = host_copy.copy_to_host
 
     def copy_to_host(block: torch.Tensor) -> torch.Tensor:
@@ -357,9 +360,11 @@ def test_a_report_reaches_the_host_whole_and_in_one_copy(make, monkeypatch, algo
         return host
 
     monkeypatch.setattr(host_copy, "copy_to_host", copy_to_host)
-    with NoSynchronisation():
-        report = BeamReport(update, rows.forced_on, rows.dropped, search.n_best(rows) if is_ending else None)
+    with NoSynchronization():
+        report = BeamReport(
+            update, states.forced_blanks, states.pruned_hypotheses, search.n_best(states) if is_ending else None
+        )
         host = report.to_host()
-    assert len(waits) == (1 if host.longest <= 32 else 2)
+    assert len(waits) == (1 if host.max_length <= 32 else 2)
     for one, whole in zip(*(leaves(tuple(p for p in r if p is not None)) for r in (host, report)), strict=True):
         assert one.device.type == "cpu" and torch.equal(one, whole.cpu()[..., : one.shape[-1]])

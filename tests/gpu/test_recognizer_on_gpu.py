@@ -1,16 +1,16 @@
-"""The same code on a CUDA device: same words as on the CPU, and steps that never wait for the host."""
+"""The recognizer on a CUDA device: same words as on the CPU, and steps that never wait for the host."""
 
 import numpy as np
 import pytest
 import torch
 
-from penstock.audio import read_audio
-from penstock.checkpoint import Checkpoint
-from penstock.config import AttentionContext
 from penstock.encoder.encoder import StreamingEncoder
+from penstock.frontend.audio_file import read_audio
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.pipeline.features_stage import AudioRequest
 from penstock.recognizer import StreamingRecognizer
-from penstock.stages.features import AudioRequest
-from tests.golden import golden_utterances
+from tests.helpers.golden import golden_utterances
 
 pytestmark = pytest.mark.gpu
 
@@ -41,7 +41,7 @@ def test_words_equal_those_of_the_cpu(bundled_model, context):
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_encoder_step_equals_the_cpu_and_never_synchronises(bundled_model, context):
+def test_encoder_step_equals_the_cpu_and_never_synchronizes(bundled_model, context):
     checkpoint, context = Checkpoint(bundled_model), AttentionContext(*context)
     on_cpu, on_gpu = (StreamingEncoder(checkpoint, context, 5, device) for device in ("cpu", "cuda"))
     mel = torch.from_numpy(np.random.default_rng(0).normal(-8, 3, (9, 3, 8 * (context.right + 1), 80))).float()

@@ -1,33 +1,32 @@
 """Where kernels are tested: interpreted on the CPU, compiled on a CUDA device (marker `gpu`)."""
 
+import os
+
 import pytest
 import torch
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
-
-def _is_interpreted() -> bool:
-    import triton.language
-
-    from penstock.kernels import arithmetic
-
-    return all(type(f).__name__ == "InterpretedFunction" for f in (arithmetic.sigmoid, triton.language.max))
+# Triton decides when it is imported whether it interprets, for the whole process; other tests never see the variable.
+with pytest.MonkeyPatch.context() as patch:
+    if not torch.cuda.is_available():
+        patch.setenv("TRITON_INTERPRET", "1")
+    IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+    from penstock.kernels import blocks, joint, ngram, predictor  # noqa: F401 - decorated now
 
 
 @pytest.fixture(params=DEVICES)
 def kernel_device(request, monkeypatch) -> str:
-    """A device on which kernels run during this test.
-
-    The variable is read when the GPU language is first imported and at every launch; other tests never see it.
-    """
+    """A device on which kernels run during this test; the variable is read again at every launch."""
     device = request.param
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     if device == "cpu":
         monkeypatch.setenv("TRITON_INTERPRET", "1")
     elif not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    pytest.importorskip("triton", reason="the GPU language is not installed: extra `kernels`")
-    if _is_interpreted() != (device == "cpu"):
-        reason = "a process interprets kernels or compiles them: run `-m gpu` and the other tests apart"
-        (pytest.skip if torch.cuda.is_available() else pytest.fail)(reason)
+    pytest.importorskip("triton", reason="the Triton language is not installed: extra `kernels`")
+    if (device == "cpu") != IS_INTERPRETED:
+        pytest.skip("a process interprets kernels or compiles them: run `-m gpu` and the other tests apart")
+    for function in (blocks.sigmoid, blocks.tl.max):
+        assert (type(function).__name__ == "InterpretedFunction") == IS_INTERPRETED, "Triton was imported before"
     return device

@@ -1,4 +1,4 @@
-"""Kernels are chosen where they run, refused by name where they do not, and loaded only when wanted."""
+"""Kernels are chosen where they run, rejected by name where they do not, and imported only when needed."""
 
 import subprocess
 import sys
@@ -7,47 +7,49 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.checkpoint import Checkpoint
-from penstock.decoding.networks import TransducerNetwork
+from penstock.decoding.transducer import TransducerNetwork
 from penstock.kernels import available, capability, why_unavailable
 from penstock.kernels.contracts import JointWeights
-from penstock.kernels.joint import FusedJoint
-from tests.kernels.inputs import random_joint
-from tests.random_models import random_checkpoint
+from penstock.kernels.joint import FusedJoint, choose_labels
+from penstock.model.bundle import Checkpoint
+from tests.helpers.kernel_inputs import random_joint
+from tests.helpers.random_models import random_checkpoint
 
-SHARED_MEMORY_BYTES = 99 * 1024  # of the least devices that we claim to run on (compute capability 8.6 and 8.9)
+SHARED_MEMORY_BYTES = 99 * 1024  # of the smallest supported devices (compute capability 8.6 and 8.9)
 
 
-def test_a_cpu_takes_the_twin():
+def test_a_cpu_runs_no_kernels(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert not available("cpu")
     assert "not on cpu" in why_unavailable("cpu")
-    assert not FusedJoint(random_joint(0, 5, 4, 0, "relu")).uses_kernel
+    assert capability.resolve("auto", "cpu") == "torch"
+    with pytest.raises(ValueError, match="this kernel cannot run"):
+        FusedJoint(random_joint(0, 5, 4, 0, "relu"))
 
 
-def test_a_missing_language_is_said(monkeypatch):
+def test_a_missing_triton_is_reported(monkeypatch):
     monkeypatch.setattr(capability.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="the GPU language\\) is not installed"):
-        FusedJoint(random_joint(0, 5, 4, 0, "relu"), use_kernel=True)
+    with pytest.raises(ValueError, match="the Triton language\\) is not installed"):
+        FusedJoint(random_joint(0, 5, 4, 0, "relu"))
 
 
-def test_a_folder_of_that_name_is_no_language(monkeypatch):
-    """A server's installation has one, which a search path may reach: there is a `triton`, and no language in it."""
+def test_a_folder_named_triton_is_not_the_package(monkeypatch):
+    """The installation of a server has one, which a search path may reach: there is a `triton` without a language."""
 
     def fail(name: str):
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     monkeypatch.setattr(capability.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(capability.importlib, "import_module", fail)
-    assert "does not load: No module named 'triton.language'" in capability.why_no_language()
+    assert "does not load: No module named 'triton.language'" in capability.why_no_triton()
 
 
-def test_nothing_is_loaded_unasked():
+def test_triton_is_imported_only_for_kernels():
     code = """
 import sys, torch
 from penstock.kernels import available
-from penstock.kernels.joint import FusedJoint
-from penstock.kernels.predictor import FusedPredictor
-from penstock.kernels.ngram import NgramLookup
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.scoring.ngram.lm import NgramLm
 assert not available("cpu")
 assert "triton" not in sys.modules
 """
@@ -55,17 +57,17 @@ assert "triton" not in sys.modules
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_says_what_the_network_says(tmp_path, seed):
-    """Of the tensors that a `TransducerNetwork` is made of."""
+def test_the_reference_is_the_network(tmp_path, seed):
+    """The reference and `TransducerNetwork.score` give the same scores for the same tensors."""
     durations = (0, 1, 2, 4) if seed % 2 else ()
     checkpoint: Checkpoint = random_checkpoint(tmp_path, seed, durations=durations)
     network, config = TransducerNetwork(checkpoint), checkpoint.config.transducer
     tensors = checkpoint.tensors("joint.")
     weight, bias = tensors["joint.output.weight"].t().contiguous(), tensors["joint.output.bias"]
-    joint = FusedJoint(JointWeights(weight, bias, config.vocabulary_size, config.joint_activation))
+    weights = JointWeights(weight, bias, config.vocabulary_size, config.joint_activation)
     rows = torch.randn(6, 5, config.joint_hidden, generator=torch.Generator().manual_seed(seed))
-    predictor_rows = network.start(6).rows
-    choice, scores = joint(rows, predictor_rows), network.score(rows, predictor_rows.unsqueeze(1))
+    predictor_rows = network.start(6).projected
+    choice, scores = choose_labels(weights, rows, predictor_rows), network.score(rows, predictor_rows.unsqueeze(1))
     label_score, label = scores.labels.max(-1)
     assert torch.equal(choice.label.flatten(), label)
     torch.testing.assert_close(choice.label_score.flatten(), label_score)
@@ -76,12 +78,12 @@ def test_it_says_what_the_network_says(tmp_path, seed):
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16"])
 def test_every_kernel_compiles_for_a_device(kind, tmp_path, monkeypatch):
-    """The interpreter takes what the compiler refuses; the compiler needs no device."""
+    """The interpreter accepts what the compiler rejects; the compiler needs no device."""
     if capability.importlib.util.find_spec("triton") is None:
-        pytest.skip("the GPU language is not installed: extra `kernels`")
+        pytest.skip("the Triton language is not installed: extra `kernels`")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    script = Path(__file__).with_name("compile_kernels.py")
+    script = Path(__file__).parents[1] / "helpers" / "compile_kernels.py"
     done = subprocess.run([sys.executable, script, "86", kind, "1"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     kernels = [line.split() for line in done.stdout.splitlines()]

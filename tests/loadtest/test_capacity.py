@@ -6,29 +6,29 @@ from loadtest.capacity import confirm, search
 
 
 class Server:
-    """Carries so many streams, and remembers what it was asked."""
+    """Passes up to its capacity, and records the trials."""
 
     def __init__(self, capacity: int):
         self.capacity = capacity
-        self.asked: list[int] = []
+        self.tried: list[int] = []
 
     def __call__(self, streams: int) -> bool:
-        self.asked.append(streams)
+        self.tried.append(streams)
         return streams <= self.capacity
 
 
 def test_doubling_then_bisection():
     server = Server(50)
-    assert search(server, first=16, most=512, resolution=0.0) == 50
-    assert server.asked == [16, 32, 64, 48, 56, 52, 50, 51]
+    assert search(server, first=16, max_streams=512, resolution=0.0) == 50
+    assert server.tried == [16, 32, 64, 48, 56, 52, 50, 51]
 
 
 @given(st.integers(0, 300), st.integers(1, 64), st.integers(64, 256))
 def test_the_search_finds_the_capacity(capacity, first, most):
     server = Server(capacity)
     assert search(server, first, most, resolution=0.0) == min(capacity, most)
-    assert len(server.asked) == len(set(server.asked)) <= 20
-    assert all(1 <= streams <= most for streams in server.asked)
+    assert len(server.tried) == len(set(server.tried)) <= 20
+    assert all(1 <= streams <= most for streams in server.tried)
 
 
 @given(st.integers(1, 300), st.floats(0.0, 0.3))
@@ -41,7 +41,7 @@ def test_a_coarse_search_ends_near_and_never_above(capacity, resolution):
 def test_it_tries_the_most_before_it_says_that_nothing_failed(most, resolution):
     server = Server(1000)
     assert search(server, (most + 1) // 2, most, resolution) == most
-    assert server.asked[-1] == most
+    assert server.tried[-1] == most
 
 
 def test_the_search_says_what_it_was_to_begin_with():
@@ -52,17 +52,17 @@ def test_the_search_says_what_it_was_to_begin_with():
 def test_a_number_that_passes_the_longer_trial_is_kept():
     server = Server(60)
     assert confirm(server, 60, 0.05) == 60
-    assert server.asked == [60]
+    assert server.tried == [60]
 
 
 def test_one_that_fails_goes_down_in_steps():
     server = Server(50)
     assert confirm(server, 60, 0.05) == 48
-    assert server.asked == [60, 57, 54, 51, 48]
+    assert server.tried == [60, 57, 54, 51, 48]
 
 
 @pytest.mark.parametrize("streams", [0, 1, 7])
 def test_nothing_passes(streams):
     server = Server(0)
     assert confirm(server, streams, 0.01) == 0
-    assert server.asked == list(range(streams, 0, -1))
+    assert server.tried == list(range(streams, 0, -1))

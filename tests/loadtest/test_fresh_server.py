@@ -1,4 +1,4 @@
-"""What a report says of the server under test."""
+"""The facts of the server under test in a report."""
 
 from loadtest.fresh_server import settings_beyond
 

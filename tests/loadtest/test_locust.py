@@ -18,13 +18,13 @@ from loadtest.options import ROOT
 
 pytestmark = [
     pytest.mark.server,
+    pytest.mark.timing,
     # Importing Locust here would change sockets and threads for all tests of this process.
     pytest.mark.skipif(find_spec("locust") is None, reason="needs locust (extra `loadtest`)"),
 ]
 
 STREAMS, SLOTS = 2, 3
 _SEEN_S = 4.0
-_TRIES, _MOST_STOLEN_CORES = 3, 0.5
 
 
 @pytest.fixture(scope="module")
@@ -35,37 +35,31 @@ def server(bundled_model: Path) -> Iterator[ReadyServer]:
 
 
 def run(server: ReadyServer, out: Path, *words: str, protocol: str = "grpc", streams: int = STREAMS) -> dict:
-    """A test of a few seconds; the report's only window.
-
-    Again where the machine's host took its cores meanwhile; then nothing can be told.
-    """
+    """A test of a few seconds; returns the report's only window."""
     where = ["--url", server.url(protocol), "--protocol", protocol, "--metrics-url", server.metrics_url]
     where += ["--server-pid", str(server.process_id), "--out", str(out)]
     size = ["--streams", str(streams), "--minutes", "0.12", "--stagger-seconds", "0.5"]
-    for _ in range(_TRIES):
-        assert main(["run", *where, *size, *words]) in (0, 1)  # whether it passed depends on what else the machine does
-        (window,) = json.loads((out / "loadtest.json").read_text(encoding="utf-8"))["windows"]
-        if window["machine"]["stolen_cores"] < _MOST_STOLEN_CORES:
-            return window
-    pytest.skip(f"the machine's host took {window['machine']['stolen_cores']:.2f} of its cores")
+    assert main(["run", *where, *size, *words]) in (0, 1)  # whether it passed depends on what else the machine does
+    (window,) = json.loads((out / "loadtest.json").read_text(encoding="utf-8"))["windows"]
+    return window
 
 
 def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path):
     window = run(server, tmp_path, "--processes", "2")
     assert window["streams"] == STREAMS
-    assert window["offered_streams"] > 0
+    assert window["attempted_streams"] > 0
     assert window["seconds"] == pytest.approx(7.2, abs=0.1)
-    assert window["chunk_ms"] == pytest.approx(560.0)  # found in the answers
-    assert window["errors"]["count"] == window["refusals"]["count"] == 0
-    assert window["pieces"] > 60 and window["chunks"] > 5 and window["finals"] > 0
+    assert window["chunk_ms"] == pytest.approx(560.0)  # inferred from the answers
+    assert window["errors"]["count"] == window["rejections"]["count"] == 0
+    assert window["requests"] > 60 and window["chunks"] > 5 and window["finals"] > 0
     assert window["words"]["utterances"] > 0
     assert window["words"]["recordings_with_several_texts"] == 0
     for name in ("features", "encoder", "decoder"):
-        assert window["members"][name]["requests"] > 60
+        assert window["models"][name]["requests"] > 60
         assert window["machine"]["processes"][name]["pss_mib"] > 1
     assert {"tritonserver", "load generator"} <= set(window["machine"]["processes"])
     assert window["generator"]["text"]
-    assert "<h2>Members</h2>" in (tmp_path / "loadtest.html").read_text(encoding="utf-8")
+    assert "<h2>Models</h2>" in (tmp_path / "loadtest.html").read_text(encoding="utf-8")
 
 
 def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyServer, tmp_path):
@@ -79,16 +73,16 @@ def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyS
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(30) == 130
     (window,) = json.loads((tmp_path / "loadtest.json").read_text(encoding="utf-8"))["windows"]
-    assert 0 < window["seconds"] < 60 and window["pieces"] > 0
+    assert 0 < window["seconds"] < 60 and window["requests"] > 0
 
 
-def test_users_survive_refusals_and_count_them_apart(server: ReadyServer, tmp_path):
+def test_users_survive_rejections_and_count_them_apart(server: ReadyServer, tmp_path):
     """Over HTTP, more streams than slots: the others are served, the test goes on to its end."""
     window = run(server, tmp_path, "--no-html", protocol="http", streams=SLOTS + 3)
-    assert window["refusals"]["count"] > 0
+    assert window["rejections"]["count"] > 0
     assert window["errors"]["count"] == 0
     assert window["words"]["utterances"] > 0
-    assert (window["passed"], window["exhausted"][0]["resource"]) == (False, "slots")
+    assert (window["passed"], window["bottlenecks"][0]["resource"]) == (False, "slots")
 
 
 def test_a_mistake_is_named_and_nothing_runs(server: ReadyServer, tmp_path, capfd):

@@ -5,9 +5,9 @@ import pytest
 from loadtest.options import (
     DEFAULT_RECORDINGS,
     add_arguments,
-    piece_samples,
     read_plan,
-    refuse_options,
+    reject_options,
+    request_samples,
     stream_counts,
 )
 
@@ -26,49 +26,49 @@ def options(*words: str) -> argparse.Namespace:
         (["--streams", "16", "--shape", "ramp", "--minutes", "2"], [2, 4, 6, 8, 9.5, 11.5, 13, 15], 120.0),
     ],
 )
-def test_the_plan_that_was_asked_for(words, counts, duration_s):
+def test_the_plan_of_the_options(words, counts, duration_s):
     plan = read_plan(options(*words))
     assert plan.duration_s == pytest.approx(duration_s)
     assert [window.streams for window in plan.windows] == pytest.approx(counts, abs=0.6)
 
 
 @pytest.mark.parametrize("words", [["--streams", "2,4"], ["--streams", "1,2,3", "--shape", "ramp"]])
-def test_too_many_numbers_for_a_shape_are_refused(words):
+def test_too_many_numbers_for_a_shape_are_rejected(words):
     with pytest.raises(ValueError, match="too many numbers for --shape"):
         read_plan(options(*words))
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "2,", "1.5", "many"])
-def test_streams_that_are_no_numbers_are_refused(text):
+def test_streams_that_are_no_numbers_are_rejected(text):
     with pytest.raises(ValueError, match="--streams is"):
         stream_counts(text)
 
 
-def test_bad_times_are_refused():
+def test_bad_times_are_rejected():
     with pytest.raises(ValueError, match="--stagger-seconds is -1"):
         read_plan(options("--stagger-seconds", "-1"))
-    with pytest.raises(ValueError, match="expected a positive number"):
+    with pytest.raises(ValueError, match="expected positive numbers"):
         read_plan(options("--minutes", "0"))
 
 
-@pytest.mark.parametrize("piece_ms", [0.0, -1.0, 30_001.0])
-def test_pieces_that_the_server_does_not_take_are_refused(piece_ms):
-    with pytest.raises(ValueError, match="--piece-ms is"):
-        piece_samples(piece_ms, 16_000)
+@pytest.mark.parametrize("request_ms", [0.0, -1.0, 30_001.0])
+def test_request_sizes_that_the_server_rejects(request_ms):
+    with pytest.raises(ValueError, match="--request-ms is"):
+        request_samples(request_ms, 16_000)
 
 
 @pytest.mark.parametrize("words", [["--streams", "8"], ["--seed", "1", "--stream=8"], ["--url", "x:1"]], ids=str)
-def test_options_that_are_not_to_be_set_are_refused_by_name(words):
+def test_options_that_are_not_to_be_set_are_rejected_by_name(words):
     with pytest.raises(ValueError, match=r"^--(streams?|url): the search chooses$"):
-        refuse_options(words, ("--streams", "--url"), "the search chooses")
+        reject_options(words, ("--streams", "--url"), "the search chooses")
 
 
 def test_other_options_go_on():
-    refuse_options(["--seed", "1", "--stagger-seconds", "3", "-s", "word"], ("--streams", "--url"), "")
+    reject_options(["--seed", "1", "--stagger-seconds", "3", "-s", "word"], ("--streams", "--url"), "")
 
 
-def test_pieces_in_samples():
-    assert [piece_samples(ms, 16_000) for ms in (100, 560, 30_000)] == [1600, 8960, 480_000]
+def test_request_sizes_in_samples():
+    assert [request_samples(ms, 16_000) for ms in (100, 560, 30_000)] == [1600, 8960, 480_000]
 
 
 def test_the_default_recordings_are_in_the_repository():

@@ -1,4 +1,4 @@
-"""Pacing and notes, on a clock that only sleeping moves; no network."""
+"""Pacing and records, on a clock that only sleeping moves; no network."""
 
 import asyncio
 from collections import deque
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from loadtest.player import ANSWER_WAIT_S, Player
-from loadtest.records import COMPLETE, CUT_SHORT, FAILED, REFUSED, Utterance
+from loadtest.records import COMPLETE, CUT_SHORT, FAILED, REJECTED, Utterance
 from penstock_client import ConnectionLostError, Result, ServerFullError, Transcript
 
-PIECE = 1600
+REQUEST = 1600
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 
 
 class FakeStream:
-    """Answers each piece `delay_s` after it was sent; the first piece whose number is in `errors` raises it."""
+    """Answers each request `delay_s` after it was sent; the first request whose number is in `errors` raises it."""
 
     def __init__(self, clock: Clock, delay_s: float = 0.02, errors: dict | None = None, sending_s: dict | None = None):
         self.transcript = Transcript()
@@ -47,7 +47,7 @@ class FakeStream:
             await self._clock.sleep(self._sending_s[len(self.sent)])
         self.sent.append((self._clock(), samples.size))
         self._samples += samples.size
-        covered_s = self._samples // (4 * PIECE) * 0.4 if not self._is_finished else self._samples / 16000
+        covered_s = self._samples // (4 * REQUEST) * 0.4 if not self._is_finished else self._samples / 16000
         result = Result(0, "ada", self._is_finished, covered_s, (), (), (), round_trip_s=self._delay_s)
         self._waiting.append((self._clock() + self._delay_s, result))
 
@@ -75,92 +75,92 @@ class FakeStream:
         self.is_closed = True
 
 
-def play(stream: FakeStream, clock: Clock, samples: int = 5 * PIECE, is_stopping=lambda: False) -> Utterance:
-    player = Player(np.zeros(samples, np.float32), PIECE, is_stopping, clock, clock.sleep)
+def play(stream: FakeStream, clock: Clock, samples: int = 5 * REQUEST, is_stopping=lambda: False) -> Utterance:
+    player = Player(np.zeros(samples, np.float32), REQUEST, is_stopping, clock, clock.sleep)
     return asyncio.run(player.play(lambda: stream, 3, 1000.5))
 
 
-def test_pieces_go_when_their_last_sample_would_have_been_spoken():
+def test_requests_go_when_their_last_sample_would_have_been_spoken():
     clock = Clock()
     stream = FakeStream(clock)
-    utterance = play(stream, clock, samples=4 * PIECE + 400)
+    utterance = play(stream, clock, samples=4 * REQUEST + 400)
     moments = [1000.6, 1000.7, 1000.8, 1000.9, 1000.925]
     assert [when for when, _ in stream.sent] == pytest.approx(moments)
-    assert [samples for _, samples in stream.sent] == [PIECE] * 4 + [400]
-    assert utterance.pieces["deadline_s"] == pytest.approx(moments)
-    assert utterance.pieces["audio_s"] == pytest.approx([0.1] * 4 + [0.025])
+    assert [samples for _, samples in stream.sent] == [REQUEST] * 4 + [400]
+    assert utterance.requests["deadline_s"] == pytest.approx(moments)
+    assert utterance.requests["audio_s"] == pytest.approx([0.1] * 4 + [0.025])
     assert (utterance.outcome, utterance.text, utterance.recording, stream.is_closed) == (COMPLETE, "ada", 3, True)
 
 
-def test_every_answer_goes_to_its_piece():
+def test_every_answer_goes_to_its_request():
     clock = Clock()
-    pieces = play(FakeStream(clock, delay_s=0.25), clock, samples=6 * PIECE).pieces
-    assert pieces["answered_s"] - pieces["sent_s"] == pytest.approx([0.25] * 6)
-    assert pieces["completes_chunk"].tolist() == [False, False, False, True, False, True]
-    assert pieces["is_last"].tolist() == [False] * 5 + [True]
+    requests = play(FakeStream(clock, delay_s=0.25), clock, samples=6 * REQUEST).requests
+    assert requests["answered_s"] - requests["sent_s"] == pytest.approx([0.25] * 6)
+    assert requests["completes_chunk"].tolist() == [False, False, False, True, False, True]
+    assert requests["is_last"].tolist() == [False] * 5 + [True]
 
 
-def test_a_late_piece_delays_no_other():
+def test_a_late_request_delays_no_other():
     """Sending the second takes 0.35 s: the third and fourth are late by that, the fifth is on time again."""
     clock = Clock()
-    pieces = play(FakeStream(clock, sending_s={1: 0.35}), clock, samples=7 * PIECE).pieces
-    assert pieces["deadline_s"] == pytest.approx([1000.6 + 0.1 * i for i in range(7)])
-    late_s = pieces["sent_s"] - pieces["deadline_s"]
+    requests = play(FakeStream(clock, sending_s={1: 0.35}), clock, samples=7 * REQUEST).requests
+    assert requests["deadline_s"] == pytest.approx([1000.6 + 0.1 * i for i in range(7)])
+    late_s = requests["sent_s"] - requests["deadline_s"]
     assert late_s == pytest.approx([0.0, 0.0, 0.25, 0.15, 0.05, 0.0, 0.0], abs=1e-6)
 
 
 def test_waiting_for_the_server_s_room_is_not_the_generator_s_lag():
     clock = Clock()
-    pieces = play(FakeStream(clock, sending_s={1: 0.35}), clock, samples=7 * PIECE).pieces
-    assert pieces["lag_s"] == pytest.approx([0.0] * 7, abs=1e-6)
+    requests = play(FakeStream(clock, sending_s={1: 0.35}), clock, samples=7 * REQUEST).requests
+    assert requests["lag_s"] == pytest.approx([0.0] * 7, abs=1e-6)
 
 
 def test_waking_late_is():
     clock = Clock()
     real = clock.sleep
     clock.sleep = lambda seconds: real(seconds + 0.03)
-    pieces = play(FakeStream(clock), clock).pieces
-    assert pieces["lag_s"][2:] == pytest.approx([0.03] * 3, abs=1e-6)
+    requests = play(FakeStream(clock), clock).requests
+    assert requests["lag_s"][2:] == pytest.approx([0.03] * 3, abs=1e-6)
 
 
 def test_a_start_in_the_past_is_caught_up_with_and_counts_as_lag():
     clock = Clock()
     clock.now_s = 1000.75
-    pieces = play(FakeStream(clock), clock).pieces
-    assert pieces["sent_s"][0] == 1000.75
-    assert pieces["lag_s"][0] == pytest.approx(0.15, abs=1e-6)
+    requests = play(FakeStream(clock), clock).requests
+    assert requests["sent_s"][0] == 1000.75
+    assert requests["lag_s"][0] == pytest.approx(0.15, abs=1e-6)
 
 
-def test_a_refusal_is_noticed_at_once_and_counted_apart():
+def test_a_rejection_is_reported_at_once_and_counted_apart():
     clock = Clock()
-    stream = FakeStream(clock, errors={0: ServerFullError("s", "refused: all slots are taken")})
+    stream = FakeStream(clock, errors={0: ServerFullError("s", "rejected: all slots are taken")})
     utterance = play(stream, clock)
-    assert (utterance.outcome, utterance.text, len(stream.sent)) == (REFUSED, "", 1)
-    assert utterance.refused_after_s == pytest.approx(0.0)
-    assert utterance.error.startswith("ServerFullError: ")
+    assert (utterance.outcome, utterance.text, len(stream.sent)) == (REJECTED, "", 1)
+    assert utterance.rejected_after_s == pytest.approx(0.0)
+    assert utterance.error.startswith("STREAM_LIMIT: ")
     assert stream.is_closed
 
 
 def test_any_other_error_is_a_failure():
     clock = Clock()
     utterance = play(FakeStream(clock, errors={2: ConnectionLostError("s", "lost the server")}), clock)
-    assert (utterance.outcome, len(utterance.pieces)) == (FAILED, 3)
-    assert utterance.error.startswith("ConnectionLostError: ")
+    assert (utterance.outcome, len(utterance.requests)) == (FAILED, 3)
+    assert utterance.error.startswith("CONNECTION_LOST: ")
 
 
 def test_a_test_that_ends_cuts_it_short_without_another_wait():
     clock = Clock()
     stream = FakeStream(clock)
     utterance = play(stream, clock, is_stopping=lambda: clock() >= 1000.75)
-    assert (utterance.outcome, utterance.text, len(utterance.pieces)) == (CUT_SHORT, "", 2)
-    assert stream.sent[-1][1] == 0  # the end, which is not noted
-    assert np.isfinite(utterance.pieces["answered_s"]).all()
+    assert (utterance.outcome, utterance.text, len(utterance.requests)) == (CUT_SHORT, "", 2)
+    assert stream.sent[-1][1] == 0  # the end, which is not recorded
+    assert np.isfinite(utterance.requests["answered_s"]).all()
 
 
 def test_one_that_never_began_sends_nothing():
     clock = Clock()
     stream = FakeStream(clock)
-    assert play(stream, clock, is_stopping=lambda: True).pieces.size == 0
+    assert play(stream, clock, is_stopping=lambda: True).requests.size == 0
     assert (stream.sent, stream.is_closed) == ([], True)
 
 
@@ -168,5 +168,5 @@ def test_answers_that_do_not_come_are_not_waited_for_for_ever():
     clock = Clock()
     utterance = play(FakeStream(clock, delay_s=60.0), clock)
     assert utterance.outcome == CUT_SHORT
-    assert np.isinf(utterance.pieces["answered_s"]).all()
+    assert np.isinf(utterance.requests["answered_s"]).all()
     assert clock() == pytest.approx(1001.0 + ANSWER_WAIT_S)

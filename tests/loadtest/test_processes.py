@@ -1,73 +1,105 @@
-"""What the system tells of real processes, this one among them."""
+"""Readings of real processes, this one among them, and the use between two readings."""
 
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from loadtest.probe import take_snapshot
-from loadtest.processes import GENERATOR, SERVER, generator_processes, process_use, server_processes
+from loadtest.processes import (
+    GENERATOR,
+    SERVER,
+    Usage,
+    generator_processes,
+    machine_use,
+    read_usage,
+    server_processes,
+)
+from loadtest.summary import take_snapshot
+
+PARENT = """
+import subprocess, sys
+model = "/".join(["/models", "encoder", "1", "model.py"])  # not in this process's own command line
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", model])
+print(child.pid, flush=True)
+sys.stdin.read()
+child.kill()
+"""
 
 
 @pytest.fixture
-def child():
-    """A process that is called like a member's stub."""
-    code = "import time; time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", code, "/models/encoder/1/model.py"])
-    yield process.pid
-    process.kill()
-    process.wait()
+def server() -> Iterator[tuple[int, int]]:
+    """Ids of a process and of its child, which has the command line of a model's stub."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process.pid, int(process.stdout.readline())
+        process.stdin.close()
 
 
 def test_time_and_memory_of_this_process():
-    before = process_use([os.getpid()])
+    before = read_usage(None)
     deadline_s = time.process_time() + 0.05
     while time.process_time() < deadline_s:
         pass
-    after = process_use([os.getpid()])
-    assert after.cpu_s - before.cpu_s >= 0.02  # the system counts in hundredths
-    assert 0 < after.pss_bytes <= after.rss_bytes
-
-
-def test_processes_add_up(child):
-    one, other = process_use([os.getpid()]), process_use([child])
-    both = process_use([os.getpid(), child])
-    assert both.rss_bytes == pytest.approx(one.rss_bytes + other.rss_bytes, rel=0.05)
-
-
-def test_open_files_are_counted():
-    before = process_use([os.getpid()]).descriptors
-    with open(os.devnull) as one, open(os.devnull) as other:
-        assert process_use([os.getpid()]).descriptors == before + 2
-        assert process_use([os.getpid(), os.getpid()]).descriptors == 2 * (before + 2)
-        assert not (one.closed or other.closed)
+    after = read_usage(None)
+    assert after.cpu_s[GENERATOR] - before.cpu_s[GENERATOR] >= 0.02  # the system counts in hundredths
+    assert after.generator_cpu_s[os.getpid()] > before.generator_cpu_s[os.getpid()]
+    assert set(after.pss_mib) == {GENERATOR} and after.pss_mib[GENERATOR] > 1
 
 
 def test_a_process_that_has_gone_counts_as_nothing():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert process_use([gone.pid]).rss_bytes == 0
     assert server_processes(gone.pid) == {}
+    assert set(read_usage(gone.pid).pss_mib) == {GENERATOR}
 
 
-def test_members_are_known_by_their_models(child):
-    found = server_processes(os.getpid())
-    assert found["encoder"] == [child]
-    assert os.getpid() in found[SERVER]
+def test_stubs_are_known_by_their_models(server):
+    process, stub = server
+    assert server_processes(process) == {"encoder": [stub], SERVER: [process]}
+    assert read_usage(process).pss_mib.keys() == {"encoder", SERVER, GENERATOR}
 
 
-def test_the_load_generator_is_this_process_and_its_children(child):
-    assert {os.getpid(), child} <= set(generator_processes())
+def test_the_load_generator_is_this_process_and_its_children(server):
+    assert {os.getpid(), *server} <= set(generator_processes())
 
 
-def test_a_snapshot_without_a_server_says_what_is_missing():
-    snapshot = take_snapshot(None, None)
-    assert snapshot.counters is None and "--metrics-url" in snapshot.problem
-    assert set(snapshot.usage.processes) == {GENERATOR}
-
-
-def test_metrics_that_cannot_be_read_are_told():
+def test_a_snapshot_names_what_is_missing():
+    assert "--metrics-url" in take_snapshot(None, None).problem
     snapshot = take_snapshot("http://127.0.0.1:1/metrics", None)
     assert snapshot.counters is None and snapshot.problem.startswith("http://127.0.0.1:1/metrics: ")
+
+
+def usage(time_s: float, busy_s: float, generator_cpu_s: dict[int, float], **cpu_s: float) -> Usage:
+    return Usage(time_s, busy_s, time_s / 5, cpu_s, dict.fromkeys(cpu_s, 20 + time_s), generator_cpu_s)
+
+
+def test_by_hand():
+    names = {"encoder": 1.0, SERVER: 2.0, GENERATOR: 4.0}
+    before = usage(100.0, 50.0, {7: 1.0, 8: 3.0}, **names)
+    after = usage(110.0, 66.0, {7: 4.0, 8: 4.0}, **{name: value + 4.0 for name, value in names.items()})
+    use = machine_use(before, after, cores=2)
+    assert (use.seconds, use.busy_cores, use.other_cores, use.server_cores) == pytest.approx((10.0, 1.6, 0.4, 0.8))
+    assert use.busiest_generator_cores == pytest.approx(0.3)
+    assert use.steal_percent == pytest.approx(10.0)  # 2 s of 20 core seconds
+    encoder = use.processes["encoder"]
+    assert (encoder.cores, encoder.pss_mib, encoder.pss_growth_mib) == pytest.approx((0.4, 130, 10))
+    assert sum(process.cores for process in use.processes.values()) + use.other_cores == pytest.approx(use.busy_cores)
+
+
+def test_a_new_process_counts_from_nothing():
+    use = machine_use(usage(0.0, 0.0, {}), usage(2.0, 2.0, {9: 1.0}, encoder=1.0), cores=2)
+    assert (use.processes["encoder"].cores, use.processes["encoder"].pss_growth_mib) == (0.5, 0.0)
+    assert use.busiest_generator_cores == 0.5
+
+
+def test_counters_of_the_system_that_disagree_leave_nothing_negative():
+    assert machine_use(usage(0.0, 0.0, {}), usage(2.0, 1.0, {}, encoder=1.5), cores=2).other_cores == 0.0
+
+
+def test_readings_must_be_apart():
+    with pytest.raises(ValueError, match="0 s apart"):
+        machine_use(usage(1.0, 0.0, {}), usage(1.0, 0.0, {}), cores=2)

@@ -1,4 +1,4 @@
-"""Orders over a socket, carried out against a made-up server on a real port; and a process that is lost."""
+"""Orders over a socket, carried out against a fake server on a real port; and a process that is lost."""
 
 import asyncio
 import json
@@ -16,15 +16,15 @@ import soundfile
 
 msgpack = pytest.importorskip("msgpack", reason="needs locust (extra `loadtest`)")
 
-from client.tests.fake_servers import GrpcServer  # noqa: E402
-from client.tests.fakes import FakeRecognizer, expected  # noqa: E402
+from client.tests.helpers.fake_servers import GrpcServer  # noqa: E402
+from client.tests.helpers.fakes import FakeRecognizer, expected  # noqa: E402
 from loadtest.options import ROOT  # noqa: E402
-from loadtest.records import COMPLETE, CUT_SHORT, REFUSED, Utterance  # noqa: E402
+from loadtest.records import COMPLETE, CUT_SHORT, REJECTED, Utterance  # noqa: E402
 from loadtest.streaming_process import serve  # noqa: E402
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)  # 0.25 s
 OPTIONS = {
-    "protocol": "grpc", "reply_timeout": 5.0, "piece_ms": 100.0, "seed": 0, "decoder": "greedy", "beam_size": None,
+    "protocol": "grpc", "reply_timeout": 5.0, "request_ms": 100.0, "seed": 0, "decoder": "greedy", "beam_size": None,
     "n_best": 0, "lm_weight": None, "boost_phrase": [], "boosted_phrases": None, "boost": None,
 }  # fmt: skip
 
@@ -109,39 +109,39 @@ def test_a_user_plays_until_it_is_stopped(options, recognizer):
         locust.order("begin", 1, 0.0)
         await locust.until(lambda: len(locust.utterances()) == 2)
         await locust.ask("end", 1, answer=["ended", 1])
-        assert locust.messages[-1] == ["ended", 1]  # after all its notes
+        assert locust.messages[-1] == ["ended", 1]  # after all its records
         await locust.ask("close", answer=["closed"])
 
         assert locust.outcomes() <= {COMPLETE, CUT_SHORT}
         whole, following = locust.utterances()[:2]
         assert (whole.outcome, whole.recording, whole.text) == (COMPLETE, 0, expected(SAMPLES).text)
-        assert whole.pieces["audio_s"] == pytest.approx([0.1, 0.1, 0.05])
-        assert np.diff(whole.pieces["deadline_s"]) == pytest.approx([0.1, 0.05], abs=1e-5)
-        assert (whole.pieces["answered_s"] > whole.pieces["sent_s"]).all()
-        assert (whole.pieces["sent_s"] >= whole.pieces["deadline_s"]).all()
-        assert following.pieces["deadline_s"][0] - whole.pieces["deadline_s"][0] == pytest.approx(0.25, abs=1e-5)
+        assert whole.requests["audio_s"] == pytest.approx([0.1, 0.1, 0.05])
+        assert np.diff(whole.requests["deadline_s"]) == pytest.approx([0.1, 0.05], abs=1e-5)
+        assert (whole.requests["answered_s"] > whole.requests["sent_s"]).all()
+        assert (whole.requests["sent_s"] >= whole.requests["deadline_s"]).all()
+        assert following.requests["deadline_s"][0] - whole.requests["deadline_s"][0] == pytest.approx(0.25, abs=1e-5)
 
     play(scenario)
-    assert recognizer.heard == {}  # every stream was ended
+    assert recognizer.received == {}  # every stream was ended
     first = [
         request.samples for request in recognizer.requests if request.stream_id == recognizer.requests[0].stream_id
     ]
     assert np.array_equal(np.concatenate(first), SAMPLES)
 
 
-def test_a_user_survives_a_refusal(options, recognizer):
+def test_a_user_survives_a_rejection(options, recognizer):
     recognizer.max_streams = 0
 
     async def scenario(locust: Locust) -> None:
         await locust.ask("prepare", options, 0, answer=["prepared", ""])
         locust.order("begin", 1, 0.0)
-        await locust.until(lambda: REFUSED in locust.outcomes())
+        await locust.until(lambda: REJECTED in locust.outcomes())
         recognizer.max_streams = 8
         await locust.until(lambda: COMPLETE in locust.outcomes())
         await locust.ask("end", 1, answer=["ended", 1])
-        refused = locust.utterances()[0]
-        assert refused.outcome == REFUSED
-        assert 0 < refused.refused_after_s < 5
+        rejected = locust.utterances()[0]
+        assert rejected.outcome == REJECTED
+        assert 0 < rejected.rejected_after_s < 5
 
     play(scenario)
 
@@ -153,8 +153,8 @@ def test_users_stop_one_by_one(options):
             locust.order("begin", user, 0.0)
         await locust.until(lambda: len(locust.utterances()) >= 2)
         await locust.ask("end", 2, answer=["ended", 2])
-        heard = len(locust.utterances())
-        await locust.until(lambda: len(locust.utterances()) > heard)
+        count = len(locust.utterances())
+        await locust.until(lambda: len(locust.utterances()) > count)
         assert ["ended", 1] not in locust.messages
         await locust.ask("end", 1, answer=["ended", 1])
 
@@ -171,7 +171,7 @@ def test_one_that_waits_for_its_start_stops_at_once(options, recognizer):
     assert recognizer.requests == []
 
 
-def test_users_that_were_given_up_end_with_their_test(options, recognizer):
+def test_abandoned_users_end_with_their_test(options, recognizer):
     recognizer.before_answer = lambda request: time.sleep(0.2)  # far behind: it could not be waited for
 
     async def scenario(locust: Locust) -> None:
@@ -186,9 +186,9 @@ def test_users_that_were_given_up_end_with_their_test(options, recognizer):
     play(scenario)
 
 
-def test_options_that_cannot_be_met_are_told_and_better_ones_taken(options):
+def test_invalid_options_are_reported_and_valid_ones_accepted(options):
     async def scenario(locust: Locust) -> None:
-        for bad, named in (({"recordings": "none.jsonl"}, "none.jsonl"), ({"piece_ms": 0.0}, "--piece-ms is 0")):
+        for bad, named in (({"recordings": "none.jsonl"}, "none.jsonl"), ({"request_ms": 0.0}, "--request-ms is 0")):
             locust.messages.clear()
             locust.order("prepare", options | bad, 0)
             await locust.until(lambda: bool(locust.messages))
@@ -198,7 +198,7 @@ def test_options_that_cannot_be_met_are_told_and_better_ones_taken(options):
     play(scenario)
 
 
-def test_a_fault_of_its_own_ends_it_and_is_told(options, monkeypatch):
+def test_an_internal_error_ends_it_and_is_reported(options, monkeypatch):
     async def play_nothing(*_: object) -> None:
         raise ZeroDivisionError("a fault of the player's")
 
@@ -232,17 +232,17 @@ handle.close()
 try:
     handle.prepare(options, 0)
 except PenstockError as error:
-    assert lost == [str(error)], lost
+    assert lost == [error.message], lost
     print(error)
 """
 
 
 @pytest.mark.skipif(find_spec("gevent") is None, reason="needs gevent (extra `loadtest`)")
-def test_a_process_that_is_lost_holds_nobody_up(options):
+def test_a_process_that_is_lost_blocks_no_caller(options):
     """In a process of its own, whose sockets gevent may patch."""
     command = [sys.executable, "-c", _LOSING_IT, json.dumps(options)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (
         0,
-        "the process that plays the streams has ended; its messages are above\n",
+        "RUN_FAILED: the process that plays the streams has ended; its messages are above\n",
     )

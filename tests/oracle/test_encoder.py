@@ -8,12 +8,12 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 
 import torch
 
-from penstock.config import AttentionContext
 from penstock.encoder.encoder import StreamingEncoder
-from tests.oracle.subjects import SUBJECT_NAMES, Subject, long_speech, speech, subject
+from penstock.model.config import AttentionContext
+from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, long_speech, oracle_model, speech
 
 pytestmark = pytest.mark.oracle
-TOLERANCE = 1e-4
+TOLERANCE = 1e-4  # derived in tests/encoder/test_encoder.py
 
 
 class ChunkedMel:
@@ -29,7 +29,7 @@ class ChunkedMel:
 
 
 def stream_encoder(
-    one: Subject, context: AttentionContext, mels: list[torch.Tensor], at_once: int, seed: int
+    one: OracleModel, context: AttentionContext, mels: list[torch.Tensor], at_once: int, seed: int
 ) -> list[torch.Tensor]:
     """Encoder output [T, D] of each utterance, with at most `at_once` of mixed ages in a batch, in reused slots."""
     noise, generator = torch.Generator().manual_seed(seed), random.Random(seed)
@@ -64,9 +64,9 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 32])
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_streams_of_mixed_ages(name: str, at_once: int):
-    one, generator = subject(name), random.Random(at_once)
+    one, generator = oracle_model(name), random.Random(at_once)
     whole = [one.mel(samples) for samples in (*one.signals, *speech()[:3])]
     for context in one.contexts:
         picked = generator.choices(whole, k=max(3, at_once))
@@ -75,9 +75,9 @@ def test_streams_of_mixed_ages(name: str, at_once: int):
             assert_same(found, one.encode_mel(mel, context))
 
 
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_every_length_of_the_first_chunks(name: str):
-    one = subject(name)
+    one = oracle_model(name)
     factor, mel = one.checkpoint.config.encoder.subsampling_factor, one.mel(speech()[0][20000:])
     for context in one.contexts:
         longest = 2 * factor * context.chunk_encoder_frames + 2
@@ -86,10 +86,10 @@ def test_every_length_of_the_first_chunks(name: str):
             assert_same(found, one.encode_mel(part, context))
 
 
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_long_speech(name: str):
     """Far beyond the left context, so that every page is overwritten several times."""
-    one = subject(name)
+    one = oracle_model(name)
     mel = one.mel(long_speech(15.0))
     for context in one.contexts:
         (found,) = stream_encoder(one, context, [mel], at_once=1, seed=0)

@@ -9,45 +9,45 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 import numpy as np
 import torch
 
-from penstock.config import AttentionContext
-from penstock.features import FeatureExtractor, LogMel
-from penstock.stages.features import chunk_geometry
-from tests.oracle.subjects import SUBJECT_NAMES, Piece, Subject, random_turns, speech, subject
+from penstock.frontend.log_mel import FeatureExtractor, LogMel
+from penstock.model.config import AttentionContext
+from penstock.pipeline.features_stage import chunk_geometry
+from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, Request, oracle_model, random_batches, speech
+from tests.helpers.reference.log_mel import FLOAT32, FLOAT64, LogMelReference, log_mel_reference
 
 pytestmark = pytest.mark.oracle
-TOLERANCE = 1e-5
 
 
-def extractor_of(one: Subject, context: AttentionContext, slots: int) -> FeatureExtractor:
+def extractor_of(one: OracleModel, context: AttentionContext, slots: int) -> FeatureExtractor:
     config, tensors = one.checkpoint.config, one.checkpoint.tensors("features.")
     log_mel = LogMel(config.features, tensors["features.window"], tensors["features.mel_filterbank"])
     return FeatureExtractor(log_mel, chunk_geometry(config, context), slots, torch.device("cpu"))
 
 
 def stream_features(
-    one: Subject, context: AttentionContext, signals: list[np.ndarray], turns: list[list[Piece]]
+    one: OracleModel, context: AttentionContext, signals: list[np.ndarray], batches: list[list[Request]]
 ) -> list[torch.Tensor]:
     """Real frames [N, F] of each signal."""
     extractor = extractor_of(one, context, len(signals))
     frames: list[list[torch.Tensor]] = [[] for _ in signals]
-    for turn in turns:
-        for piece in turn:
-            if piece.is_start:
-                extractor.open(piece.stream)
+    for batch in batches:
+        for request in batch:
+            if request.is_start:
+                extractor.open(request.stream)
         chunks = extractor.extract(
-            [piece.stream for piece in turn],
-            [signals[piece.stream][piece.begin : piece.end] for piece in turn],
-            [piece.is_end for piece in turn],
+            [request.stream for request in batch],
+            [signals[request.stream][request.begin : request.end] for request in batch],
+            [request.is_end for request in batch],
         )
-        for piece, (mel, last_valid, _) in zip(turn, chunks, strict=True):
+        for request, (mel, last_valid, _) in zip(batch, chunks, strict=True):
             unfilled = mel.shape[1] - last_valid if len(mel) else 0
             rows = mel.flatten(0, 1)
-            frames[piece.stream].append(rows[: len(rows) - unfilled])
+            frames[request.stream].append(rows[: len(rows) - unfilled])
     return [torch.cat(rows)[extractor.geometry.virtual_mel_frames :] for rows in frames]
 
 
 def random_cuts(signals: tuple[np.ndarray, ...], count: int, seed: int) -> list[np.ndarray]:
-    """Pieces of `signals` of any length, very short ones included."""
+    """Parts of `signals` of any length, very short ones included."""
     generator = random.Random(seed)
     cuts = []
     for _ in range(count):
@@ -58,34 +58,55 @@ def random_cuts(signals: tuple[np.ndarray, ...], count: int, seed: int) -> list[
     return cuts
 
 
-def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+def reference(one: OracleModel, samples: np.ndarray, unit_roundoff: float = FLOAT32) -> LogMelReference:
+    tensors = one.checkpoint.tensors("features.")
+    window, filterbank = tensors["features.window"], tensors["features.mel_filterbank"]
+    config = one.checkpoint.config.features
+    return log_mel_reference(config, window, filterbank, torch.from_numpy(samples), unit_roundoff)
+
+
+def assert_within(found: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor) -> None:
     assert found.shape == expected.shape
-    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
+    assert ((found - expected).abs() <= bound).all()
+
+
+def assert_nemo(one: OracleModel, samples: np.ndarray, found: torch.Tensor) -> None:
+    """`found` is NeMo's mel of `samples`: two float32 paths, each within the bound of the exact one."""
+    assert_within(found, one.mel(samples), 2 * reference(one, samples).rounding)
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_the_reference_is_nemo_in_float64_and_in_float32(name: str):
+    one = oracle_model(name)
+    for samples in [*one.signals, *speech()]:
+        mel, rounding = reference(one, samples, FLOAT64)
+        assert_within(one.mel_float64(samples), mel, 2 * rounding)  # both are float64
+        assert_within(one.mel(samples), mel, reference(one, samples).rounding)
 
 
 @pytest.mark.parametrize("at_once", [1, 32])
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
-def test_random_pieces_of_many_streams(name: str, at_once: int):
-    one = subject(name)
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_random_requests_of_many_streams(name: str, at_once: int):
+    one = oracle_model(name)
     signals = random_cuts(one.signals + speech(), 40, seed=at_once)
     for context in one.contexts:
-        turns = list(random_turns([len(samples) for samples in signals], at_once, seed=context.right))
-        for samples, found in zip(signals, stream_features(one, context, signals, turns), strict=True):
-            assert_same(found, one.mel(samples))
+        batches = list(random_batches([len(samples) for samples in signals], at_once, seed=context.right))
+        for samples, found in zip(signals, stream_features(one, context, signals, batches), strict=True):
+            assert_nemo(one, samples, found)
 
 
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
-def test_one_sample_a_piece(name: str):
-    one = subject(name)
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_requests_of_one_sample(name: str):
+    one = oracle_model(name)
     samples = speech()[0][20000:28001]
-    turns = [[Piece(0, i, i + 1, i == 0, i + 1 == len(samples))] for i in range(len(samples))]
-    assert_same(stream_features(one, one.contexts[0], [samples], turns)[0], one.mel(samples))
+    batches = [[Request(0, i, i + 1, i == 0, i + 1 == len(samples))] for i in range(len(samples))]
+    assert_nemo(one, samples, stream_features(one, one.contexts[0], [samples], batches)[0])
 
 
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
-def test_every_utterance_in_one_piece(name: str):
-    one = subject(name)
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_every_utterance_in_one_request(name: str):
+    one = oracle_model(name)
     signals = [*one.signals, *speech()]
-    turns = [[Piece(i, 0, len(samples), True, True) for i, samples in enumerate(signals)]]
-    for samples, found in zip(signals, stream_features(one, one.contexts[0], signals, turns), strict=True):
-        assert_same(found, one.mel(samples))
+    batches = [[Request(i, 0, len(samples), True, True) for i, samples in enumerate(signals)]]
+    for samples, found in zip(signals, stream_features(one, one.contexts[0], signals, batches), strict=True):
+        assert_nemo(one, samples, found)

@@ -1,4 +1,4 @@
-"""Samples to tokens through the recogniser against NeMo's offline greedy decoding: same tokens, same frames."""
+"""Samples to tokens through the recognizer against NeMo's offline greedy decoding: same tokens, same frames."""
 
 import pytest
 
@@ -6,13 +6,13 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 
 import numpy as np
 
-from penstock.config import AttentionContext
+from penstock.model.config import AttentionContext
+from penstock.pipeline.decoder_stage import StreamResult
+from penstock.pipeline.features_stage import AudioRequest
+from penstock.pipeline.words import Token
 from penstock.recognizer import StreamingRecognizer
-from penstock.stages.decoder import StreamResult
-from penstock.stages.features import AudioRequest
-from penstock.transcript import Token
-from tests.oracle.nemo_models import Greedy
-from tests.oracle.subjects import SUBJECT_NAMES, Piece, Subject, long_speech, random_turns, subject
+from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, Request, long_speech, oracle_model, random_batches
+from tests.helpers.oracle.nemo_models import Greedy
 
 pytestmark = pytest.mark.oracle
 LONG_S = {"real_speech": 45.0}
@@ -20,20 +20,22 @@ OTHER_LONG_S = 15.0
 
 
 def stream_tokens(
-    one: Subject, context: AttentionContext, signals: list[np.ndarray], turns: list[list[Piece]]
+    one: OracleModel, context: AttentionContext, signals: list[np.ndarray], batches: list[list[Request]]
 ) -> list[list[Token]]:
     """Tokens of each signal."""
-    recognizer = StreamingRecognizer(one.checkpoint.directory, context, max_streams=max(map(len, turns)) + 32)
+    recognizer = StreamingRecognizer(one.checkpoint.directory, context, max_streams=max(map(len, batches)) + 32)
     tokens: list[list[Token]] = [[] for _ in signals]
-    for turn in turns:
+    for batch in batches:
         requests = [
-            AudioRequest(piece.stream, signals[piece.stream][piece.begin : piece.end], piece.is_start, piece.is_end)
-            for piece in turn
+            AudioRequest(
+                request.stream, signals[request.stream][request.begin : request.end], request.is_start, request.is_end
+            )
+            for request in batch
         ]
-        for piece, result in zip(turn, recognizer.process(requests), strict=True):
+        for request, result in zip(batch, recognizer.process(requests), strict=True):
             assert isinstance(result, StreamResult), result
-            assert result.is_final == piece.is_end
-            tokens[piece.stream] += result.tokens
+            assert result.is_final == request.is_end
+            tokens[request.stream] += result.tokens
     return tokens
 
 
@@ -45,31 +47,31 @@ def assert_same(found: list[Token], expected: Greedy) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 32])
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
-def test_random_pieces_of_many_streams(name: str, at_once: int):
-    one = subject(name)
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_random_requests_of_many_streams(name: str, at_once: int):
+    one = oracle_model(name)
     for context in one.contexts:
         expected = [one.decode(samples, context) for samples in one.signals]
         which = [i % len(one.signals) for i in range(at_once + 6)]
         signals = [one.signals[i] for i in which]
-        turns = list(random_turns([len(samples) for samples in signals], at_once, seed=at_once + context.right))
-        for i, found in zip(which, stream_tokens(one, context, signals, turns), strict=True):
+        batches = list(random_batches([len(samples) for samples in signals], at_once, seed=at_once + context.right))
+        for i, found in zip(which, stream_tokens(one, context, signals, batches), strict=True):
             assert_same(found, expected[i])
 
 
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
-def test_one_sample_a_piece(name: str):
-    one = subject(name)
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_requests_of_one_sample(name: str):
+    one = oracle_model(name)
     context, samples = one.contexts[-1], min(one.signals, key=len)[:8000]
-    turns = [[Piece(0, i, i + 1, i == 0, i + 1 == len(samples))] for i in range(len(samples))]
-    assert_same(stream_tokens(one, context, [samples], turns)[0], one.decode(samples, context))
+    batches = [[Request(0, i, i + 1, i == 0, i + 1 == len(samples))] for i in range(len(samples))]
+    assert_same(stream_tokens(one, context, [samples], batches)[0], one.decode(samples, context))
 
 
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_long_speech(name: str):
     """Utterances without a break between them, many times the left context."""
-    one, samples = subject(name), long_speech(LONG_S.get(name, OTHER_LONG_S))
+    one, samples = oracle_model(name), long_speech(LONG_S.get(name, OTHER_LONG_S))
     for context in one.contexts:
-        turns = list(random_turns([len(samples)], 1, seed=context.right))
-        (found,) = stream_tokens(one, context, [samples], turns)
+        batches = list(random_batches([len(samples)], 1, seed=context.right))
+        (found,) = stream_tokens(one, context, [samples], batches)
         assert_same(found, one.decode(samples, context))

@@ -1,13 +1,13 @@
 """Beam search against NeMo's `malsd_batch` and `maes_batch` on the same encoder output: same best labels, same score.
 
-NeMo differs in ways that are faults or choices of its own. Each is switched on in the plain search, which must then
-find what NeMo finds, or mended in NeMo, which must then find what is found here:
+NeMo differs in ways that are faults or choices of its own. Each is switched on in the reference search, which must then
+find what NeMo finds, or fixed in NeMo, which must then find what is found here:
 
 - TDT: the place in the list of durations is taken for the duration: switch `durations_are_places`
 - TDT: a blank forced by max_symbols moves by its best duration: switch `forced_blank_takes_its_duration`
-- AES: which hypotheses still expand is kept by place while the beam is sorted, so that some leave a frame without
-  their blank: one line mended
-- RNN-T: eq. 3 is not applied to blanks that are forced, by ALSD with early pruning and by AES: mended
+- AES: the flags of hypotheses that still expand are kept by place while the beam is sorted, so that some leave a
+  frame without their blank: one line fixed
+- RNN-T: eq. 3 is not applied to blanks that are forced, by ALSD with early pruning and by AES: fixed
 - AES: early pruning with eq. 3 counts the label's score twice: not compared
 """
 
@@ -24,18 +24,18 @@ from nemo.collections.asr.parts.submodules.rnnt_maes_batched_computer import Mod
 from nemo.collections.asr.parts.submodules.rnnt_malsd_batched_computer import ModifiedALSDBatchedRNNTComputer
 from nemo.collections.asr.parts.submodules.tdt_malsd_batched_computer import ModifiedALSDBatchedTDTComputer
 
-from penstock.decoding.beam_search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam_sizes import BeamSizes
-from penstock.decoding.networks import TransducerNetwork
-from penstock.fusion.blank_scoring import BlankScoring, FusionStrategy, Pruning
-from penstock.fusion.fusion import Fusion
-from tests.beam import Choices, TableAutomaton, reference, search_whole
-from tests.oracle.subjects import SUBJECT_NAMES, Subject, long_speech, subject
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.scoring.fusion import Fusion
+from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from tests.helpers.beam import Choices, TableAutomaton, reference, search_whole
+from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, long_speech, oracle_model
 
 pytestmark = pytest.mark.oracle
 
-PIECES, LONGEST = 40, 60
-LEAST_SHARE = 0.99
+UTTERANCES, LONGEST = 40, 60
+MIN_SHARE = 0.99
 AES_LIMITS = {"maes_num_steps": 2, "maes_expansion_beta": 2, "maes_expansion_gamma": 2.3}
 
 
@@ -43,19 +43,19 @@ def is_rnnt(name: str) -> bool:
     return not name.startswith("tdt")
 
 
-RNNT = [name for name in SUBJECT_NAMES if is_rnnt(name)]
-_pieces: dict[str, list[torch.Tensor]] = {}
+RNNT = [name for name in MODEL_NAMES if is_rnnt(name)]
+_utterances: dict[str, list[torch.Tensor]] = {}
 
 
-def pieces_of(one: Subject) -> list[torch.Tensor]:
+def utterances_of(one: OracleModel) -> list[torch.Tensor]:
     """Encoder output of speech, cut into utterances of 1 .. LONGEST frames."""
-    if one.name not in _pieces:
+    if one.name not in _utterances:
         encoded = one.encode_mel(one.mel(long_speech(90.0)), one.contexts[0])
         chance = random.Random(1)
-        lengths = [chance.randint(1, LONGEST) for _ in range(PIECES)]
+        lengths = [chance.randint(1, LONGEST) for _ in range(UTTERANCES)]
         starts = [chance.randint(0, len(encoded) - length) for length in lengths]
-        _pieces[one.name] = [encoded[at : at + length] for at, length in zip(starts, lengths, strict=True)]
-    return _pieces[one.name]
+        _utterances[one.name] = [encoded[at : at + length] for at, length in zip(starts, lengths, strict=True)]
+    return _utterances[one.name]
 
 
 class NemoFusionModel:
@@ -74,23 +74,23 @@ class NemoFusionModel:
         return self._table.scores[states], self._table.next_states[states]
 
 
-def silent_end(one: Subject) -> TableAutomaton:
+def silent_end(one: OracleModel) -> TableAutomaton:
     """A language model in which ending costs nothing: NeMo never adds what ending adds."""
     table = TableAutomaton(3, vocabulary_size=one.checkpoint.config.transducer.vocabulary_size)
     table.final.zero_()
     return table
 
 
-def nemo_search(one: Subject, computer, pieces: list[torch.Tensor]) -> list[tuple[list[int], float]]:
+def nemo_search(one: OracleModel, computer, utterances: list[torch.Tensor]) -> list[tuple[list[int], float]]:
     """Best labels and their score; scores not divided by the length."""
-    lengths = torch.tensor([len(piece) for piece in pieces])
+    lengths = torch.tensor([len(utterance) for utterance in utterances])
     with torch.no_grad():
-        hyps, _ = computer(torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True), lengths)
+        hyps, _ = computer(torch.nn.utils.rnn.pad_sequence(utterances, batch_first=True), lengths)
     best = hyps.to_hyps_list(score_norm=True)
     return [(hypothesis.y_sequence.tolist(), hypothesis.score) for hypothesis in best]
 
 
-def nemo_alsd(one: Subject, beam_size: int, **fusion: object):
+def nemo_alsd(one: OracleModel, beam_size: int, **fusion: object):
     common = {
         "decoder": one.model.decoder, "joint": one.model.joint, "blank_index": one.model.decoder.blank_idx,
         "beam_size": beam_size, "max_symbols_per_step": one.checkpoint.config.transducer.max_symbols,
@@ -98,7 +98,7 @@ def nemo_alsd(one: Subject, beam_size: int, **fusion: object):
     }  # fmt: skip
     if is_rnnt(one.name):
         is_unfused = fusion and (fusion["pruning_mode"], fusion["blank_lm_score_mode"]) == ("early", "lm_weighted_full")
-        kind = mended(ModifiedALSDBatchedRNNTComputer, *[_ALSD_FORCED_BLANK] * bool(is_unfused))
+        kind = fixed(ModifiedALSDBatchedRNNTComputer, *[_ALSD_FORCED_BLANK] * bool(is_unfused))
         return kind(**common, **fusion)
     durations = list(one.checkpoint.config.transducer.tdt_durations)
     return ModifiedALSDBatchedTDTComputer(durations=durations, **common, **fusion)
@@ -118,7 +118,7 @@ _ALSD_FORCED_BLANK = (
 )
 
 
-def mended(kind: type, *changes: tuple[str, str]) -> type:
+def fixed(kind: type, *changes: tuple[str, str]) -> type:
     """NeMo's class with some expressions replaced."""
     source = inspect.getsource(kind)
     for faulty, right in changes:
@@ -129,7 +129,7 @@ def mended(kind: type, *changes: tuple[str, str]) -> type:
     return names[kind.__name__]
 
 
-def nemo_aes(one: Subject, beam_size: int, kind: type = ModifiedAESBatchedRNNTComputer, **fusion: object):
+def nemo_aes(one: OracleModel, beam_size: int, kind: type = ModifiedAESBatchedRNNTComputer, **fusion: object):
     return kind(
         decoder=one.model.decoder, joint=one.model.joint, blank_index=one.model.decoder.blank_idx, beam_size=beam_size,
         allow_cuda_graphs=False, **AES_LIMITS, **fusion,
@@ -137,52 +137,54 @@ def nemo_aes(one: Subject, beam_size: int, kind: type = ModifiedAESBatchedRNNTCo
 
 
 def share_of_same(found, expected) -> float:
-    assert sum(len(labels) for labels, _ in expected) > PIECES
+    assert sum(len(labels) for labels, _ in expected) > UTTERANCES
     same = [a[0] == b[0] and abs(a[1] - b[1]) < 1e-3 for a, b in zip(found, expected, strict=True)]
     return sum(same) / len(same)
 
 
-def search(one: Subject, pieces, beam_size: int, algorithm=BeamAlgorithm.ALSD, choices=None, **options: object):
+def search(one: OracleModel, utterances, beam_size: int, algorithm=BeamAlgorithm.ALSD, choices=None, **options: object):
     """Without what ending adds: NeMo adds nothing."""
     network = TransducerNetwork(one.checkpoint)
     beam_search = BeamSearch(network, algorithm, **options)
-    found = search_whole(network, beam_search, pieces, BeamSizes(beam_size), choices)
+    found = search_whole(network, beam_search, utterances, BeamSizes(beam_size), choices)
     return [([label.id for label in beam[0].labels], beam[0].score) for beam in found]
 
 
-def search_plainly(one: Subject, pieces, beam_size: int, **options: object):
+def search_by_reference(one: OracleModel, utterances, beam_size: int, **options: object):
     plain, found = reference(one.checkpoint, beam_size, **options), []
-    for piece in pieces:
-        beam = plain.alsd(piece)
+    for utterance in utterances:
+        beam = plain.alsd(utterance)
         best = max(beam, key=lambda hypothesis: hypothesis.score / (len(hypothesis.labels) + 1))
         found.append((list(best.ids), best.score))
     return found
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4, 8])
-@pytest.mark.parametrize("name", SUBJECT_NAMES)
+@pytest.mark.parametrize("name", MODEL_NAMES)
 def test_alsd(name, beam_size):
-    one = subject(name)
-    pieces = pieces_of(one)
-    expected = nemo_search(one, nemo_alsd(one, beam_size), pieces)
+    one = oracle_model(name)
+    utterances = utterances_of(one)
+    expected = nemo_search(one, nemo_alsd(one, beam_size), utterances)
     durations = one.checkpoint.config.transducer.tdt_durations
     if durations == tuple(range(len(durations))):
-        assert share_of_same(search(one, pieces, beam_size), expected) >= LEAST_SHARE
+        assert share_of_same(search(one, utterances, beam_size), expected) >= MIN_SHARE
     else:
-        faulty = search_plainly(one, pieces, beam_size, durations_are_places=True, forced_blank_takes_its_duration=True)
-        assert share_of_same(faulty, expected) >= LEAST_SHARE
+        faulty = search_by_reference(
+            one, utterances, beam_size, durations_are_places=True, forced_blank_takes_its_duration=True
+        )
+        assert share_of_same(faulty, expected) >= MIN_SHARE
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4, 8])
 @pytest.mark.parametrize("name", RNNT)
 def test_aes(name, beam_size):
-    one = subject(name)
-    pieces = pieces_of(one)
-    found = search(one, pieces, beam_size, BeamAlgorithm.AES)
-    right = nemo_search(one, nemo_aes(one, beam_size, mended(ModifiedAESBatchedRNNTComputer, _AES_FLAGS)), pieces)
-    assert share_of_same(found, right) >= LEAST_SHARE
-    faulty = share_of_same(found, nemo_search(one, nemo_aes(one, beam_size), pieces))
-    print(f"{name}, beam {beam_size}: {faulty:.3f} as NeMo unmended")
+    one = oracle_model(name)
+    utterances = utterances_of(one)
+    found = search(one, utterances, beam_size, BeamAlgorithm.AES)
+    right = nemo_search(one, nemo_aes(one, beam_size, fixed(ModifiedAESBatchedRNNTComputer, _AES_FLAGS)), utterances)
+    assert share_of_same(found, right) >= MIN_SHARE
+    faulty = share_of_same(found, nemo_search(one, nemo_aes(one, beam_size), utterances))
+    print(f"{name}, beam {beam_size}: {faulty:.3f} with NeMo's code unchanged")
 
 
 STRATEGIES = [(scoring, pruning) for scoring in BlankScoring for pruning in Pruning]
@@ -192,31 +194,31 @@ NEMO_SCORING = {BlankScoring.LABELS_ONLY: "no_score", BlankScoring.BLANK_TOO: "l
 @pytest.mark.parametrize(("scoring", "pruning"), STRATEGIES)
 @pytest.mark.parametrize("name", ["rnnt_hybrid", "rnnt_batch_norm", "tdt_hybrid"])
 def test_alsd_with_a_language_model(name, scoring, pruning):
-    one = subject(name)
-    pieces, table, weight = pieces_of(one), silent_end(one), 0.4
+    one = oracle_model(name)
+    utterances, table, weight = utterances_of(one), silent_end(one), 0.4
     nemo = nemo_alsd(
         one, 4, fusion_models=[NemoFusionModel(table)], fusion_models_alpha=[weight],
         blank_lm_score_mode=NEMO_SCORING[scoring], pruning_mode=pruning.value,
     )  # fmt: skip
     found = search(
-        one, pieces, 4, choices=Choices(weights=[weight] * len(pieces)), fusion=Fusion(table),
-        strategy=FusionStrategy(scoring, pruning, least_label_probability=1e-2),
+        one, utterances, 4, choices=Choices(weights=[weight] * len(utterances)), fusion=Fusion(table),
+        strategy=FusionStrategy(scoring, pruning, min_label_probability=1e-2),
     )  # fmt: skip
-    assert share_of_same(found, nemo_search(one, nemo, pieces)) >= LEAST_SHARE
+    assert share_of_same(found, nemo_search(one, nemo, utterances)) >= MIN_SHARE
 
 
 @pytest.mark.parametrize(("scoring", "pruning"), STRATEGIES[:1] + STRATEGIES[1:2] + STRATEGIES[3:])
 def test_aes_with_a_language_model(scoring, pruning):
-    one = subject("rnnt_hybrid")
-    pieces, table, weight = pieces_of(one), silent_end(one), 0.4
+    one = oracle_model("rnnt_hybrid")
+    utterances, table, weight = utterances_of(one), silent_end(one), 0.4
     changes = [_AES_FLAGS, *[_AES_FORCED_BLANK] * (scoring is BlankScoring.BLANK_TOO)]
-    kind = mended(ModifiedAESBatchedRNNTComputer, *changes)
+    kind = fixed(ModifiedAESBatchedRNNTComputer, *changes)
     nemo = nemo_aes(
         one, 4, kind, ngram_lm_model=NemoFusionModel(table), ngram_lm_alpha=weight,
         blank_lm_score_mode=NEMO_SCORING[scoring], pruning_mode=pruning.value,
     )  # fmt: skip
     found = search(
-        one, pieces, 4, BeamAlgorithm.AES, Choices(weights=[weight] * len(pieces)), fusion=Fusion(table),
+        one, utterances, 4, BeamAlgorithm.AES, Choices(weights=[weight] * len(utterances)), fusion=Fusion(table),
         strategy=FusionStrategy(scoring, pruning),
     )  # fmt: skip
-    assert share_of_same(found, nemo_search(one, nemo, pieces)) >= LEAST_SHARE
+    assert share_of_same(found, nemo_search(one, nemo, utterances)) >= MIN_SHARE

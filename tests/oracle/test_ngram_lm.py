@@ -9,9 +9,8 @@ import gzip
 import torch
 from nemo.collections.asr.parts.submodules.ngram_lm import NGramGPULanguageModel
 
-from penstock.fusion.ngram_file import load_ngram_lm
-from penstock.fusion.token_names import NEMO_TOKEN_OFFSET
-from tests.ngram_golden import LABELS, NAMES, arpa_path
+from penstock.scoring.ngram.io import NEMO_TOKEN_OFFSET, load_ngram_lm
+from tests.helpers.ngram_golden import LABELS, NAMES, arpa_path
 
 pytestmark = pytest.mark.oracle
 
@@ -42,9 +41,9 @@ def test_every_path_scores_as_nemo(name, tmp_path):
     for _ in range(30):
         with torch.inference_mode():
             nemo_scores, nemo_next = nemo.advance(nemo_states)
-            torch.testing.assert_close(ours.label_scores(states), nemo_scores, rtol=0, atol=1e-4)
+            torch.testing.assert_close(ours.score_all(states).scores, nemo_scores, rtol=0, atol=1e-4)
             torch.testing.assert_close(ours.final_scores(states), nemo.get_final(nemo_states), rtol=0, atol=1e-4)
-        likely = ours.label_scores(states).exp() + 0.01
+        likely = ours.score_all(states).scores.exp() + 0.01
         labels = torch.multinomial(likely, 1, generator=draw).squeeze(1)
         states = ours.advance(states, labels).next_states
         nemo_states = nemo_next.gather(1, labels.unsqueeze(1)).squeeze(1)

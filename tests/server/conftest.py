@@ -1,62 +1,20 @@
-"""Real servers with the bundled checkpoint, started once and shared by the tests; always stopped."""
+"""Real servers with the bundled checkpoint, started once per process and shared by the tests."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from penstock.model_repository import find_model_repository
-from penstock.ports import Ports
-from penstock.server import TritonServer
-from penstock.server_launch import ServerOptions
-from penstock.triton_install import find_triton
-
-CONTEXT = (70, 6)
-
-
-@dataclass(frozen=True)
-class RunningServer:
-    """Where a server listens and how large it is."""
-
-    ports: Ports
-    max_streams: int
-    idle_s: float
-    process_id: int
-
-    def url(self, protocol: str) -> str:
-        """Address for `grpc`, `http` or `metrics`."""
-        return f"127.0.0.1:{getattr(self.ports, protocol)}"
-
-
-def server_environment(model: Path, max_streams: int, idle_s: float) -> dict[str, str]:
-    """What a server's members are told."""
-    return {
-        "PENSTOCK_MODEL": str(model),
-        "PENSTOCK_CONTEXT": ",".join(map(str, CONTEXT)),
-        "PENSTOCK_MAX_STREAMS": str(max_streams),
-        "PENSTOCK_IDLE_SECONDS": str(idle_s),
-        "PENSTOCK_QUEUE_DELAY_MS": "0",  # a test sends its requests one after the other
-    }
-
-
-def running_server(
-    model: Path, max_streams: int, idle_s: float, more: dict[str, str] | None = None
-) -> Iterator[RunningServer]:
-    """Starts a server on free ports and stops it at the end. more: further variables of its environment."""
-    environment = server_environment(model, max_streams, idle_s) | (more or {})
-    options = ServerOptions(find_model_repository(), drain_s=2, environment=environment)
-    with TritonServer(find_triton(), options) as server:
-        yield RunningServer(server.ports, max_streams, idle_s, server.process_id)
+from tests.helpers.server.running import RunningServer, running_server
 
 
 @pytest.fixture(scope="session")
 def server(bundled_model: Path) -> Iterator[RunningServer]:
-    """Room for everybody."""
+    """More slots than the tests use."""
     yield from running_server(bundled_model, max_streams=32, idle_s=30.0)
 
 
 @pytest.fixture(scope="session")
 def small_server(bundled_model: Path) -> Iterator[RunningServer]:
-    """Three streams, expired after two seconds of silence."""
+    """Three streams with an idle timeout of two seconds."""
     yield from running_server(bundled_model, max_streams=3, idle_s=2.0)

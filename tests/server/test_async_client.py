@@ -1,4 +1,4 @@
-"""`AsyncClient` against a real server, and what becomes of a slot when a stream of either client is cancelled."""
+"""`AsyncClient` against a real server, and the slot of a cancelled stream of either client."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from penstock.audio import read_audio
+from penstock.frontend.audio_file import read_audio
 from penstock_client import (
     AsyncClient,
     AsyncStream,
@@ -16,18 +16,18 @@ from penstock_client import (
     StreamError,
     StreamOptions,
 )
-from tests.golden import golden_utterances
-from tests.server.conftest import CONTEXT, RunningServer
-from tests.server.resources import read_metrics
-from tests.server.voices import touch
+from tests.helpers.golden import golden_utterances
+from tests.helpers.server.recordings import send_empty_stream
+from tests.helpers.server.resources import read_metrics
+from tests.helpers.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 
 UTTERANCES = golden_utterances()
-PIECE = 3200
+REQUEST_SAMPLES = 3200
 
 
-def said(utterance) -> str:
+def recognized(utterance) -> str:
     return utterance.greedy(CONTEXT).text
 
 
@@ -41,31 +41,31 @@ async def final_text(stream: AsyncStream) -> str:
     return stream.transcript.text
 
 
-async def listen(client: AsyncClient, utterance) -> list:
+async def stream_utterance(client: AsyncClient, utterance) -> list:
     """All results of one utterance, sent and read by two tasks."""
     samples = audio(utterance)
     async with client.open_stream() as stream:
 
-        async def talk() -> None:
-            for start in range(0, len(samples), PIECE):
-                await stream.send(samples[start : start + PIECE])
+        async def send() -> None:
+            for start in range(0, len(samples), REQUEST_SAMPLES):
+                await stream.send(samples[start : start + REQUEST_SAMPLES])
             await stream.finish()
 
-        talking = asyncio.create_task(talk())
+        sending = asyncio.create_task(send())
         results = [result async for result in stream]
-        await talking
+        await sending
         return results
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_several_streams_at_once_over_one_client_have_partial_and_final_results(server: RunningServer, protocol):
-    async def listen_to_all() -> list[list]:
+    async def stream_all() -> list[list]:
         async with AsyncClient(server.url(protocol), protocol) as client:
-            return await asyncio.gather(*(listen(client, utterance) for utterance in UTTERANCES))
+            return await asyncio.gather(*(stream_utterance(client, utterance) for utterance in UTTERANCES))
 
-    for utterance, results in zip(UTTERANCES, asyncio.run(listen_to_all()), strict=True):
+    for utterance, results in zip(UTTERANCES, asyncio.run(stream_all()), strict=True):
         assert [result.is_final for result in results] == [False] * (len(results) - 1) + [True]
-        assert results[-1].text == said(utterance)
+        assert results[-1].text == recognized(utterance)
         partial = [result.text for result in results[:-1] if result.text]
         assert partial and all(results[-1].text.startswith(text) for text in partial)
 
@@ -74,34 +74,34 @@ def test_several_streams_at_once_over_one_client_have_partial_and_final_results(
 def test_finalize_ends_a_segment_and_the_stream_goes_on(server: RunningServer, protocol):
     first, second = UTTERANCES[:2]
 
-    async def talk() -> list[tuple[str, bool]]:
+    async def send() -> list[tuple[str, bool]]:
         async with AsyncClient(server.url(protocol), protocol) as client, client.open_stream() as stream:
-            await stream.send(audio(first)[:PIECE])
-            await stream.finalize(audio(first)[PIECE:])
+            await stream.send(audio(first)[:REQUEST_SAMPLES])
+            await stream.finalize(audio(first)[REQUEST_SAMPLES:])
             await stream.finish(audio(second))
             await final_text(stream)
             return [(segment.text, segment.is_final) for segment in stream.transcript.segments]
 
-    assert asyncio.run(talk()) == [(said(first), True), (said(second), True)]
+    assert asyncio.run(send()) == [(recognized(first), True), (recognized(second), True)]
 
 
 class Watcher:
-    """Waits for a slot to be free again. A busy machine is given as long as ten looks take."""
+    """Waits for a free slot, for ten times the duration of one reading: a busy machine is slow."""
 
     def __init__(self, server: RunningServer):
         self._server = server
         started_s = time.monotonic()
-        self._live = self._look()
+        self._live = self._read_live()
         self._longest_s = max(1.0, 10 * (time.monotonic() - started_s))
 
     def wait(self) -> None:
-        """Until a stream fewer is live than at the beginning; AssertionError after a second."""
+        """Waits until one stream fewer is live than at the beginning; AssertionError if that takes too long."""
         deadline_s = time.monotonic() + self._longest_s
-        while self._look() >= self._live:
+        while self._read_live() >= self._live:
             assert time.monotonic() < deadline_s, f"no slot is free after {self._longest_s:.1f} s"
 
-    def _look(self) -> float:
-        touch(self._server)  # the gauges are brought up to date by requests
+    def _read_live(self) -> float:
+        send_empty_stream(self._server)  # requests update the gauges
         return read_metrics(self._server)["streams_live"]
 
 
@@ -119,7 +119,7 @@ def test_cancelling_a_stream_frees_its_slot_at_once(server: RunningServer, proto
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_cancelling_an_async_stream_frees_its_slot_at_once(server: RunningServer, protocol):
-    async def talk_and_cancel() -> None:
+    async def send_and_cancel() -> None:
         async with AsyncClient(server.url(protocol), protocol) as client, client.open_stream() as stream:
             await stream.send(audio(UTTERANCES[0])[:20000])
             assert await stream.poll(wait_s=10)
@@ -129,32 +129,32 @@ def test_cancelling_an_async_stream_frees_its_slot_at_once(server: RunningServer
                 await stream.poll(wait_s=1)
             await asyncio.to_thread(watcher.wait)
 
-    asyncio.run(talk_and_cancel())
+    asyncio.run(send_and_cancel())
 
 
-def test_a_stream_that_finds_no_slot_is_refused_and_the_others_go_on(small_server: RunningServer):
+def test_a_stream_that_finds_no_slot_is_rejected_and_the_others_go_on(small_server: RunningServer):
     first = UTTERANCES[0]
 
-    async def fill_and_ask_for_more() -> list[str]:
+    async def fill_and_start_one_more() -> list[str]:
         async with AsyncClient(small_server.url("grpc")) as client:
             streams = [client.open_stream() for _ in range(small_server.max_streams)]
             for stream in streams:
-                await stream.send(audio(first)[:PIECE])
+                await stream.send(audio(first)[:REQUEST_SAMPLES])
             await asyncio.gather(*(stream.poll(wait_s=10) for stream in streams))
-            with pytest.raises(ServerFullError, match=f"all {small_server.max_streams} stream slots are taken"):
+            with pytest.raises(ServerFullError, match=f"^STREAM_LIMIT: .*all {small_server.max_streams} stream slots"):
                 await client.transcribe(audio(first))
             for stream in streams:
-                await stream.finish(audio(first)[PIECE:])
+                await stream.finish(audio(first)[REQUEST_SAMPLES:])
             return [await final_text(stream) for stream in streams]
 
-    assert asyncio.run(fill_and_ask_for_more()) == [said(first)] * small_server.max_streams
+    assert asyncio.run(fill_and_start_one_more()) == [recognized(first)] * small_server.max_streams
 
 
-def test_options_that_the_server_refuses_fail_their_stream_alone(server: RunningServer):
+def test_options_that_the_server_rejects_fail_only_their_stream(server: RunningServer):
     async def ask() -> str:
         async with AsyncClient(server.url("grpc")) as client:
             with pytest.raises(StreamError, match="no language model is loaded"):
                 await client.transcribe(audio(UTTERANCES[0]), options=StreamOptions(lm_weight=0.5))
             return (await client.transcribe(audio(UTTERANCES[0]))).text
 
-    assert asyncio.run(ask()) == said(UTTERANCES[0])
+    assert asyncio.run(ask()) == recognized(UTTERANCES[0])

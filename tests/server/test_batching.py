@@ -1,4 +1,4 @@
-"""Requests of different streams wait for each other and share batches, as long as the server was told."""
+"""Requests of different streams share batches within the batching delay."""
 
 import re
 import time
@@ -7,20 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.audio import read_audio
-from tests.golden import golden_utterances
-from tests.server.conftest import RunningServer, running_server
-from tests.server.raw_stream import RawStream
+from penstock.frontend.audio_file import read_audio
+from tests.helpers.golden import golden_utterances
+from tests.helpers.server.raw_stream import RawStream
+from tests.helpers.server.running import RunningServer, running_server
 
-pytestmark = pytest.mark.server
-DELAY_MS, STREAMS, PIECES, PIECE_SAMPLES = 250, 4, 3, 1600
+pytestmark = [pytest.mark.server, pytest.mark.timing]
+DELAY_MS, STREAMS, REQUESTS, REQUEST_SAMPLES = 250, 4, 3, 1600
 
 
-def batches(server: RunningServer, member: str) -> int:
-    """Runs of a member so far."""
+def batches(server: RunningServer, model: str) -> int:
+    """Batches of a model so far."""
     with urllib.request.urlopen(f"http://{server.url('metrics')}/metrics", timeout=10) as page:
         text = page.read().decode()
-    return int(re.search(rf'^nv_inference_exec_count{{model="{member}",version="1"}} (\d+)$', text, re.M)[1])
+    return int(re.search(rf'^nv_inference_exec_count{{model="{model}",version="1"}} (\d+)$', text, re.M)[1])
 
 
 def test_streams_share_batches(bundled_model):
@@ -30,12 +30,12 @@ def test_streams_share_batches(bundled_model):
         streams = [RawStream(server.url("grpc"), f"together-{i}") for i in range(STREAMS)]
         before = batches(server, "features")
         with ThreadPoolExecutor(STREAMS) as pool:
-            for piece in range(PIECES):
-                part = samples[piece * PIECE_SAMPLES :][:PIECE_SAMPLES]
+            for number in range(REQUESTS):
+                part = samples[number * REQUEST_SAMPLES :][:REQUEST_SAMPLES]
                 started = time.monotonic()
-                ends = {"start": piece == 0, "end": piece == PIECES - 1}
+                ends = {"start": number == 0, "end": number == REQUESTS - 1}
                 list(pool.map(lambda stream, part=part, ends=ends: stream.send(part, **ends), streams))
                 assert time.monotonic() - started > 0.9 * DELAY_MS / 1000
-        assert PIECES <= batches(server, "features") - before < PIECES * STREAMS / 2
+        assert REQUESTS <= batches(server, "features") - before < REQUESTS * STREAMS / 2
         for stream in streams:
             stream.close()

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from penstock_client import Client
-from tests.server.conftest import RunningServer
+from tests.helpers.server.running import RunningServer
 
 pytestmark = pytest.mark.server
 
@@ -27,7 +27,7 @@ ONLY_WITH_A_GPU = {
 
 
 def queries() -> list[str]:
-    """Of the dashboard's panels, and of rules if Prometheus is given any."""
+    """Queries of the dashboard's panels, and of rules if Prometheus is given any."""
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     found = [target["expr"] for panel in panels for target in panel["targets"]]
     for path in PROMETHEUS.glob("*.yml"):
@@ -46,22 +46,22 @@ def labels_of(name: str, page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def page(server: RunningServer) -> str:
-    """What the server shows, once it has been asked for something."""
+    """What the server shows, after one stream."""
     with Client(server.url("grpc")) as client:
         client.transcribe(np.zeros(20_000, np.float32))
     with urllib.request.urlopen(f"http://{server.url('metrics')}/metrics", timeout=10) as answer:
         return answer.read().decode()
 
 
-def test_the_server_shows_every_metric_that_is_asked_for(page):
-    asked = names_in(" ".join(queries()))
+def test_the_server_has_every_metric_of_the_queries(page):
+    queried = names_in(" ".join(queries()))
     shown = set(re.findall(r"^(\w+)(?:\{.*\})? \S+$", page, re.MULTILINE))
-    assert len(asked) > 15
-    assert asked - shown <= ONLY_WITH_A_GPU
-    assert asked >= ONLY_WITH_A_GPU, "a name here that no query has"
+    assert len(queried) > 15
+    assert queried - shown <= ONLY_WITH_A_GPU
+    assert queried >= ONLY_WITH_A_GPU, "a name here that no query has"
 
 
-def test_the_server_shows_every_metric_of_the_documents(page):
+def test_the_server_has_every_metric_of_the_documents(page):
     guide = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(penstock_\w+)` \|", guide, re.MULTILINE))
     assert named == set(re.findall(r"^(penstock_\w+)(?:\{\})? \S+$", page, re.MULTILINE))

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from penstock.cli import main
-from tests.golden import AN4, golden_utterances
-from tests.server.conftest import CONTEXT, RunningServer
+from tests.helpers.golden import AN4, golden_utterances
+from tests.helpers.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 

@@ -1,4 +1,4 @@
-"""`finalize` through a real server: each segment is what this process makes of its audio alone."""
+"""`finalize` through a real server: each segment is recognized as its audio is in this process."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from penstock.audio import read_audio
+from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
-from tests.golden import golden_utterances
-from tests.server.conftest import CONTEXT, RunningServer
-from tests.server.raw_stream import RawStream, Reply
+from tests.helpers.golden import golden_utterances
+from tests.helpers.server.raw_stream import RawStream, Reply
+from tests.helpers.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
 
@@ -29,8 +29,8 @@ def signals() -> list[np.ndarray]:
     return [read_audio(utterance.path, 16000) for utterance in golden_utterances()]
 
 
-def talk(server: RunningServer, protocol: str, number: int, segments: list[np.ndarray]) -> list[Reply]:
-    """The final reply of each segment, with the words, tokens and text of all its replies checked and put together."""
+def stream_segments(server: RunningServer, protocol: str, number: int, segments: list[np.ndarray]) -> list[Reply]:
+    """The final reply of each segment, with the words and tokens of all its replies, which are checked."""
     chance, options, finals = random.Random(number), OPTIONS[number % len(OPTIONS)], []
     with RawStream(server.url(protocol), f"segments-{protocol}-{number}", protocol) as stream:
         is_first = True
@@ -70,7 +70,7 @@ def test_every_segment_of_many_streams_at_once(server: RunningServer, recognizer
     ]
     streams[0].insert(1, NO_SAMPLES)
     with ThreadPoolExecutor(len(streams)) as pool:
-        jobs = [pool.submit(talk, server, ("grpc", "http")[i % 2], i, s) for i, s in enumerate(streams)]
+        jobs = [pool.submit(stream_segments, server, ("grpc", "http")[i % 2], i, s) for i, s in enumerate(streams)]
         for i, (job, segments) in enumerate(zip(jobs, streams, strict=True)):
             assert job.result(timeout=120) == expected(recognizer, i, segments)
 
@@ -85,7 +85,7 @@ def test_every_segment_of_many_streams_at_once(server: RunningServer, recognizer
         ({"n_best": 2, "finalize": True}, "'n_best' is not accepted after the start"),
     ],
 )
-def test_a_wrong_parameter_of_a_later_request_is_refused(server: RunningServer, signals, protocol, parameters, match):
+def test_a_wrong_parameter_of_a_later_request_is_rejected(server: RunningServer, signals, protocol, parameters, match):
     with RawStream(server.url(protocol), f"wrong-{protocol}", protocol) as stream:
         first = stream.send(signals[0][:20000], start=True)
         with pytest.raises(InferenceServerException, match=match):

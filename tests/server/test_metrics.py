@@ -1,16 +1,16 @@
-"""What the server shows of its streams on its metrics port."""
+"""The metrics of streams on a real server's metrics port."""
 
 import time
 
 import numpy as np
 import pytest
 
-from penstock.audio import read_audio
+from penstock.frontend.audio_file import read_audio
 from penstock_client import Client, ServerFullError
-from tests.golden import golden_utterances
-from tests.server.conftest import RunningServer
-from tests.server.raw_stream import RawStream
-from tests.server.resources import read_metrics
+from tests.helpers.golden import golden_utterances
+from tests.helpers.server.raw_stream import RawStream
+from tests.helpers.server.resources import read_metrics
+from tests.helpers.server.running import RunningServer
 
 pytestmark = pytest.mark.server
 
@@ -31,7 +31,7 @@ def test_streams_and_audio_are_counted(small_server: RunningServer):
         assert (full["streams_live"], full["slots_free"]) == (small_server.max_streams, 0)
         streams[0].send(samples[:0], end=True)
         time.sleep(small_server.idle_s + 0.3)
-        client.transcribe(np.zeros(0, np.float32))  # any request at all brings the gauges up to date
+        client.transcribe(np.zeros(0, np.float32))  # any request updates the gauges
         after = read_metrics(small_server)
     for stream in streams:
         stream.close()

@@ -19,14 +19,14 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from penstock.errors import PenstockError
-from penstock.health import probe
-from penstock.member_watch import find_members, look_at
-from penstock.ports import Ports
-from penstock.server import ServerError, TritonServer
-from penstock.server_launch import ServerOptions
-from penstock.triton_install import find_triton
-from tests.server.throwaway import processes, wait_until_gone, write_repository
+from penstock.errors import PenstockError, ServerError
+from penstock.serving.health import probe
+from penstock.serving.launch import ServerOptions
+from penstock.serving.ports import Ports
+from penstock.serving.server import TritonServer
+from penstock.serving.triton_install import find_triton
+from penstock.serving.watchdog import find_model_processes, process_state
+from tests.helpers.server.throwaway import processes, wait_until_gone, write_repository
 
 pytestmark = pytest.mark.server
 
@@ -176,7 +176,7 @@ def test_stop_drains_and_leaves_nothing_behind(repository):
     assert not any(map(os.path.exists, [*files, about["PENSTOCK_RUNTIME_DIR"]]))
 
 
-def test_stop_cuts_streams_off_that_do_not_end(repository):
+def test_stop_cuts_streams_off_that_do_not_end_and_frees_the_ports(repository):
     server = TritonServer(find_triton(), ServerOptions(repository, drain_s=1))
     with server, GrpcStream(server, "endless") as stream:
         group = server.process_id
@@ -185,18 +185,23 @@ def test_stop_cuts_streams_off_that_do_not_end(repository):
         assert server.stop() is False
         assert time.monotonic() - started < 5
     assert wait_until_gone(group)
+    with (
+        TritonServer(find_triton(), ServerOptions(repository, server.ports)) as again,
+        GrpcStream(again, "a") as stream,
+    ):
+        assert stream.send(start=True, end=True).as_numpy("IS_FINAL").tolist() == [[True]]
 
 
-def test_a_model_that_does_not_load_says_why(repository):
+def test_the_error_of_a_model_that_does_not_load_is_reported(repository):
     options = ServerOptions(repository, environment={"PENSTOCK_MAX_STREAMS": "13"})
     with pytest.raises(ServerError, match=r'did not start: model asr: ValueError: 13 is "unlucky" \(exit'):
         TritonServer(find_triton(), options).__enter__()
 
 
-def test_a_killed_member_is_seen_by_the_probe_though_triton_calls_itself_ready(repository):
+def test_the_probe_reports_a_killed_model_while_triton_is_ready(repository):
     with TritonServer(find_triton(), ServerOptions(repository, drain_s=1)) as server:
-        (member,) = set(processes(server.process_id)) - {server.process_id}
-        os.kill(member, signal.SIGKILL)
+        (model_process,) = set(processes(server.process_id)) - {server.process_id}
+        os.kill(model_process, signal.SIGKILL)
         health = probe(http_address(server), timeout_s=5)
         assert not health.is_healthy
         assert "not healthy" in health.reason
@@ -204,7 +209,7 @@ def test_a_killed_member_is_seen_by_the_probe_though_triton_calls_itself_ready(r
         server.stop(drain=False)
 
 
-def test_a_server_that_dies_says_how(repository):
+def test_the_end_of_a_killed_server_is_reported(repository):
     with TritonServer(find_triton(), ServerOptions(repository)) as server:
         os.kill(server.process_id, signal.SIGKILL)
         while not server.has_ended():
@@ -215,9 +220,9 @@ def test_a_server_that_dies_says_how(repository):
 PARENT = """
 import sys, time
 from pathlib import Path
-from penstock.server import TritonServer
-from penstock.server_launch import ServerOptions
-from penstock.triton_install import find_triton
+from penstock.serving.server import TritonServer
+from penstock.serving.launch import ServerOptions
+from penstock.serving.triton_install import find_triton
 with TritonServer(find_triton(), ServerOptions(Path(sys.argv[1]))) as server:
     print(server.process_id, server.ports.http, flush=True)
     time.sleep(60)
@@ -259,37 +264,39 @@ def read_until(process: subprocess.Popen, word: str) -> str:
     return text
 
 
-def test_serve_says_what_it_serves_and_stops_cleanly(repository, bundled_model):
+def test_serve_prints_what_it_serves_and_stops_cleanly(repository, bundled_model):
     arguments = ("--model", str(bundled_model), "--context", "70,6", "--max-streams", "5")
     with serve_command(*arguments, "--model-repository", str(repository)) as process:
-        said = read_until(process, "ready")
-        assert "an4-rnnt-hybrid: RNN-T, context [70,6], chunks of 560 ms" in said
-        assert re.search(r"5 streams, 0\.\d+ MB each", said)
-        assert probe(re.search(r"HTTP (\S+),", said)[1]).is_healthy
+        output = read_until(process, "ready")
+        assert "an4-rnnt-hybrid: RNN-T, context [70,6], chunks of 560 ms" in output
+        assert re.search(r"5 streams, 0\.\d+ MB each", output)
+        assert probe(re.search(r"HTTP (\S+),", output)[1]).is_healthy
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
         assert process.stdout.read() == "penstock: stopped\n"
 
 
 def server_of(launcher: int) -> int:
-    """Process id of the tritonserver that `penstock serve` has started: the child that has members."""
+    """Process id of the tritonserver that `penstock serve` has started: the child that has model processes."""
     children = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
-    children = [child for child in children if (state := look_at(child)) and state.parent == launcher]
-    (server,) = (child for child in children if find_members(child))
+    children = [child for child in children if (state := process_state(child)) and state.parent == launcher]
+    (server,) = (child for child in children if find_model_processes(child))
     return server
 
 
 @pytest.mark.parametrize(("number", "how"), [(signal.SIGKILL, "ended"), (signal.SIGSTOP, "been stopped")])
-def test_serve_ends_when_a_member_is_lost(repository, bundled_model, number, how):
+def test_serve_ends_when_a_model_is_lost(repository, bundled_model, number, how):
     arguments = ("--model", str(bundled_model), "--context", "70,6", "--model-repository", str(repository))
     with serve_command(*arguments) as process:
         read_until(process, "ready")
         server = server_of(process.pid)
-        (member,) = find_members(server)
-        os.kill(member, number)
+        (model_process,) = find_model_processes(server)
+        os.kill(model_process, number)
         assert process.wait(10) == 1
-        said = f"penstock: error: the server is ended: member asr (process {member}) has {how}\n"
-        assert process.stderr.read().endswith(said)
+        tail = (
+            f"penstock: error: SERVER_FAILED: the server was stopped: model asr (process {model_process}) has {how}\n"
+        )
+        assert process.stderr.read().endswith(tail)
     assert wait_until_gone(server)
 
 
@@ -298,13 +305,11 @@ def test_serve_fails_with_the_models_reason(repository, bundled_model):
     with serve_command(*arguments, "--model-repository", str(repository)) as process:
         assert process.wait(60) == 1
         assert process.stdout.read() == ""
-        assert re.fullmatch(
-            r'penstock: error: the server did not start: model asr: ValueError: 13 is "unlucky" \(.*\)\n',
-            process.stderr.read(),
-        )
+        message = r'SERVER_FAILED: the server did not start: model asr: ValueError: 13 is "unlucky" \(.*\)'
+        assert re.fullmatch(f"penstock: error: {message}\n", process.stderr.read())
 
 
-def test_serve_refuses_a_language_model_of_another_vocabulary(bundled_model, tmp_path):
+def test_serve_rejects_a_language_model_of_another_vocabulary(bundled_model, tmp_path):
     lm = tmp_path / "other.arpa"
     lm.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-1\tfremd\n\n\\end\\\n")
     with serve_command("--model", str(bundled_model), "--lm", str(lm)) as process:

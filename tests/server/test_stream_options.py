@@ -1,4 +1,4 @@
-"""Decoder, language model and phrases chosen stream by stream, through a real server on both protocols."""
+"""Decoder, language model and phrases per stream, through a real server over both protocols."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from penstock.audio import read_audio
-from penstock.decoding_config import DecodingConfig
-from penstock.fusion.arpa_writer import write_arpa
-from penstock.fusion.token_names import read_token_names
-from penstock.lm_training.build import build_lm
+from penstock.frontend.audio_file import read_audio
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.recognizer import StreamingRecognizer
-from penstock.tokenizer import Tokenizer
+from penstock.scoring.ngram.arpa import write_arpa
+from penstock.scoring.ngram.estimation.build import build_lm
+from penstock.scoring.ngram.io import read_token_names
 from penstock_client import Client, StreamError, StreamOptions
-from tests.golden import golden_utterances
-from tests.server.conftest import CONTEXT, RunningServer, running_server
+from tests.helpers.golden import golden_utterances
+from tests.helpers.server.running import CONTEXT, RunningServer, running_server
 
 pytestmark = pytest.mark.server
 
 UTTERANCES = [utterance.path for utterance in golden_utterances()]
-PIECE_SAMPLES = 4007
+REQUEST_SAMPLES = 4007
 CHOICES = (
     StreamOptions(),
     StreamOptions(decoder="alsd", n_best=3),
@@ -55,13 +55,13 @@ def lm(model, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def lm_server(model, lm) -> Iterator[RunningServer]:
-    """With a language model that streams use by asking."""
+    """A server with a language model that streams can use."""
     yield from running_server(model, 16, 30.0, {"PENSTOCK_LM": str(lm), "PENSTOCK_BEAM_SIZE": "4"})
 
 
 @pytest.fixture(scope="module")
 def expected(model, lm) -> list[list[tuple]]:
-    """What this process makes of each choice and utterance."""
+    """The results of this process for each choice and utterance."""
     recognizer = StreamingRecognizer(model, CONTEXT, max_streams=4, decoding=DecodingConfig(str(lm)))
     return [[_here(recognizer, path, choice) for path in UTTERANCES] for choice in CHOICES]
 
@@ -80,8 +80,8 @@ def _alternatives(result) -> list[tuple]:
 def _there(client: Client, path: Path, choice: StreamOptions) -> tuple:
     samples = read_audio(path, 16000)
     with client.open_stream(options=choice) as stream:
-        for start in range(0, len(samples), PIECE_SAMPLES):
-            stream.send(samples[start : start + PIECE_SAMPLES])
+        for start in range(0, len(samples), REQUEST_SAMPLES):
+            stream.send(samples[start : start + REQUEST_SAMPLES])
         stream.finish()
         results = list(stream)
     words = [word for result in results for word in result.new_words]
@@ -90,29 +90,29 @@ def _there(client: Client, path: Path, choice: StreamOptions) -> tuple:
     return final.text, places, _alternatives(final), [word.confidence for word in words]
 
 
-def test_each_stream_is_decoded_as_it_chose(lm_server, expected, protocol):
-    def hear(job: tuple[int, int]) -> tuple:
+def test_each_stream_is_decoded_with_its_options(lm_server, expected, protocol):
+    def recognize(job: tuple[int, int]) -> tuple:
         choice, utterance = job
         with Client(lm_server.url(protocol), protocol=protocol) as client:
             return _there(client, UTTERANCES[utterance], CHOICES[choice])
 
     jobs = [(c, u) for u in range(len(UTTERANCES)) for c in range(len(CHOICES))]
     with ThreadPoolExecutor(10) as pool:
-        for (choice, utterance), heard in zip(jobs, pool.map(hear, jobs), strict=True):
+        for (choice, utterance), found in zip(jobs, pool.map(recognize, jobs), strict=True):
             wanted = expected[choice][utterance]
-            assert heard[:3] == wanted[:3], CHOICES[choice]
-            assert heard[3] == pytest.approx(wanted[3], abs=1e-3)
+            assert found[:3] == wanted[:3], CHOICES[choice]
+            assert found[3] == pytest.approx(wanted[3], abs=1e-3)
     assert len({str(one[:3]) for one in (choice[0] for choice in expected)}) > 1
 
 
 @pytest.mark.parametrize(
     ("choice", "match"),
     [
-        (StreamOptions(decoder="alsd", beam_size=10_000), "beam_size is 10000; accepted: whole numbers from 1 to 4"),
-        (StreamOptions(boosted_phrases=["日本"]), "cannot be written in the model's alphabet"),
+        (StreamOptions(decoder="alsd", beam_size=10_000), "beam_size is 10000; accepted: integers from 1 to 4"),
+        (StreamOptions(boosted_phrases=["日本"]), "has characters outside the model's alphabet"),
     ],
 )
-def test_a_wrong_choice_is_refused_by_name_before_the_stream_starts(lm_server, protocol, choice, match):
+def test_a_wrong_choice_is_rejected_by_name_before_the_stream_starts(lm_server, protocol, choice, match):
     with Client(lm_server.url(protocol), protocol=protocol) as client:
         with pytest.raises(StreamError, match=match), client.open_stream(options=choice) as stream:
             stream.finish()
@@ -120,7 +120,7 @@ def test_a_wrong_choice_is_refused_by_name_before_the_stream_starts(lm_server, p
         assert _there(client, UTTERANCES[0], StreamOptions())[0]
 
 
-def test_a_server_without_a_language_model_says_so(server):
+def test_a_server_without_a_language_model_reports_it(server):
     with (
         Client(server.url("grpc")) as client,
         pytest.raises(StreamError, match="no language model is loaded"),

@@ -109,7 +109,7 @@ def test_another_speaker_within_the_bounds_of_the_configuration():
 
 
 def test_without_range_a_speaker_stays_who_they_are():
-    still = {"tempo": (1.0, 1.0), "warp": (1.0, 1.0), "colour_db": 0.0, "level_db": (0.0, 0.0)}
+    still = {"tempo": (1.0, 1.0), "warp": (1.0, 1.0), "color_db": 0.0, "level_db": (0.0, 0.0)}
     mel = random_mel(6)
     np.testing.assert_allclose(augmenter(**still).speaker(mel), mel, atol=1e-4)
     louder = augmenter(**(still | {"level_db": (10.0, 10.0)})).speaker(mel)

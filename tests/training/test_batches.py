@@ -1,18 +1,28 @@
-"""Batches: padding, the budget of frames, labels, utterances without words."""
+"""Manifests as recordings; batches: padding, the budget of frames, labels, curriculum, utterances without words."""
 
+import json
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
-from penstock.training.augmentation import AugmentationConfig, Augmenter
-from penstock.training.batches import BatchMaker, Source
-from penstock.training.corpus import Utterance
-from tests.training.made_up import MEL_BINS, utterance
+from penstock.errors import ManifestError
+from penstock.training.augmentation import GENTLE, AugmentationConfig, Augmenter
+from penstock.training.batches import (
+    SAMPLE_RATE_HZ,
+    BatchMaker,
+    Curriculum,
+    Source,
+    Utterance,
+    read_recordings,
+)
+from tests.helpers.training_utterances import MEL_BINS, utterance
 
 STILL = AugmentationConfig(
-    tempo=(1.0, 1.0), warp=(1.0, 1.0), colour_db=0.0, level_db=(0.0, 0.0), noise_probability=0.0
+    tempo=(1.0, 1.0), warp=(1.0, 1.0), color_db=0.0, level_db=(0.0, 0.0), noise_probability=0.0
 )  # fmt: skip
 ALPHABET = "abcdefg"
 
@@ -69,13 +79,13 @@ def test_the_budget_counts_padding_and_is_used(frames):
     assert np.mean(shares) > 0.6
 
 
-def test_what_is_longer_than_a_batch_or_has_too_many_labels_for_its_frames_is_left_out():
+def test_utterances_too_long_too_short_or_with_too_many_labels_are_left_out():
     long = utterance(40, " ".join("abcdefg" * 3))
-    dense = utterance(41, "a b c d e f g", frames_a_word=1, aligned=False)
+    dense = utterance(41, "a b c d e f g", frames_per_word=1, aligned=False)
     tiny = Utterance(utterance(42, "a").mel[:15], (), "speaker 42")
     good = utterance(43, "a b")
-    turn = iter([long, dense, tiny, good] * 1000)
-    for batch in islice(maker([Source(1.0, lambda: next(turn))], 400), 10):
+    draws = iter([long, dense, tiny, good] * 1000)
+    for batch in islice(maker([Source(1.0, lambda: next(draws))], 400), 10):
         assert (batch.mel[:, 0, 0] == 43).all()
 
 
@@ -115,3 +125,95 @@ def test_the_same_seed_gives_the_same_batches():
     for one, other in zip(islice(maker([spoken()], masks=True), 5), maker([spoken()], masks=True), strict=False):
         for left, right in zip(one, other, strict=True):
             assert torch.equal(left, right)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    time_s = np.arange(8000) / 8000
+    stereo = np.stack([np.sin(2 * np.pi * 440 * time_s), np.zeros(8000)], axis=1)
+    soundfile.write(tmp_path / "stereo.wav", stereo, 8000)
+    soundfile.write(tmp_path / "plain.wav", np.linspace(-0.5, 0.5, 1600), SAMPLE_RATE_HZ)
+    soundfile.write(tmp_path / "empty.wav", np.zeros(0), SAMPLE_RATE_HZ)
+    (tmp_path / "broken.wav").write_bytes(b"no audio")
+    return tmp_path
+
+
+def test_recordings_have_words_speakers_and_samples(folder):
+    lines = [
+        {"audio_filepath": "plain.wav", "text": "Go  NORTH", "speaker": 7},
+        {"audio_filepath": str(folder / "stereo.wav"), "text": ""},
+    ]
+    manifest = folder / "train.jsonl"
+    manifest.write_text(json.dumps(lines[0]) + "\n\n" + json.dumps(lines[1]) + "\n")
+    first, second = read_recordings(manifest)
+    assert first.words == ("go", "north") and first.speaker == "7"
+    np.testing.assert_allclose(first.samples, np.linspace(-0.5, 0.5, 1600), atol=1e-4)
+    assert second.words == () and second.speaker == str(folder / "stereo.wav")
+
+
+def test_samples_become_mono_at_16_khz(folder):
+    manifest = folder / "train.jsonl"
+    manifest.write_text('{"audio_filepath": "stereo.wav", "text": "a"}\n')
+    samples = read_recordings(manifest)[0].samples
+    assert samples.dtype == np.float32 and len(samples) == SAMPLE_RATE_HZ
+    wanted = 0.5 * np.sin(2 * np.pi * 440 * np.arange(SAMPLE_RATE_HZ) / SAMPLE_RATE_HZ)
+    np.testing.assert_allclose(samples[500:-500], wanted[500:-500], atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "expected a JSON object"),
+        ('{"text": "a"}', "audio_filepath"),
+        ('{"audio_filepath": "plain.wav"}', "text"),
+        ('{"audio_filepath": "plain.wav", "text": 3}', "3, expected a string"),
+        ('{"audio_filepath": 3, "text": "a"}', "3, expected a string"),
+        ('{"audio_filepath": "gone.wav", "text": "a"}', "gone.wav"),
+        ('{"audio_filepath": "broken.wav", "text": "a"}', "broken.wav"),
+        ('{"audio_filepath": "empty.wav", "text": "a"}', "has no audio"),
+    ],
+)
+def test_errors_name_file_and_line(folder, line, message):
+    manifest = folder / "train.jsonl"
+    manifest.write_text('{"audio_filepath": "plain.wav", "text": "a"}\n' + line + "\n")
+    with pytest.raises(ManifestError) as caught:
+        read_recordings(manifest)
+    assert str(caught.value).startswith(f"MANIFEST_INVALID: {manifest}:2: ")
+    assert message in str(caught.value)
+
+
+@pytest.fixture
+def parts():
+    random = np.random.default_rng(1)
+    augmenter = Augmenter(GENTLE, [], random)
+    early, late = [Source(1.0, lambda: utterance(1, "a"))], [Source(1.0, lambda: utterance(2, "b c"))]
+    maker = BatchMaker(early, augmenter, lambda text: [ord(letter) for letter in text.split()], random, 900, pool=20)
+    return Curriculum(maker, augmenter, early, early + late), maker, augmenter
+
+
+def test_stages_set_sources_augmentation_and_masks(parts):
+    curriculum, maker, augmenter = parts
+    curriculum.set_stage(False, False)
+    assert (len(maker.sources), augmenter.config, maker.masks) == (1, GENTLE, False)
+    curriculum.set_stage(True, False)
+    assert (len(maker.sources), augmenter.config, maker.masks) == (2, AugmentationConfig(), False)
+    curriculum.set_stage(True, True)
+    assert (len(maker.sources), maker.masks) == (2, True)
+
+
+def test_a_running_iterator_follows_with_its_next_pool(parts):
+    curriculum, maker, _ = parts
+    curriculum.set_stage(False, False)
+    batches = iter(maker)
+    assert next(batches).labels.shape[1] == 1
+    curriculum.set_stage(True, False)
+    assert any(batch.labels.shape[1] == 2 for batch, _ in zip(batches, range(20), strict=False))
+
+
+def test_gentle_augmentation_stays_within_the_full_one():
+    full = AugmentationConfig()
+    for name in ("tempo", "warp", "level_db", "signal_to_noise_db"):
+        (low, high), (minimum, maximum) = getattr(GENTLE, name), getattr(full, name)
+        assert minimum <= low < high <= maximum, name
+    assert GENTLE.color_db < full.color_db and GENTLE.noise_probability < full.noise_probability

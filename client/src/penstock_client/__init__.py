@@ -1,10 +1,10 @@
-"""Streaming speech recognition client for a Penstock server: audio out, words back while it is still being sent."""
+"""Client of a Penstock speech recognition server: streams audio and receives words while it is sent."""
 
 from penstock_client.async_client import AsyncClient
 from penstock_client.async_stream import AsyncStream
 from penstock_client.audio import read_audio
 from penstock_client.client import Client
-from penstock_client.connection_options import ConnectionOptions
+from penstock_client.connection import ConnectionOptions
 from penstock_client.errors import (
     AudioError,
     ClientError,
@@ -24,7 +24,8 @@ from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Result, Word
 from penstock_client.stream import Stream
 from penstock_client.transcript import Segment, Transcript
-from penstock_client.transport import AsyncConnection, Connection
+from penstock_client.transport.async_base import AsyncConnection
+from penstock_client.transport.base import Connection
 from penstock_client.version import __version__
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""AsyncClient: where a user of asyncio starts. The same server, streams and errors as with `Client`."""
+"""The client for asyncio, with the streams, results and errors of `Client`."""
 
 import asyncio
 import weakref
@@ -8,20 +8,18 @@ from pathlib import Path
 import numpy.typing as npt
 
 from penstock_client.async_stream import AsyncStream
-from penstock_client.client_base import ClientBase
-from penstock_client.connection_options import ConnectionOptions
-from penstock_client.endpoint import Endpoint, ProtocolName
+from penstock_client.client import ClientBase
+from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamId
 from penstock_client.options import StreamOptions
-from penstock_client.pacing import Pacer
+from penstock_client.playback import Pacer, Recording, choose_request_ms
 from penstock_client.protocol import MODEL_NAME
-from penstock_client.recording import Recording, chosen_chunk_ms
 from penstock_client.transcript import Transcript
-from penstock_client.transport import AsyncConnection
+from penstock_client.transport.async_base import AsyncConnection
 
 
 class AsyncClient(ClientBase):
-    """`Client` for asyncio: see there. Made anywhere, used in one event loop; no stream has a thread of its own."""
+    """`Client` for asyncio: the same arguments. Use it in one event loop; its streams have no threads."""
 
     def __init__(
         self,
@@ -39,7 +37,11 @@ class AsyncClient(ClientBase):
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
     def open_stream(self, stream_id: StreamId | None = None, options: StreamOptions | None = None) -> AsyncStream:
-        """A new stream, for `async with`. See `Client.open_stream`."""
+        """A new stream, for `async with`. Its id must not be in use on the server: that stream would be restarted.
+
+        The default is a unique id. Raises ValueError for an id that Triton does not take. Options that the server
+        rejects fail the stream with a StreamError in place of its first result.
+        """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
         stream = AsyncStream(stream_id, transport, self._parameters(options))
@@ -50,7 +52,7 @@ class AsyncClient(ClientBase):
         self,
         audio: str | Path | npt.ArrayLike,
         *,
-        chunk_ms: float | None = None,
+        request_ms: float | None = None,
         realtime: bool = False,
         stream_id: StreamId | None = None,
         options: StreamOptions | None = None,
@@ -58,18 +60,16 @@ class AsyncClient(ClientBase):
     ) -> Transcript:
         """Streams a file, or mono samples [n] at 16 kHz, and returns the complete transcript.
 
-        See `Client.transcribe`. A file is decoded in a thread, so that it does not hold up the event loop.
+        The arguments are those of `Client.transcribe`. A file is decoded in a thread, which does not block the loop.
         """
-        recording = await asyncio.to_thread(Recording, audio, chosen_chunk_ms(chunk_ms, realtime))
+        recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime))
         report = on_progress or (lambda transcript: None)
         async with self.open_stream(stream_id, options) as stream:
-            await _send_recording(stream, recording, Pacer() if realtime else None, report)
-            async for _ in stream:
-                report(stream.transcript)
+            await _play(stream, recording, Pacer() if realtime else None, report)
             return stream.transcript
 
     async def close(self) -> None:
-        """Closes the streams that are left, and the connection."""
+        """Closes the remaining streams and the connection."""
         self._is_closed = True
         await asyncio.gather(*(stream.close() for stream in list(self._streams)))
         await self._connection.close()
@@ -82,25 +82,27 @@ class AsyncClient(ClientBase):
 
 
 def connect(endpoint: Endpoint) -> AsyncConnection:
-    """The connection for an endpoint; only its protocol's library is imported. ValueError for unusable certificates."""
+    """The connection for an endpoint. Imports the library of its protocol only. ValueError for bad certificates."""
     if endpoint.is_grpc:
-        from penstock_client.async_grpc_stream import AsyncGrpcConnection
+        from penstock_client.transport.async_grpc_transport import AsyncGrpcConnection
 
         return AsyncGrpcConnection(endpoint)
-    from penstock_client.async_http_stream import AsyncHttpConnection
+    from penstock_client.transport.async_http_transport import AsyncHttpConnection
 
     return AsyncHttpConnection(endpoint)
 
 
-async def _send_recording(
+async def _play(
     stream: AsyncStream, recording: Recording, pacer: Pacer | None, report: Callable[[Transcript], None]
 ) -> None:
-    """Sends all samples, the last chunk as the stream's end, and reports the results that come in meanwhile."""
-    for chunk in recording:
-        while pacer and (wait_s := pacer.remaining_s(chunk.end_samples)) > 0:
+    """Streams a recording up to its final text; a pacer keeps real-time pace."""
+    for block in recording:
+        while pacer and (wait_s := pacer.remaining_s(block.end_samples)) > 0:
             if await stream.poll(wait_s):
                 report(stream.transcript)
-        send = stream.finish if chunk.is_last else stream.send
-        await send(chunk.samples)
+        send = stream.finish if block.is_end else stream.send
+        await send(block.samples)
         if await stream.poll():
             report(stream.transcript)
+    async for _ in stream:
+        report(stream.transcript)

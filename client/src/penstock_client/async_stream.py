@@ -1,20 +1,19 @@
-"""One audio stream as its user sees it in asyncio: samples in, results out, a transcript that grows."""
+"""One audio stream of an `AsyncClient`: send samples, receive results; its transcript grows."""
 
 from collections.abc import AsyncIterator, Mapping
 
 import numpy.typing as npt
 
 from penstock_client.errors import ClientError, StreamId
-from penstock_client.protocol import Parameter, Piece, Result
-from penstock_client.stream_base import StreamBase
-from penstock_client.transport import AsyncTransport
+from penstock_client.protocol import Parameter, Request, Result
+from penstock_client.stream import StreamBase
+from penstock_client.transport.async_base import AsyncTransport
 
 
 class AsyncStream(StreamBase):
-    """A stream that an `AsyncClient` opened. Use as an async context manager, so that it is closed whatever happens.
+    """A stream opened by an `AsyncClient`. Use it as an async context manager, so that it is always closed.
 
-    One task may send while another one iterates. Where one task does both, it calls `poll` between sends and iterates
-    after `finish`.
+    One task may send while another iterates. A single task calls `poll` between sends and iterates after `finish`.
     """
 
     def __init__(
@@ -26,20 +25,20 @@ class AsyncStream(StreamBase):
     async def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
-        Does not wait for a reply, but waits while a minute of audio or 64 pieces are unanswered. Raises ClientError.
+        Returns before the reply, but waits while a minute of audio or 64 requests are unanswered. Raises ClientError.
         """
-        await self._send(self._cut(samples))
+        await self._send(self._split(samples))
 
     async def finalize(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the current segment, maybe with its last samples; the stream goes on with the next one.
+        """Ends the current segment, after these samples if given; the stream continues with the next segment.
 
-        The reply is the segment's final result (`is_final`). Times stay relative to the stream's start.
+        The reply is the segment's final result (`is_final`). Times keep counting from the stream's start.
         """
-        await self._send(self._cut(samples, ends_segment=True))
+        await self._send(self._split(samples, finalize=True))
 
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the audio, maybe with the last samples; the results that are left are then there to iterate over."""
-        await self._send(self._cut(samples, is_last=True))
+        """Ends the stream, after these samples if given. Iterate for the remaining results."""
+        await self._send(self._split(samples, is_end=True))
 
     async def poll(self, wait_s: float = 0.0) -> list[Result]:
         """The results that have arrived; waits up to `wait_s` for the first. Raises ClientError."""
@@ -49,7 +48,7 @@ class AsyncStream(StreamBase):
                 results.append(result)
         except ClientError:
             if not results:
-                raise  # else the next call does
+                raise  # else the next call raises it
         return results
 
     async def __aiter__(self) -> AsyncIterator[Result]:
@@ -58,15 +57,15 @@ class AsyncStream(StreamBase):
             yield result
 
     def cancel(self) -> None:
-        """Ends the stream at once, without its results; its place on the server is freed. Waits for nothing.
+        """Ends the stream without its remaining results and frees its slot on the server. Does not wait.
 
-        Audio that has not gone out is dropped. Who sends or iterates, in any task, gets a StreamClosedError.
+        Drops audio that has not been sent. Calls to send or iterate raise StreamClosedError, also in other tasks.
         """
         if not self._is_closed:
             self._transport.cancel()
 
     async def close(self) -> None:
-        """Frees the stream. One that is not finished is ended on the server too, which may take a second or two."""
+        """Frees the stream. An unfinished stream is also ended on the server, which may take up to two seconds."""
         if not self._is_closed:
             self._is_closed = True
             await self._transport.close()
@@ -77,11 +76,11 @@ class AsyncStream(StreamBase):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _send(self, pieces: list[Piece]) -> None:
-        for piece in pieces:
-            await self._transport.send(piece)
+    async def _send(self, requests: list[Request]) -> None:
+        for request in requests:
+            await self._transport.send(request)
 
     async def _receive(self, wait_s: float | None) -> Result | None:
         self._check_open()
         result = await self._transport.receive(wait_s)
-        return None if result is None else self._note(result, self._transport.is_complete)
+        return None if result is None else self._add(result, self._transport.is_complete)

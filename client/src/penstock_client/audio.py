@@ -1,4 +1,4 @@
-"""Audio files to samples. Decoding and resampling are the libraries' (soundfile, soxr)."""
+"""Reads audio files, with soundfile and soxr."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from penstock_client.protocol import SAMPLE_RATE_HZ
 
 
 def read_audio(path: str | Path) -> npt.NDArray[np.float32]:
-    """Mono samples [n] in -1 .. 1 at 16 kHz, whatever rate and channels the file has.
+    """Mono samples [n] in -1 .. 1 at 16 kHz; other rates are resampled, channels are averaged.
 
-    Reads wav, flac, ogg and what else libsndfile knows. AudioError names a file that is missing, is not audio, is
-    empty, or holds samples that are not numbers.
+    Reads wav, flac, ogg and the other formats of libsndfile. Raises AudioError for a file that is missing, empty, not
+    audio, or has samples that are not finite.
     """
     samples, rate_hz = _decode(path)  # [n, channels]
     if not samples.size:
-        raise AudioError(path, "holds no audio")
+        raise AudioError(path, "has no audio")
     mono = samples.mean(axis=1)
     if not np.isfinite(mono).all():
         raise AudioError(path, "some samples are not finite numbers")
@@ -35,6 +35,6 @@ def _decode(path: str | Path) -> tuple[npt.NDArray[np.float32], int]:
             return samples, rate_hz
     except OSError as error:
         raise AudioError(path, (error.strerror or str(error)).lower()) from error
-    except (RuntimeError, TypeError, ValueError) as error:  # soundfile's own errors are RuntimeErrors
+    except (RuntimeError, TypeError, ValueError) as error:  # soundfile's errors are RuntimeErrors
         reason = getattr(error, "error_string", None) or error
         raise AudioError(path, f"not a readable audio file: {one_line(reason)}") from error

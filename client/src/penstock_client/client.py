@@ -1,33 +1,49 @@
-"""Client: where a user starts. Opens streams on one server and transcribes whole recordings through one."""
+"""The client for threads: opens streams on one server, and transcribes whole recordings."""
 
+import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy.typing as npt
 
-from penstock_client.client_base import ClientBase
-from penstock_client.connection_options import ConnectionOptions
-from penstock_client.dictation import play
-from penstock_client.endpoint import Endpoint, ProtocolName
-from penstock_client.errors import StreamId
+from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
+from penstock_client.errors import StreamClosedError, StreamId
 from penstock_client.options import StreamOptions
-from penstock_client.pacing import Pacer
-from penstock_client.protocol import MODEL_NAME, Result
-from penstock_client.recording import Recording, chosen_chunk_ms
-from penstock_client.segment_ends import SegmentEnds
+from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
+from penstock_client.protocol import MODEL_NAME, Parameter, Result, check_stream_id
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
-from penstock_client.transport import Connection
+from penstock_client.transport.base import Connection
+
+
+class ClientBase:
+    """The part of a client without I/O, shared by `Client` and `AsyncClient`."""
+
+    def __init__(self, endpoint: Endpoint):
+        self.url = endpoint.url
+        self._timeout_s = endpoint.timeout_s
+        self._is_closed = False
+
+    def _new_stream_id(self, stream_id: StreamId | None) -> StreamId:
+        """The id, or a unique one. ValueError for an id that Triton does not take; StreamClosedError after close."""
+        stream_id = uuid.uuid4().hex if stream_id is None else check_stream_id(stream_id)
+        if self._is_closed:
+            raise StreamClosedError(stream_id, "the client is closed")
+        return stream_id
+
+    @staticmethod
+    def _parameters(options: StreamOptions | None) -> Mapping[str, Parameter]:
+        return options.parameters() if options else {}
 
 
 class Client(ClientBase):
-    """A Penstock server at `url`, host:port of its gRPC or HTTP port. Any number of streams at once.
+    """A client of the Penstock server at `url`, the host:port of its gRPC or HTTP port. Carries any number of streams.
 
-    `timeout_s` is how long the server may leave audio unanswered before the stream fails. Nothing is sent before a
-    stream's first audio, so an absent server shows then. A connection that cannot be set up is tried again for a
-    moment; audio is never sent again (see `ConnectionOptions`). Use as a context manager, or call `close`. Raises
-    ValueError for a bad url, protocol or certificate file.
+    A stream fails if the server leaves audio unanswered for `timeout_s`. A stream connects with its first audio, so an
+    absent server shows there. A failed attempt to connect is repeated; audio is never sent twice (see
+    `ConnectionOptions`). Use as a context manager, or call `close`. Raises ValueError for an invalid url, protocol or
+    certificate file. `connection` replaces the network, as in a test.
     """
 
     def __init__(
@@ -48,8 +64,8 @@ class Client(ClientBase):
     def open_stream(self, stream_id: StreamId | None = None, options: StreamOptions | None = None) -> Stream:
         """A new stream. Its id must not be in use on the server: that stream would be restarted.
 
-        Without an id it gets a unique one. Raises ValueError for an id that Triton does not take. Options that the
-        server refuses fail the stream with a StreamError in place of its first result.
+        The default is a unique id. Raises ValueError for an id that Triton does not take. Options that the server
+        rejects fail the stream with a StreamError in place of its first result.
         """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
@@ -61,7 +77,7 @@ class Client(ClientBase):
         self,
         audio: str | Path | npt.ArrayLike,
         *,
-        chunk_ms: float | None = None,
+        request_ms: float | None = None,
         realtime: bool = False,
         stream_id: StreamId | None = None,
         options: StreamOptions | None = None,
@@ -69,11 +85,11 @@ class Client(ClientBase):
     ) -> Transcript:
         """Streams a file, or mono samples [n] at 16 kHz, and returns the complete transcript.
 
-        Sends `chunk_ms` of audio at a time (100 in real time, else 1000), with `realtime` at the pace at which it was
-        spoken. `on_progress` gets the growing transcript after every new result. Raises ClientError, and ValueError
-        for unsuitable arguments.
+        Each request has `request_ms` of audio (default: 100 with `realtime`, else 1000). With `realtime` audio is sent
+        at the pace of speech. `on_progress` receives the growing transcript after every new result. Raises
+        ClientError, and ValueError for unsuitable arguments.
         """
-        recording = Recording(audio, chosen_chunk_ms(chunk_ms, realtime))
+        recording = Recording(audio, choose_request_ms(request_ms, realtime))
 
         def report(transcript: Transcript, results: Sequence[Result]) -> None:
             if on_progress is not None:
@@ -84,10 +100,10 @@ class Client(ClientBase):
             return stream.transcript
 
     def close(self) -> None:
-        """Closes the streams that are left, and the connection."""
+        """Closes the remaining streams and the connection."""
         self._is_closed = True
         streams = list(self._streams)
-        for stream in streams:  # all their ends go out before the first is waited for
+        for stream in streams:  # all their ends are sent before waiting for the first
             stream.cancel()
         for stream in streams:
             stream.close()
@@ -101,11 +117,11 @@ class Client(ClientBase):
 
 
 def connect(endpoint: Endpoint) -> Connection:
-    """The connection for an endpoint; only its protocol's library is imported. ValueError for unusable certificates."""
+    """The connection for an endpoint. Imports the library of its protocol only. ValueError for bad certificates."""
     if endpoint.is_grpc:
-        from penstock_client.grpc_stream import GrpcConnection
+        from penstock_client.transport.grpc_transport import GrpcConnection
 
         return GrpcConnection(endpoint)
-    from penstock_client.http_stream import HttpConnection
+    from penstock_client.transport.http_transport import HttpConnection
 
     return HttpConnection(endpoint)

@@ -1,25 +1,41 @@
-"""Errors that reach a user. Each is one line that names what it is about: a file, a server, or a stream."""
+"""The exceptions of this package. Each text is one line: a code, a file, server or stream, and the reason."""
 
 StreamId = int | str
 
 
 class ClientError(Exception):
-    """Base of every error that this package raises on purpose; its text is fit to be shown to a user."""
+    """Base class of the errors of this package. `str` is "CODE: text": codes are stable, texts are not."""
+
+    code: str
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self.text = text
+        """The text without the code."""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.text}"
 
 
 class AudioError(ClientError):
-    """An audio file cannot be used; the text starts with its path."""
+    """An audio file is unusable; the text starts with its path."""
+
+    code = "AUDIO_INVALID"
 
     def __init__(self, path: object, reason: str):
         super().__init__(f"{path}: {reason}")
 
 
 class MicrophoneError(ClientError):
-    """The microphone cannot be used: its package or a device is missing, or the device fails."""
+    """The microphone is unusable: its package or a device is missing, or the device fails."""
+
+    code = "MICROPHONE_FAILED"
 
 
 class ServerUnreachableError(ClientError):
-    """Nothing answers at the server's address, or not in the protocol that was asked for."""
+    """No server answers at the address in the chosen protocol."""
+
+    code = "SERVER_UNREACHABLE"
 
     def __init__(self, url: str, reason: str):
         super().__init__(f"cannot reach a server at {url}: {one_line(reason)}")
@@ -27,12 +43,17 @@ class ServerUnreachableError(ClientError):
 
 
 class StreamError(ClientError):
-    """One stream has failed, and takes no more audio; other streams are not affected.
+    """One stream has failed and accepts no more audio. Other streams are not affected.
 
-    `message` is what the server said, where it was the server that refused.
+    `message` is the reason, without the stream's name. `code` is the code that the server sent, or TRITON_ERROR for an
+    error of Triton itself, which has no codes.
     """
 
-    def __init__(self, stream_id: StreamId, message: str):
+    code = "TRITON_ERROR"
+
+    def __init__(self, stream_id: StreamId, message: str, code: str | None = None):
+        if code:
+            self.code = code
         message = one_line(message)
         named = f"stream {stream_id!r}"
         super().__init__(message if named in message else f"{named}: {message}")
@@ -41,29 +62,41 @@ class StreamError(ClientError):
 
 
 class ServerFullError(StreamError):
-    """The server has no room for another stream now; trying again later is worthwhile."""
+    """The server has no free slot for another stream. Retry later."""
+
+    code = "STREAM_LIMIT"
 
 
 class StreamNotOpenError(StreamError):
-    """The server does not know this stream (any more): never started, ended, or silent for too long."""
+    """The stream is not open on the server: never started, ended, or expired after its idle timeout."""
+
+    code = "STREAM_NOT_OPEN"
 
 
 class ConnectionLostError(StreamError):
-    """The server went away in the middle of the stream."""
+    """The connection to the server was lost during the stream."""
+
+    code = "CONNECTION_LOST"
 
 
 class ReplyTimeoutError(StreamError):
-    """The server has had audio of this stream for longer than the time limit without a sign of life."""
+    """The server did not reply to audio of this stream within the timeout."""
+
+    code = "REPLY_TIMEOUT"
 
 
 class ProtocolError(StreamError):
-    """The server's reply is not what a Penstock server sends."""
+    """The reply does not come from a Penstock server."""
+
+    code = "REPLY_INVALID"
 
 
 class StreamClosedError(StreamError):
-    """The stream was finished, cancelled or closed on this side, so it takes no audio or has no more results."""
+    """The stream was finished, cancelled or closed by the client: it takes no audio and has no more results."""
+
+    code = "STREAM_CLOSED"
 
 
 def one_line(text: object) -> str:
-    """The text without line breaks or runs of blanks."""
+    """The text with every run of white space replaced by one blank."""
     return " ".join(str(text).split())

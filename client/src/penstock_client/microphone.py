@@ -1,4 +1,4 @@
-"""Microphone input: blocks of samples as they are spoken. Needs the extra `mic` (the package sounddevice)."""
+"""Live microphone input in blocks of samples. Requires the extra `mic` (the package sounddevice)."""
 
 import queue
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from penstock_client.protocol import SAMPLE_RATE_HZ
 
 
 class Microphone:
-    """Iterates over blocks [n] of mono samples at 16 kHz, float32, until `stop` or until the device goes away.
+    """Iterates over blocks [n] of mono samples at 16 kHz, float32, until `stop` or until the device is unplugged.
 
-    `device` is a number or a part of a name, as sounddevice takes it; None is the system's choice. A device that does
-    not know 16 kHz records at its own rate and is resampled. Raises MicrophoneError where the package or the device is
-    missing. Use as a context manager: it records from entering to leaving.
+    `device` is sounddevice's: a number or a part of a name; None is the system's default. A device without 16 kHz
+    records at its own rate and is resampled. Use as a context manager: it records inside it. Raises MicrophoneError
+    if the package or the device is missing.
     """
 
     def __init__(self, device: int | str | None = None, block_ms: float = 100):
@@ -29,7 +29,7 @@ class Microphone:
         self._stream: Any = None
 
     def stop(self) -> None:
-        """Ends the iteration, after the blocks that have been recorded."""
+        """Ends the iteration after the blocks recorded so far."""
         self._blocks.put(None)
 
     def __iter__(self) -> Iterator[npt.NDArray[np.float32]]:
@@ -53,8 +53,8 @@ class Microphone:
         rate_hz = self._rate_hz()
         resampler = None if rate_hz == SAMPLE_RATE_HZ else soxr.ResampleStream(rate_hz, SAMPLE_RATE_HZ, 1, "float32")
 
-        def take_in(block: npt.NDArray[np.float32], frames: int, time: object, status: object) -> None:
-            samples = block[:, 0].copy()  # [n, 1]; the library uses its memory again
+        def enqueue(block: npt.NDArray[np.float32], frames: int, time: object, status: object) -> None:
+            samples = block[:, 0].copy()  # [n, 1]; the library reuses the memory
             self._blocks.put(samples if resampler is None else resampler.resample_chunk(samples))
 
         return self._sounddevice.InputStream(
@@ -63,12 +63,12 @@ class Microphone:
             device=self._device,
             channels=1,
             dtype="float32",
-            callback=take_in,
+            callback=enqueue,
             finished_callback=self.stop,
         )
 
     def _rate_hz(self) -> int:
-        """16 kHz where the device can, else its own rate."""
+        """16 kHz if the device supports it, else its own rate."""
         try:
             self._sounddevice.check_input_settings(self._device, channels=1, samplerate=SAMPLE_RATE_HZ)
         except self._sounddevice.PortAudioError:
@@ -89,7 +89,7 @@ def _load() -> ModuleType:
         raise MicrophoneError(
             "the microphone needs the package sounddevice: pip install 'penstock-client[mic]'"
         ) from error
-    except OSError as error:  # the package is there, the library below it is not
+    except OSError as error:  # the package is installed, PortAudio is not
         raise MicrophoneError(f"the microphone needs the library PortAudio: {one_line(error)}") from error
-    package: ModuleType = sounddevice  # it comes without types
+    package: ModuleType = sounddevice  # it has no types
     return package

@@ -1,7 +1,6 @@
-"""What travels between a client and the Triton model `asr`: pieces of audio there, results back.
+"""The protocol of the Triton model `asr`: requests with audio, and results. No network, no threads.
 
-Knows no network and no threads. The transports turn a `Piece` into their own request and hand the outputs of the
-reply to `parse_reply`.
+The transports send a `Request` in their own format and pass the outputs of the reply to `parse_reply`.
 """
 
 import json
@@ -28,17 +27,17 @@ MODEL_NAME = "asr"
 INPUT_NAME = "AUDIO"
 INPUT_DATATYPE = "FP32"
 SAMPLE_RATE_HZ = 16_000
-MAX_PIECE_SAMPLES = 30 * SAMPLE_RATE_HZ
-"""The most audio that the server takes in one request."""
+MAX_REQUEST_SAMPLES = 30 * SAMPLE_RATE_HZ
+"""The server's limit for one request."""
 
 OUTPUTS_WITHIN_SEGMENT = (
     "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE",
     "TOKENS", "TIMESTAMPS",
 )  # fmt: skip
-"""What is asked for over gRPC with a piece that ends no segment: alternatives come with a segment's end only, and each
-output costs the server its share of a request."""
+"""The outputs requested over gRPC with a request that is not final: only final results have alternatives, and each
+requested output costs the server time."""
 
-_MAX_STRING_ID_BYTES = 128  # Triton's limits of a correlation id
+_MAX_STRING_ID_BYTES = 128  # Triton's limit for a correlation id
 _MAX_NUMERIC_ID = 2**63 - 1
 _BYTES_PER_SAMPLE = 4
 
@@ -46,19 +45,21 @@ Parameter = str | int | float | bool
 """The kinds of Triton request parameters."""
 
 _FINALIZE: Mapping[str, Parameter] = {"finalize": True}
-"""Goes with the last piece of a segment, where the user ends it."""
+"""The parameter of a request that ends a segment while the stream continues."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The audio of one request."""
+class Request:
+    """One request of a stream."""
 
     audio: bytes
-    """Samples as little-endian float32, maybe none."""
-    is_first: bool
-    is_last: bool
+    """Samples [n] as little-endian float32; n may be 0."""
+    is_start: bool
+    """True for the stream's first request."""
+    is_end: bool
+    """True for the stream's last request."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
-    """The stream's options, with the first piece only; `finalize` with the last piece of a segment."""
+    """The stream's options, in the first request only; `finalize` where a segment ends and the stream continues."""
 
     @property
     def samples(self) -> int:
@@ -66,61 +67,61 @@ class Piece:
         return len(self.audio) // _BYTES_PER_SAMPLE
 
     @property
-    def ends_segment(self) -> bool:
-        """Whether the reply is a segment's final result."""
-        return self.is_last or _FINALIZE.keys() <= self.parameters.keys()
+    def is_final(self) -> bool:
+        """True where a segment ends, so that the reply is its final result."""
+        return self.is_end or _FINALIZE.keys() <= self.parameters.keys()
 
 
-END_PIECE = Piece(audio=b"", is_first=False, is_last=True)
-"""Ends a stream whose user has gone before its end."""
+END_REQUEST = Request(audio=b"", is_start=False, is_end=True)
+"""Ends a stream that was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One completed word, with its place in the stream's audio."""
+    """One completed word; times count from the stream's start."""
 
     text: str
     start_ms: int
     end_ms: int
     confidence: float | None = None
-    """How sure the network is of the word, 0 .. 1; None where the server does not say."""
+    """Confidence of the network in the word, 0 .. 1; None where the server does not send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One hypothesis of a beam search for the whole text."""
+    """One hypothesis of a beam search for a whole segment."""
 
     text: str
     score: float
     """Natural logarithm; comparable within one result only."""
     words: tuple[Word, ...] = ()
-    """All words of the segment in this hypothesis; none where the server does not say."""
+    """All words of the segment; empty where the server does not send them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The server's reply to one piece of audio."""
+    """The server's reply to one request."""
 
     segment: int
-    """Which part of the stream `text` is of; counts up."""
+    """Index of the segment that `text` belongs to."""
     text: str
-    """Text of that segment so far, a word that is not completed yet included."""
+    """Text of that segment so far, including a word that is not completed yet."""
     is_final: bool
     """True once this segment's text no longer changes."""
     audio_processed_s: float
     new_words: tuple[Word, ...]
     """Words completed since the stream's previous result."""
     new_tokens: tuple[int, ...]
-    """Token ids found since the stream's previous result."""
+    """Token ids emitted since the stream's previous result."""
     new_timestamps: tuple[int, ...]
-    """For each new token its encoder frame, counted from its segment's start."""
+    """The encoder frame of each new token, counted from its segment's start."""
     alternatives: tuple[Alternative, ...] = ()
-    """Best first, as many as the stream's option `n_best` asked for; only in the final result."""
+    """Best first, at most the stream's `n_best`; in final results only."""
     round_trip_s: float = 0.0
-    """From the piece being sent to this reply; set by the transport."""
+    """Time from sending the request to this reply; set by the transport."""
 
     def after(self, round_trip_s: float) -> "Result":
-        """The same with its round trip: `dataclasses.replace`, which takes three times as long."""
+        """A copy with its round trip. `dataclasses.replace` would take three times as long."""
         return Result(
             self.segment,
             self.text,
@@ -134,52 +135,52 @@ class Result:
         )
 
 
-class PieceCutter:
-    """Cuts one stream's audio into pieces that a request can hold, and marks the first and the last.
+class RequestSplitter:
+    """Splits one stream's audio into requests of at most `max_samples`, and marks the first and the last.
 
-    `parameters` go with the stream's first piece only.
+    The first request has `parameters`.
     """
 
     def __init__(
         self,
         stream_id: StreamId,
-        max_piece_samples: int = MAX_PIECE_SAMPLES,
+        max_samples: int = MAX_REQUEST_SAMPLES,
         parameters: Mapping[str, Parameter] | None = None,
     ):
         self._stream_id = stream_id
-        self._max_piece_samples = max_piece_samples
+        self._max_samples = max_samples
         self._parameters = parameters or {}
         self._is_started = False
         self._is_ended = False
 
-    def cut(self, samples: npt.ArrayLike, is_last: bool = False, ends_segment: bool = False) -> list[Piece]:
-        """The pieces of `samples` [n] in order: at least one, even where n is 0.
+    def split(self, samples: npt.ArrayLike, is_end: bool = False, finalize: bool = False) -> list[Request]:
+        """The requests for `samples` [n] in order: at least one, also where n is 0.
 
-        With `ends_segment` the last of them asks the server to end the current segment. Raises StreamClosedError
-        after the stream's last piece and ValueError for an unsuitable array.
+        With `is_end` the last of them ends the stream, with `finalize` the current segment. Raises StreamClosedError
+        after the stream's last request and ValueError for an unsuitable array.
         """
         if self._is_ended:
-            raise StreamClosedError(self._stream_id, "the stream is finished and takes no more audio")
+            raise StreamClosedError(self._stream_id, "the stream is finished and accepts no more audio")
         array = as_samples(samples)
-        starts = range(0, max(1, array.size), self._max_piece_samples)
-        pieces = [
-            Piece(
-                audio=array[start : start + self._max_piece_samples].tobytes(),
-                is_first=start == 0 and not self._is_started,
-                is_last=start == starts[-1] and is_last,
+        starts = range(0, max(1, array.size), self._max_samples)
+        requests = [
+            Request(
+                audio=array[start : start + self._max_samples].tobytes(),
+                is_start=start == 0 and not self._is_started,
+                is_end=start == starts[-1] and is_end,
                 parameters={
                     **({} if start or self._is_started else self._parameters),
-                    **(_FINALIZE if start == starts[-1] and ends_segment else {}),
+                    **(_FINALIZE if start == starts[-1] and finalize else {}),
                 },
             )
             for start in starts
         ]
-        self._is_started, self._is_ended = True, is_last
-        return pieces
+        self._is_started, self._is_ended = True, is_end
+        return requests
 
 
 def as_samples(samples: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Mono audio [n] as float32: floats are taken as they are (-1 .. 1), int16 as PCM.
+    """Mono audio [n] as float32: floats are unchanged (-1 .. 1), int16 is PCM.
 
     Raises ValueError for another shape or type.
     """
@@ -194,7 +195,7 @@ def as_samples(samples: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 
 def check_stream_id(stream_id: StreamId) -> StreamId:
-    """The id, if the server can take it; ValueError says what it takes."""
+    """The id, if Triton accepts it as a correlation id; else ValueError."""
     if isinstance(stream_id, str):
         is_usable = 0 < len(stream_id.encode()) <= _MAX_STRING_ID_BYTES
     else:
@@ -208,7 +209,7 @@ def check_stream_id(stream_id: StreamId) -> StreamId:
 
 
 def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], npt.NDArray[Any] | None]) -> Result:
-    """`parse_values` of outputs that are arrays, [1, k] each."""
+    """The result that a reply's outputs hold, arrays [1, k]. Raises ProtocolError."""
 
     def values(name: str) -> list[Any] | None:
         output = as_numpy(name)
@@ -218,10 +219,10 @@ def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], npt.NDArray[Any] 
 
 
 def parse_values(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> Result:
-    """The result that a reply's outputs hold; `values` looks one up by name: Python values, None where it is missing.
+    """The result that a reply's outputs hold; `values` returns an output's values by name, None where it is missing.
 
-    Confidences and alternatives may be missing: not every Penstock server sends them. Raises ProtocolError for anything
-    that none does.
+    Confidences and alternatives may be missing: not every Penstock server sends them. Raises ProtocolError for any
+    other deviation.
     """
     try:
         return _parse(partial(_row, values))
@@ -257,7 +258,7 @@ def _parse(row: Callable[..., list[Any]]) -> Result:
 
 
 def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any] | None = None) -> list[Any]:
-    """The values of an output; one without a default must be there."""
+    """The values of an output, or its default. Raises KeyError for a missing output without a default."""
     if (found := values(name)) is not None:
         return found
     if default is None:
@@ -265,22 +266,28 @@ def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any
     return default
 
 
-# The streaming RPC carries a message but no status, so the message has to tell.
-_REFUSALS: tuple[tuple[type[StreamError], tuple[str, ...]], ...] = (
-    (ServerFullError, ("UNAVAILABLE", "slots are taken", "while other streams hold theirs")),
-    (StreamNotOpenError, ("NOT_FOUND", "is not open", "START flag")),
-)
+STREAM_ERRORS: Mapping[str, type[StreamError]] = {
+    "STREAM_LIMIT": ServerFullError,
+    "PHRASE_MEMORY_FULL": ServerFullError,
+    "STREAM_NOT_OPEN": StreamNotOpenError,
+    "STREAM_LOST": StreamError,
+    "AUDIO_INVALID": StreamError,
+    "OPTION_INVALID": StreamError,
+    "PHRASES_INVALID": StreamError,
+    "REQUEST_INVALID": StreamError,
+}
+"""The exception for each code of a server's error. gRPC's streaming RPC has no status, so the message has the code."""
+
+_CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
+_UNKNOWN_SEQUENCE = re.compile(r"inference request for sequence .* must specify the START flag on the first request")
+"""Triton's message for a sequence that is not open. Triton's own errors have no code."""
 
 
-_QUOTED = re.compile(r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
-"""What a message quotes, an id or a phrase, is the user's and says nothing of the kind of refusal."""
-
-
-def refusal(stream_id: StreamId, message: str, model: str = MODEL_NAME) -> StreamError:
-    """The exception for an error message that the server sent instead of a result."""
-    message = message.removeprefix(f"in ensemble '{model}', ")
-    own_words = _QUOTED.sub("", message)
-    for kind, signs in _REFUSALS:
-        if any(sign in own_words for sign in signs):
-            return kind(stream_id, message)
-    return StreamError(stream_id, message)
+def stream_error(stream_id: StreamId, message: str, default: type[StreamError] = StreamError) -> StreamError:
+    """The exception for a server's error message; `default` is its class if the message has no code."""
+    _, code, text = _CODE.split(message, maxsplit=1)
+    if code:
+        return STREAM_ERRORS.get(code, StreamError)(stream_id, text, code)
+    if _UNKNOWN_SEQUENCE.match(text):
+        return StreamNotOpenError(stream_id, text)
+    return default(stream_id, text, StreamError.code)

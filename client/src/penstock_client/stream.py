@@ -1,20 +1,46 @@
-"""One audio stream as its user sees it: samples in, results out, a transcript that grows."""
+"""One audio stream of a `Client`: send samples, receive results; its transcript grows."""
 
 from collections.abc import Iterator, Mapping
 
 import numpy.typing as npt
 
-from penstock_client.errors import ClientError, StreamId
-from penstock_client.protocol import Parameter, Piece, Result
-from penstock_client.stream_base import StreamBase
-from penstock_client.transport import Transport
+from penstock_client.errors import ClientError, StreamClosedError, StreamId
+from penstock_client.protocol import Parameter, Request, RequestSplitter, Result
+from penstock_client.transcript import Transcript
+from penstock_client.transport.base import Transport
+
+
+class StreamBase:
+    """The part of a stream without I/O, shared by `Stream` and `AsyncStream`."""
+
+    def __init__(self, stream_id: StreamId, parameters: Mapping[str, Parameter] | None = None):
+        self.stream_id = stream_id
+        self.transcript = Transcript()
+        """Accumulates the results that were received."""
+        self._splitter = RequestSplitter(stream_id, parameters=parameters)
+        self._is_closed = False
+
+    def _split(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> list[Request]:
+        self._check_open()
+        return self._splitter.split(samples, is_end, finalize)
+
+    def _add(self, result: Result, is_complete: bool) -> Result:
+        """Adds a result to the transcript; `is_complete` marks the stream's last."""
+        self.transcript.add(result)
+        if is_complete:
+            self.transcript.is_complete = True
+            self.transcript.latency_s = result.round_trip_s
+        return result
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StreamClosedError(self.stream_id, "the stream is closed")
 
 
 class Stream(StreamBase):
-    """A stream that a client opened. Use as a context manager, so that it is closed whatever happens.
+    """A stream opened by a `Client`. Use it as a context manager, so that it is always closed.
 
-    One thread may send while another one iterates. Where one thread does both, it calls `poll` between sends and
-    iterates after `finish`.
+    One thread may send while another iterates. A single thread calls `poll` between sends and iterates after `finish`.
     """
 
     def __init__(self, stream_id: StreamId, transport: Transport, parameters: Mapping[str, Parameter] | None = None):
@@ -24,20 +50,20 @@ class Stream(StreamBase):
     def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
-        Does not wait for a reply, but blocks while a minute of audio or 64 pieces are unanswered. Raises ClientError.
+        Returns before the reply, but blocks while a minute of audio or 64 requests are unanswered. Raises ClientError.
         """
-        self._send(self._cut(samples))
+        self._send(self._split(samples))
 
     def finalize(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the current segment, maybe with its last samples; the stream goes on with the next one.
+        """Ends the current segment, after these samples if given; the stream continues with the next segment.
 
-        The reply is the segment's final result (`is_final`). Times stay relative to the stream's start.
+        The reply is the segment's final result (`is_final`). Times keep counting from the stream's start.
         """
-        self._send(self._cut(samples, ends_segment=True))
+        self._send(self._split(samples, finalize=True))
 
     def finish(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the audio, maybe with the last samples; the results that are left are then there to iterate over."""
-        self._send(self._cut(samples, is_last=True))
+        """Ends the stream, after these samples if given. Iterate for the remaining results."""
+        self._send(self._split(samples, is_end=True))
 
     def poll(self, wait_s: float = 0.0) -> list[Result]:
         """The results that have arrived; waits up to `wait_s` for the first. Raises ClientError."""
@@ -47,7 +73,7 @@ class Stream(StreamBase):
                 results.append(result)
         except ClientError:
             if not results:
-                raise  # else the next call does
+                raise  # else the next call raises it
         return results
 
     def __iter__(self) -> Iterator[Result]:
@@ -56,15 +82,15 @@ class Stream(StreamBase):
             yield result
 
     def cancel(self) -> None:
-        """Ends the stream at once, without its results; its place on the server is freed. Waits for nothing.
+        """Ends the stream without its remaining results and frees its slot on the server. Does not wait.
 
-        Audio that has not gone out is dropped. Who sends or iterates, in any thread, gets a StreamClosedError.
+        Drops audio that has not been sent. Calls to send or iterate raise StreamClosedError, also in other threads.
         """
         if not self._is_closed:
             self._transport.cancel()
 
     def close(self) -> None:
-        """Frees the stream. One that is not finished is ended on the server too, which may take a second or two."""
+        """Frees the stream. An unfinished stream is also ended on the server, which may take up to two seconds."""
         if not self._is_closed:
             self._is_closed = True
             self._transport.close()
@@ -75,11 +101,11 @@ class Stream(StreamBase):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, pieces: list[Piece]) -> None:
-        for piece in pieces:
-            self._transport.send(piece)
+    def _send(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._transport.send(request)
 
     def _receive(self, wait_s: float | None) -> Result | None:
         self._check_open()
         result = self._transport.receive(wait_s)
-        return None if result is None else self._note(result, self._transport.is_complete)
+        return None if result is None else self._add(result, self._transport.is_complete)

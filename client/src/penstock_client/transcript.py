@@ -1,4 +1,4 @@
-"""What a stream has said so far, put together from its results."""
+"""The transcript of a stream, accumulated from its results."""
 
 from dataclasses import dataclass, field
 
@@ -7,14 +7,14 @@ from penstock_client.protocol import Alternative, Result, Word
 
 @dataclass
 class Segment:
-    """A stretch of a stream that becomes final as a whole."""
+    """A part of a stream, such as an utterance, whose text becomes final at its end."""
 
     text: str = ""
-    """Newest text."""
+    """The text so far."""
     words: list[Word] = field(default_factory=list)
     """Completed words; times count from the stream's start."""
     alternatives: tuple[Alternative, ...] = ()
-    """Of the final result, best first; see `StreamOptions.n_best`."""
+    """The alternatives of the final result, best first; see `StreamOptions.n_best`."""
     is_final: bool = False
     """True once the text no longer changes."""
 
@@ -24,34 +24,34 @@ class Transcript:
     """Accumulates the results of one stream; `latency_s` and `is_complete` are set by the stream."""
 
     segments: list[Segment] = field(default_factory=list)
-    """In the order in which they were spoken; all but the newest are final."""
+    """The segments in order; all but the last are final."""
     tokens: list[int] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
-    """For each token its encoder frame, counted from its segment's start."""
+    """The encoder frame of each token, counted from its segment's start."""
     audio_processed_s: float = 0.0
     is_complete: bool = False
-    """True once the last piece of audio has been answered."""
+    """True once the stream's last request is answered."""
     latency_s: float | None = None
-    """From the last piece of audio being sent to the final text; None until then."""
+    """Time from sending the last request to the final text; None until then."""
     _newest: int | None = None
 
     @property
     def text(self) -> str:
-        """Text of all segments so far."""
+        """The texts of all segments so far, joined by blanks."""
         return " ".join(segment.text for segment in self.segments if segment.text)
 
     @property
     def words(self) -> list[Word]:
-        """Completed words of all segments."""
+        """The completed words of all segments."""
         return [word for segment in self.segments for word in segment.words]
 
     @property
     def alternatives(self) -> tuple[Alternative, ...]:
-        """Of the newest segment that is final, best first; see `StreamOptions.n_best`."""
+        """The alternatives of the last final segment, best first; see `StreamOptions.n_best`."""
         return next((segment.alternatives for segment in reversed(self.segments) if segment.is_final), ())
 
     def add(self, result: Result) -> None:
-        """Takes in the stream's next result."""
+        """Adds the stream's next result."""
         if result.segment != self._newest:
             self._newest = result.segment
             self.segments.append(Segment())

@@ -1,3 +1,3 @@
-"""The version, read by the build too."""
+"""The version, also read by the build."""
 
 __version__ = "0.1.0"

@@ -1,22 +1,22 @@
-"""Decoder member: ENCODED frames in, words out; the hypothesis of every stream lives here."""
+"""Triton model `decoder`: ENCODED frames in, words out. It holds the hypotheses of every stream."""
 
-from penstock import triton_io
-from penstock.cpu import freeze_loaded, prepare_process
 from penstock.errors import StreamError
-from penstock.metrics import ChunkMetrics, DecodedFrames
-from penstock.settings import Settings
-from penstock.stages.decoder import DecoderRequest, DecoderStage
-from penstock.ticket_seal import TicketSeal
+from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.slots.ticket import Ticket, TicketSigner
+from penstock.runtime import freeze_loaded, prepare_process
+from penstock.serving import triton_io
+from penstock.serving.metrics import ChunkMetrics, DecodedFrames
+from penstock.serving.settings import Settings
 
 
 class TritonPythonModel:
-    """Adapter of `penstock.stages.decoder`."""
+    """Adapter of `penstock.pipeline.decoder_stage`."""
 
     def initialize(self, args):
-        """Builds the stage from the environment (`penstock.settings`)."""
+        """Builds the stage from the environment (`penstock.serving.settings`)."""
         settings = Settings.from_environment()
         prepare_process(settings.threads)
-        self._seal = TicketSeal.shared(settings.runtime_directory)
+        self._signer = TicketSigner.shared(settings.runtime_directory)
         self._stage = DecoderStage(
             settings.checkpoint, settings.slots, settings.open_ledger(), settings.device, settings.decoding,
             settings.context,
@@ -29,34 +29,33 @@ class TritonPythonModel:
         )
         frames, config = settings.context.chunk_encoder_frames, settings.checkpoint.config
         self._metrics = ChunkMetrics(triton_io.make_metric, frames, config.chunk_ms(settings.context))
-        self._stage.rehearse(triton_io.largest_batch(args))
+        self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
 
     def execute(self, requests):
-        """One answer a request; a refused stream never fails its batch."""
-        tickets = [triton_io.ticket(request, self._seal) for request in requests]
-        work = [self._work(*pair) for pair in zip(requests, tickets, strict=True)]
-        answers = self._stage.process(work)
+        """Returns one response per request; a rejected request does not affect its batch."""
+        tickets = [triton_io.ticket(request, self._signer, reads_options=True) for request in requests]
+        stage_requests = [self._stage_request(*pair) for pair in zip(requests, tickets, strict=True)]
+        results = self._stage.process(stage_requests)
         responses = [
-            triton_io.error_response(answer) if isinstance(answer, StreamError) else triton_io.result_response(answer)
-            for answer in answers
+            triton_io.error_response(result) if isinstance(result, StreamError) else triton_io.result_response(result)
+            for result in results
         ]
         decoded = [
-            DecodedFrames(len(asked.encoded), ticket.heard_ns)
-            for asked, ticket, answer in zip(work, tickets, answers, strict=True)
-            if not isinstance(answer, StreamError)
+            DecodedFrames(len(request.encoded), ticket.received_ns)
+            for request, ticket, result in zip(stage_requests, tickets, results, strict=True)
+            if not isinstance(result, StreamError)
         ]
-        self._metrics.update(decoded, self._stage.beam_losses)
+        self._metrics.update(decoded, self._stage.truncation)
         return responses
 
     def finalize(self):
-        """Before Triton takes its memory away."""
+        """Frees outputs before Triton frees its memory."""
         triton_io.release_outputs()
 
-    def _work(self, request, ticket: triton_io.Ticket) -> DecoderRequest:
+    def _stage_request(self, request, ticket: Ticket) -> DecoderRequest:
         encoded = triton_io.tensor(request, "ENCODED")
         is_start, is_end = triton_io.is_start(request), triton_io.is_end(request)
-        options = triton_io.stream_options(request) if is_start else {}
         return DecoderRequest(
-            ticket.lease, encoded, ticket.covered_samples, is_start, is_end, options, ticket.ends_segment
+            ticket.lease, encoded, ticket.covered_samples, is_start, is_end, ticket.options, ticket.finalize
         )  # fmt: skip

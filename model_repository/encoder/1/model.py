@@ -1,44 +1,44 @@
-"""Encoder member: MEL chunks in, ENCODED frames out; the encoder state of every stream lives here."""
+"""Triton model `encoder`: MEL chunks in, ENCODED frames out. It holds the encoder state of every stream."""
 
-from penstock import triton_io
-from penstock.cpu import freeze_loaded, prepare_process
 from penstock.errors import StreamError
-from penstock.features import MelChunks
-from penstock.settings import Settings
-from penstock.stages.encoder import EncoderRequest, EncoderStage
-from penstock.ticket_seal import TicketSeal
+from penstock.frontend.log_mel import MelChunks
+from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
+from penstock.pipeline.slots.ticket import TicketSigner
+from penstock.runtime import freeze_loaded, prepare_process
+from penstock.serving import triton_io
+from penstock.serving.settings import Settings
 
 
 class TritonPythonModel:
-    """Adapter of `penstock.stages.encoder`."""
+    """Adapter of `penstock.pipeline.encoder_stage`."""
 
     def initialize(self, args):
-        """Builds the stage from the environment (`penstock.settings`)."""
+        """Builds the stage from the environment (`penstock.serving.settings`)."""
         settings = Settings.from_environment()
         prepare_process(settings.threads)
-        self._seal = TicketSeal.shared(settings.runtime_directory)
+        self._signer = TicketSigner.shared(settings.runtime_directory)
         self._stage = EncoderStage(
             settings.checkpoint, settings.context, settings.slots, settings.open_ledger(), settings.device
         )
         self._device = settings.device
         triton_io.log_start("encoder", f"context {settings.context} on {settings.device}")
-        self._stage.rehearse(triton_io.largest_batch(args))
+        self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
 
     def execute(self, requests):
-        """One answer a request; a refused stream never fails its batch."""
-        answers = self._stage.process([self._work(request) for request in requests])
+        """Returns one response per request; a rejected request does not affect its batch."""
+        results = self._stage.process([self._stage_request(request) for request in requests])
         triton_io.wait_for_device(self._device)
         return [
-            triton_io.error_response(answer) if isinstance(answer, StreamError) else triton_io.encoded_response(answer)
-            for answer in answers
+            triton_io.error_response(result) if isinstance(result, StreamError) else triton_io.encoded_response(result)
+            for result in results
         ]
 
     def finalize(self):
-        """Before Triton takes its memory away."""
+        """Frees outputs before Triton frees its memory."""
         triton_io.release_outputs()
 
-    def _work(self, request) -> EncoderRequest:
-        ticket = triton_io.ticket(request, self._seal)
+    def _stage_request(self, request) -> EncoderRequest:
+        ticket = triton_io.ticket(request, self._signer)
         chunks = MelChunks(triton_io.tensor(request, "MEL"), ticket.last_valid_mel_frames, ticket.covered_samples)
-        return EncoderRequest(ticket.lease, chunks, triton_io.is_start(request), ticket.ends_segment)
+        return EncoderRequest(ticket.lease, chunks, triton_io.is_start(request), ticket.finalize)

@@ -1,1 +1,1 @@
-"""The subcommands of `penstock`, one a file, each with `add_parser(subparsers)` and `run(args) -> exit status`."""
+"""The subcommands of `penstock`, one per file, each with `add_parser(subparsers)` and `run(args) -> exit status`."""

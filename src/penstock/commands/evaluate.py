@@ -1,4 +1,4 @@
-"""`penstock evaluate`: word errors on recordings whose words are known, in this process or through a server."""
+"""`penstock evaluate`: WER on recordings with reference texts, in this process or through a server."""
 
 import argparse
 import os
@@ -8,13 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
+from penstock.errors import PackageError, SettingError
 
 if TYPE_CHECKING:
-    from penstock.config import AttentionContext, EncoderConfig
     from penstock.evaluation.manifest import Utterance
-    from penstock.evaluation.report import Subject
-    from penstock.evaluation.result import PassResult
+    from penstock.evaluation.report import Conditions
+    from penstock.evaluation.runs import RunResult
+    from penstock.model.config import AttentionContext, EncoderConfig
 
 _EXTRA = ("jiwer", "tqdm")
 _IN_PROCESS_ONLY = ("model", "context", "decoder", "threads", "device")
@@ -24,42 +24,42 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
     parser = subparsers.add_parser(
         "evaluate",
-        help="word and character errors on recordings whose words are known",
-        description="Recognises every utterance of NeMo manifests, once for each context and decoder, and counts word "
-        "and character errors. With --url the server's own model, context and decoder are measured.",
+        help="measure word and character error rates on recordings",
+        description="Recognizes every utterance of NeMo manifests, once for each context and decoder, and counts word "
+        "and character errors. With --url the server's own model, context and decoder are used.",
     )
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="JSON lines: audio_filepath, text")
     parser.add_argument("--model", help="bundle, .nemo file or hub id (PENSTOCK_MODEL)")
-    parser.add_argument("--context", action="append", metavar="L,R", help="may be repeated; `all` for all of the model")
+    parser.add_argument("--context", action="append", metavar="L,R", help="repeatable; `all`: all of the checkpoint")
     parser.add_argument(
-        "--decoder", action="append", metavar="NAME", help="may be repeated; NAME or NAME:OPTION=VALUE,... (greedy)"
+        "--decoder", action="append", metavar="NAME", help="NAME or NAME:OPTION=VALUE,...; repeatable (greedy)"
     )
     parser.add_argument("--url", metavar="HOST:PORT", help="gRPC address of a running server, instead of --model")
-    parser.add_argument("--streams", type=int, default=16, metavar="N", help="utterances streamed at once (16)")
+    parser.add_argument("--streams", type=int, default=16, metavar="N", help="concurrent streams (16)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N utterances of each manifest")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and every utterance there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and utterance to this file")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (1)")
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (cpu)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks everything that can be checked first. Exit status 1 if an utterance could not be recognised."""
+    """Checks all arguments before the work. Exit status 1 if an utterance failed."""
     _check(args)
     from penstock.evaluation.manifest import read_manifest
-    from penstock.evaluation.report import check_writable, write_report
-    from penstock.evaluation.table import render
+    from penstock.evaluation.report import render, write_report
+    from penstock.reporting import check_writable
 
     if args.json:
         check_writable(args.json)
     utterances = [utterance for path in args.manifests for utterance in read_manifest(path, args.limit)]
     _warn_of_durations(utterances)
     results = []
-    for subject, result in (_through_server if args.url else _in_process)(args, utterances):
+    for conditions, result in (_through_server if args.url else _in_process)(args, utterances):
         results.append(result)
-        if args.json:  # after every pass: what is done stays if a later one is interrupted
-            write_report(args.json, subject, utterances, results)
-    print(render(subject, results), flush=True)
+        if args.json:  # after every run, so that an interruption loses only one
+            write_report(args.json, conditions, utterances, results)
+    print(render(conditions, results), flush=True)
     failures = [failure for result in results for failure in result.failures]
     for failure in dict.fromkeys(failures):
         print(f"penstock: error: {failure}", file=sys.stderr)
@@ -70,18 +70,18 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("streams", "limit", "threads"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise PenstockError(f"--{name} is {value}, expected a positive number")
+            raise SettingError(f"--{name} is {value}, expected a positive number")
     if args.url:
         for name in _IN_PROCESS_ONLY:
             if getattr(args, name) is not None:
-                raise PenstockError(f"--{name} does not go with --url: the server's own settings are measured")
+                raise SettingError(f"--{name} cannot be combined with --url, which uses the server's own settings")
     else:
         args.model = args.model or os.environ.get("PENSTOCK_MODEL")
         if not args.model:
-            raise PenstockError("--model is missing: a bundle directory, a .nemo file or a hub id (or --url)")
+            raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id (or --url)")
     missing = [package for package in _EXTRA if find_spec(package) is None]
     if missing:
-        raise PenstockError(f"{missing[0]} is not installed; it comes with the extra: pip install 'penstock[evaluate]'")
+        raise PackageError(f"{missing[0]} is not installed; it comes with the extra: pip install 'penstock[evaluate]'")
 
 
 def _warn_of_durations(utterances: list["Utterance"]) -> None:
@@ -95,18 +95,16 @@ def _warn_of_durations(utterances: list["Utterance"]) -> None:
         )
 
 
-def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iterator[tuple["Subject", "PassResult"]]:
-    """A pass for each context and decoder."""
-    from penstock.checkpoint import CONFIG_FILE, Checkpoint, sha256_of
-    from penstock.cpu import prepare_process
-    from penstock.device import check_device
+def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iterator[tuple["Conditions", "RunResult"]]:
+    """One run per context and decoder."""
     from penstock.evaluation.decoder_choice import GREEDY, parse_decoder
-    from penstock.evaluation.in_process import recognise_in_process
-    from penstock.evaluation.report import Subject
-    from penstock.evaluation.result import Setting, run_pass
-    from penstock.model_source import resolve_model
+    from penstock.evaluation.report import Conditions
+    from penstock.evaluation.runs import Variant, collect, recognize_in_process
+    from penstock.model.bundle import CONFIG_FILE, Checkpoint, sha256_of
+    from penstock.model.resolve import resolve_model
     from penstock.recognizer import StreamingRecognizer
-    from penstock.reporting.hardware import describe_hardware
+    from penstock.reporting import describe_hardware
+    from penstock.runtime import check_device, prepare_process
 
     decoders = [parse_decoder(text) for text in dict.fromkeys(args.decoder or [])] or [GREEDY]
     checkpoint = Checkpoint(resolve_model(args.model))
@@ -120,39 +118,38 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
         "config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE),
     }
     manifests = [str(path) for path in args.manifests]
-    subject = Subject(model, None, describe_hardware(device), device, threads, args.streams, manifests)
+    conditions = Conditions(model, None, describe_hardware(device), device, threads, args.streams, manifests)
     for context in contexts:
         for decoder in decoders:
             recognizer = StreamingRecognizer(
-                checkpoint.directory, context, args.streams, device, **decoder.recognizer_arguments
+                checkpoint.directory, context, args.streams, device, decoding=decoder.decoding
             )
-            outcomes = recognise_in_process(recognizer, utterances, decoder.stream_options)
-            yield subject, run_pass(Setting(context, decoder), utterances, outcomes)
+            outcomes = recognize_in_process(recognizer, utterances, decoder.stream_options)
+            yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 
 
-def _contexts(encoder: "EncoderConfig", wanted: list[str] | None) -> list["AttentionContext"]:
-    """The model's first by default; in the order given, each once."""
-    from penstock.settings import parse_context
+def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> list["AttentionContext"]:
+    """Contexts in the order given, without duplicates; the model's first by default."""
+    from penstock.serving.settings import parse_context
 
-    if not wanted:
+    if not selected:
         return [encoder.select_context(None)]
-    found = []
-    for text in wanted:
+    found: list[AttentionContext] = []
+    for text in selected:
         found += encoder.contexts if text == "all" else [encoder.select_context(parse_context(text))]
     return list(dict.fromkeys(found))
 
 
 def _through_server(
     args: argparse.Namespace, utterances: list["Utterance"]
-) -> Iterator[tuple["Subject", "PassResult"]]:
-    """The one pass there is."""
-    from penstock.evaluation.report import Subject
-    from penstock.evaluation.result import Setting, run_pass
-    from penstock.evaluation.through_server import connect, recognise_through_server
-    from penstock.reporting.hardware import describe_hardware
+) -> Iterator[tuple["Conditions", "RunResult"]]:
+    """One run with the server's own settings."""
+    from penstock.evaluation.report import Conditions
+    from penstock.evaluation.runs import Variant, collect, connect, recognize_through_server
+    from penstock.reporting import describe_hardware
 
     with connect(args.url) as client:
         manifests = [str(path) for path in args.manifests]
-        subject = Subject(None, args.url, describe_hardware(), None, None, args.streams, manifests)
-        outcomes = recognise_through_server(client, utterances, args.streams)
-        yield subject, run_pass(Setting(), utterances, outcomes)
+        conditions = Conditions(None, args.url, describe_hardware(), None, None, args.streams, manifests)
+        outcomes = recognize_through_server(client, utterances, args.streams)
+        yield conditions, collect(Variant(), utterances, outcomes)

@@ -1,11 +1,11 @@
-"""`penstock health`: is a server alive, from end to end?"""
+"""`penstock health`: probes a server end to end."""
 
 import argparse
 import sys
 
-from penstock.errors import PenstockError
-from penstock.health import probe
-from penstock.settings import HTTP_PORT
+from penstock.errors import SettingError
+from penstock.serving.health import probe
+from penstock.serving.settings import HTTP_PORT
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -13,21 +13,21 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "health",
         help="probe a running server end to end",
-        description="Sends an empty stream through every member; exit status 0 if it is answered, else 1.",
+        description="Sends an empty stream through all models; exit status 0 if it is answered, else 1.",
     )
     parser.add_argument(
         "--url",
         metavar="HOST:PORT",
         help=f"HTTP address (localhost, port {HTTP_PORT.variable} or {HTTP_PORT.default})",
     )
-    parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="seconds to wait at most (5)")
+    parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="maximum wait, in seconds (5)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints one line: to stdout if healthy, else to stderr."""
+    """Prints one line, to stdout if healthy, else to stderr."""
     if not args.timeout > 0:
-        raise PenstockError(f"--timeout is {args.timeout:g}, expected a positive number of seconds")
+        raise SettingError(f"--timeout is {args.timeout:g}; accepted: positive numbers")
     health = probe(args.url or _own_url(), args.timeout)
     print(
         "healthy:" if health.is_healthy else "unhealthy:", health.reason, file=None if health.is_healthy else sys.stderr
@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _own_url() -> str:
-    """The server that was told by the same environment as we: the other process of a container."""
+    """Address of the server with the same environment, as in a container."""
     port = HTTP_PORT.read()
     if port == 0:
-        raise PenstockError(f"{HTTP_PORT.variable} is 0, any free port: say with --url which one it has become")
+        raise SettingError(f"{HTTP_PORT.variable} is 0 (any free port); give the actual port with --url")
     return f"localhost:{port}"

@@ -1,4 +1,4 @@
-"""`penstock import FILE.nemo DIR`: a NeMo checkpoint -> a bundle."""
+"""`penstock import FILE.nemo DIR`: converts a NeMo checkpoint to a bundle."""
 
 import argparse
 import sys
@@ -10,12 +10,18 @@ from penstock.errors import PenstockError
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
-    _add_arguments(subparsers.add_parser("import", help="convert a NeMo checkpoint to a bundle", description=__doc__))
+    _add_arguments(
+        subparsers.add_parser(
+            "import",
+            help="convert a NeMo checkpoint to a bundle",
+            description="Converts a NeMo checkpoint to a bundle.",
+        )
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Converts and says what the bundle holds."""
-    from penstock.nemo_import import import_nemo  # here, so that the other commands need not wait for torch
+    """Converts the checkpoint and prints the bundle's properties."""
+    from penstock.model.nemo.importer import import_nemo  # here, because it imports torch
 
     checkpoint = import_nemo(args.nemo, args.directory, half=args.half, replace=args.force)
     encoder, transducer = checkpoint.config.encoder, checkpoint.config.transducer
@@ -23,14 +29,14 @@ def run(args: argparse.Namespace) -> int:
     contexts = " ".join(map(str, encoder.contexts))
     print(
         f"{args.directory}: {checkpoint.source['class']}, {kind}, {encoder.n_layers} layers of {encoder.d_model}, "
-        f"{transducer.vocabulary_size} pieces, contexts {contexts}"
+        f"{transducer.vocabulary_size} tokens, contexts {contexts}"
     )
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command by itself, as a process of its own; errors go to stderr in one line."""
-    parser = argparse.ArgumentParser(prog="penstock import", description=__doc__)
+    """The command in a process of its own; an error is one line on stderr."""
+    parser = argparse.ArgumentParser(prog="penstock import", description="Converts a NeMo checkpoint to a bundle.")
     _add_arguments(parser)
     try:
         return run(parser.parse_args(arguments))
@@ -40,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("nemo", metavar="FILE.nemo", type=Path, help="the checkpoint; it is treated as untrusted data")
-    parser.add_argument("directory", metavar="DIR", type=Path, help="where the bundle goes; a new or empty directory")
-    parser.add_argument("--half", action="store_true", help="store the weights as float16: half the size")
-    parser.add_argument("--force", action="store_true", help="replace the bundle that is there")
+    parser.add_argument("nemo", metavar="FILE.nemo", type=Path, help="checkpoint; it is read as untrusted data")
+    parser.add_argument("directory", metavar="DIR", type=Path, help="bundle to write: a new or empty directory")
+    parser.add_argument("--half", action="store_true", help="store the weights as float16")
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     parser.set_defaults(run=run)
 
 

@@ -1,16 +1,27 @@
-"""`penstock lm`: language models over a recognizer's tokens: build one from text, compile one for quick loading."""
+"""`penstock lm`: builds an n-gram language model over a recognizer's tokens, and compiles one for fast loading."""
 
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError
+from penstock.errors import CorpusError, SettingError
+
+if TYPE_CHECKING:
+    from penstock.scoring.ngram.estimation.kneser_ney import Discounts
+    from penstock.scoring.ngram.estimation.text import TextTokenizer
+    from penstock.scoring.ngram.io import TokenNames
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Registers the command and its two parts."""
-    parser = subparsers.add_parser("lm", help="build a language model from text", description=__doc__)
+    """Registers the command and its two actions."""
+    parser = subparsers.add_parser(
+        "lm",
+        help="build or compile an n-gram language model",
+        description="N-gram language models over the tokens of a checkpoint.",
+    )
     parts = parser.add_subparsers(required=True, metavar="ACTION")
     _add_build(parts)
     _add_compile(parts)
@@ -23,43 +34,45 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 def _add_build(parts: argparse._SubParsersAction) -> None:
     parser = parts.add_parser(
         "build",
-        help="plain text to an ARPA file",
+        help="build an ARPA file from text",
         description="Estimates an n-gram model (interpolated modified Kneser-Ney) over the tokens of a recognizer.",
     )
-    parser.add_argument("text", nargs="+", metavar="TEXT", help="UTF-8 text, one sentence a line; - for standard input")
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="UTF-8 text, one sentence per line; -: standard input")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the ARPA file to write")
-    parser.add_argument("--order", type=int, default=3, metavar="N", help="longest n-gram, 1 to 10 (3)")
+    parser.add_argument("--order", type=int, default=3, metavar="N", help="order of the model, 1 to 10 (3)")
     parser.add_argument(
         "--prune",
         type=int,
         nargs="+",
         default=[],
         metavar="N",
-        help="leave out n-grams seen so often or less, one number an order, the last for the rest: 0 0 1",
+        help="drop n-grams with at most N occurrences; one N per order, the last for all higher orders: 0 0 1",
     )
-    parser.add_argument("--heldout", metavar="TEXT", help="measure the perplexity on this text")
+    parser.add_argument("--heldout", metavar="TEXT", help="print the perplexity on this held-out text")
     _add_model(parser)
     parser.set_defaults(run=run_build)
 
 
 def _add_compile(parts: argparse._SubParsersAction) -> None:
-    parser = parts.add_parser("compile", help="an ARPA file to a form that loads at once")
+    parser = parts.add_parser("compile", help="compile an ARPA file for fast loading")
     parser.add_argument("arpa", metavar="ARPA", help="the ARPA file, plain or gzip")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="ends in .safetensors")
-    parser.add_argument("--tokens", choices=("pieces", "offset"), help="how the file writes tokens (found out)")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="FILE", help="output file; its name ends in .safetensors"
+    )
+    parser.add_argument("--tokens", choices=("pieces", "offset"), help="notation of tokens in ARPA (default: detected)")
     _add_model(parser)
     parser.set_defaults(run=run_compile)
 
 
 def run_build(args: argparse.Namespace) -> int:
-    """Prints n-grams of each order, and the perplexity where a text for it is given."""
-    from penstock.fusion.arpa_writer import write_arpa
-    from penstock.fusion.token_names import read_token_names
-    from penstock.lm_training.build import build_lm
-    from penstock.lm_training.text import TextTokenizer
+    """Prints the n-gram counts, and with --heldout the perplexity."""
+    from penstock.scoring.ngram.arpa import write_arpa
+    from penstock.scoring.ngram.estimation.build import build_lm
+    from penstock.scoring.ngram.estimation.text import TextTokenizer
+    from penstock.scoring.ngram.io import read_token_names
 
     if any(count < 0 for count in args.prune):
-        raise PenstockError(f"--prune holds {min(args.prune)}, expected counts from 0 on")
+        raise SettingError(f"--prune holds {min(args.prune)}, expected counts from 0 on")
     if args.heldout:
         _check_heldout(args)
     tokenizer_path = _tokenizer_path(args.model)
@@ -76,18 +89,17 @@ def run_build(args: argparse.Namespace) -> int:
 
 
 def _check_heldout(args: argparse.Namespace) -> None:
-    """Before the work, not after it."""
+    """Checks --heldout before the work."""
     if args.heldout == "-":
         if "-" in args.text:
-            raise PenstockError("--heldout - and TEXT -: standard input can be read once only")
+            raise SettingError("--heldout - and TEXT -: standard input can be read once only")
     elif not os.path.exists(args.heldout):
-        raise PenstockError(f"--heldout: {args.heldout}: No such file or directory")
+        raise SettingError(f"--heldout: {args.heldout}: No such file or directory")
 
 
 def run_compile(args: argparse.Namespace) -> int:
-    """Prints what the model holds."""
-    from penstock.fusion.ngram_file import read_tables, save_tables
-    from penstock.fusion.token_names import TokenFormat, read_token_names
+    """Prints the size of the model."""
+    from penstock.scoring.ngram.io import TokenFormat, read_tables, read_token_names, save_tables
 
     names = read_token_names(_tokenizer_path(args.model))
     tables = read_tables(args.arpa, names, TokenFormat(args.tokens) if args.tokens else None)
@@ -98,40 +110,39 @@ def run_compile(args: argparse.Namespace) -> int:
 
 
 def _tokenizer_path(model: str | None) -> Path:
-    from penstock.checkpoint import Checkpoint
-    from penstock.model_source import resolve_model
+    from penstock.model.bundle import Checkpoint
+    from penstock.model.resolve import resolve_model
 
     if not model:
-        raise PenstockError("--model is missing: a bundle directory, a .nemo file or a hub id")
+        raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id")
     return Checkpoint(resolve_model(model)).tokenizer_path
 
 
-def _warn(text, discounts) -> None:
+def _warn(text: "TextTokenizer", discounts: Sequence["Discounts"]) -> None:
     if text.unknown_tokens:
         print(
             f"penstock: warning: {text.unknown_tokens} of {text.tokens} tokens are unknown to the model's tokenizer: "
-            "is the text written as the model was trained (case, punctuation)?",
+            "does the text match the model's training text in case and punctuation?",
             file=sys.stderr,
         )
     orders = [str(order) for order, each in enumerate(discounts, start=1) if each.is_fallback]
     if orders:
         print(
-            f"penstock: warning: too little text for the discounts of order {', '.join(orders)}: 0.5, 1 and 1.5 taken",
+            f"penstock: warning: too little text for the discounts of order {', '.join(orders)}: using 0.5, 1, 1.5",
             file=sys.stderr,
         )
 
 
-def _print_perplexity(args: argparse.Namespace, tokenizer_path: Path, names) -> None:
-    from penstock.fusion.ngram_file import load_ngram_lm
-    from penstock.fusion.perplexity import measure_perplexity
-    from penstock.fusion.token_names import TokenFormat
-    from penstock.lm_training.text import TextTokenizer
+def _print_perplexity(args: argparse.Namespace, tokenizer_path: Path, names: "TokenNames") -> None:
+    from penstock.scoring.ngram.estimation.text import TextTokenizer
+    from penstock.scoring.ngram.io import TokenFormat, load_ngram_lm
+    from penstock.scoring.ngram.perplexity import measure_perplexity
 
     text = TextTokenizer(tokenizer_path)
     lm = load_ngram_lm(args.out, names, token_format=TokenFormat.PIECES)
     perplexity = measure_perplexity(lm, text.read([args.heldout]))
     if not perplexity.sentences:
-        raise PenstockError(f"{args.heldout}: there is no text")
+        raise CorpusError(f"{args.heldout}: there is no text")
     print(
         f"perplexity {perplexity.per_token:.3f} per token over {perplexity.sentences} sentences, "
         f"{perplexity.tokens} tokens, {text.unknown_tokens} of them unknown"

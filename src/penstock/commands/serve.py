@@ -1,4 +1,4 @@
-"""`penstock serve`: a checkpoint behind a Triton server, until it is told to stop."""
+"""`penstock serve`: serves a checkpoint with Triton Inference Server until SIGTERM or SIGINT."""
 
 import argparse
 import os
@@ -8,89 +8,47 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock import settings
-from penstock.config import AttentionContext, ModelConfig
-from penstock.decoding.beam_sizes import BeamSizes
-from penstock.decoding_config import DecodingConfig
-from penstock.errors import PenstockError
-from penstock.member_watch import MemberWatch
-from penstock.model_repository import find_model_repository
-from penstock.patience import PATIENCE_S, patience_library
-from penstock.ports import Ports, claim_ports
-from penstock.server import ServerError, TritonServer
-from penstock.server_launch import ALL_INTERFACES, LOOPBACK, ServerOptions
-from penstock.settings import SERVE_SETTINGS
-from penstock.triton_install import TritonInstall, find_triton
+from penstock.decoding.beam.sizes import BeamSizes
+from penstock.errors import ServerError, SettingError
+from penstock.model.config import AttentionContext, ModelConfig
+from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
+from penstock.serving import settings
+from penstock.serving.launch import ALL_INTERFACES, LOOPBACK, ServerOptions
+from penstock.serving.model_repository import find_model_repository
+from penstock.serving.ports import Ports, claim_ports
+from penstock.serving.server import TritonServer
+from penstock.serving.settings import SERVE_SETTINGS
+from penstock.serving.triton_install import TritonInstall, find_triton
+from penstock.serving.watchdog import Watchdog
 
 _POLL_S = 0.2
-_FLAGS = {
-    settings.MODEL: ("MODEL", "bundle, .nemo file or hub id"),
-    settings.CONTEXT: ("L,R", "attention context in encoder frames (the checkpoint's first)"),
-    settings.MAX_STREAMS: ("N", "live streams at once"),
-    settings.IDLE_SECONDS: ("S", "expire a stream that is silent for so long"),
-    settings.DEVICE: ("DEVICE", "cpu, cuda or cuda:N (cuda where there is one)"),
-    settings.THREADS: ("N", "CPU threads of each member process"),
-    settings.QUEUE_DELAY_MS: ("MS", "longest wait of a request for others to share its batch (40)"),
-    settings.LM: ("FILE", "n-gram language model"),
-    settings.LM_WEIGHT: ("W", "of streams that name none"),
-    settings.LM_FUSION: ("NAME", f"how it enters beam search: {settings.LM_FUSION.accepted}"),
-    settings.BEAM_SIZE: ("K", "hypotheses a stream has room for"),
-    settings.LENGTH_NORMALISATION: (None, "rank a beam's hypotheses by score / (labels + 1), the default"),
-    settings.AES_EXPANSIONS: ("N", "labels of a hypothesis of `aes` at one frame"),
-    settings.AES_MARGIN: ("NATS", "expansions of `aes` that much below the best are pruned"),
-    settings.AES_EXTRA_LABELS: ("N", "a hypothesis of `aes` is expanded by the beam size and so many labels"),
-    settings.MAX_SYMBOLS: ("N", "labels at one frame, of `greedy` and `alsd` (the checkpoint's)"),
-    settings.PHRASE_MEMORY_MIB: ("MIB", "for the boosted phrases of all streams, on the decoder's device"),
-    settings.CUDA_GRAPHS: ("DRIVER", f"driver of the decoder: {settings.CUDA_GRAPHS.accepted}"),
-    settings.KERNELS: ("KERNELS", f"who computes joint and predictor: {settings.KERNELS.accepted}"),
-    settings.HTTP_PORT: ("PORT", "0: any free one"),
-    settings.GRPC_PORT: ("PORT", "0: any free one"),
-    settings.METRICS_PORT: ("PORT", "0: any free one"),
-    settings.LISTEN_ON_ALL_INTERFACES: (None, "not only on 127.0.0.1; no encryption"),
-    settings.DRAIN_SECONDS: ("S", "streams may go on after SIGTERM"),
-    settings.MODEL_REPOSITORY: ("DIR", "the Triton models (those of the checkout)"),
-    settings.VERBOSE: (None, "the server's whole log, from its start"),
-}
+_LM = next(setting for setting in DECODING_SETTINGS if setting.name == "lm")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Registers the command. The flags' values stay text until `run`, which reads them as it reads the variables."""
+    """Registers the command."""
     parser = subparsers.add_parser(
         "serve",
         help="serve a checkpoint with Triton Inference Server",
-        description="Serves until SIGTERM or SIGINT; live streams may end first, unless a second signal comes. Each "
-        "flag has an environment variable, PENSTOCK_MAX_STREAMS for --max-streams; the flag wins.",
+        description="Serves until SIGTERM or SIGINT, then drains live streams. A second signal stops it at once. "
+        "Each flag has an environment variable (--max-streams: PENSTOCK_MAX_STREAMS); the flag takes precedence.",
     )
     for setting in SERVE_SETTINGS:
-        metavar, about = _FLAGS[setting]
-        if metavar is None:
-            parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=about)
-            continue
-        default = (
-            ""
-            if setting.default is None
-            else f" ({setting.default:g})"
-            if isinstance(setting.default, float)
-            else f" ({setting.default})"
-        )
-        parser.add_argument(setting.flag, metavar=metavar, help=about + default)
+        setting.add_flag(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Checks everything that can be checked first, then serves."""
-    values = argparse.Namespace(
-        **{setting.name: setting.read(given=settings.given_text(args, setting)) for setting in SERVE_SETTINGS}
-    )
+    values = argparse.Namespace(**{setting.name: setting.read(given=setting.given(args)) for setting in SERVE_SETTINGS})
     _check_files(args, values)
     address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
     ports = Ports(values.http_port, values.grpc_port, values.metrics_port)
     claim_ports(ports, address)
     repository = find_model_repository(values.model_repository)
     install = find_triton()
-    _warn_of_wheel(install, address)
+    _warn_about_wheel(install, address)
     environment, description = _prepare_model(values)
-    _tell_of_impatience()
     options = ServerOptions(repository, ports, address, values.drain_seconds, environment)
     return _serve(TritonServer(install, options, sys.stderr.write, values.verbose), description)
 
@@ -98,41 +56,31 @@ def run(args: argparse.Namespace) -> int:
 def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
     if not values.model:
         model = settings.MODEL
-        raise PenstockError(f"{model.flag} is missing, and {model.variable} is not set; accepted: {model.accepted}")
+        raise SettingError(f"{model.flag} is missing, and {model.variable} is not set; accepted: {model.accepted}")
     if values.lm and not os.path.isfile(values.lm):
-        raise PenstockError(f"{settings.LM.source(args.lm)}: no such file: {values.lm}")
+        raise SettingError(f"{_LM.source(args.lm)}: no such file: {values.lm}")
 
 
-def _warn_of_wheel(install: TritonInstall, address: str) -> None:
+def _warn_about_wheel(install: TritonInstall, address: str) -> None:
     if install.is_wheel and address != LOOPBACK:
         print(
-            "penstock: warning: this Triton server, the pip wheel's, is an old version with published holes: whoever "
-            "reaches its ports may take over the machine. Put a current tritonserver on PATH to serve other machines.",
-            file=sys.stderr,
-        )
-
-
-def _tell_of_impatience() -> None:
-    if patience_library() is None:
-        print(
-            "penstock: note: Triton gives up a member that stands still for a second, as on a machine that is held up; "
-            f"it would wait for {1 + PATIENCE_S} seconds with a C compiler (`cc`) and a cache to load the result from, "
-            "without white space or colons in its path (docs/faults.md)",
+            "penstock: warning: the Triton server of the pip wheel is an old version with published vulnerabilities, "
+            "and its ports are open to other machines. Put a current tritonserver on PATH to serve other machines.",
             file=sys.stderr,
         )
 
 
 def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
-    """The members' environment, and the lines that say what is served."""
-    from penstock.checkpoint import Checkpoint
-    from penstock.model_source import resolve_model
+    """The environment of the model processes, and the lines that describe what is served."""
+    from penstock.model.bundle import Checkpoint
+    from penstock.model.resolve import resolve_model
 
-    chosen = {setting.name: getattr(values, setting.name) for setting in settings.DECODING_SETTINGS}
+    chosen = {setting.name: getattr(values, setting.name) for setting in DECODING_SETTINGS}
     decoding = DecodingConfig(**chosen | {"lm": values.lm and os.path.abspath(values.lm)})
     checkpoint = Checkpoint(resolve_model(values.model))
     checkpoint.verify()
     context = settings.select_served_context(checkpoint, values.context)
-    for_members = {
+    for_models = {
         settings.MODEL: checkpoint.directory.absolute(),
         settings.CONTEXT: f"{context.left},{context.right}",
         settings.MAX_STREAMS: values.max_streams,
@@ -140,9 +88,9 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
         settings.DEVICE: values.device,
         settings.THREADS: values.threads,
         settings.QUEUE_DELAY_MS: values.queue_delay_ms,
-        **{setting: getattr(decoding, setting.name) for setting in settings.DECODING_SETTINGS},
+        **{setting: getattr(decoding, setting.name) for setting in DECODING_SETTINGS},
     }
-    environment = {setting.variable: "" if value is None else str(value) for setting, value in for_members.items()}
+    environment = {setting.variable: "" if value is None else str(value) for setting, value in for_models.items()}
     kind = "TDT" if checkpoint.config.transducer.is_tdt else "RNN-T"
     chunk_ms, megabytes = (
         checkpoint.config.chunk_ms(context),
@@ -155,7 +103,7 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
 
 
 def bytes_per_stream(config: ModelConfig, context: AttentionContext, beam_size: int) -> int:
-    """Memory that one stream's state takes on the device: encoder, greedy and beam state, told without torch."""
+    """Memory of one stream's state on the device: encoder, greedy and beam state; computed without torch."""
     beam = BeamSizes(beam_size)
     encoder, transducer = config.encoder, config.transducer
     cached_frames = context.left + context.chunk_encoder_frames
@@ -169,9 +117,9 @@ def bytes_per_stream(config: ModelConfig, context: AttentionContext, beam_size: 
 
 
 def _beam_bytes(predictor: int, joint_hidden: int, beam: BeamSizes) -> int:
-    """`BeamState`; predictor: numbers of one hypothesis's predictor."""
+    """Size of a slot of `BeamStateStore`; predictor: numbers in the predictor state of one hypothesis."""
     token_bytes, hypothesis_bytes = 3 * 8 + 2 * 4, 7 * 8 + 8 + 2 * 8 + 4
-    each = beam.tail_labels * token_bytes + hypothesis_bytes + 4 * predictor
+    each = beam.unstable_labels * token_bytes + hypothesis_bytes + 4 * predictor
     return beam.beam_size * each + 4 * beam.carried_encoder_frames * joint_hidden + 4 * 8
 
 
@@ -187,18 +135,18 @@ def _serve(server: TritonServer, description: list[str]) -> int:
         finally:
             was_clean = server.stop(drain=stop.is_set() and is_ready)
     if is_ready:
-        print("penstock: stopped" if was_clean else "penstock: stopped; calls that were still open have been cut off")
+        print("penstock: stopped" if was_clean else "penstock: stopped; open calls were cut off")
     return 0
 
 
 def _watch(server: TritonServer, stop: threading.Event) -> None:
-    """Until `stop`; ServerError if the server ends before, or has lost a member, without which it could not drain."""
-    with MemberWatch(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
+    """Waits for `stop`; ServerError if the server ends before that, or loses a model, without which it cannot drain."""
+    with Watchdog(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
         while not stop.wait(_POLL_S):
             if server.has_ended():
-                raise ServerError(f"the server ended by itself: {server.end_reason()}")
+                raise ServerError(f"the server exited unexpectedly: {server.end_reason()}")
             if watch.loss:
-                raise ServerError(f"the server is ended: {watch.loss}")
+                raise ServerError(f"the server was stopped: {watch.loss}")
 
 
 def _announce(server: TritonServer, description: list[str]) -> None:

@@ -1,1 +1,1 @@
-"""Greedy Transducer decoding as step functions over tensors, with the state of each stream in slots."""
+"""Transducer decoding: greedy and beam search as steps over tensors, with the state of each stream in slots."""

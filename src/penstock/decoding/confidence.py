@@ -1,4 +1,4 @@
-"""How sure a word is, from what the network alone thought of its tokens. Knows no language model and no boosting."""
+"""Word confidence from the network's probabilities of the tokens, without language model and boosting."""
 
 import enum
 import math
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 
 class Aggregation(enum.Enum):
-    """How the probabilities of a word's tokens become one number."""
+    """How the probabilities of a word's tokens become one number; names as in NeMo's confidence methods."""
 
-    LEAST = "least"
-    """The least sure token's: a word with one doubtful piece is a doubtful word."""
+    MIN = "min"
+    """The lowest token probability: one doubtful token makes the word doubtful."""
     MEAN = "mean"
-    """The geometric mean: long words are not punished for their length."""
-    PRODUCT = "product"
+    """The geometric mean, which does not penalize long words."""
+    PROD = "prod"
     """The probability of the whole word."""
 
 
@@ -21,11 +21,11 @@ def token_confidence(acoustic_score: float) -> float:
     return math.exp(min(acoustic_score, 0.0))
 
 
-def word_confidence(acoustic_scores: Sequence[float], aggregation: Aggregation = Aggregation.LEAST) -> float:
+def word_confidence(acoustic_scores: Sequence[float], aggregation: Aggregation = Aggregation.MIN) -> float:
     """0 .. 1 from the log-probabilities of a word's tokens; ValueError if there are none."""
     if not acoustic_scores:
         raise ValueError("a word without tokens has no confidence")
-    if aggregation is Aggregation.LEAST:
+    if aggregation is Aggregation.MIN:
         return token_confidence(min(acoustic_scores))
     total = math.fsum(acoustic_scores)
-    return token_confidence(total if aggregation is Aggregation.PRODUCT else total / len(acoustic_scores))
+    return token_confidence(total if aggregation is Aggregation.PROD else total / len(acoustic_scores))

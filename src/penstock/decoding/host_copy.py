@@ -1,19 +1,16 @@
-"""The way from the device to the host: any number of tensors as one block, copied once through pinned memory; and back.
-
-Knows no search.
-"""
+"""Copies between device and host: a tree of tensors as one block, through pinned memory, with one synchronization."""
 
 from collections.abc import Sequence
 
 import torch
 
-from penstock.decoding.rows import leaves, map_rows
+from penstock.decoding.tensor_tree import Tree, leaves, map_tensors
 
 _BITS_OF = {torch.float64: torch.int64, torch.float32: torch.int32}
 
 
 def copy_to_host(block: torch.Tensor) -> torch.Tensor:
-    """The same on the CPU; waits for the device once. On a CPU the block itself."""
+    """Copies a tensor to the CPU; synchronizes once. A tensor on the CPU is returned as it is."""
     if block.device.type == "cpu":
         return block
     host = torch.empty(block.shape, dtype=block.dtype, pin_memory=True)
@@ -22,24 +19,24 @@ def copy_to_host(block: torch.Tensor) -> torch.Tensor:
     return host
 
 
-def tree_to_host(tree):
-    """A tree of tensors (int64, float64, float32), bit by bit the same, on the CPU: one copy, whatever is in it."""
+def tree_to_host(tree: Tree) -> Tree:
+    """Copies a tree of tensors (int64, float64, float32) to the CPU bit by bit, in one copy."""
     sizes = [tensor.numel() for tensor in leaves(tree)]
     block = torch.cat([_to_integers(tensor).flatten() for tensor in leaves(tree)])
-    pieces = iter(copy_to_host(block).split(sizes))
-    return map_rows(lambda tensor: _from_integers(next(pieces), tensor.dtype).view(tensor.shape), tree)
+    parts = iter(copy_to_host(block).split(sizes))
+    return map_tensors(lambda tensor: _from_integers(next(parts), tensor.dtype).view(tensor.shape), tree)
 
 
 def copy_to_device(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The numbers [n] on the device; nobody waits for it."""
+    """The values as a tensor [n] on the device; does not synchronize."""
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def _to_integers(tensor: torch.Tensor) -> torch.Tensor:
-    """int64 of the same shape."""
+    """The bits as int64, of the same shape."""
     return tensor if tensor.dtype == torch.int64 else tensor.view(_BITS_OF[tensor.dtype]).long()
 
 
-def _from_integers(piece: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _from_integers(part: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Undoes `_to_integers`."""
-    return piece if dtype == torch.int64 else piece.to(_BITS_OF[dtype]).view(dtype)
+    return part if dtype == torch.int64 else part.to(_BITS_OF[dtype]).view(dtype)

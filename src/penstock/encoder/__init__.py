@@ -1,1 +1,1 @@
-"""Cache-aware streaming FastConformer."""
+"""The cache-aware FastConformer encoder, chunk by chunk, with the state of each stream in a slot."""

@@ -1,37 +1,39 @@
 """Relative-position attention of one chunk over the pages of its stream (Transformer-XL, arXiv 1901.02860, 3.3).
 
-Keys and values are projected once, when their chunk is at work, and read from their pages ever after.
+Keys and values are projected once, when their chunk is encoded, and read from their pages afterwards.
 """
 
 from typing import NamedTuple
 
 import torch
 
-from penstock.config import AttentionContext, EncoderConfig
-from penstock.encoder.linear import Linear, Tensors, subset
+from penstock.encoder.modules import Linear, Tensors, subset
+from penstock.model.config import AttentionContext, EncoderConfig
 
 
-class PageRows(NamedTuple):
-    """Where one step's rows find their pages; the same for all layers. P pages a stream, H heads."""
+class PageIndex(NamedTuple):
+    """The page indices of one step, the same for all layers. B streams, P pages per stream, H heads."""
 
-    chunk_at_work: torch.Tensor
-    """[2 * H * B] int64 rows of the flattened page tensor that this chunk writes."""
-    all_live: torch.Tensor
-    """[2 * H * B * P] int64 rows in the order key/value, head, stream, age (oldest first)."""
+    current: torch.Tensor
+    """[2 * H * B] int64, rows of the flattened pages that this chunk writes."""
+    all: torch.Tensor
+    """[2 * H * B * P] int64, rows in the order key/value, head, stream, age (oldest first)."""
     bias: torch.Tensor
-    """[B, 1, P * T], 0 where a key is to be seen and very negative elsewhere."""
+    """[B, 1, P * T], 0 for a visible key and very negative for the others."""
 
 
-def find_page_rows(table: torch.Tensor, key_is_seen: torch.Tensor, dtype: torch.dtype) -> PageRows:
-    """table: [2 * H, B, P] from `EncoderState.page_table`; key_is_seen: [B, P * T] bool."""
-    # Finite, so that a padding row without a single key gives numbers and not NaN.
-    hidden = torch.finfo(dtype).min / 4
-    bias = torch.zeros(key_is_seen.shape, dtype=dtype, device=table.device).masked_fill_(~key_is_seen, hidden)
-    return PageRows(table[:, :, -1].flatten(), table.flatten(), bias.unsqueeze(1))
+def index_pages(table: torch.Tensor, is_visible: torch.Tensor, dtype: torch.dtype) -> PageIndex:
+    """Builds the index from table [2 * H, B, P] (`EncoderState.page_table`) and is_visible [B, P * T] bool."""
+    # Finite, so that a padding row without a visible key gives numbers and not NaN.
+    masked = torch.finfo(dtype).min / 4
+    bias = torch.zeros(is_visible.shape, dtype=dtype, device=table.device).masked_fill_(~is_visible, masked)
+    return PageIndex(table[:, :, -1].flatten(), table.flatten(), bias.unsqueeze(1))
 
 
-def relative_positions(context: AttentionContext, d_model: int, device, dtype) -> torch.Tensor:
-    """[L + 2T - 1, D] sinusoids of the distances L + T - 1 .. -(T - 1), the farthest key first."""
+def relative_positions(
+    context: AttentionContext, d_model: int, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """Returns [L + 2T - 1, D], sinusoids of the distances L + T - 1 .. -(T - 1), the farthest key first."""
     frames = context.chunk_encoder_frames
     distance = torch.arange(context.left + frames - 1, -frames, -1, dtype=torch.float32, device=device)
     exponent = torch.arange(0, d_model, 2, dtype=torch.float32, device=device)
@@ -40,10 +42,10 @@ def relative_positions(context: AttentionContext, d_model: int, device, dtype) -
 
 
 class Attention:
-    """One layer's attention; what depends on the relative positions alone is computed once, here.
+    """The attention of one layer. Everything that depends on relative positions alone is computed once, here.
 
-    With q the query without position bias, a score is (q + u) k + (q + v) p for the key k at distance p. The projection
-    gives q' = q + u, scaled, so the second term is q' p + (v - u) p, whose last part is a constant.
+    With q the query without position bias, the score of the key k at distance p is (q + u) k + (q + v) p. The
+    projection gives q' = q + u, scaled, so the second term is q' p + (v - u) p, and its last part is a constant.
     """
 
     def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
@@ -60,33 +62,36 @@ class Attention:
         self._positions = projected.view(-1, self._heads, self._d_head).permute(1, 2, 0).contiguous()
         self._position_bias = torch.bmm((bias_v - bias_u).unsqueeze(1), self._positions)  # [H, 1, L + 2T - 1]
 
-    def step(self, x: torch.Tensor, residual: torch.Tensor, page_rows: torch.Tensor, rows: PageRows) -> torch.Tensor:
+    def step(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, index: PageIndex) -> torch.Tensor:
         """Returns residual + attention(x), [B * T, D].
 
-        x: [B * T, D], normalised; page_rows: this layer's pages as rows [S * 2 * H * P, T * dh], of which
-        `chunk_at_work` are overwritten.
+        x: [B * T, D], normalized; pages: this layer's flattened pages [S * 2 * H * P, T * dh], of which the rows
+        `index.current` are overwritten.
         """
         heads, d_head = self._heads, self._d_head
-        batch = rows.bias.shape[0]
-        frames = page_rows.shape[1] // d_head
+        batch = index.bias.shape[0]
+        frames = pages.shape[1] // d_head
+        # 1) project queries, keys and values
         qkv = torch.addmm(self._qkv_bias, x, self._qkv_weight).view(batch, frames, 3, heads, d_head)
         query, new = qkv.permute(2, 3, 0, 1, 4).contiguous().split((1, 2))  # [1 and 2, H, B, T, dh]
-        page_rows.index_copy_(0, rows.chunk_at_work, new.view(-1, frames * d_head))
-        keys, values = page_rows.index_select(0, rows.all_live).view(2, heads * batch, -1, d_head)
-
+        # 2) store this chunk's page, then read all pages of each stream
+        pages.index_copy_(0, index.current, new.view(-1, frames * d_head))
+        keys, values = pages.index_select(0, index.all).view(2, heads * batch, -1, d_head)  # [H * B, P * T, dh]
+        # 3) score positions, then add the scores of contents
         by_distance = torch.baddbmm(self._position_bias, query.view(heads, -1, d_head), self._positions)
-        bias = _relative_shift(by_distance, batch, frames) + rows.bias
+        bias = _relative_shift(by_distance, batch, frames) + index.bias  # [H, B, T, P * T]
         query = query.view(heads * batch, frames, d_head)
         scores = torch.baddbmm(bias.view(heads * batch, frames, -1), query, keys.transpose(1, 2))
+        # 4) mix values, join heads, project
         mixed = torch.bmm(torch.softmax(scores, dim=-1), values)  # [H * B, T, dh]
         mixed = mixed.view(heads, -1, d_head).transpose(0, 1).reshape(batch * frames, -1)
         return self._out.add_to(residual, mixed)
 
 
 def _relative_shift(by_distance: torch.Tensor, batch: int, frames: int) -> torch.Tensor:
-    """[H, B * T, L + 2T - 1] by distance -> [H, B, T, L + T] by key, as a view.
+    """Turns scores by distance [H, B * T, L + 2T - 1] into scores by key [H, B, T, L + T], as a view.
 
-    Query i stands at key L + i, so key j lies at distance L + i - j, which is column T - 1 - i + j.
+    Query i has the place of key L + i, so key j lies at distance L + i - j, which is column T - 1 - i + j.
     """
     heads, _, width = by_distance.shape
     keys = width - frames + 1

@@ -1,20 +1,19 @@
 """The streaming FastConformer encoder: one static shape for streams of every age.
 
-Output equals the same network run over the whole utterance with the same attention context.
+The output equals the same network run over the whole utterance with the same attention context.
 """
 
 from typing import NamedTuple
 
 import torch
 
-from penstock.checkpoint import Checkpoint
-from penstock.config import AttentionContext
-from penstock.device import prepare_device
-from penstock.encoder.attention import find_page_rows, relative_positions
-from penstock.encoder.layer import ConformerLayer
-from penstock.encoder.linear import subset
+from penstock.encoder.attention import Attention, PageIndex, index_pages, relative_positions
+from penstock.encoder.modules import Convolution, FeedForward, Norm, Tensors, subset
 from penstock.encoder.state import EncoderState
 from penstock.encoder.subsampling import Subsampling
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext, EncoderConfig
+from penstock.runtime import prepare_device
 
 
 class Encoded(NamedTuple):
@@ -23,14 +22,45 @@ class Encoded(NamedTuple):
     frames: torch.Tensor
     """[B, T, D]"""
     valid_encoder_frames: torch.Tensor
-    """[B] int64, frames that hold audio; the others mean nothing."""
+    """[B] int64, frames that hold audio; the content of the others is undefined."""
+
+
+class ConformerLayer:
+    """One layer: half feed-forward, attention, convolution, half feed-forward, norm."""
+
+    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
+        self._feed_forward1 = FeedForward(subset(tensors, "feed_forward1"))
+        self._attention_norm = Norm(subset(tensors, "attention.norm"))
+        self._attention = Attention(config, positions, subset(tensors, "attention"))
+        self._convolution = Convolution(subset(tensors, "convolution"))
+        self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"))
+        self._norm_out = Norm(subset(tensors, "norm_out"))
+
+    def step(
+        self,
+        x: torch.Tensor,
+        pages: torch.Tensor,
+        index: PageIndex,
+        conv_window: torch.Tensor,
+        conv_window_end: torch.Tensor,
+    ) -> torch.Tensor:
+        """Maps x [B * T, D] to the same shape; writes this chunk's pages and the end of its convolution window."""
+        x = self._feed_forward1.step(x)
+        x = self._attention.step(self._attention_norm(x), x, pages, index)
+        x = self._convolution.step(x, conv_window, conv_window_end)
+        return self._norm_out(self._feed_forward2.step(x))
 
 
 class StreamingEncoder:
-    """Encodes one chunk of many streams at a time; each stream's state lives in a slot."""
+    """Encodes one chunk of many streams at a time; the state of each stream lives in a slot."""
 
     def __init__(
-        self, checkpoint: Checkpoint, context: AttentionContext, slots: int, device="cpu", dtype=torch.float32
+        self,
+        checkpoint: Checkpoint,
+        context: AttentionContext,
+        slots: int,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
     ):
         config = checkpoint.config.encoder
         device = prepare_device(device)
@@ -46,36 +76,43 @@ class StreamingEncoder:
         ]
 
     def open(self, slots: torch.Tensor) -> None:
-        """Gives `slots` [n] int64 to new streams."""
+        """Assigns `slots` [n] int64 to new streams."""
         self.state.reset(slots)
 
     @torch.inference_mode()
     def step(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
-        """Encodes one chunk of each stream and moves the streams on.
+        """Encodes one chunk of each stream and updates its state. Never synchronizes with the host.
 
-        slots: [B] int64, all different; mel: [B, N, F] float32, N = factor * T; valid_mel_frames: [B] int64, N but for
-        a stream's last chunk. Never synchronises with the host.
+        slots: [B] int64, all different; mel: [B, N, F] float32, N = factor * T; valid_mel_frames: [B] int64, N except
+        for the last chunk of a stream.
         """
         state = self.state
-        rows = state.gather(slots)
-        is_first = rows.chunks_seen == 0
-        subsampled = self._subsampling.step(mel.to(self._dtype), rows.subsampling_columns, is_first, valid_mel_frames)
-        attention_rows = find_page_rows(
-            state.page_table(slots, rows.chunks_seen),
-            self._keys_seen(rows.chunks_seen, subsampled.valid_encoder_frames),
+        # 1) gather the small states; keys and values stay in their pages
+        gathered = state.gather(slots)
+        # 2) subsample in time, [B, N, F] -> [B * T, D]
+        is_first = gathered.chunks_seen == 0
+        subsampled = self._subsampling.step(
+            mel.to(self._dtype), gathered.subsampling_columns, is_first, valid_mel_frames
+        )
+        # 3) index the pages once for all layers
+        index = index_pages(
+            state.page_table(slots, gathered.chunks_seen),
+            self._visible_keys(gathered.chunks_seen, subsampled.valid_encoder_frames),
             self._dtype,
         )
-        x = subsampled.frames  # [B * T, D]
-        per_layer = zip(self._layers, state.page_rows, rows.conv_windows, rows.conv_window_ends, strict=True)
-        for layer, page_rows, window, window_end in per_layer:
-            x = layer.step(x, page_rows, attention_rows, window, window_end)
-        state.scatter(slots, rows, subsampled.columns)
+        # 4) run the layers
+        x = subsampled.frames
+        per_layer = zip(self._layers, state.flat_pages, gathered.conv_windows, gathered.conv_window_ends, strict=True)
+        for layer, pages, window, window_end in per_layer:
+            x = layer.step(x, pages, index, window, window_end)
+        # 5) write the small states back
+        state.scatter(slots, gathered, subsampled.columns)
         return Encoded(x.view(len(slots), -1, self.config.d_model), subsampled.valid_encoder_frames)
 
-    def _keys_seen(self, chunks_seen: torch.Tensor, valid_encoder_frames: torch.Tensor) -> torch.Tensor:
-        """[B, pages * T] bool: pages old enough to exist, and of the chunk at work the frames that hold audio."""
+    def _visible_keys(self, chunks_seen: torch.Tensor, valid_encoder_frames: torch.Tensor) -> torch.Tensor:
+        """[B, P * T] bool: pages that exist already, and of the current chunk the frames that hold audio."""
         frames = self.context.chunk_encoder_frames
-        is_live = self.state.page_is_live(chunks_seen).repeat_interleave(frames, dim=1)
+        is_visible = self.state.page_exists(chunks_seen).repeat_interleave(frames, dim=1)
         position = torch.arange(frames, device=chunks_seen.device)
-        is_live[:, -frames:] &= position < valid_encoder_frames.unsqueeze(1)
-        return is_live
+        is_visible[:, -frames:] &= position < valid_encoder_frames.unsqueeze(1)
+        return is_visible

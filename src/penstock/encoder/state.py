@@ -1,21 +1,21 @@
-"""Everything the encoder remembers of each stream, in slots on the device. Knows nothing of what the layers compute."""
+"""The encoder's state of each stream, in slots on the device."""
 
 from typing import NamedTuple
 
 import torch
 
-from penstock.config import AttentionContext, EncoderConfig
+from penstock.model.config import AttentionContext, EncoderConfig
 
 
-class EncoderRows(NamedTuple):
-    """The small states of B streams, gathered for one step. B streams, D hidden, k conv kernel, T chunk frames."""
+class GatheredState(NamedTuple):
+    """The small states of B streams, gathered for one step. D hidden, k convolution kernel, T frames per chunk."""
 
     chunks_seen: torch.Tensor
     """[B] int64, chunks before this one."""
     conv_windows: torch.Tensor
-    """[layers, B, k - 1 + T, D]: the last inputs of each depthwise convolution, then room for this chunk's."""
+    """[layers, B, k - 1 + T, D]: the last k - 1 inputs of each depthwise convolution, then space for this chunk's."""
     conv_window_ends: torch.Tensor
-    """[layers, B, T, D], the room; a view."""
+    """[layers, B, T, D], the space for this chunk; a view."""
     subsampling_columns: tuple[torch.Tensor, ...]
     """Last input column of each strided layer: [B, F, 1] for the first, [B, F', C] for the others."""
 
@@ -23,58 +23,65 @@ class EncoderRows(NamedTuple):
 class EncoderState:
     """Per-stream encoder state.
 
-    Keys and values live in pages of one chunk each, `pages_per_slot` pages to a stream: the left context and the chunk
-    at work. A chunk overwrites the oldest page, so a page is written once and never moves.
+    Keys and values live in pages of one chunk each, `pages_per_slot` pages per stream: the left context and the current
+    chunk. A chunk overwrites the oldest page, so a page is written once and never moves.
 
-    kv_pages: [layers, S, 2 (key, value), heads, pages, chunk_frames * d_head]; a head's pages lie side by side, so that
-    reading all of them is one run through memory.
+    kv_pages: [layers, S, 2 (key, value), heads, pages, chunk_frames * d_head]; the pages of a head are contiguous, so
+    that all of them are read in one pass through memory.
     """
 
-    def __init__(self, config: EncoderConfig, context: AttentionContext, slots: int, device, dtype):
+    def __init__(
+        self, config: EncoderConfig, context: AttentionContext, slots: int, device: torch.device, dtype: torch.dtype
+    ):
         self.config = config
         self.context = context
         self.slots = slots
         self.pages_per_slot = context.left // context.chunk_encoder_frames + 1
-        options = {"device": device, "dtype": dtype}
         self.chunks_seen = torch.zeros(slots, dtype=torch.int64, device=device)
-        self.conv_tails = torch.zeros(config.n_layers, slots, config.conv_kernel_size - 1, config.d_model, **options)
-        self.subsampling_columns = tuple(torch.zeros(slots, *shape, **options) for shape in _column_shapes(config))
+        self.conv_tails = torch.zeros(
+            config.n_layers, slots, config.conv_kernel_size - 1, config.d_model, device=device, dtype=dtype
+        )
+        self.subsampling_columns = tuple(
+            torch.zeros(slots, *shape, device=device, dtype=dtype) for shape in _column_shapes(config)
+        )
         self.kv_pages = torch.zeros(
             config.n_layers, slots, 2, config.n_heads, self.pages_per_slot,
-            context.chunk_encoder_frames * config.d_head, **options,
+            context.chunk_encoder_frames * config.d_head, device=device, dtype=dtype,
         )  # fmt: skip
-        # The same memory as rows, layer by layer: [S * 2 * heads * pages, chunk_frames * d_head].
-        self.page_rows = [pages.view(-1, pages.shape[-1]) for pages in self.kv_pages]
-        self._page_ages = torch.arange(self.pages_per_slot - 1, -1, -1, device=device)  # oldest first, 0 is this chunk
+        # Views of that memory by layer: [S * 2 * heads * pages, chunk_frames * d_head].
+        self.flat_pages = [pages.view(-1, pages.shape[-1]) for pages in self.kv_pages]
+        self._page_ages = torch.arange(
+            self.pages_per_slot - 1, -1, -1, device=device
+        )  # oldest first, 0 is the current chunk
 
     @property
     def bytes_per_slot(self) -> int:
-        """Device memory of one stream."""
+        """Device memory of one stream in bytes."""
         tensors = (self.chunks_seen, self.conv_tails, self.kv_pages, *self.subsampling_columns)
         return sum(t.numel() * t.element_size() for t in tensors) // self.slots
 
-    def gather(self, slots: torch.Tensor) -> EncoderRows:
+    def gather(self, slots: torch.Tensor) -> GatheredState:
         """Copies the small states of `slots` [B]; keys and values stay where they are."""
         layers, _, tail, width = self.conv_tails.shape
-        room = self.context.chunk_encoder_frames
-        windows = self.conv_tails.new_empty(layers, len(slots), tail + room, width)
+        frames = self.context.chunk_encoder_frames
+        windows = self.conv_tails.new_empty(layers, len(slots), tail + frames, width)  # [layers, B, k - 1 + T, D]
         windows[:, :, :tail] = self.conv_tails.index_select(1, slots)
-        return EncoderRows(
+        return GatheredState(
             self.chunks_seen.index_select(0, slots),
             windows,
             windows[:, :, tail:],
             tuple(column.index_select(0, slots) for column in self.subsampling_columns),
         )
 
-    def scatter(self, slots: torch.Tensor, rows: EncoderRows, columns: tuple[torch.Tensor, ...]) -> None:
-        """Writes the small states of `slots` [B] back after a step: windows filled, `columns` those of its end."""
-        self.chunks_seen.index_copy_(0, slots, rows.chunks_seen + 1)
-        self.conv_tails.index_copy_(1, slots, rows.conv_windows[:, :, self.context.chunk_encoder_frames :])
+    def scatter(self, slots: torch.Tensor, state: GatheredState, columns: tuple[torch.Tensor, ...]) -> None:
+        """Writes the small states of `slots` [B] back after a step; columns: the subsampling's after this chunk."""
+        self.chunks_seen.index_copy_(0, slots, state.chunks_seen + 1)
+        self.conv_tails.index_copy_(1, slots, state.conv_windows[:, :, self.context.chunk_encoder_frames :])
         for column, new in zip(self.subsampling_columns, columns, strict=True):
             column.index_copy_(0, slots, new)
 
     def reset(self, slots: torch.Tensor) -> None:
-        """Makes `slots` [B] fresh streams; pages are zeroed too, for a masked NaN would still spoil a sum."""
+        """Makes `slots` [B] fresh streams. Zeroes the pages too, because a masked NaN would still make a sum NaN."""
         self.chunks_seen.index_fill_(0, slots, 0)
         self.conv_tails.index_fill_(1, slots, 0)
         for column in self.subsampling_columns:
@@ -82,17 +89,17 @@ class EncoderState:
         self.kv_pages.index_fill_(1, slots, 0)
 
     def page_table(self, slots: torch.Tensor, chunks_seen: torch.Tensor) -> torch.Tensor:
-        """[2 * heads, B, pages] rows of `page_rows`: keys of each head, then values, of each stream its pages.
+        """Returns rows of `flat_pages`, [2 * heads, B, pages] int64: keys of each head, then values of each head.
 
-        A stream's oldest chunk comes first; the last is the page of the chunk at work.
+        The oldest chunk of a stream comes first, the page of the current chunk last.
         """
         page = torch.remainder(chunks_seen.unsqueeze(1) - self._page_ages, self.pages_per_slot)
         halves = 2 * self.config.n_heads
         half = torch.arange(halves, device=slots.device).unsqueeze(1) + slots * halves  # [2 * heads, B]
         return half.unsqueeze(2) * self.pages_per_slot + page
 
-    def page_is_live(self, chunks_seen: torch.Tensor) -> torch.Tensor:
-        """[B, pages] bool, in the order of `page_table`: True where the stream is old enough to have that chunk."""
+    def page_exists(self, chunks_seen: torch.Tensor) -> torch.Tensor:
+        """Returns [B, pages] bool in the order of `page_table`: True if the stream has had that chunk."""
         return self._page_ages <= chunks_seen.unsqueeze(1)
 
 

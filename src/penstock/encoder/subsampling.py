@@ -1,9 +1,9 @@
 """Causal strided convolutions in time: 4 or 8 mel frames become one encoder frame, chunk by chunk, exactly.
 
-NeMo pads each layer with two columns in front and one behind. Counted from `factor - 1` virtual frames before the
-stream's start, output o of a layer looks at inputs 2o - 1, 2o and 2o + 1: one column back. So one column a layer is
-all the state, and a first chunk has the shape of a later one. A convolution of zeros is not zero, therefore positions
-before the start and behind the end are zeroed in front of every layer.
+NeMo pads each layer with two columns before and one after. Counted from `factor - 1` virtual frames before the stream's
+start, output o of a layer reads inputs 2o - 1, 2o and 2o + 1: one column back. So the state is one column per layer,
+and a first chunk has the shape of a later one. A convolution of zeros is not zero, therefore positions before the start
+and after the end are zeroed before every layer.
 """
 
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from penstock.config import EncoderConfig
-from penstock.encoder.linear import Tensors
+from penstock.encoder.modules import Tensors
+from penstock.model.config import EncoderConfig
 
 
 class Subsampled(NamedTuple):
@@ -21,15 +21,15 @@ class Subsampled(NamedTuple):
     frames: torch.Tensor
     """[B * T, D]"""
     columns: tuple[torch.Tensor, ...]
-    """The next step's columns."""
+    """The state for the next chunk, [B, F, 1] for the first layer and [B, F', C] for the others."""
     valid_encoder_frames: torch.Tensor
-    """[B] int64, frames of this chunk that hold audio."""
+    """[B] int64, encoder frames of this chunk that hold audio."""
 
 
 class Subsampling:
     """Layer 1 is a plain convolution, the others depthwise then pointwise; ReLU after each; then a projection.
 
-    Activations are [B, N, F, C] in memory: channels last, where depthwise convolutions are quickest on the CPU.
+    Activations are [B, N, F, C] in memory: channels last, where depthwise convolutions are fastest on the CPU.
     """
 
     def __init__(self, config: EncoderConfig, tensors: Tensors):
@@ -43,7 +43,7 @@ class Subsampling:
             (tensors[f"pointwise.{i}.weight"].t().contiguous(), tensors[f"pointwise.{i}.bias"])
             for i in range(self._layers - 1)
         ]
-        # The checkpoint's projection reads (channel, bin); ours reads the channels-last order (bin, channel).
+        # The checkpoint's projection takes inputs in the order (channel, bin), this one channels last: (bin, channel).
         scale = config.d_model**0.5 if config.xscaling else 1.0
         channels, bins = config.subsampling_channels, config.subsampled_mel_bins[-1]
         out = tensors["out.weight"].view(-1, channels, bins).transpose(1, 2).flatten(1)
@@ -58,17 +58,23 @@ class Subsampling:
         is_first: torch.Tensor,
         valid_mel_frames: torch.Tensor,
     ) -> Subsampled:
-        """mel: [B, N, F]; is_first: [B] bool, True for a stream's first chunk; valid_mel_frames: [B] int64, 0 .. N."""
+        """Subsamples one chunk.
+
+        mel: [B, N, F]; columns: as in `Subsampled`; is_first: [B] bool, True for the first chunk of a stream;
+        valid_mel_frames: [B] int64, 0 .. N.
+        """
+        # 1) convolve a tile of the batch at a time
         tile = _tile_rows(mel, self._convs[0][0].shape[0])
         flat, next_columns, valid = [], [], []
         for part in zip(
             mel.split(tile), zip(*(c.split(tile) for c in columns), strict=True), is_first.split(tile),
             valid_mel_frames.split(tile), strict=True,
         ):  # fmt: skip
-            rows = self._convolve(*part)
-            flat.append(rows[0])
-            next_columns.append(rows[1])
-            valid.append(rows[2])
+            tile_flat, tile_columns, tile_valid = self._convolve(*part)
+            flat.append(tile_flat)
+            next_columns.append(tile_columns)
+            valid.append(tile_valid)
+        # 2) project to the hidden width
         x = torch.cat(flat) if len(flat) > 1 else flat[0]  # [B, T, bins * C]
         return Subsampled(
             torch.addmm(self._out_bias, x.flatten(0, 1), self._out_weight),
@@ -79,15 +85,19 @@ class Subsampling:
     def _convolve(
         self, mel: torch.Tensor, columns: tuple[torch.Tensor, ...], is_first: torch.Tensor, valid: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
-        x = mel.unsqueeze(3)
+        """Returns [B, T, bins * C], the columns for the next chunk, and the valid encoder frames [B]."""
+        x = mel.unsqueeze(3)  # [B, N, F, 1]
         next_columns = []
         for layer in range(self._layers):
+            # 1) zero what is not audio, put the column of the last chunk in front, keep this chunk's last column
             virtual = (1 << (self._layers - layer)) - 1
             padded = self._pad(x, columns[layer], virtual * is_first, valid)
             next_columns.append(padded[:, -1, 2:-1])
+            # 2) strided convolution, [B, 1 + N, F + 3, C] -> [B, N / 2, F / 2 + 1, C]
             weight, bias = self._convs[layer]
             groups = 1 if layer == 0 else weight.shape[0]
             x = F.conv2d(padded.permute(0, 3, 1, 2), weight, bias, stride=2, groups=groups).permute(0, 2, 3, 1)
+            # 3) pointwise convolution after a depthwise one
             if layer > 0:
                 weight, bias = self._pointwise[layer - 1]
                 shape = x.shape
@@ -97,9 +107,9 @@ class Subsampling:
         return x.flatten(2), next_columns, valid
 
     def _pad(self, x: torch.Tensor, column: torch.Tensor, begin: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-        """Audio of x [B, N, F, C], zero elsewhere, behind the column before it: [B, 1 + N, 2 + F + 1, C].
+        """Returns [B, 1 + N, 2 + F + 1, C]: the column before the chunk, then x [B, N, F, C], zero outside of audio.
 
-        Audio is what lies in [begin, end) of the time axis, both [B].
+        Audio lies in [begin, end) of the time axis, both [B] int64.
         """
         batch, frames, bins, channels = x.shape
         position = torch.arange(frames, device=x.device)
@@ -109,9 +119,9 @@ class Subsampling:
         padded[:, :, -1] = 0.0
         padded[:, 0, 2:-1] = column
         inside = padded[:, 1:, 2:-1]
-        if channels == 1:  # the mel frames, which may hold anything where there is no audio
+        if channels == 1:  # mel frames, which may be NaN where there is no audio
             torch.where(is_audio[:, :, None, None], x, self._zero, out=inside)
-        else:  # finite by now, and a product is several times quicker than a choice
+        else:  # finite by now, and a product is several times faster than torch.where
             torch.mul(x, is_audio[:, :, None, None].to(x.dtype), out=inside)
         return padded
 
@@ -120,7 +130,7 @@ _TILE_BYTES = 1 << 20
 
 
 def _tile_rows(mel: torch.Tensor, channels: int) -> int:
-    """Rows to convolve at once: on the CPU as many as leave the widest activation in the cache, elsewhere all."""
+    """Batch rows to convolve at once: on the CPU as many as keep the widest activation in the cache, elsewhere all."""
     if not mel.is_cpu:
         return len(mel)
     row_bytes = mel[0].numel() // 4 * channels * mel.element_size()

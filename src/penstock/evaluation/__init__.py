@@ -1,1 +1,1 @@
-"""Word errors of a model on recordings whose words are known: in this process, or through a running server."""
+"""WER of a model on recordings with reference texts, in this process or through a running server."""

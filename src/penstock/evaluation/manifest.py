@@ -1,4 +1,4 @@
-"""Recordings and what is said in them, from NeMo's manifests (JSON lines). Knows nothing of recognition."""
+"""Recordings with reference texts, from NeMo manifests (JSON lines)."""
 
 import json
 import math
@@ -7,13 +7,9 @@ from pathlib import Path
 
 import soundfile
 
-from penstock.errors import AudioError, PenstockError
+from penstock.errors import AudioError, ManifestError
 
 _DURATION_TOLERANCE_S = 0.5
-
-
-class ManifestError(PenstockError):
-    """A manifest cannot be used; the text starts with the file, and the line and the field where there are such."""
 
 
 @dataclass(frozen=True)
@@ -22,36 +18,36 @@ class Utterance:
 
     audio: Path
     audio_s: float
-    """From the file's header, which counts; the manifest's duration is often rounded."""
+    """Duration from the file's header; the manifest's is often rounded."""
     reference: str
-    """What is said, as written there; empty where nobody speaks."""
+    """Reference text as in the manifest; empty without speech."""
     manifest: Path
     line: int
-    """From 1."""
+    """Line number from 1."""
     speaker: str | None = None
     stated_s: float | None = None
-    """The manifest's duration."""
+    """Duration in the manifest."""
 
     @property
     def is_stated_wrongly(self) -> bool:
-        """True where the manifest's duration is so far off that it may be meant for another recording."""
+        """True if the manifest's duration differs from the file's by more than rounding."""
         return self.stated_s is not None and abs(self.stated_s - self.audio_s) > _DURATION_TOLERANCE_S
 
 
 def read_manifest(manifest: Path, limit: int | None = None) -> list[Utterance]:
-    """The utterances of a manifest (the first `limit`), whose relative audio paths start from the manifest's folder.
+    """The utterances of a manifest (the first `limit`). Relative audio paths start from the manifest's folder.
 
-    Looks at the header of every audio file, so that a missing one is found before hours of work. Raises ManifestError.
+    Reads the header of every audio file, so that a missing file is found before the work. Raises ManifestError.
     """
     try:
         lines = manifest.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise ManifestError(f"{manifest}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{manifest}: not a text in UTF-8: {error}") from error
+        raise ManifestError(f"{manifest}: not UTF-8 text: {error}") from error
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()][:limit]
     if not numbered:
-        raise ManifestError(f"{manifest}: holds no utterances")
+        raise ManifestError(f"{manifest}: has no utterances")
     return [_parse(manifest, number, line) for number, line in numbered]
 
 
@@ -64,7 +60,7 @@ def _parse(manifest: Path, number: int, line: str) -> Utterance:
     try:
         audio_s = audio_seconds(audio)
     except AudioError as error:
-        raise ManifestError(f"{where}: audio_filepath: {error}") from error
+        raise ManifestError(f"{where}: audio_filepath: {error.message}") from error
     return Utterance(
         audio=audio,
         audio_s=audio_s,
@@ -77,14 +73,14 @@ def _parse(manifest: Path, number: int, line: str) -> Utterance:
 
 
 def audio_seconds(path: Path) -> float:
-    """Length of an audio file as its header tells; AudioError for one that is missing, unreadable or empty."""
+    """Duration from the header of an audio file. Raises AudioError if it is missing, unreadable or empty."""
     try:
         header = soundfile.info(path)
     except (OSError, RuntimeError, TypeError) as error:  # soundfile's own are RuntimeErrors; TypeError for *.raw
         reason = "not a readable audio file" if path.exists() else "no such file"
         raise AudioError(f"{path}: {reason}") from error
     if not header.frames:
-        raise AudioError(f"{path}: holds no audio")
+        raise AudioError(f"{path}: has no audio")
     return header.frames / header.samplerate
 
 

@@ -1,32 +1,38 @@
-"""The JSON report of an evaluation: every figure, and every utterance with what was heard."""
+"""The report of an evaluation: every figure and utterance as JSON, and a Markdown table with the worst words."""
 
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import PenstockError
-from penstock.evaluation.confidence import RESAMPLES, SEED
+from penstock.errors import OutputError
+from penstock.evaluation.errors import (
+    RESAMPLES,
+    SEED,
+    Confusions,
+    EditCounts,
+    SpeechFreeScore,
+    SpeechScore,
+    UtteranceErrors,
+)
 from penstock.evaluation.manifest import Utterance
-from penstock.evaluation.result import PassResult
-from penstock.evaluation.score import Confusions, SpeechFreeScore, SpeechScore
-from penstock.evaluation.word_errors import EditCounts, UtteranceErrors
-from penstock.reporting.software import date_utc
+from penstock.evaluation.runs import RunResult
+from penstock.reporting import date_utc, markdown_table
 from penstock.version import __version__
 
-FORMAT, FORMAT_VERSION = "penstock-evaluation", 1
+FORMAT, FORMAT_VERSION = "penstock-evaluation", 2
+_MAX_WORDS, _MAX_SPEAKERS = 8, 5
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What was measured, and on what."""
+class Conditions:
+    """The model or server under test, and the machine."""
 
     model: dict[str, str] | None
-    """`path` as the user gave it, `bundle` and `config_sha256`; None where a server was measured."""
+    """`path` from the command line, `bundle` and `config_sha256`; None for a server."""
     server: str | None
     hardware: str
-    """Of this machine, also where the server runs on another."""
+    """Hardware of this machine, even if the server runs on another one."""
     device: str | None
     threads: int | None
     streams: int
@@ -34,51 +40,44 @@ class Subject:
     date: str = field(default_factory=date_utc)
 
 
-def check_writable(path: Path) -> None:
-    """PenstockError if no report can be written there: better known before the work than after it."""
-    if path.is_dir() or not path.parent.is_dir():
-        reason = "is a directory" if path.is_dir() else f"there is no directory {path.parent}"
-        raise PenstockError(f"--json: {path}: {reason}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise PenstockError(f"--json: {path}: cannot be written")
-
-
-def write_report(path: Path, subject: Subject, utterances: Sequence[Utterance], results: Sequence[PassResult]) -> None:
-    """Writes the report, or replaces that of fewer passes."""
-    document = report_document(subject, utterances, results)
+def write_report(
+    path: Path, conditions: Conditions, utterances: Sequence[Utterance], results: Sequence[RunResult]
+) -> None:
+    """Writes the report, replacing that of fewer runs."""
+    document = report_document(conditions, utterances, results)
     try:
         path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
-        raise PenstockError(f"--json: {path}: {error.strerror}") from error
+        raise OutputError(f"--json: {path}: {error.strerror}") from error
 
 
-def report_document(subject: Subject, utterances: Sequence[Utterance], results: Sequence[PassResult]) -> dict:
-    """The report as JSON values; docs/evaluation.md tells the fields."""
+def report_document(conditions: Conditions, utterances: Sequence[Utterance], results: Sequence[RunResult]) -> dict:
+    """The report as JSON values; docs/evaluation.md lists the fields."""
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "penstock": __version__,
-        "date": subject.date,
-        "model": subject.model,
-        "server": subject.server,
-        "hardware": subject.hardware,
-        "device": subject.device,
-        "threads": subject.threads,
-        "streams": subject.streams,
-        "manifests": subject.manifests,
-        "normalisation": "lower case, white space collapsed",
+        "date": conditions.date,
+        "model": conditions.model,
+        "server": conditions.server,
+        "hardware": conditions.hardware,
+        "device": conditions.device,
+        "threads": conditions.threads,
+        "streams": conditions.streams,
+        "manifests": conditions.manifests,
+        "normalization": "lower case, white space collapsed",
         "bootstrap": {"resamples": RESAMPLES, "seed": SEED},
         "results": [_result(utterances, result) for result in results],
     }
 
 
-def _result(utterances: Sequence[Utterance], result: PassResult) -> dict:
-    context, decoder = result.setting.context, result.setting.decoder
+def _result(utterances: Sequence[Utterance], result: RunResult) -> dict:
+    context, decoder = result.variant.context, result.variant.decoder
     return {
         "context": list(context) if context else None,
         "decoder": str(decoder) if decoder else None,
         "elapsed_s": result.elapsed_s,
-        "rtfx": result.real_time_factor,
+        "rtfx": result.rtfx,
         "failed_utterances": len(result.failures),
         "speech": _speech(result.score.speech),
         "speech_free": _speech_free(result.score.speech_free),
@@ -122,15 +121,15 @@ def _speech_free(silent: SpeechFreeScore) -> dict:
         "audio_s": silent.audio_s,
         "inserted_words": silent.inserted_words,
         "inserted_words_per_minute": silent.inserted_words_per_minute,
-        "heard": _word_counts(silent.heard),
+        "inserted": _word_counts(silent.inserted),
     }
 
 
 def _confusions(confusions: Confusions) -> dict:
     return {
         "substituted": [
-            {"reference": spoken, "hypothesis": heard, "count": count}
-            for (spoken, heard), count in confusions.substituted
+            {"reference": reference, "hypothesis": hypothesis, "count": count}
+            for (reference, hypothesis), count in confusions.substituted
         ],
         "deleted": _word_counts(confusions.deleted),
         "inserted": _word_counts(confusions.inserted),
@@ -157,3 +156,96 @@ def _utterance(utterance: Utterance, failure: str | None, errors: UtteranceError
         **_words(errors.words),
         "character_edits": errors.characters.edits,
     }
+
+
+_Column = tuple[str, Callable[[RunResult], str]]
+_COLUMNS: list[_Column] = [
+    ("context", lambda result: str(result.variant.context or "server's")),
+    ("decoder", lambda result: str(result.variant.decoder or "server's")),
+]
+_SPEECH_COLUMNS: list[_Column] = [
+    ("WER %", lambda result: _percent(result.score.speech.words.rate)),
+    ("95 % interval", lambda result: " to ".join(map(_percent, result.score.speech.interval or ())) or "-"),
+    ("CER %", lambda result: _percent(result.score.speech.characters.rate)),
+    ("substituted", lambda result: str(result.score.speech.words.substitutions)),
+    ("deleted", lambda result: str(result.score.speech.words.deletions)),
+    ("inserted", lambda result: str(result.score.speech.words.insertions)),
+]
+_SPEECH_FREE_COLUMNS: list[_Column] = [
+    ("words/min without speech", lambda result: f"{result.score.speech_free.inserted_words_per_minute or 0.0:.1f}"),
+]
+_LAST_COLUMNS: list[_Column] = [
+    ("RTFx", lambda result: f"{result.rtfx:.{0 if result.rtfx >= 100 else 1}f}"),
+]
+
+
+def render(conditions: Conditions, results: Sequence[RunResult]) -> str:
+    """The text for stdout, without a trailing newline."""
+    return "\n\n".join([_heading(conditions, results[0]), _table(results), *map(_details, results)])
+
+
+def _heading(conditions: Conditions, result: RunResult) -> str:
+    what = conditions.model["path"] if conditions.model else f"server {conditions.server}"
+    speech, silent = result.score.speech, result.score.speech_free
+    lines = [
+        f"{what}, penstock {__version__}, {conditions.date}",
+        f"{conditions.hardware}; {conditions.streams} streams",
+    ]
+    if conditions.threads:
+        lines[-1] += f", threads: {conditions.threads}"
+    if speech.utterances:
+        words = speech.words.reference_units
+        lines.append(f"speech: {speech.utterances} utterances, {words} words, {_minutes(speech.audio_s)}")
+    if silent.utterances:
+        lines.append(f"without speech: {silent.utterances} recordings, {_minutes(silent.audio_s)}")
+    return "\n".join(lines)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f} min"
+
+
+def _table(results: Sequence[RunResult]) -> str:
+    columns = list(_COLUMNS)
+    if any(result.score.speech.utterances for result in results):
+        columns += _SPEECH_COLUMNS
+    if any(result.score.speech_free.utterances for result in results):
+        columns += _SPEECH_FREE_COLUMNS
+    columns += _LAST_COLUMNS
+    if any(result.failures for result in results):
+        columns.append(("failed", lambda result: str(len(result.failures))))
+    rows = ([value(result) for _, value in columns] for result in results)
+    return markdown_table([title for title, _ in columns], rows)
+
+
+def _details(result: RunResult) -> str:
+    confusions = result.score.confusions
+    lines = [str(result.variant)]
+    lines += _counted("substituted", ((f"{ref} → {hyp}", n) for (ref, hyp), n in confusions.substituted))
+    lines += _counted("deleted", confusions.deleted)
+    lines += _counted("inserted", confusions.inserted)
+    lines += _counted("no speech", result.score.speech_free.inserted)
+    speakers = list(result.score.speakers.items())
+    if speakers:
+        worst = ", ".join(
+            f"{name} {_percent(counts.rate)} % of {counts.reference_units} words"
+            for name, counts in speakers[:_MAX_SPEAKERS]
+        )
+        lines.append(f"  speakers     {worst}{_more(len(speakers) - _MAX_SPEAKERS)}")
+    lines += [f"  failed       {failure}" for failure in result.failures[:1]]
+    return "\n".join(lines) if len(lines) > 1 else f"{lines[0]}\n  no word errors"
+
+
+def _counted(name: str, counted: Iterable[tuple[str, int]]) -> list[str]:
+    """One line, or none without counts."""
+    counted = list(counted)
+    worst = ", ".join(f"{what} {count}" for what, count in counted[:_MAX_WORDS])
+    return [f"  {name:12} {worst}{_more(len(counted) - _MAX_WORDS)}"] if counted else []
+
+
+def _more(count: int) -> str:
+    return f", {count} more" if count > 0 else ""
+
+
+def _percent(rate: float | None) -> str:
+    return "-" if rate is None else f"{100 * rate:.1f}"

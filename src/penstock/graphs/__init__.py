@@ -1,1 +1,1 @@
-"""Running a program of tensor steps: eagerly, as CUDA graphs with the loop on the host, or as one CUDA graph."""
+"""Running a program of tensor steps: eagerly, as CUDA graphs with the loops on the host, or as one CUDA graph."""

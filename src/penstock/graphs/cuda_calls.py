@@ -1,6 +1,7 @@
-"""Calls of the CUDA driver and the run-time compiler, each return code checked. All that imports cuda-bindings.
+"""Calls of the CUDA driver and of NVRTC, each return code checked. The only module that imports cuda-bindings.
 
-Covers cuda-bindings 12 and 13: calls whose signature grew edge data in 13 are taken in that form from both.
+Works with cuda-bindings 12 and 13: calls that take edge data since 13 are used in that form with both. Without
+cuda-bindings the module can be imported, and `IMPORT_ERROR` is set.
 """
 
 import ctypes
@@ -8,38 +9,43 @@ from typing import Any
 
 from penstock.graphs.driver import GraphError
 
+IMPORT_ERROR: ImportError | None = None
 try:
     from cuda.bindings import driver, nvrtc
-except ImportError:  # cuda-python before 12.6
-    from cuda import cuda as driver
-    from cuda import nvrtc
+except ImportError:
+    try:  # cuda-python before 12.6
+        from cuda import cuda as driver
+        from cuda import nvrtc
+    except ImportError as error:
+        IMPORT_ERROR = error
 
-_EAGER_HINT = "(the option `eager` or `staged` does without)"
+_HINT = "(the modes `no_while_loops` and `no_graphs` do not need it)"
 
 
-def check(answer: tuple) -> Any:
-    """What a call returned behind its code: None, a value or a tuple; GraphError with the code's name if it failed."""
-    code, *values = answer
+def check(result: tuple[Any, ...]) -> Any:
+    """Returns what follows the return code: None, a value or a tuple; raises GraphError with the name of an error."""
+    code, *values = result
     if code.value != 0:
-        raise GraphError(f"CUDA: {code.name} {_EAGER_HINT}")
+        raise GraphError(f"CUDA: {code.name} {_HINT}")
     if not values:
         return None
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def driver_version() -> tuple[int, int]:
-    """CUDA version of the driver."""
+    """Returns the CUDA version of the driver as (major, minor)."""
     version = check(driver.cuDriverGetVersion())
     return version // 1000, version % 1000 // 10
 
 
 def compiler_version() -> tuple[int, int]:
-    """CUDA version of the run-time compiler; fails where there is none."""
-    return check(nvrtc.nvrtcVersion())
+    """Returns the version of NVRTC as (major, minor); raises GraphError without it."""
+    major, minor = check(nvrtc.nvrtcVersion())
+    return major, minor
 
 
 def compile_kernel(source: bytes, name: bytes) -> Any:
-    """Compiles CUDA C++ and returns the kernel `name`, loaded into the current context for good."""
+    """Compiles CUDA C++ and returns the kernel `name`; it stays loaded in the current context."""
     program = check(nvrtc.nvrtcCreateProgram(source, name + b".cu", 0, [], []))
     try:
         check(nvrtc.nvrtcCompileProgram(program, 0, []))
@@ -53,31 +59,31 @@ def compile_kernel(source: bytes, name: bytes) -> Any:
 
 
 def launch_one_thread(kernel: Any, stream: int, arguments: tuple[tuple[int, type], ...]) -> None:
-    """Launches `kernel` with one thread; arguments: (value, ctypes type) each."""
+    """Launches `kernel` with one thread; arguments: pairs of value and ctypes type."""
     values, types = zip(*arguments, strict=True)
     check(driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, (values, types), 0))
 
 
 def begin_capture(stream: int) -> None:
-    """What this thread puts on `stream` is captured from now on; other threads may do what they like."""
+    """Starts capturing what this thread launches on `stream`; other threads are not restricted."""
     check(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
 
 
 def begin_capture_to(stream: int, graph: Any) -> None:
-    """The same into a graph that exists, such as a loop's body."""
+    """Starts capturing `stream` into an existing graph, such as the body of a loop."""
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     check(driver.cuStreamBeginCaptureToGraph(stream, graph, None, None, 0, mode))
 
 
 def end_capture(stream: int) -> Any:
-    """The graph captured."""
+    """Ends the capture and returns its graph."""
     return check(driver.cuStreamEndCapture(stream))
 
 
 def abandon_capture(stream: int, owns_graph: bool) -> None:
-    """Ends a capture that failed, and destroys its graph where that is ours to do.
+    """Ends a capture that failed, and destroys its graph if `owns_graph`.
 
-    There is nobody left to tell of another failure. A capture that CUDA itself gave up has no graph.
+    Ignores further errors, because the first one is being raised. A capture that CUDA invalidated has no graph.
     """
     status, *graph = driver.cuStreamEndCapture(stream)
     if owns_graph and status.value == 0 and graph[0] is not None:
@@ -85,12 +91,12 @@ def abandon_capture(stream: int, owns_graph: bool) -> None:
 
 
 def captured_graph(stream: int) -> Any:
-    """The graph that `stream` is being captured into."""
+    """Returns the graph that `stream` is being captured into."""
     return _capture_info(stream)[0]
 
 
 def add_while_node(stream: int, handle: Any) -> Any:
-    """Adds a WHILE node behind all that was captured on `stream`, and returns the graph of its body."""
+    """Adds a WHILE node after everything captured on `stream`, and returns the graph of its body."""
     graph, dependencies = _capture_info(stream)
     parameters = driver.CUgraphNodeParams()
     parameters.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
@@ -105,12 +111,12 @@ def add_while_node(stream: int, handle: Any) -> Any:
 
 
 def new_condition(graph: Any) -> Any:
-    """A handle for one conditional node of `graph`; its value must be set by a kernel before the node is reached."""
+    """Returns a handle for one conditional node of `graph`; a kernel must set its value before the node runs."""
     return check(driver.cuGraphConditionalHandleCreate(graph, check(driver.cuCtxGetCurrent()), 0, 0))
 
 
 def instantiate(graph: Any) -> Any:
-    """An executable graph; `graph` is no longer needed afterwards and is destroyed."""
+    """Returns an executable graph and destroys `graph`."""
     try:
         return check(driver.cuGraphInstantiate(graph, 0))
     finally:
@@ -118,29 +124,29 @@ def instantiate(graph: Any) -> Any:
 
 
 def launch(executable: Any, stream: int) -> None:
-    """Launches a graph in the order of `stream`."""
+    """Launches a graph on `stream`."""
     check(driver.cuGraphLaunch(executable, stream))
 
 
 def destroy(executable: Any) -> None:
-    """Frees an executable graph; the context may be gone already."""
+    """Frees an executable graph; ignores errors, because the context may be gone already."""
     driver.cuGraphExecDestroy(executable)
 
 
 def handle_argument(handle: Any) -> tuple[int, type]:
-    """A conditional handle as a kernel's argument."""
+    """Returns a conditional handle as a kernel argument."""
     return int(handle), ctypes.c_uint64
 
 
 def pointer_argument(address: int) -> tuple[int, type]:
-    """An address on the device as a kernel's argument."""
+    """Returns a device address as a kernel argument."""
     return address, ctypes.c_void_p
 
 
-def _capture_info(stream: int) -> tuple[Any, list]:
+def _capture_info(stream: int) -> tuple[Any, list[Any]]:
     status, _, graph, dependencies, *_ = check(driver.cuStreamGetCaptureInfo(stream))
     if status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
-        raise GraphError(f"CUDA: the capture ended early: {status.name} {_EAGER_HINT}")
+        raise GraphError(f"CUDA: the capture was invalidated: {status.name} {_HINT}")
     return graph, dependencies
 
 

@@ -1,6 +1,6 @@
-"""A program: steps over tensors that never move, and loops whose conditions are tensors too.
+"""A program: steps over tensors at fixed addresses, and loops whose conditions are flags on the device.
 
-What a search hands to a driver. Knows neither searches nor CUDA.
+A search hands a program to a driver. Independent of searches and of CUDA.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ from typing import NamedTuple, Union
 import torch
 
 Step = Callable[[], None]
-"""Reads and writes tensors that keep their place, and never waits for the host: it can be captured and replayed."""
+"""Reads and writes tensors at fixed addresses and never synchronizes with the host: it can be captured and replayed."""
 
 
 class While(NamedTuple):
-    """Runs its body as long as a flag holds; the flag is looked at before each round."""
+    """Runs its body as long as a flag is True; the flag is read before each round."""
 
     flag: int
     """Index into the program's flags."""
@@ -21,7 +21,7 @@ class While(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Steps and loops, one after another."""
+    """Steps and loops, run in order."""
 
     flags: torch.Tensor
     """[n] bool, on the device of the steps; written by the steps alone."""
@@ -29,7 +29,7 @@ class Program(NamedTuple):
 
 
 def run_eagerly(program: Program) -> None:
-    """Runs the program with its loops on the host; synchronises once before each round."""
+    """Runs the program with its loops on the host; synchronizes once before each round of a loop."""
     _run(program.body, program.flags)
 
 
@@ -43,7 +43,7 @@ def _run(body: tuple[Step | While, ...], flags: torch.Tensor) -> None:
 
 
 def steps_with_depth(body: tuple[Step | While, ...], depth: int = 0) -> Iterator[tuple[int, Step]]:
-    """Every step in order, with the number of loops around it."""
+    """Yields every step in order, with the number of loops around it."""
     for item in body:
         if isinstance(item, While):
             yield from steps_with_depth(item.body, depth + 1)

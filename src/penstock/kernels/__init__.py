@@ -1,4 +1,4 @@
-"""Kernels of the decoder, written in the GPU language, each behind a class that also knows the plain torch way."""
+"""Kernels of the decoder in the Triton language, each with its PyTorch reference."""
 
 from penstock.kernels.capability import available, why_unavailable
 

@@ -1,4 +1,4 @@
-"""Where the kernels can run. Imports the GPU language only when a device asks for it; knows no kernel."""
+"""Decides where kernels run. Imports Triton only to check that it loads."""
 
 import importlib
 import importlib.util
@@ -6,86 +6,81 @@ import os
 
 import torch
 
-from penstock.errors import PenstockError
+from penstock.errors import SettingError
 
 AUTO, TORCH, FUSED = "auto", "torch", "fused"
 KERNELS = (AUTO, TORCH, FUSED)
-"""What the option `kernels` may say: fused where the device runs kernels, never, always."""
+"""Values of the setting `kernels`: fused where the device runs kernels, never, always."""
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""What kernels calculate with."""
+"""Types that kernels calculate in."""
 
-_LEAST_CAPABILITY = (8, 0)  # bfloat16 products on tensor cores
+_MIN_COMPUTE_CAPABILITY = (8, 0)  # bfloat16 products on tensor cores
+
+
+def resolve(kernels: str, device: torch.device | str, dtype: torch.dtype = torch.float32) -> str:
+    """Resolves the setting `kernels` on `device` for values of `dtype` to "torch" or "fused".
+
+    Raises SettingError for an unknown value, and for "fused" where kernels cannot run.
+    """
+    if kernels not in KERNELS:
+        raise SettingError(f"kernels {kernels!r} are unknown: one of {', '.join(KERNELS)}")
+    if kernels == AUTO:
+        return FUSED if dtype in TYPES and available(device) else TORCH
+    if kernels == FUSED:
+        reason = why_impossible(device)
+        if dtype not in TYPES:
+            reason = f"they do not support {dtype}"
+        if reason is not None:
+            raise SettingError(f'kernels "{FUSED}" are not possible: {reason}')
+    return kernels
+
+
+def available(device: torch.device | str) -> bool:
+    """Whether kernels run on `device`; checked at construction, never in a step."""
+    return why_unavailable(device) is None
 
 
 def why_unavailable(device: torch.device | str) -> str | None:
-    """Why kernels cannot run on `device`, for the log and for errors; None where they can.
+    """Returns why kernels cannot run on `device`, or None.
 
-    The first call for a CUDA device imports the GPU language, which takes about a second.
+    The first call for a CUDA device imports Triton, which takes about a second.
     """
     device = torch.device(device)
     if device.type != "cuda":
         return f"kernels run on CUDA devices, not on {device.type}"
     if torch.version.hip is not None:
         return "kernels are not tested on ROCm"
-    if torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
-        return f"the device's compute capability is below {_LEAST_CAPABILITY[0]}.{_LEAST_CAPABILITY[1]}"
-    return why_no_language()
+    if torch.cuda.get_device_capability(device) < _MIN_COMPUTE_CAPABILITY:
+        minimum = ".".join(map(str, _MIN_COMPUTE_CAPABILITY))
+        return f"the device's compute capability is below {minimum}"
+    return why_no_triton()
 
 
-def available(device: torch.device | str) -> bool:
-    """Whether kernels run on `device`; asked once, at construction, never in a step."""
-    return why_unavailable(device) is None
+def why_impossible(device: torch.device | str) -> str | None:
+    """Returns why kernels cannot run on `device` even if configured, or None: a CPU has the interpreter, for tests."""
+    device = torch.device(device)
+    if device.type != "cpu":
+        return why_unavailable(device)
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return why_no_triton() or why_unavailable(device)
+    return why_no_triton()
 
 
-def why_no_language() -> str | None:
-    """Why the package of the GPU language cannot be used, or None.
+def require(device: torch.device) -> None:
+    """Raises ValueError where kernels cannot run, even by the interpreter."""
+    reason = why_impossible(device)
+    if reason is not None:
+        raise ValueError(f"this kernel cannot run: {reason}")
 
-    A folder of the same name is no package of it, and must not be taken for one: so it is asked for what we need.
+
+def why_no_triton() -> str | None:
+    """Returns why the package `triton` (the Triton language) cannot be used, or None.
+
+    A folder of that name, such as the one of tritonserver, must not be taken for the package.
     """
     try:
         language = importlib.import_module("triton.language") if importlib.util.find_spec("triton") else None
     except ImportError as error:
-        return f"the package `triton` (the GPU language) does not load: {error}"
-    return None if hasattr(language, "dot") else "the package `triton` (the GPU language) is not installed"
-
-
-def choose(device: torch.device | str, use_kernel: bool | None) -> bool:
-    """What an option says (None: as the device allows), checked.
-
-    True on a CPU means the interpreter of the GPU language, which only tests want. ValueError where it cannot be.
-    """
-    if use_kernel is None:
-        return available(device)
-    if use_kernel:
-        reason = _why_impossible(torch.device(device))
-        if reason is not None:
-            raise ValueError(f"kernels are asked for, but {reason}")
-    return use_kernel
-
-
-def resolve(kernels: str, device: torch.device | str, dtype: torch.dtype = torch.float32) -> str:
-    """What the option `kernels` comes to on `device` for numbers of `dtype`: "torch" or "fused".
-
-    PenstockError for another word, and for "fused" where kernels cannot run.
-    """
-    if kernels not in KERNELS:
-        raise PenstockError(f"kernels {kernels!r} are unknown: one of {', '.join(KERNELS)}")
-    if kernels == AUTO:
-        return FUSED if dtype in TYPES and available(device) else TORCH
-    if kernels == FUSED:
-        reason = _why_impossible(torch.device(device))
-        if dtype not in TYPES:
-            reason = f"they do not calculate in {dtype}"
-        if reason is not None:
-            raise PenstockError(f'kernels "{FUSED}" cannot be: {reason}')
-    return kernels
-
-
-def _why_impossible(device: torch.device) -> str | None:
-    """As `why_unavailable`, but a CPU with the interpreter will do."""
-    if device.type != "cpu":
-        return why_unavailable(device)
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        return why_no_language() or why_unavailable(device)
-    return why_no_language()
+        return f"the package `triton` (the Triton language) does not load: {error}"
+    return None if hasattr(language, "dot") else "the package `triton` (the Triton language) is not installed"

@@ -1,4 +1,4 @@
-"""What the kernels and their torch twins take and return. Knows neither."""
+"""Arguments and results of the kernels and their PyTorch references; can be imported without Triton."""
 
 from typing import NamedTuple
 
@@ -6,10 +6,10 @@ import torch
 
 
 class JointChoice(NamedTuple):
-    """What the joint says of pairs of frame and prediction. Shapes [N, W] or [N], as the frame rows had it.
+    """Scores and choices of the joint for pairs of frame and prediction; shapes [N, W] or [N], like the frames.
 
-    Log-probabilities are float32 and over labels and blank; those of durations over durations. Among equals the lowest
-    index is taken.
+    Log-probabilities are float32, over labels and blank; those of durations over durations. Among equals the lowest
+    index wins.
     """
 
     blank_score: torch.Tensor
@@ -27,11 +27,11 @@ class JointChoice(NamedTuple):
     fused_label_score: torch.Tensor | None
     """The log-probability of `fused_label`, without `extra`."""
     fused_total: torch.Tensor | None
-    """The same with `extra`."""
+    """The log-probability of `fused_label` plus `extra`."""
 
 
 class JointWeights(NamedTuple):
-    """The joint from the sum of the projections on. J joint width, V labels without blank, D durations."""
+    """The joint after the sum of the projections. J joint width, V labels without blank, D durations."""
 
     weight: torch.Tensor
     """[J, V + 1 + D], blank at V, float32, float16 or bfloat16."""
@@ -48,7 +48,7 @@ class JointWeights(NamedTuple):
 
 
 class LstmLayerWeights(NamedTuple):
-    """One layer; gates in the order input, forget, cell, output."""
+    """Weights of one layer; gates in the order input, forget, cell, output."""
 
     input_weight: torch.Tensor | None
     """[H, 4 * H]; None for the first layer, whose input product is in the label table."""
@@ -70,11 +70,11 @@ class PredictorWeights(NamedTuple):
     """[J]"""
 
 
-class PredictorRows(NamedTuple):
-    """What N hypotheses hold of the predictor."""
+class PredictorStates(NamedTuple):
+    """The predictor states of N hypotheses."""
 
-    rows: torch.Tensor
-    """[N, J]"""
+    projected: torch.Tensor
+    """[N, J], the prediction projected into the joint."""
     hidden: torch.Tensor
     """[N, layers, H]"""
     cell: torch.Tensor
@@ -82,18 +82,18 @@ class PredictorRows(NamedTuple):
 
 
 class NgramArcs(NamedTuple):
-    """A back-off model as flat arrays: S states, A arcs, V labels. Scores are float32, natural logarithm."""
+    """A back-off model as flat arrays. S states, A arcs, V labels. Scores are float32, natural logarithm."""
 
     arc_starts: torch.Tensor
     """[S + 1] int64: state s owns the arcs arc_starts[s] .. arc_starts[s + 1] - 1. The empty context owns none."""
     arc_keys: torch.Tensor
-    """[A + 1 or more] int64, sorted: state * V + label; those behind the A arcs are above all that can be asked for."""
+    """[A + 1 or more] int64, sorted: state * V + label; those behind the A arcs exceed every possible key."""
     arc_scores: torch.Tensor
     """[at least A]"""
     arc_states: torch.Tensor
-    """[at least A] int64, where the arc leads."""
+    """[at least A] int64, the next state."""
     root_scores: torch.Tensor
-    """[V], what the empty context says of each label."""
+    """[V], scores of the empty context."""
     root_states: torch.Tensor
     """[V] int64"""
     backoff_scores: torch.Tensor

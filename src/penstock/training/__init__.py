@@ -1,1 +1,1 @@
-"""Training of the demonstration models: data, augmentation, losses, the loop. Needs extra `train`; serving never."""
+"""Training of Transducer models with NeMo modules: data, augmentation, losses, the loop. Needs the extra `train`."""

@@ -1,4 +1,4 @@
-"""Augmentation on log-mel frames: tempo, vocal tract length, colour, level and noise. Random, seeded by the caller."""
+"""Augmentation on log-mel frames: tempo, vocal tract length, color, level and noise. Random, seeded by the caller."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class AugmentationConfig:
-    """How far each change may go."""
+    """Range or strength of each change."""
 
     tempo: tuple[float, float] = (0.82, 1.2)
     warp: tuple[float, float] = (0.84, 1.18)
     """Factor on the frequency axis: the length of the vocal tract."""
-    colour_db: float = 5.0
+    color_db: float = 5.0
     """Standard deviation of a smooth curve over the bins."""
     level_db: tuple[float, float] = (-12.0, 10.0)
     noise_probability: float = 0.45
@@ -20,33 +20,33 @@ class AugmentationConfig:
     frequency_masks: int = 2
     frequency_mask_bins: int = 16
     time_mask_rate_hz: float = 0.8
-    """Time masks a second of audio."""
+    """Time masks per audio second."""
     time_mask_frames: int = 16
 
 
 GENTLE = AugmentationConfig(
-    tempo=(0.9, 1.1), warp=(0.94, 1.06), colour_db=1.5, level_db=(-4.0, 4.0), noise_probability=0.15,
+    tempo=(0.9, 1.1), warp=(0.94, 1.06), color_db=1.5, level_db=(-4.0, 4.0), noise_probability=0.15,
     signal_to_noise_db=(15.0, 30.0),
 )  # fmt: skip
-"""For a network that has not found an alignment of labels and frames yet."""
+"""Used until the network has found an alignment of labels and frames."""
 
 
 class Augmenter:
-    """Changes one utterance's mel frames at a time."""
+    """Augments the mel frames of one utterance at a time."""
 
     def __init__(self, config: AugmentationConfig, noises: list[np.ndarray], random: np.random.Generator):
-        """noises: log-mel frames [N, F] of sounds without speech, at their natural level."""
+        """noises: log-mel frames [N, F] of sounds without speech, at their recorded level."""
         self.config = config
         """May be changed at any time."""
         self._noises = noises
         self._random = random
 
     def speaker(self, mel: np.ndarray) -> np.ndarray:
-        """Another tempo, vocal tract, colour and level. mel: [N, F] -> [M, F]."""
+        """Changes tempo, vocal tract, color and level. mel: [N, F] -> [M, F]."""
         config, random = self.config, self._random
         mel = stretch(mel, random.uniform(*config.tempo))
         mel = mel @ warp_matrix(mel.shape[1], random.uniform(*config.warp))
-        curve = smooth_curve(mel.shape[1], random) * config.colour_db
+        curve = smooth_curve(mel.shape[1], random) * config.color_db
         return mel + np.float32(decibels(curve + random.uniform(*config.level_db)))
 
     def add_noise(self, mel: np.ndarray) -> np.ndarray:
@@ -60,19 +60,19 @@ class Augmenter:
         return np.logaddexp(mel, noise + np.float32(gap - decibels(random.uniform(*config.signal_to_noise_db))))
 
     def noise(self, frames: int) -> np.ndarray:
-        """A stretch of noise [frames, F], coloured at random."""
+        """Noise [frames, F], colored at random."""
         random = self._random
         noise = self._noises[random.integers(len(self._noises))]
-        if random.random() < 0.3:  # a steady one: the clip's own average, frame by frame as the first clip moves
+        if random.random() < 0.3:  # stationary noise with the clip's mean spectrum
             noise = np.log(np.exp(noise).mean(axis=0, keepdims=True)) + random.normal(0, 0.6, noise.shape)
         copies = -(-frames // len(noise)) + 1
         begin = random.integers(len(noise))
         piece = np.tile(noise, (copies, 1))[begin : begin + frames]
-        curve = smooth_curve(noise.shape[1], random) * self.config.colour_db
+        curve = smooth_curve(noise.shape[1], random) * self.config.color_db
         return (piece + decibels(curve)).astype(np.float32)
 
     def mask(self, mel: np.ndarray, fill: float) -> np.ndarray:
-        """SpecAugment (arXiv 1904.08779): bands and stretches replaced by `fill`."""
+        """SpecAugment (arXiv 1904.08779): masks of frequency and time are set to `fill`."""
         config, random = self.config, self._random
         mel = mel.copy()
         frames, bins = mel.shape
@@ -93,7 +93,7 @@ def decibels(value_db: np.ndarray | float) -> np.ndarray | float:
 
 
 def stretch(mel: np.ndarray, tempo: float) -> np.ndarray:
-    """Frames at another tempo, linear in between; 2 is twice as fast. Pitch and formants stay."""
+    """Resamples frames linearly; tempo 2 is twice as fast. Pitch and formants stay."""
     frames = max(1, round(len(mel) / tempo))
     place = np.linspace(0, len(mel) - 1, frames)
     low = place.astype(int)

@@ -1,20 +1,71 @@
-"""Training batches drawn without end from several sources, utterances of like length together."""
+"""Utterances for training, read from manifests, and endless batches drawn from several sources of them."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from penstock.training.augmentation import Augmenter
-from penstock.training.corpus import Utterance
+from penstock.evaluation import manifest
+from penstock.frontend.audio_file import read_audio
+from penstock.training.augmentation import GENTLE, AugmentationConfig, Augmenter
+
+SAMPLE_RATE_HZ = 16_000
+
+
+@dataclass(frozen=True)
+class WordSpan:
+    """A word and its mel frames [begin, end)."""
+
+    word: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One recording."""
+
+    mel: np.ndarray
+    """[N, F] float32, natural logarithm, not normalized."""
+    words: tuple[str, ...]
+    speaker: str
+    spans: tuple[WordSpan, ...] = ()
+    """One per word, in order; empty if the words could not be aligned."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Samples and words of one line of a manifest."""
+
+    samples: np.ndarray
+    """[n] float32 at 16 kHz, mono."""
+    words: tuple[str, ...]
+    speaker: str
+
+
+def read_recordings(path: Path) -> list[Recording]:
+    """Reads a NeMo manifest and its audio files. Without a speaker every file counts as one.
+
+    Raises ManifestError or AudioError.
+    """
+    return [
+        Recording(
+            read_audio(utterance.audio, SAMPLE_RATE_HZ),
+            tuple(utterance.reference.lower().split()),
+            utterance.speaker or str(utterance.audio),
+        )
+        for utterance in manifest.read_manifest(path)
+    ]
 
 
 class Batch(NamedTuple):
     """B utterances."""
 
     mel: torch.Tensor
-    """[B, F, N] float32, zeros behind an utterance's end as the network's own front end has them."""
+    """[B, F, N] float32, zeros after an utterance's end as from the network's front end."""
     mel_counts: torch.Tensor
     """[B] int64"""
     labels: torch.Tensor
@@ -24,14 +75,14 @@ class Batch(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where utterances come from, and how often."""
+    """A source of utterances; it is drawn from in proportion to its weight."""
 
     weight: float
     draw: Callable[[], Utterance]
 
 
 class BatchMaker:
-    """Draws utterances from sources, augments them and puts them together."""
+    """Draws utterances from sources, augments them, and batches utterances of similar length."""
 
     def __init__(
         self,
@@ -42,7 +93,7 @@ class BatchMaker:
         frames: int = 3200,
         pool: int = 96,
     ):
-        """frames: mel frames a batch, padding included; pool: utterances sorted by length at a time."""
+        """frames: mel frames per batch, padding included; pool: utterances drawn and sorted by length together."""
         self.sources = sources
         """May be changed at any time."""
         self._augmenter = augmenter
@@ -56,7 +107,8 @@ class BatchMaker:
     def __iter__(self) -> Iterator[Batch]:
         while True:
             pool = sorted((self._draw() for _ in range(self._pool)), key=lambda item: len(item[0]))
-            groups, group = [], []
+            groups: list[list[tuple[np.ndarray, list[int]]]] = []
+            group: list[tuple[np.ndarray, list[int]]] = []
             for item in pool:
                 if group and len(item[0]) * (len(group) + 1) > self._frames:
                     groups.append(group)
@@ -78,6 +130,27 @@ class BatchMaker:
         if self.masks:
             mel = self._augmenter.mask(mel, float(mel.mean()))
         return mel, labels
+
+
+class Curriculum:
+    """Sets sources and augmentation of a batch maker, before and after labels are aligned with frames.
+
+    A Transducer with random weights first learns label frequencies, and stays there until it finds which frames belong
+    to which label. That is found in easy speech, hardly augmented: synthetic voices, few words, no masks.
+    """
+
+    def __init__(self, maker: BatchMaker, augmenter: Augmenter, early: list[Source], all_sources: list[Source]):
+        """early: the sources until there is an alignment."""
+        self._maker = maker
+        self._augmenter = augmenter
+        self._early = early
+        self._all = all_sources
+
+    def set_stage(self, is_aligned: bool, masks: bool) -> None:
+        """Applies to the next draws. masks: whether SpecAugment is applied."""
+        self._maker.sources = self._all if is_aligned else self._early
+        self._augmenter.config = AugmentationConfig() if is_aligned else GENTLE
+        self._maker.masks = masks
 
 
 def _collate(group: list[tuple[np.ndarray, list[int]]]) -> Batch:

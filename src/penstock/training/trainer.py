@@ -1,4 +1,4 @@
-"""The training loop: one encoder, a CTC head and any number of Transducer heads, averaged weights, resumable."""
+"""The training loop: one encoder, a CTC head and one or two Transducer heads, averaged weights, resumable."""
 
 import math
 import random
@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from penstock.training.batches import Batch
-from penstock.training.transducer_loss import transducer_loss
-from penstock.training.weight_average import WeightAverage
+from penstock.training.losses import transducer_loss
 
 HEAD_WEIGHTS = (0.65, 0.35)
-"""How often a step trains the first and the second Transducer head: one at a time, since a head costs as much as half
-the encoder."""
+"""Probability that a step trains the first or second Transducer head. One head per step: it costs half as much as the
+encoder."""
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """How to train. The run ends after `steps`, or after `minutes` where that is given."""
+    """Hyperparameters. The run ends after `minutes` if given, else after `steps`."""
 
     steps: int = 15_000
     minutes: float | None = None
@@ -28,27 +28,25 @@ class TrainerConfig:
     warm_up: float = 0.1
     """Share of the run."""
     mask_after: float = 0.1
-    """Share of the run before SpecAugment begins."""
+    """Share of the run without SpecAugment."""
     aligned_ctc_loss: float = 5.0
-    """The curriculum goes on, and SpecAugment may begin, when the CTC loss (its mean over some 50 steps) falls below
-    this: behind masks no alignment is found."""
+    """The network counts as aligned when the CTC loss (mean over about 50 steps) falls below this. Then the curriculum
+    advances and SpecAugment may begin: with masks no alignment is found."""
     ctc_weight: float = 0.3
     weight_decay: float = 1e-2
     average_decay: float = 0.9985
     gradient_norm: float = 2.0
     joint_dropout: float = 0.15
-    """Of the joint's two inputs; NeMo's own place for it, the [B, T, U, J] sum, costs a sixth of a step on a CPU."""
+    """Dropout of the joint's two inputs. NeMo applies it to their [B, T, U, J] sum, a sixth of a CPU step."""
     save_every_s: float = 300.0
     report_every_s: float = 15.0
     measure_every_s: float = 900.0
 
 
 class Trainer:
-    """Trains NeMo models that share encoder and CTC head (`demo_model.share_encoder`)."""
+    """Trains NeMo models that share encoder and CTC head."""
 
-    def __init__(
-        self, models: dict[str, torch.nn.Module], durations: dict[str, tuple[int, ...]], config: TrainerConfig
-    ):
+    def __init__(self, models: dict[str, Any], durations: dict[str, tuple[int, ...]], config: TrainerConfig):
         """models, durations (empty for RNN-T): by name; the first model's encoder and CTC head are trained."""
         first = next(iter(models.values()))
         parts = {"encoder": first.encoder, "ctc": first.ctc_decoder}
@@ -70,16 +68,16 @@ class Trainer:
         self.curve: list[dict] = []
         self._ctc_loss_mean = math.inf
         self.is_aligned = False
-        """Whether the network has once had an alignment of labels and frames."""
+        """True once the network has found an alignment of labels and frames."""
 
     @property
     def masks_input(self) -> bool:
-        """Whether SpecAugment is to be applied."""
+        """True if SpecAugment applies to the next batch."""
         return self.is_aligned and self.progress >= self._config.mask_after
 
     @property
     def progress(self) -> float:
-        """0 .. 1"""
+        """Share of the run that is done, 0 .. 1."""
         if self._config.minutes is not None:
             return min(1.0, self.elapsed_s / (60 * self._config.minutes))
         return min(1.0, self.step / self._config.steps)
@@ -94,7 +92,7 @@ class Trainer:
         return config.peak_learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
 
     def losses(self, batch: Batch, heads: list[str]) -> dict[str, torch.Tensor]:
-        """Mean loss over the batch of the CTC head and of the Transducer heads named."""
+        """Mean losses over the batch of the CTC head and the given Transducer heads."""
         mel, mel_counts, labels, label_counts = (tensor.to(self._device) for tensor in batch)
         encoded, counts = self.module["encoder"](audio_signal=mel, length=mel_counts)  # [B, D, T]
         log_probs = self.module["ctc"](encoder_output=encoded).transpose(0, 1)  # [T, B, V + 1]
@@ -102,7 +100,7 @@ class Trainer:
         for name in heads:
             predicted = self.module[f"{name}_predictor"](targets=labels, target_length=label_counts)[0]
             logits = self._joint_logits(self.module[f"{name}_joint"], encoded, predicted)
-            # By the root of the number of labels: between the mean a label and the mean an utterance.
+            # Divided by the root of the label count: between the mean per label and the mean per utterance.
             loss = transducer_loss(logits, labels, counts, label_counts, self._durations[name])
             found[name] = (loss / (label_counts + 1).sqrt()).mean()
         return found
@@ -133,8 +131,8 @@ class Trainer:
         measure: Callable[[], dict],
         on_stage: Callable[[bool, bool], None],
     ) -> None:
-        """Trains to the end of the run. report: gets the curve's newest point; save, measure: called now and then;
-        on_stage: before each draw, with whether there is an alignment and whether to mask."""
+        """Trains to the end of the run. report: called with each new point of the curve; save, measure: called
+        periodically; on_stage: called before each draw with `is_aligned` and `masks_input`."""
         clock = _Clock(self.elapsed_s)
         means = _Means()
         reported = saved = measured = self.elapsed_s
@@ -158,7 +156,7 @@ class Trainer:
                 saved = self.elapsed_s
 
     def save(self, path: Path) -> None:
-        """Writes a checkpoint, whole or not at all."""
+        """Writes a checkpoint atomically."""
         state = {
             "module": self.module.state_dict(), "optimizer": self._optimizer.state_dict(),
             "average": self.average.state(), "step": self.step, "elapsed_s": self.elapsed_s, "curve": self.curve,
@@ -170,7 +168,7 @@ class Trainer:
         partial.replace(path)
 
     def load(self, path: Path) -> None:
-        """Goes on from a checkpoint."""
+        """Resumes from a checkpoint."""
         state = torch.load(path, map_location=self._device, weights_only=True)
         self.module.load_state_dict(state["module"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -187,10 +185,10 @@ class Trainer:
         self.is_aligned |= self._ctc_loss_mean < self._config.aligned_ctc_loss
 
     def _head_of_step(self) -> str:
-        """Drawn by the step's number alone, so that a resumed run draws as one that never stopped."""
+        """Drawn from the step number alone, so that a resumed run draws as an uninterrupted one."""
         return random.Random(self.step).choices(self._heads, HEAD_WEIGHTS[: len(self._heads)])[0]
 
-    def _joint_logits(self, joint: torch.nn.Module, encoded: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
+    def _joint_logits(self, joint: Any, encoded: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
         """[B, T, U + 1, outputs]; encoded: [B, D, T], predicted: [B, H, U + 1]."""
         dropout = self._config.joint_dropout
         frames = torch.dropout(joint.project_encoder(encoded.transpose(1, 2)), dropout, self.module.training)
@@ -207,10 +205,41 @@ class Trainer:
         return (loss / (label_counts + 1).sqrt()).mean()
 
 
-class _Means:
-    """Means of named values since they were last taken."""
+class WeightAverage:
+    """Exponential moving average of a module's parameters, which is exported."""
 
-    def __init__(self):
+    def __init__(self, module: torch.nn.Module, decay: float):
+        self.tensors = {name: p.detach().clone() for name, p in module.named_parameters()}
+        self._decay = decay
+        self._updates = 0
+
+    def update(self, module: torch.nn.Module) -> None:
+        """Moves the average; the decay is smaller at first, so that the initial weights are forgotten."""
+        self._updates += 1
+        share = 1 - min(self._decay, self._updates / (self._updates + 10))
+        new = [p.detach() for _, p in module.named_parameters()]
+        torch._foreach_lerp_(list(self.tensors.values()), new, share)
+
+    def swap(self, module: torch.nn.Module) -> None:
+        """Exchanges the module's parameters with the average."""
+        for name, parameter in module.named_parameters():
+            kept = parameter.detach().clone()
+            parameter.data.copy_(self.tensors[name])
+            self.tensors[name].copy_(kept)
+
+    def state(self) -> dict:
+        """State for a checkpoint."""
+        return {"tensors": self.tensors, "updates": self._updates}
+
+    def load(self, state: dict) -> None:
+        """Restores the state of a checkpoint."""
+        self.tensors, self._updates = state["tensors"], state["updates"]
+
+
+class _Means:
+    """Means of named values since the last `take`."""
+
+    def __init__(self) -> None:
         self._values: dict[str, list[float]] = {}
 
     def add(self, values: dict[str, float]) -> None:

@@ -1,0 +1,78 @@
+"""Baselines of label-looping: frame-by-frame search, and a network that projects for each pair of frame and label.
+
+`FrameLooping` is arXiv 2406.03791, Algorithm 1, for RNN-T and TDT. All streams of a batch are at the same frame. A
+stream that emits a label stalls the others, and predictor and joint run for all streams in every step. A TDT stream is
+idle until the batch reaches the frame it jumped to, so the result is exact. The two loops of the paper are one: time
+advances in the step in which no stream emits a label. State and labels are those of label-looping.
+"""
+
+from functools import partial
+
+import torch
+
+from penstock.decoding.greedy.search import GreedySearch
+from penstock.decoding.greedy.workspace import IS_SEARCHING, GreedyWorkspace
+from penstock.decoding.transducer import Prediction, PredictorState, Scores, TransducerNetwork
+from penstock.graphs.program import Program, While
+from penstock.kernels.capability import TORCH
+from penstock.model.bundle import Checkpoint
+
+
+class FrameLooping(GreedySearch):
+    """Greedy search, one frame after another for all streams together."""
+
+    def _program(self, workspace: GreedyWorkspace) -> Program:
+        steps = (self._search_frame, self._emit, self._move_on)
+        loop = While(IS_SEARCHING, tuple(partial(step, workspace) for step in steps))
+        return Program(workspace.flags, (partial(self._begin, workspace), loop, partial(self._finish, workspace)))
+
+    def _search_frame(self, workspace: GreedyWorkspace) -> None:
+        """Scores the frame `workspace.time`; streams with blank there advance."""
+        # 1) score the common frame: [B, 1, J]
+        is_active = _is_active(workspace)
+        time = workspace.time.clamp(max=workspace.max_frames - 1)
+        frames = workspace.projected_frames.index_select(1, time)
+        choice = self.network.choose(frames, workspace.states.projected_predictions)
+        # 2) store the choice: [B]
+        is_blank = choice.is_blank.squeeze(1)
+        workspace.label.copy_(choice.label.squeeze(1))
+        workspace.score.copy_(choice.score.squeeze(1))
+        workspace.jump.copy_(self._advance(choice.duration, choice.is_blank).squeeze(1))
+        if workspace.label_scores is not None:
+            workspace.label_scores.copy_(choice.labels.squeeze(1))
+        # 3) advance where it is blank
+        torch.logical_and(is_active, ~is_blank, out=workspace.is_label)
+        workspace.frame += workspace.jump * (is_active & is_blank)
+
+    def _move_on(self, workspace: GreedyWorkspace) -> None:
+        workspace.time += ~_is_active(workspace).any()
+        torch.any(workspace.time < workspace.lengths, out=workspace.is_searching)
+
+
+def _is_active(workspace: GreedyWorkspace) -> torch.Tensor:
+    """[B] bool, True for streams at the frame `workspace.time`."""
+    return (workspace.frame == workspace.time) & (workspace.time < workspace.lengths)
+
+
+class UnprojectedNetwork(TransducerNetwork):
+    """Computes both projections anew for each pair that is scored: the baseline of precomputed projections.
+
+    Its "projected" frames are encoder frames [B, T, D], its "projected" predictions the LSTM's output [N, H].
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+        super().__init__(checkpoint, device, dtype, TORCH)
+        self.frame_width = len(self._encoder_weight)
+
+    def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
+        """Does not project."""
+        return encoded.to(self.dtype)
+
+    def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
+        """Runs the LSTM without the projection."""
+        return Prediction(*self._recur(labels, state))
+
+    def score(self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor) -> Scores:
+        """Projects both, then scores."""
+        frames = torch.matmul(projected_frames, self._encoder_weight) + self._encoder_bias
+        return super().score(frames, torch.matmul(projected_predictions, self._predictor_weight) + self._predictor_bias)

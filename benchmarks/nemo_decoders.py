@@ -1,0 +1,223 @@
+"""NeMo's decoders as baselines of the decoder benchmark, with the weights of a Penstock checkpoint. Imports NeMo.
+
+NeMo's modules are built from the checkpoint's configuration and get its tensors, so both sides compute with the same
+numbers. Only greedy label-looping can continue a stream exactly; all others get whole utterances.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from nemo.collections.asr.modules import RNNTDecoder, RNNTJoint
+from nemo.collections.asr.parts.submodules.rnnt_greedy_decoding import GreedyBatchedRNNTInfer, GreedyBatchedTDTInfer
+from nemo.collections.asr.parts.submodules.rnnt_maes_batched_computer import ModifiedAESBatchedRNNTComputer
+from nemo.collections.asr.parts.submodules.rnnt_malsd_batched_computer import ModifiedALSDBatchedRNNTComputer
+from nemo.collections.asr.parts.submodules.tdt_malsd_batched_computer import ModifiedALSDBatchedTDTComputer
+from nemo.utils import logging as nemo_logging
+
+from benchmarks.systems import (
+    AES,
+    ALSD,
+    CHUNKS,
+    FRAME_LOOPING,
+    LABEL_LOOPING,
+    NEMO,
+    WHOLE,
+    Chunk,
+    Selection,
+    System,
+    Unavailable,
+    Variant,
+)
+from penstock.decoding.beam.sizes import AesLimits
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import TransducerConfig
+
+nemo_logging.setLevel(logging.ERROR)
+
+
+class NemoLabelLooping(System):
+    """`greedy_batch` with loop_labels, without building hypothesis objects."""
+
+    def __init__(self, variant: Variant, computer: Any):
+        super().__init__(variant)
+        self._computer = computer
+
+    @torch.inference_mode()
+    def decode(self, chunks: list[Chunk]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Labels and their number for each chunk."""
+        state, found = None, []
+        for chunk in chunks:
+            hyps, state = self._computer(x=chunk.frames, out_len=chunk.lengths, prev_batched_state=state)
+            found.append((hyps.transcript.cpu(), hyps.current_lengths.cpu()))
+        return found
+
+    def labels(self, decoded: list[tuple[torch.Tensor, torch.Tensor]]) -> list[list[int]]:
+        """Labels of all chunks."""
+        streams: list[list[int]] = [[] for _ in decoded[0][1]]
+        for labels, lengths in decoded:
+            for stream, row, length in zip(streams, labels.tolist(), lengths.tolist(), strict=True):
+                stream += row[:length]
+        return streams
+
+
+class NemoFrameLooping(System):
+    """`greedy_batch` without loop_labels, which builds its hypotheses while decoding."""
+
+    def __init__(self, variant: Variant, infer: GreedyBatchedRNNTInfer):
+        super().__init__(variant)
+        self._infer = infer
+
+    @torch.inference_mode()
+    def decode(self, chunks: list[Chunk]) -> list:
+        """NeMo's hypotheses."""
+        (chunk,) = chunks
+        (found,) = self._infer(encoder_output=chunk.frames.transpose(1, 2), encoded_lengths=chunk.lengths)
+        return found
+
+    def labels(self, decoded: list) -> list[list[int]]:
+        """Labels of each."""
+        return [torch.as_tensor(hypothesis.y_sequence).tolist() for hypothesis in decoded]
+
+
+class NemoBeam(System):
+    """`malsd_batch` or `maes_batch`; the best hypothesis of each stream is copied to the host."""
+
+    def __init__(self, variant: Variant, computer: Any):
+        super().__init__(variant)
+        self._computer = computer
+
+    @torch.inference_mode()
+    def decode(self, chunks: list[Chunk]) -> list:
+        """NeMo's hypotheses."""
+        (chunk,) = chunks
+        hyps, *_ = self._computer(chunk.frames, chunk.lengths)
+        return hyps.to_hyps_list(score_norm=True)
+
+    def labels(self, decoded: list) -> list[list[int]]:
+        """Labels of each."""
+        return [torch.as_tensor(hypothesis.y_sequence).tolist() for hypothesis in decoded]
+
+
+def nemo_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:
+    """The selected decoders that NeMo has, eager and with its CUDA graphs."""
+    config = checkpoint.config.transducer
+    parts = _Parts(checkpoint, selection.device)
+    drivers = ("no_graphs", "graphs") if selection.device.startswith("cuda") else ("no_graphs",)
+    for decoder in selection.decoders:
+        for driver in drivers:
+            has_graphs = driver == "graphs"
+            if decoder == LABEL_LOOPING:
+                for span in (CHUNKS, WHOLE):
+                    variant = Variant(NEMO, decoder, driver, span=span)
+                    yield _try(variant, lambda e, g=has_graphs: NemoLabelLooping(e, parts.greedy(True, g)))
+            elif decoder == FRAME_LOOPING:
+                variant = Variant(NEMO, decoder, driver, span=WHOLE)
+                if config.is_tdt:
+                    yield Unavailable(variant, "NeMo has no batched frame-looping for TDT")
+                else:
+                    yield _try(variant, lambda e, g=has_graphs: NemoFrameLooping(e, parts.greedy(False, g)))
+            else:
+                yield from _beams(parts, decoder, driver, selection)
+
+
+def _beams(parts: "_Parts", decoder: str, driver: str, selection: Selection) -> Iterator[System | Unavailable]:
+    for beam in selection.beams:
+        variant = Variant(NEMO, decoder, driver, beam, span=WHOLE)
+        if decoder == AES and (parts.config.is_tdt or driver == "graphs"):
+            yield Unavailable(variant, f"NeMo's maes_batch has no {'TDT' if parts.config.is_tdt else 'CUDA graphs'}")
+            continue
+        make = parts.alsd if decoder == ALSD else parts.aes
+        yield _try(variant, lambda e, m=make, g=driver == "graphs": NemoBeam(e, m(e.beam, g)))
+
+
+def _try(variant: Variant, make: Callable[[Variant], System]) -> System | Unavailable:
+    try:
+        return make(variant)
+    except (ImportError, NotImplementedError, RuntimeError, ValueError) as error:
+        return Unavailable(variant, f"NeMo rejects it: {error}")
+
+
+class _Parts:
+    """NeMo's predictor and joint with a checkpoint's weights, and decoders over them."""
+
+    def __init__(self, checkpoint: Checkpoint, device: str):
+        self.config = checkpoint.config.transducer
+        tensors = checkpoint.tensors("predictor.", "joint.")
+        self._common = {
+            "decoder": _predictor(self.config, tensors).to(device).eval(),
+            "joint": _joint(self.config, tensors).to(device).eval(),
+            "blank_index": self.config.vocabulary_size,
+        }
+
+    def greedy(self, loops_over_labels: bool, has_graphs: bool) -> Any:
+        """The computer of label-looping, or all of `greedy_batch` with frame-looping."""
+        config = self.config
+        modules = {"decoder_model": self._common["decoder"], "joint_model": self._common["joint"]}
+        options = modules | {
+            "blank_index": config.vocabulary_size,
+            "max_symbols_per_step": config.max_symbols,
+            "use_cuda_graph_decoder": has_graphs,
+        }
+        if config.is_tdt:
+            return GreedyBatchedTDTInfer(durations=list(config.tdt_durations), **options).decoding_computer
+        infer = GreedyBatchedRNNTInfer(loop_labels=loops_over_labels, **options)
+        return infer.decoding_computer if loops_over_labels else infer
+
+    def alsd(self, beam: int, has_graphs: bool) -> Any:
+        """`malsd_batch`."""
+        options = {"beam_size": beam, "max_symbols_per_step": self.config.max_symbols, "allow_cuda_graphs": has_graphs}
+        if self.config.is_tdt:
+            durations = list(self.config.tdt_durations)
+            return ModifiedALSDBatchedTDTComputer(durations=durations, **self._common, **options)
+        return ModifiedALSDBatchedRNNTComputer(**self._common, **options)
+
+    def aes(self, beam: int, has_graphs: bool) -> Any:
+        """`maes_batch` with our limits."""
+        limits = AesLimits()
+        return ModifiedAESBatchedRNNTComputer(
+            **self._common,
+            beam_size=beam,
+            maes_num_steps=limits.expansions_per_frame,
+            maes_expansion_beta=limits.extra_labels,
+            maes_expansion_gamma=limits.margin,
+            allow_cuda_graphs=has_graphs,
+        )
+
+
+def _predictor(config: TransducerConfig, tensors: dict[str, torch.Tensor]) -> RNNTDecoder:
+    sizes = {"pred_hidden": config.predictor_hidden, "pred_rnn_layers": config.predictor_layers, "dropout": 0.0}
+    module = RNNTDecoder(prednet=sizes, vocab_size=config.vocabulary_size, blank_as_pad=True)
+    _fill(module.prediction["embed"].weight, tensors["predictor.embedding.weight"])
+    lstm = module.prediction["dec_rnn"].lstm
+    for layer in range(config.predictor_layers):
+        for theirs, ours in (("weight_ih", "input_weight"), ("weight_hh", "hidden_weight"),
+                             ("bias_ih", "input_bias"), ("bias_hh", "hidden_bias")):  # fmt: skip
+            _fill(getattr(lstm, f"{theirs}_l{layer}"), tensors[f"predictor.lstm.{layer}.{ours}"])
+    return module
+
+
+def _joint(config: TransducerConfig, tensors: dict[str, torch.Tensor]) -> RNNTJoint:
+    module = RNNTJoint(
+        jointnet={
+            "encoder_hidden": tensors["joint.encoder.weight"].shape[1],
+            "pred_hidden": config.predictor_hidden,
+            "joint_hidden": config.joint_hidden,
+            "activation": config.joint_activation,
+            "dropout": 0.0,
+        },
+        num_classes=config.vocabulary_size,
+        num_extra_outputs=len(config.tdt_durations),
+    )
+    for theirs, ours in ((module.enc, "encoder"), (module.pred, "predictor"), (module.joint_net[-1], "output")):
+        _fill(theirs.weight, tensors[f"joint.{ours}.weight"])
+        _fill(theirs.bias, tensors[f"joint.{ours}.bias"])
+    return module
+
+
+@torch.no_grad()
+def _fill(parameter: torch.Tensor, values: torch.Tensor) -> None:
+    if parameter.shape != values.shape:  # copy_ would broadcast
+        raise ValueError(f"a parameter of NeMo's has shape {tuple(parameter.shape)}, ours {tuple(values.shape)}")
+    parameter.copy_(values)

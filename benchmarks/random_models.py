@@ -1,0 +1,236 @@
+"""Models with random weights, for benchmarks without a trained model: encoder, Transducer network and tokenizer.
+
+Each stands in for the part of a `Checkpoint` that its user reads. The Transducer emits about as many labels as a
+trained model.
+"""
+
+from dataclasses import dataclass
+from itertools import islice, product
+from string import ascii_lowercase
+from typing import NamedTuple
+
+import torch
+
+from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.model.bundle import tensor_shapes
+from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+
+NO_ENCODER = "none"
+RNNT, TDT = "rnnt", "tdt"
+KINDS = (RNNT, TDT)
+LABELS_PER_SECOND = 3.5
+"""About what a tokenizer of 1,000 pieces makes of speech."""
+ENCODER_FRAME_MS = 80.0
+_MEL_BINS, _KERNEL, _FACTOR = 80, 9, 8
+_FEED_FORWARD_FACTOR = 4
+_FEATURES = FeatureConfig(16000, 400, 160, 512, _MEL_BINS, 0.97, 2**-24)
+_UNUSED_TRANSDUCER = TransducerConfig(1, 1, 1, 1, "relu", ())
+_TDT_DURATIONS = (0, 1, 2, 3, 4)
+_PROJECTION_DEVIATION, _LOGIT_DEVIATION = 1.2, 3.0
+_SAMPLES = 200
+_CALIBRATION_STREAMS, _CALIBRATION_ENCODER_FRAMES = 16, 60
+_MIN_BLANK_RATE, _BISECTIONS = 0.3, 6
+_PIECE_LETTERS = 3
+"""Letters per piece, all alike, so that a word is cut into pieces in one way only."""
+
+
+class EncoderSizes(NamedTuple):
+    """A FastConformer with convolution kernel 9, feed-forward factor 4 and subsampling factor 8."""
+
+    layers: int
+    width: int
+    heads: int
+    subsampling_channels: int
+
+
+ENCODERS = {
+    "small": EncoderSizes(8, 144, 4, 64),
+    "large": EncoderSizes(17, 512, 8, 256),
+    "xlarge": EncoderSizes(24, 1024, 8, 256),
+}
+"""The bundled models' size, and NeMo's FastConformer configurations of these names."""
+
+
+class TransducerSizes(NamedTuple):
+    """Widths of predictor and joint."""
+
+    d_model: int
+    hidden: int
+    vocabulary_size: int
+
+
+TRANSDUCERS = {"small": TransducerSizes(144, 256, 128), "large": TransducerSizes(512, 640, 1024)}
+
+
+@dataclass(frozen=True)
+class _EncoderOnly:
+    encoder: EncoderConfig
+
+
+@dataclass(frozen=True)
+class _TransducerOnly:
+    transducer: TransducerConfig
+
+
+class RandomEncoder:
+    """The part of a `Checkpoint` that a `StreamingEncoder` reads."""
+
+    def __init__(self, sizes: EncoderSizes, context: AttentionContext, seed: int = 0):
+        """Raises CheckpointError for a context that no encoder can have."""
+        self.config = _EncoderOnly(
+            EncoderConfig(
+                mel_bins=_MEL_BINS,
+                n_layers=sizes.layers,
+                d_model=sizes.width,
+                n_heads=sizes.heads,
+                d_feed_forward=_FEED_FORWARD_FACTOR * sizes.width,
+                conv_kernel_size=_KERNEL,
+                has_conv_layer_norm=False,
+                use_bias=True,
+                xscaling=False,
+                subsampling_factor=_FACTOR,
+                subsampling_channels=sizes.subsampling_channels,
+                contexts=(context,),
+            )
+        )
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def tensors(self, prefix: str) -> dict[str, torch.Tensor]:
+        """`Checkpoint.tensors`; every call draws new values."""
+        shapes = tensor_shapes(ModelConfig(_FEATURES, self.config.encoder, _UNUSED_TRANSDUCER))
+        return {name: self._draw(name, shape) for name, shape in shapes.items() if name.startswith(prefix)}
+
+    def mel(self, chunks: int, batch: int, mel_frames: int) -> torch.Tensor:
+        """Random log-mel [C, B, N, F] float32; every call draws new values."""
+        return torch.randn(chunks, batch, mel_frames, _MEL_BINS, generator=self._generator)
+
+    def _draw(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """Scales keep activations near 1 in every layer."""
+        if name.endswith("bias"):
+            return torch.zeros(shape)
+        if "norm" in name:
+            return torch.ones(shape)
+        noise = torch.randn(shape, generator=self._generator)
+        return noise / noise[0].numel() ** 0.5
+
+
+class RandomTransducer:
+    """The part of a `Checkpoint` that a `TransducerNetwork` reads."""
+
+    def __init__(self, kind: str, sizes: TransducerSizes, seed: int = 0):
+        """kind: `RNNT`, or `TDT` with durations 0 .. 4."""
+        self.config = _TransducerOnly(
+            TransducerConfig(
+                vocabulary_size=sizes.vocabulary_size,
+                predictor_hidden=sizes.hidden,
+                predictor_layers=1,
+                joint_hidden=sizes.hidden,
+                joint_activation="relu",
+                tdt_durations=_TDT_DURATIONS if kind == TDT else (),
+            )
+        )
+        self._generator = torch.Generator().manual_seed(seed)
+        self._tensors = self._draw(sizes)
+        self._calibrate_blank_bias()
+
+    def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
+        """`Checkpoint.tensors`."""
+        return {name: tensor for name, tensor in self._tensors.items() if not prefixes or name.startswith(prefixes)}
+
+    def frames(self, batch: int, encoder_frames: int) -> torch.Tensor:
+        """Random encoder output [B, T, D] float32; every call draws new values."""
+        return torch.randn(batch, encoder_frames, self._d_model, generator=self._generator)
+
+    @property
+    def _d_model(self) -> int:
+        return self._tensors["joint.encoder.weight"].shape[1]
+
+    def _draw(self, sizes: TransducerSizes) -> dict[str, torch.Tensor]:
+        config, hidden = self.config.transducer, sizes.hidden
+
+        def noise(rows: int, columns: int, deviation: float) -> torch.Tensor:
+            return deviation * torch.randn(rows, columns, generator=self._generator) / columns**0.5
+
+        return {
+            "predictor.embedding.weight": noise(config.vocabulary_size + 1, hidden, hidden**0.5),
+            "predictor.lstm.0.input_weight": noise(4 * hidden, hidden, 2.0),
+            "predictor.lstm.0.hidden_weight": noise(4 * hidden, hidden, 2.0),
+            "predictor.lstm.0.input_bias": torch.zeros(4 * hidden),
+            "predictor.lstm.0.hidden_bias": torch.zeros(4 * hidden),
+            "joint.encoder.weight": noise(hidden, sizes.d_model, _PROJECTION_DEVIATION),
+            "joint.encoder.bias": torch.zeros(hidden),
+            "joint.predictor.weight": noise(hidden, hidden, _PROJECTION_DEVIATION),
+            "joint.predictor.bias": torch.zeros(hidden),
+            "joint.output.weight": noise(config.joint_outputs, hidden, _LOGIT_DEVIATION),
+            "joint.output.bias": torch.zeros(config.joint_outputs),
+        }
+
+    @torch.inference_mode()
+    def _calibrate_blank_bias(self) -> None:
+        """Scales the predictor's projection, then bisects the blank's bias down to `LABELS_PER_SECOND`."""
+        blank = self.config.transducer.vocabulary_size
+        labels = torch.randint(blank, (4, _SAMPLES), generator=self._generator)
+        projected = _predict(TransducerNetwork(self), labels)
+        self._tensors["joint.predictor.weight"] *= _PROJECTION_DEVIATION / projected.std()
+        network = TransducerNetwork(self)
+        scores = network.score(network.project_encoder(self.frames(1, _SAMPLES))[0], _predict(network, labels))
+        leads = scores.labels.amax(dim=1) - scores.blank
+        low, high = float(leads.quantile(_MIN_BLANK_RATE)), float(leads.max())
+        frames = self.frames(_CALIBRATION_STREAMS, _CALIBRATION_ENCODER_FRAMES)
+        bias = self._tensors["joint.output.bias"]
+        for _ in range(_BISECTIONS):
+            bias[blank] = (low + high) / 2
+            if self._labels_per_second(frames) > LABELS_PER_SECOND:
+                low = float(bias[blank])
+            else:
+                high = float(bias[blank])
+
+    def _labels_per_second(self, frames: torch.Tensor) -> float:
+        network, (batch, encoder_frames, _) = TransducerNetwork(self), frames.shape
+        lengths = torch.full((batch,), encoder_frames)
+        hyps, _ = LabelLooping(network).decode(network.project_encoder(frames), lengths, fresh_states(network, batch))
+        return float(hyps.lengths.sum()) / (batch * encoder_frames) * 1000.0 / ENCODER_FRAME_MS
+
+
+def _predict(network: TransducerNetwork, labels: torch.Tensor) -> torch.Tensor:
+    """The prediction [N, J] after labels [U, N]."""
+    prediction = network.start(labels.shape[1])
+    for step in labels:
+        prediction = network.predict(step, prediction.state)
+    return prediction.projected
+
+
+class SyntheticTokenizer:
+    """The interface of `Tokenizer` for any number of three-letter pieces up to 35,152.
+
+    Piece 0 is the unknown one. The others begin a word where their number is odd; n and n + 1 (n even) have the same
+    letters.
+    """
+
+    def __init__(self, size: int):
+        self.size, self.unknown = size, 0
+        letters = ("".join(letters) for letters in product(ascii_lowercase, repeat=_PIECE_LETTERS))
+        self._pieces = ["??"]
+        for number, code in enumerate(islice(letters, size // 2 + 1)):
+            self._pieces += [code, " " + code] if number else [" " + code]
+        del self._pieces[size:]
+        self._numbers = {piece: number for number, piece in enumerate(self._pieces)}
+
+    def piece(self, token: int) -> str:
+        """The text of token id 0 .. size - 1."""
+        return self._pieces[token]
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of `text`; `unknown` stands for what cannot be written."""
+        tokens = []
+        for word in text.split():
+            codes = [word[start : start + _PIECE_LETTERS] for start in range(0, len(word), _PIECE_LETTERS)]
+            codes[0] = " " + codes[0]
+            tokens += [self._numbers.get(code, self.unknown) for code in codes]
+        return tokens
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of a whole sequence."""
+        return "".join(self._pieces[token] for token in tokens).lstrip(" ")

@@ -1,0 +1,241 @@
+"""Measures the RTFx of the recognizer in one process, samples to text, on recorded speech.
+
+    python -m benchmarks.recognizer [--quick] [--model BUNDLE] [--contexts 70,6 ...] [--streams 1 32]
+        [--with-nemo FILE.nemo] [--with-sherpa DIR] [--manifest FILE] [--threads 1] [--json FILE]
+
+Every stream transcribes recordings one after another, each as one utterance, so that a batch has streams of all ages.
+Each step sends one chunk of samples of every stream as one batch. RTFx: audio seconds processed per wall-clock second.
+Shares of the time are given per stage; the rest is the recognizer itself.
+
+Baselines are NeMo (its environment, extra `oracle`) and sherpa-onnx (a folder from `scripts/export_sherpa.py`). They
+transcribe the same recordings in the same process with the same number of threads, in interleaved rounds; ratios are
+medians over the rounds. Word errors of the first stream's recordings show that all systems do the same work.
+"""
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.results import ROOT, describe, environment, progress, publish
+from penstock.evaluation.errors import EditCounts, compare, total
+from penstock.evaluation.manifest import read_manifest
+from penstock.frontend.audio_file import read_audio
+from penstock.model.config import AttentionContext
+from penstock.pipeline.decoder_stage import StreamResult
+from penstock.pipeline.features_stage import AudioRequest
+from penstock.recognizer import StreamingRecognizer
+from penstock.reporting import markdown_table
+from penstock.runtime import prepare_process
+from penstock.serving.settings import parse_context
+
+BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
+MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
+CONTEXTS, STREAMS = ("70,13", "70,6", "70,1", "70,0"), (1, 32)
+SAMPLE_RATE_HZ = 16000
+
+
+class Recording(NamedTuple):
+    """Samples (float32, 16 kHz) and reference text."""
+
+    samples: np.ndarray
+    text: str
+
+
+class Workload:
+    """`utterances` by number, and for each stream the numbers of its utterances in order."""
+
+    def __init__(self, recordings: list[Recording], streams: int, rounds: int):
+        count = len(recordings)
+        plays = [[(stream + play) % count for play in range(count * rounds)] for stream in range(streams)]
+        self.utterances = [recordings[i].samples for i in itertools.chain.from_iterable(plays)]
+        numbers = iter(range(len(self.utterances)))
+        self.playlists = [list(itertools.islice(numbers, len(plays[0]))) for _ in plays]
+        self.audio_s = sum(map(len, self.utterances)) / SAMPLE_RATE_HZ
+        self._references = [recordings[i].text for i in plays[0]]
+
+    def word_errors(self, texts: dict[int, str]) -> EditCounts:
+        """Word edits of the first stream."""
+        pairs = zip(self._references, self.playlists[0], strict=True)
+        return total(compare(reference, texts[number]).words for reference, number in pairs)
+
+
+class Penstock:
+    """This project's recognizer, with the time of each stage."""
+
+    name = "Penstock"
+
+    def __init__(self, model: Path, context: AttentionContext, streams: int):
+        self._recognizer = StreamingRecognizer(str(model), context, max_streams=streams)
+        self._chunk_samples = self._recognizer.config.encoder_frame_samples * context.chunk_encoder_frames
+        self.stage_s = {"features": 0.0, "encoder": 0.0, "decoder": 0.0}
+        for stage in self.stage_s:
+            part = getattr(self._recognizer, f"_{stage}")
+            part.process = self._timed(stage, part.process)
+
+    def run(self, utterances: list[np.ndarray], playlists: list[list[int]]) -> dict[int, str]:
+        """Text of each utterance."""
+        texts: dict[int, str] = {}
+        queues = [list(playlist) for playlist in playlists]
+        positions = dict.fromkeys(range(len(utterances)), 0)
+        while queues := [queue for queue in queues if queue]:
+            requests = []
+            for number in (queue[0] for queue in queues):
+                begin, samples = positions[number], utterances[number]
+                positions[number] = end = min(begin + self._chunk_samples, len(samples))
+                requests.append(AudioRequest(number, samples[begin:end], begin == 0, end == len(samples)))
+            for queue, result in zip(queues, self._recognizer.process(requests), strict=True):
+                if not isinstance(result, StreamResult):
+                    raise SystemExit(f"a stream failed: {result}")
+                texts[queue[0]] = result.text
+                if result.is_final:
+                    del queue[0]
+        return texts
+
+    def _timed(self, stage: str, process: Callable) -> Callable:
+        def timed(requests: list) -> list:
+            started = time.perf_counter()
+            answers = process(requests)
+            self.stage_s[stage] += time.perf_counter() - started
+            return answers
+
+        return timed
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    arguments = parse_arguments(argv)
+    prepare_process(arguments.threads)
+    here = environment(arguments.threads)
+    recordings = read_recordings(arguments.manifest)
+    results = []
+    for context in map(parse_context, arguments.contexts):
+        alone: dict[int, str] = {}
+        for streams in arguments.streams:
+            workload = Workload(recordings, streams, 1 if streams > 1 or arguments.quick else 2)
+            results += run_case(arguments, workload, context, streams, alone)
+    publish(
+        to_markdown(here, results),
+        {"environment": here, "model": arguments.model.name, "results": results},
+        arguments.json,
+    )
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """The command line's values."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="bundle to measure")
+    parser.add_argument("--contexts", nargs="+", default=CONTEXTS, metavar="L,R", help="attention contexts")
+    parser.add_argument("--streams", nargs="+", type=int, default=STREAMS, metavar="N", help="concurrent streams")
+    parser.add_argument("--manifest", type=Path, default=MANIFEST, help="recordings, a NeMo manifest")
+    parser.add_argument("--with-nemo", type=Path, metavar="FILE.nemo", help="NeMo as baseline")
+    parser.add_argument("--with-sherpa", type=Path, metavar="DIR", help="sherpa-onnx as baseline")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in which each system transcribes everything (5)")
+    parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to this file")
+    arguments = parser.parse_args(argv)
+    if arguments.quick:
+        arguments.rounds = 1
+    return arguments
+
+
+def read_recordings(manifest: Path) -> list[Recording]:
+    """All utterances of a manifest."""
+    return [
+        Recording(read_audio(utterance.audio, SAMPLE_RATE_HZ), utterance.reference)
+        for utterance in read_manifest(manifest)
+    ]
+
+
+def run_case(
+    arguments: argparse.Namespace, workload: Workload, context: AttentionContext, streams: int, alone: dict[int, str]
+) -> list[dict]:
+    """Results of every system. `alone` collects Penstock's texts with one stream; those with many must equal them."""
+    progress(f"context {context}, {streams} streams, {workload.audio_s:.0f} s of audio")
+    systems = open_systems(arguments, context, streams)
+    for system in systems:
+        system.run(workload.utterances[:1], [[0]])
+    penstock = systems[0]
+    penstock.stage_s.update(dict.fromkeys(penstock.stage_s, 0.0))
+    seconds: dict[str, list[float]] = {system.name: [] for system in systems}
+    texts: dict[str, dict[int, str]] = {}
+    for _ in range(arguments.rounds):
+        for system in systems:
+            started = time.perf_counter()
+            texts[system.name] = system.run(workload.utterances, workload.playlists)
+            seconds[system.name].append(time.perf_counter() - started)
+            progress(f"  {system.name}: RTFx {workload.audio_s / seconds[system.name][-1]:.1f}")
+    check_texts(texts[penstock.name], workload.playlists[0], alone)
+    results = [summarize(name, context, streams, workload, seconds, texts[name]) for name in seconds]
+    total_s = sum(seconds[penstock.name])
+    results[0]["share"] = {stage: stage_s / total_s for stage, stage_s in penstock.stage_s.items()}
+    return results
+
+
+def open_systems(arguments: argparse.Namespace, context: AttentionContext, streams: int) -> list:
+    """Penstock first, then the baselines."""
+    systems: list = [Penstock(arguments.model, context, streams)]
+    if arguments.with_nemo or arguments.with_sherpa:
+        from benchmarks.baselines import NemoPipeline, SherpaOnnx
+
+        if arguments.with_nemo:
+            systems.append(NemoPipeline(arguments.with_nemo, context, streams))
+        if arguments.with_sherpa:
+            systems.append(SherpaOnnx(arguments.with_sherpa, context))
+    return systems
+
+
+def check_texts(texts: dict[int, str], first_playlist: list[int], alone: dict[int, str]) -> None:
+    """The text of a stream does not depend on the other streams in the batch."""
+    for number in first_playlist:
+        if alone.setdefault(number, texts[number]) != texts[number]:
+            raise SystemExit(f"utterance {number}: alone {alone[number]!r}, in a batch {texts[number]!r}")
+
+
+def summarize(
+    name: str,
+    context: AttentionContext,
+    streams: int,
+    workload: Workload,
+    seconds: dict[str, list[float]],
+    texts: dict[int, str],
+) -> dict:
+    """One line of the result."""
+    words = workload.word_errors(texts)
+    rounds = zip(seconds[name], seconds[Penstock.name], strict=True)
+    return {
+        "system": name,
+        "context": list(context),
+        "streams": streams,
+        "audio_s": workload.audio_s,
+        "rtfx": workload.audio_s / statistics.median(seconds[name]),
+        "penstock_speed_up": statistics.median(other_s / penstock_s for other_s, penstock_s in rounds),
+        "seconds": seconds[name],
+        "word_errors": words.edits,
+        "words": words.reference_units,
+    }
+
+
+def to_markdown(here: dict, results: list[dict]) -> str:
+    """The table."""
+    header = [
+        "context", "streams", "system", "RTFx", "Penstock's speed-up", "features", "encoder", "decoder", "word errors",
+    ]  # fmt: skip
+    rows = []
+    for r in results:
+        shares = [f"{100 * share:.0f} %" for share in r["share"].values()] if "share" in r else ["", "", ""]
+        speed_up = f"{r['penstock_speed_up']:.2f}" if r["system"] != Penstock.name else ""
+        context = f"[{r['context'][0]},{r['context'][1]}]"
+        errors = f"{r['word_errors']} of {r['words']}"
+        rows.append([context, r["streams"], r["system"], r["rtfx"], speed_up, *shares, errors])
+    return f"{markdown_table(header, rows)}\n\n{describe(here)}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Output of every benchmark: hardware and date, a JSON file with a Markdown table beside it, progress on stderr."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+from pathlib import Path
+
+from penstock.reporting import commit, core_count, date_utc, describe_hardware, package_versions
+
+ROOT = Path(__file__).resolve().parents[1]
+_PACKAGES = ("torch", "numpy", "cuda-bindings", "triton", "nemo_toolkit", "sherpa-onnx", "tritonclient")
+
+
+def environment(threads: int, device: str = "cpu") -> dict[str, object]:
+    """Date, commit, command, hardware and versions of this run. threads: CPU threads per process."""
+    return {
+        "date": date_utc(),
+        "commit": commit(),
+        "command": _command(),
+        "device": device,
+        "threads": threads,
+        "hardware": describe_hardware(device),
+        "cores": core_count(),
+        "load_average_before": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "packages": package_versions(_PACKAGES),
+    }
+
+
+def _command() -> str:
+    script, module = Path(sys.argv[0]), ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}"]
+    return shlex.join([*(module if script.parent.name == "benchmarks" else [script.name]), *sys.argv[1:]])
+
+
+def describe(environment: dict) -> str:
+    """One line of Markdown."""
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    return (
+        f"{environment['hardware']}; {environment['device']}, threads: {environment['threads']}; {packages}; "
+        f"{environment['date']}, commit {environment['commit']}, "
+        f"load before {environment['load_average_before']:.1f}"
+    )
+
+
+def publish(markdown: str, document: dict, json_path: Path | None, is_quiet: bool = False) -> None:
+    """Prints a result, unless `is_quiet`; with a path also writes it there as JSON, and as Markdown beside it."""
+    if not is_quiet:
+        print(markdown, flush=True)
+    if json_path is not None:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        json_path.with_suffix(".md").write_text(markdown + "\n", encoding="utf-8")
+        if not is_quiet:
+            progress(f"wrote {json_path}")
+
+
+def progress(message: str) -> None:
+    """Prints one line on stderr."""
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,337 @@
+"""Systems under test of the decoder benchmark: the searches of this project with every driver of the device.
+
+NeMo's decoders are in nemo_decoders.py.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
+from benchmarks.workload import BoostedStreams
+from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver
+from penstock.decoding.beam.hyps import TokenLists
+from penstock.decoding.beam.results import BeamReport
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.beam.state import fresh_states as fresh_beams
+from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
+from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.search import GreedySearch
+from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.errors import StreamError
+from penstock.graphs.select import missing_for_graphs, missing_for_while_nodes, select_driver
+from penstock.kernels.capability import FUSED, TORCH, why_unavailable
+from penstock.model.bundle import Checkpoint
+
+PENSTOCK, NEMO = "penstock", "nemo"
+PRECOMPUTED, EACH_TIME = "precomputed", "each time"
+CHUNKS, WHOLE = "chunks", "whole"
+LABEL_LOOPING, FRAME_LOOPING, ALSD, AES = "label-looping", "frame-looping", "alsd", "aes"
+BOOSTED = "boosted"
+DECODERS = (LABEL_LOOPING, FRAME_LOOPING, ALSD, AES)
+ALL_DECODERS = (*DECODERS, BOOSTED)
+_GREEDY: dict[str, type[GreedySearch]] = {LABEL_LOOPING: LabelLooping, FRAME_LOOPING: FrameLooping}
+_BEAM = {ALSD: BeamAlgorithm.ALSD, AES: BeamAlgorithm.AES}
+_DECODING_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What distinguishes one line of the result from the others."""
+
+    implementation: str
+    """`PENSTOCK` or `NEMO`."""
+    decoder: str
+    driver: str
+    """no_graphs, no_while_loops or full_graph; for NeMo no_graphs or graphs."""
+    beam: int | None = None
+    """None for greedy search."""
+    projections: str = PRECOMPUTED
+    """`PRECOMPUTED` once per chunk and label, or `EACH_TIME` for each pair that the joint scores."""
+    span: str = CHUNKS
+    """`CHUNKS` as in serving, or the `WHOLE` utterance at once."""
+    kernels: str = TORCH
+    """`TORCH`, the server's default, or `FUSED`."""
+
+    def __str__(self) -> str:
+        parts = [f"{self.implementation} {self.decoder}"]
+        parts += [f"K={self.beam}"] if self.beam else []
+        parts += ["unprojected"] if self.projections == EACH_TIME else []
+        parts += [FUSED] if self.kernels == FUSED else []
+        parts += [self.driver] if self.driver != "no_graphs" else []
+        parts += ["whole"] if self.span == WHOLE else []
+        return ", ".join(parts)
+
+
+class Unavailable(NamedTuple):
+    """A variant without figures."""
+
+    variant: Variant
+    reason: str
+    is_failure: bool = False
+    """True if it failed; False if this machine or implementation cannot run it."""
+
+
+class Chunk(NamedTuple):
+    """Encoder output of one step of B streams, on the device."""
+
+    frames: torch.Tensor
+    """[B, T, D] float32"""
+    lengths: torch.Tensor
+    """[B] int64, all T"""
+    is_end: torch.Tensor
+    """[B] bool, True in the last chunk"""
+
+
+def split_chunks(encoded: torch.Tensor, chunk_encoder_frames: int) -> list[Chunk]:
+    """Whole streams [B, T, D] -> contiguous chunks, the last one maybe shorter."""
+    pieces = encoded.split(chunk_encoder_frames, dim=1)
+    batch, device = len(encoded), encoded.device
+    return [
+        Chunk(
+            piece.contiguous(),
+            torch.full((batch,), piece.shape[1], device=device),
+            torch.full((batch,), number == len(pieces) - 1, device=device),
+        )
+        for number, piece in enumerate(pieces)
+    ]
+
+
+class System(ABC):
+    """A system under test: one decoder ready to run."""
+
+    def __init__(self, variant: Variant):
+        self.variant = variant
+
+    @abstractmethod
+    def decode(self, chunks: list[Chunk]) -> Any:
+        """Decodes B streams from start to end, results on the host included. This is what is timed."""
+
+    @abstractmethod
+    def labels(self, decoded: Any) -> list[list[int]]:
+        """The labels of each stream from the result of `decode`; not timed."""
+
+
+def setup_errors() -> tuple[type[Exception], ...]:
+    """Errors of building and capturing a search that cost only its own figures.
+
+    Called where they are caught. Does not import triton, which reads its environment on first import.
+    """
+    triton_errors = sys.modules.get("triton.errors")  # present once a kernel was made
+    return (RuntimeError,) if triton_errors is None else (RuntimeError, triton_errors.TritonError)
+
+
+def decoding_errors() -> tuple[type[Exception], ...]:
+    """`setup_errors`, and what NeMo's decoders raise for what they do not support."""
+    return (*_DECODING_ERRORS, *setup_errors())
+
+
+class GreedySystem(System):
+    """Greedy search; labels are copied to the host after every chunk."""
+
+    def __init__(self, variant: Variant, network: TransducerNetwork, search: GreedySearch | CapturedSearch):
+        super().__init__(variant)
+        self._network, self._search = network, search
+
+    @torch.inference_mode()
+    def decode(self, chunks: list[Chunk]) -> list[BatchedHyps]:
+        """The labels of each chunk."""
+        states, found = self.start_states(len(chunks[0].lengths)), []
+        for chunk in chunks:
+            hyps, states = self._search.decode(self._network.project_encoder(chunk.frames), chunk.lengths, states)
+            found.append(hyps.to_host())
+        return found
+
+    def start_states(self, batch: int) -> GreedyStates:
+        """Hypotheses without labels."""
+        return fresh_states(self._network, batch)
+
+    def labels(self, decoded: list[BatchedHyps]) -> list[list[int]]:
+        """Labels of all chunks."""
+        return _joined([(hyps.labels, hyps.lengths) for hyps in decoded])
+
+
+class BoostedSystem(GreedySystem):
+    """Label-looping with one phrase list per stream."""
+
+    def __init__(
+        self,
+        variant: Variant,
+        network: TransducerNetwork,
+        search: GreedySearch | CapturedSearch,
+        streams: BoostedStreams,
+    ):
+        """search: with the streams' fusion."""
+        super().__init__(variant, network, search)
+        self._streams = streams
+
+    def start_states(self, batch: int) -> GreedyStates:
+        """Hypotheses at the start of their phrase lists."""
+        return self._streams.start_states(self._network, batch)
+
+
+class BeamSystem(System):
+    """Beam search; stable labels and the best unstable suffix are copied to the host after every chunk."""
+
+    def __init__(self, variant: Variant, network: TransducerNetwork, search: BeamSearch | CapturedBeamSearch):
+        super().__init__(variant)
+        self._network, self._sizes, self._search = network, BeamSizes(variant.beam), search
+
+    @torch.inference_mode()
+    def decode(self, chunks: list[Chunk]) -> list[TokenLists]:
+        """Each chunk's stable labels, then the rest of the best finished hypothesis."""
+        states, found = fresh_beams(self._network, len(chunks[0].lengths), self._sizes), []
+        for frames, lengths, is_end in chunks:
+            update, states = self._search.decode(self._network.project_encoder(frames), lengths, is_end, states)
+            report = BeamReport(update, states.forced_blanks, states.pruned_hypotheses).to_host()
+            found.append(report.update.stable)
+        return [*found, report.update.unstable]
+
+    def labels(self, decoded: list[TokenLists]) -> list[list[int]]:
+        """Stable labels, then the rest."""
+        return _joined([(lists.tokens.labels, lists.lengths) for lists in decoded])
+
+
+def _joined(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> list[list[int]]:
+    """Pieces of labels [B, M] with their lengths [B] -> each stream's labels."""
+    streams: list[list[int]] = [[] for _ in pieces[0][1]]
+    for labels, lengths in pieces:
+        for stream, row, length in zip(streams, labels.tolist(), lengths.tolist(), strict=True):
+            stream += row[:length]
+    return streams
+
+
+class Selection(NamedTuple):
+    """Which systems to set up, and for which device and sizes."""
+
+    decoders: Sequence[str]
+    beams: Sequence[int]
+    spans: Sequence[str]
+    device: str
+    max_batch: int
+    chunk_encoder_frames: int
+    kernels: Sequence[str] = (TORCH,)
+    """Kernels of greedy search with precomputed projections; everything else runs on `TORCH`."""
+
+
+def penstock_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:
+    """Every selected system, or why it is unavailable."""
+    networks = _Networks(checkpoint, selection.device)
+    for decoder in selection.decoders:
+        if decoder == BOOSTED:
+            yield from _boosted(checkpoint, networks, selection)
+        elif decoder in _BEAM:
+            for beam in selection.beams:
+                for variant in _variants(Variant(PENSTOCK, decoder, "no_graphs", beam), selection, (TORCH,)):
+                    yield from _beam(variant, networks, selection)
+        else:
+            for projections, kernels in ((PRECOMPUTED, selection.kernels), (EACH_TIME, (TORCH,))):
+                for variant in _variants(
+                    Variant(PENSTOCK, decoder, "no_graphs", projections=projections), selection, kernels
+                ):
+                    yield from _greedy(variant, networks, selection)
+
+
+def _variants(variant: Variant, selection: Selection, kernels: Sequence[str]) -> Iterator[Variant]:
+    """The variant with each of the kernels and every driver of this kind of device."""
+    for kernel in kernels:
+        for driver in available_drivers(selection.device):
+            yield replace(variant, driver=driver, kernels=kernel)
+
+
+class _Networks:
+    """One network for all variants that can share it."""
+
+    def __init__(self, checkpoint: Checkpoint, device: str):
+        self._checkpoint, self._device = checkpoint, device
+        self._made: dict[tuple[str, str], TransducerNetwork] = {}
+
+    def get(self, variant: Variant) -> TransducerNetwork:
+        """Builds the network on first use."""
+        key = variant.projections, variant.kernels
+        if key not in self._made:
+            self._made[key] = self._make(*key)
+        return self._made[key]
+
+    def _make(self, projections: str, kernels: str) -> TransducerNetwork:
+        if projections == EACH_TIME:
+            return UnprojectedNetwork(self._checkpoint, self._device)
+        return TransducerNetwork(self._checkpoint, self._device, kernels=kernels)
+
+
+def _beam(variant: Variant, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:
+    """One search for all spans."""
+    network, sizes = networks.get(variant), BeamSizes(variant.beam)
+    search = BeamSearch(network, _BEAM[variant.decoder])
+    driven = _driven(variant, selection, lambda *where: beam_with_driver(search, *where, sizes))
+    if isinstance(driven, Unavailable):
+        yield driven
+        return
+    for span in selection.spans:
+        yield BeamSystem(replace(variant, span=span), network, driven)
+
+
+def _greedy(variant: Variant, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:
+    """One search for all spans: capturing is expensive."""
+
+    def drive(*where) -> GreedySearch | CapturedSearch:
+        return with_driver(_GREEDY[variant.decoder](networks.get(variant)), *where)
+
+    driven = _driven(variant, selection, drive)
+    if isinstance(driven, Unavailable):
+        yield driven
+        return
+    for span in selection.spans:
+        if span == CHUNKS or variant.projections == PRECOMPUTED:
+            yield GreedySystem(replace(variant, span=span), networks.get(variant), driven)
+
+
+def _boosted(checkpoint: Checkpoint, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:
+    try:
+        streams = BoostedStreams(checkpoint, selection.max_batch, selection.device)
+    except StreamError as error:
+        yield Unavailable(Variant(PENSTOCK, BOOSTED, "no_graphs"), str(error))
+        return
+    for variant in _variants(Variant(PENSTOCK, BOOSTED, "no_graphs"), selection, selection.kernels):
+
+        def drive(*where, variant=variant) -> GreedySearch | CapturedSearch:
+            return with_driver(LabelLooping(networks.get(variant), fusion=streams.fusion), *where)
+
+        driven = _driven(variant, selection, drive)
+        yield (
+            driven
+            if isinstance(driven, Unavailable)
+            else BoostedSystem(variant, networks.get(variant), driven, streams)
+        )
+
+
+def _driven(variant: Variant, selection: Selection, drive: Callable) -> Any:
+    """What `drive` returns, or why there is none.
+
+    drive: called with driver, largest batch and encoder frames per chunk; returns one search.
+    """
+    obstacle = available_drivers(selection.device)[variant.driver]
+    if variant.kernels == FUSED:
+        obstacle = why_unavailable(selection.device) or obstacle
+    if obstacle:
+        return Unavailable(variant, obstacle)
+    try:
+        driver = select_driver(variant.driver, selection.device).driver
+        return drive(driver, selection.max_batch, selection.chunk_encoder_frames)
+    except setup_errors() as error:
+        return Unavailable(variant, f"cannot be set up: {error}")
+
+
+def available_drivers(device: str) -> dict[str, str | None]:
+    """Driver -> why it is unavailable, or None; only no_graphs without a CUDA device."""
+    where = torch.device(device)
+    if missing_for_graphs(where):
+        return {"no_graphs": None}
+    return {"no_graphs": None, "no_while_loops": None, "full_graph": missing_for_while_nodes()}

@@ -1,0 +1,245 @@
+"""The command line: its parser, and how arguments become a `StreamOptions` and `ConnectionOptions`. No network."""
+
+import argparse
+import math
+import re
+import sys
+from pathlib import Path
+from typing import get_args
+
+from penstock_client.cli.output import FORMATS
+from penstock_client.connection import ConnectionOptions, ProtocolName
+from penstock_client.errors import StreamId
+from penstock_client.options import BoostedPhrase, Decoder, StreamOptions
+from penstock_client.playback import choose_request_ms
+from penstock_client.protocol import check_stream_id
+from penstock_client.version import __version__
+
+_GRPC_URL, _HTTP_URL = "localhost:8001", "localhost:8000"
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="penstock-client", description="Stream audio to a Penstock server and print its transcript."
+    )
+    add = parser.add_argument
+    add("audio", nargs="*", metavar="AUDIO", help="wav, flac or ogg file, any sample rate")
+    add(
+        "--microphone",
+        nargs="?",
+        const=None,
+        default=False,
+        type=_device,
+        metavar="DEVICE",
+        help="stream the microphone instead of files; Ctrl-C ends the audio",
+    )
+    add("--simulate-realtime", action="store_true", help="send audio at the pace of speech")
+    add(
+        "--request-ms",
+        type=_milliseconds,
+        metavar="N",
+        help="audio per request (100 for live audio and --simulate-realtime, else 1000)",
+    )
+    add("--finalize-every", type=_segment_seconds, metavar="S", help="end a segment every S seconds of audio")
+    add("--finalize-on-enter", action="store_true", help="with --microphone: the Enter key ends a segment")
+    add("--stream-id", type=_stream_id, metavar="ID", help="id of the stream on the server (default: a unique one)")
+    add("--version", action="version", version=f"penstock-client {__version__}")
+    _add_output_arguments(parser)
+    _add_connection_arguments(parser)
+    add_option_arguments(parser)
+    return parser
+
+
+def add_option_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that `read_options` reads, as a group."""
+    add = parser.add_argument_group("decoding options of the stream (default: the server's)").add_argument
+    add("--decoder", choices=get_args(Decoder), default="greedy", help="greedy, or a beam search (greedy)")
+    add("--beam-size", type=int, metavar="K", help="beam size of alsd and aes")
+    add(
+        "--n-best",
+        "--max-alternatives",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also print N alternatives; alsd and aes only (0)",
+    )
+    add("--lm-weight", type=float, metavar="W", help="weight of the server's language model")
+    add(
+        "--boost-phrase",
+        "--boosted-words",
+        action="append",
+        default=[],
+        metavar="TEXT[:BOOST]",
+        help="boost this phrase; repeatable",
+    )
+    add("--boosted-phrases", metavar="FILE", help="file of boosted phrases, one per line")
+    add("--boost", type=float, metavar="B", help="boost of phrases without their own; negative values suppress them")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Rejects arguments that contradict each other with a ValueError, and sets the default of --request-ms."""
+    is_live = args.microphone is not False
+    if bool(args.audio) == is_live:
+        raise ValueError("expected one or more AUDIO files, or --microphone")
+    if args.finalize_on_enter and not is_live:
+        raise ValueError("--finalize-on-enter requires --microphone; for files there is --finalize-every")
+    if args.finalize_on_enter and sys.platform == "win32":
+        raise ValueError("--finalize-on-enter does not work on Windows")
+    if args.finalize_on_enter:
+        input_descriptor()  # its error names the option
+    if args.interim and args.format in ("srt", "vtt"):
+        raise ValueError(f"--interim requires --format text or json, not {args.format}, which is written at the end")
+    if args.stream_id is not None and len(args.audio) > 1:
+        raise ValueError("--stream-id names one stream, so it takes one AUDIO file")
+    if args.format in ("srt", "vtt") and len(args.audio) > 1:
+        raise ValueError(f"--format {args.format} writes one file of subtitles, so it takes one AUDIO file")
+    args.request_ms = choose_request_ms(args.request_ms, args.simulate_realtime or is_live)
+
+
+def input_descriptor() -> int:
+    """The descriptor of standard input. Raises ValueError if it is closed or has no descriptor."""
+    try:
+        if sys.stdin is not None:
+            return sys.stdin.fileno()
+    except ValueError:  # closed, or replaced by an object without a descriptor
+        pass
+    raise ValueError("--finalize-on-enter reads standard input, which is closed: use a terminal or a pipe")
+
+
+def read_url(args: argparse.Namespace) -> str:
+    """The server's host:port."""
+    return args.url or (_GRPC_URL if args.protocol.startswith("grpc") else _HTTP_URL)
+
+
+def read_connection_options(args: argparse.Namespace) -> ConnectionOptions:
+    """The connection options that the arguments give. Raises ValueError for bad ones."""
+    return ConnectionOptions(
+        root_certificates=args.root_certificates,
+        client_certificate=args.client_certificate,
+        client_key=args.client_key,
+        headers=dict(_header(text) for text in args.header),
+        connect_retry_s=args.connect_retry,
+    )
+
+
+def read_options(args: argparse.Namespace) -> StreamOptions:
+    """The stream options that the arguments give. Raises ValueError for bad ones, and for an unreadable file."""
+    phrases = [_phrase("--boost-phrase", text) for text in args.boost_phrase]
+    if args.boosted_phrases is not None:
+        phrases += _read_phrases(args.boosted_phrases)
+    elif args.boost is not None and not phrases:
+        raise ValueError("--boost requires --boost-phrase or --boosted-phrases")
+    return StreamOptions(
+        decoder=args.decoder,
+        beam_size=args.beam_size,
+        n_best=args.n_best,
+        lm_weight=args.lm_weight,
+        boosted_phrases=phrases,
+        boost=args.boost,
+    )
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("--word-times", action="store_true", help="also print each word's start and end in seconds")
+    group.add_argument("--interim", action="store_true", help="show interim results; json: one line per result")
+    style = group.add_mutually_exclusive_group()
+    style.add_argument(
+        "--format", choices=FORMATS, default="text", help="output format (text); json: one line with an object per file"
+    )
+    style.add_argument("--json", action="store_const", dest="format", const="json", help="short for --format json")
+
+
+def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("server").add_argument
+    add("--url", metavar="HOST:PORT", help=f"address of the server ({_GRPC_URL}, for HTTP {_HTTP_URL})")
+    add("--protocol", choices=get_args(ProtocolName), default="grpc", help="grpcs and https use TLS (grpc)")
+    add(
+        "--timeout",
+        type=_timeout_seconds,
+        default=10.0,
+        metavar="S",
+        help="maximum seconds to wait for a response (10)",
+    )
+    add(
+        "--connect-retry",
+        type=_retry_seconds,
+        default=1.0,
+        metavar="S",
+        help="repeat failed connection attempts for S seconds (1)",
+    )
+    add("--header", action="append", default=[], metavar="NAME:VALUE", help="header to send; repeatable")
+    add("--root-certificates", metavar="FILE", help="PEM file of trusted certificate authorities")
+    add("--client-certificate", metavar="FILE", help="PEM file of the client's certificate, with --client-key")
+    add("--client-key", metavar="FILE", help="PEM file of its key")
+
+
+def _read_phrases(path: str) -> list[BoostedPhrase]:
+    """The phrases in a text file, one per line; empty lines are skipped."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise ValueError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: not a UTF-8 text file") from error
+    return [_phrase(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _phrase(place: str, argument: str) -> BoostedPhrase:
+    """TEXT or TEXT:BOOST. The last colon always precedes a boost, so that a mistyped boost is an error, not text."""
+    text, colon, boost = argument.rpartition(":")
+    if not (text if colon else boost).strip():
+        raise ValueError(f"{place}: {argument!r} has no words, expected TEXT or TEXT:BOOST")
+    if not colon:
+        return argument.strip()
+    if not _NUMBER.fullmatch(boost.strip()):
+        raise ValueError(f"{place}: {boost!r} in {argument!r} is not a number, expected TEXT or TEXT:BOOST")
+    return text.strip(), float(boost)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise ValueError(f"--header: expected NAME:VALUE, found {name!r} without a colon")
+    return name.strip(), value.strip()
+
+
+def _device(text: str) -> int | str:
+    """Digits are the number of a device, anything else is a part of its name."""
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+def _stream_id(text: str) -> StreamId:
+    """Digits are a numeric id, anything else is a string."""
+    try:
+        return check_stream_id(int(text) if text.isascii() and text.isdigit() else text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _number(text: str, minimum: float, maximum: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not minimum <= value <= maximum:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {minimum:g} to {maximum:g}")
+    return value
+
+
+def _milliseconds(text: str) -> float:
+    return _number(text, 1, 30_000)
+
+
+def _segment_seconds(text: str) -> float:
+    return _number(text, 0.1, 86_400)
+
+
+def _timeout_seconds(text: str) -> float:
+    return _number(text, 0.001, 86_400)
+
+
+def _retry_seconds(text: str) -> float:
+    return _number(text, 0, 86_400)

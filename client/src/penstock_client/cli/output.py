@@ -1,0 +1,183 @@
+"""The output formats of the command: text, also redrawn in place, JSON, and subtitles."""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Literal, Protocol, TextIO, get_args
+
+from penstock_client.cli.subtitles import cues, srt, vtt
+from penstock_client.cli.terminal import LiveText, printable
+from penstock_client.protocol import Alternative, Result, Word
+from penstock_client.transcript import Segment, Transcript
+
+SubtitleFormat = Literal["srt", "vtt"]
+FORMATS = ("text", "json", *get_args(SubtitleFormat))
+
+
+class Report(Protocol):
+    """The output of the command, for one file after the other."""
+
+    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
+        """Shows the file's transcript, to which these results were just added."""
+
+    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
+        """Shows the file's complete transcript."""
+
+    def abort(self) -> None:
+        """Removes what was drawn of a file that failed."""
+
+
+class PlainReport:
+    """One line per file, after its name if there are several files; the latency goes to `notes`.
+
+    Word times (with `word_times`) and alternatives follow that line. With `interim` the growing transcript is shown:
+    in place on a terminal, else as one line per change.
+    """
+
+    def __init__(self, out: TextIO, notes: TextIO, *, names: bool, interim: bool, word_times: bool):
+        self._out = out
+        self._notes = notes
+        self._names = names
+        self._interim = interim
+        self._word_times = word_times
+        self._live = LiveText(out) if interim and is_terminal(out) else None
+        self._shown = ""
+
+    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
+        """Shows the transcript where its text has changed."""
+        text = printable(transcript.text)
+        if not self._interim or transcript.is_complete or text == self._shown:
+            return
+        self._shown = text
+        if self._live:
+            self._live.draw(text)
+        else:
+            print_line(self._out, text)
+
+    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
+        """Prints the text, the words and alternatives, and the latency."""
+        self.abort()
+        text = printable(transcript.text)
+        print_line(self._out, f"{path}: {text}" if self._names else text)
+        for word in transcript.words if self._word_times else ():
+            print_line(self._out, word_line(word))
+        for alternative in (each for segment in transcript.segments for each in segment.alternatives):
+            print_line(self._out, alternative_line(alternative))
+        latency_ms = 1000 * (transcript.latency_s or 0.0)
+        print_line(self._notes, f"{path}: {audio_s:.2f} s of audio, final text {latency_ms:.0f} ms after its end")
+
+    def abort(self) -> None:
+        """Removes what was drawn of a file that failed."""
+        self._shown = ""
+        if self._live:
+            self._live.clear()
+
+
+class JsonReport:
+    """One JSON object and line per file; with `interim` also one per result, before it."""
+
+    def __init__(self, out: TextIO, *, interim: bool):
+        self._out = out
+        self._interim = interim
+
+    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
+        """Prints each result."""
+        for result in results if self._interim else ():
+            self._print(result_document(path, result))
+
+    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
+        """Prints the transcript."""
+        self._print(document(path, transcript, audio_s))
+
+    def abort(self) -> None:
+        """Does nothing: results that were printed remain valid."""
+
+    def _print(self, line: dict[str, object]) -> None:
+        print_line(self._out, json.dumps(line, ensure_ascii=False))
+
+
+class SubtitleReport:
+    """The words of one file as subtitles."""
+
+    def __init__(self, out: TextIO, kind: SubtitleFormat):
+        self._out = out
+        self._write = {"srt": srt, "vtt": vtt}[kind]
+
+    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
+        """Does nothing: subtitles are written at the end."""
+
+    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
+        """Writes the subtitles."""
+        self._out.write(self._write(cues(segment.words for segment in transcript.segments)))
+        self._out.flush()
+
+    def abort(self) -> None:
+        """Does nothing: nothing was drawn."""
+
+
+def document(path: str, transcript: Transcript, audio_s: float) -> dict[str, object]:
+    """A transcript in the format of `penstock transcribe --json`, with segments, alternatives and latency."""
+    return {
+        "audio": path,
+        "text": transcript.text,
+        "tokens": transcript.tokens,
+        "timestamps": transcript.timestamps,
+        "words": [_word_document(word) for word in transcript.words],
+        "alternatives": _alternatives_document(transcript.alternatives),
+        "segments": [_segment_document(segment) for segment in transcript.segments],
+        "audio_s": audio_s,
+        "latency_ms": None if transcript.latency_s is None else round(1000 * transcript.latency_s, 1),
+    }
+
+
+def result_document(path: str, result: Result) -> dict[str, object]:
+    """One result: the text of its segment so far, and its new words."""
+    return {
+        "audio": path,
+        "segment": result.segment,
+        "text": result.text,
+        "is_final": result.is_final,
+        "audio_processed_s": round(result.audio_processed_s, 3),  # arrives as float32
+        "words": [_word_document(word) for word in result.new_words],
+    }
+
+
+def _segment_document(segment: Segment) -> dict[str, object]:
+    """`words` is the number of words; they follow the words of the segments before it."""
+    return {
+        "text": segment.text,
+        "words": len(segment.words),
+        "alternatives": _alternatives_document(segment.alternatives),
+    }
+
+
+def _alternatives_document(alternatives: tuple[Alternative, ...]) -> list[dict[str, object]]:
+    return [
+        {"text": each.text, "score": each.score, "words": [_word_document(word) for word in each.words]}
+        for each in alternatives
+    ]
+
+
+def _word_document(word: Word) -> dict[str, object]:
+    return {"word": word.text, "start_ms": word.start_ms, "end_ms": word.end_ms, "confidence": word.confidence}
+
+
+def word_line(word: Word) -> str:
+    """A word with its times in seconds."""
+    return f"{word.start_ms / 1000:9.2f} {word.end_ms / 1000:9.2f}  {printable(word.text)}"
+
+
+def alternative_line(alternative: Alternative) -> str:
+    """An alternative with its score."""
+    return f"{alternative.score:9.2f}  {printable(alternative.text)}"
+
+
+def is_terminal(out: TextIO) -> bool:
+    """True where text can be redrawn in place."""
+    return out.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def print_line(out: TextIO, line: str) -> None:
+    """Writes one line and flushes."""
+    out.write(line + "\n")
+    out.flush()

@@ -1,0 +1,111 @@
+"""Subtitles from words with times: cues, formatted as SRT or VTT.
+
+The limits follow broadcasters' guidelines: two lines of 42 columns, cues of 1 s to 7 s, a new cue after a pause or a
+sentence.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from penstock_client.cli.terminal import cells, printable
+from penstock_client.protocol import Word
+
+MAX_LINE_COLUMNS = 42
+MAX_LINES = 2
+MAX_CUE_MS = 7_000
+MIN_CUE_MS = 1_000
+"""A shorter cue is extended, up to the start of the next one."""
+MAX_PAUSE_MS = 1_500
+"""A longer silence between two words ends a cue."""
+
+_SENTENCE_ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f")
+_VTT_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class Cue(NamedTuple):
+    """The text that is on the screen at one time."""
+
+    start_ms: int
+    end_ms: int
+    lines: tuple[str, ...]
+
+
+def cues(segments: Iterable[Sequence[Word]]) -> list[Cue]:
+    """The cues of a stream: every word once, in order; cues do not overlap.
+
+    A cue holds words of one segment. A single word that exceeds a limit is a cue of its own.
+    """
+    groups = [group for words in segments for group in _groups(words)]
+    drafts: list[Cue] = []
+    for group in groups:
+        earliest_ms = drafts[-1].end_ms if drafts else 0
+        start_ms = max(group[0].start_ms, earliest_ms)
+        end_ms = max(start_ms + 1, *(word.end_ms for word in group))
+        drafts.append(Cue(start_ms, end_ms, tuple(_lines(group))))
+    starts_ms = [cue.start_ms for cue in drafts[1:]]
+    return [_readable(cue, next_ms) for cue, next_ms in zip_longest(drafts, starts_ms)]
+
+
+def srt(all_cues: Iterable[Cue]) -> str:
+    """The cues as a SubRip file."""
+    blocks = (
+        f"{number}\n{_time(cue.start_ms, ',')} --> {_time(cue.end_ms, ',')}\n" + "".join(f"{x}\n" for x in cue.lines)
+        for number, cue in enumerate(all_cues, start=1)
+    )
+    return "\n".join(blocks)
+
+
+def vtt(all_cues: Iterable[Cue]) -> str:
+    """The cues as a WebVTT file."""
+    blocks = (
+        f"\n{_time(cue.start_ms, '.')} --> {_time(cue.end_ms, '.')}\n"
+        + "".join(f"{line.translate(_VTT_ESCAPES)}\n" for line in cue.lines)
+        for cue in all_cues
+    )
+    return "WEBVTT\n" + "".join(blocks)
+
+
+def _groups(words: Sequence[Word]) -> Iterator[list[Word]]:
+    """The words of one segment, a list per cue."""
+    group: list[Word] = []
+    for word in words:
+        if group and not _fits(group, word):
+            yield group
+            group = []
+        group.append(word)
+    if group:
+        yield group
+
+
+def _fits(group: list[Word], word: Word) -> bool:
+    """True where the word belongs to the cue of the group and fits into it."""
+    last = group[-1]
+    is_same_phrase = word.start_ms - last.end_ms <= MAX_PAUSE_MS and not last.text.endswith(_SENTENCE_ENDS)
+    is_short = max(each.end_ms for each in (*group, word)) - group[0].start_ms <= MAX_CUE_MS
+    return is_same_phrase and is_short and len(_lines([*group, word])) <= MAX_LINES
+
+
+def _lines(group: Iterable[Word]) -> list[str]:
+    """Fills lines with the words; words are never broken."""
+    lines: list[str] = []
+    for word in group:
+        text = printable(word.text)
+        if lines and cells(f"{lines[-1]} {text}") <= MAX_LINE_COLUMNS:
+            lines[-1] += f" {text}"
+        else:
+            lines.append(text)
+    return lines
+
+
+def _readable(cue: Cue, next_ms: int | None) -> Cue:
+    """The cue, extended to MIN_CUE_MS or to the start of the next cue."""
+    end_ms = max(cue.end_ms, cue.start_ms + MIN_CUE_MS)
+    return cue._replace(end_ms=end_ms if next_ms is None else max(cue.end_ms, min(end_ms, next_ms)))
+
+
+def _time(ms: int, point: str) -> str:
+    seconds, ms = divmod(ms, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{seconds:02}{point}{ms:03}"

@@ -1,0 +1,133 @@
+"""Address of a server and how to reach it: protocol, certificates, headers, keepalive, retries. Opens nothing."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from penstock_client.protocol import MODEL_NAME
+
+ProtocolName = Literal["grpc", "http", "grpcs", "https"]
+"""The protocols of Triton; grpcs and https use TLS."""
+
+_HEADER_NAME = re.compile(r"[0-9a-z_.\-]+")
+_OWN_HEADERS = {
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "host",
+    "inference-header-content-length",
+    "te",
+    "transfer-encoding",
+    "triton_grpc_error",  # after a rejected request the next one then crashes tritonserver 2.51
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """A client's connection options. Raises ValueError for an invalid value; files are read when the client is made.
+
+    A failed attempt to connect is repeated for `connect_retry_s`, with increasing back-off, as long as none of the
+    stream's audio can have reached the server. Audio is never sent twice: a connection lost later fails its streams.
+    """
+
+    root_certificates: str | Path | None = None
+    """PEM file of trusted certificate authorities (default: the system's, or those built into gRPC)."""
+    client_certificate: str | Path | None = None
+    """PEM file of the client's certificate for mutual TLS; requires `client_key`."""
+    client_key: str | Path | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent with each gRPC call or HTTP request, such as {"authorization": "Bearer ..."}; names are lower-cased."""
+    keepalive_s: float = 310.0
+    """gRPC only: idle time after which a connection with open streams is probed; 0 disables probes.
+
+    A probe without an answer for 10 s ends the connection. By default Triton closes an idle connection, with all its
+    streams, if it is probed more often than every 300 s (`--grpc-http2-min-recv-ping-interval-without-data`).
+    Unanswered audio fails its stream earlier, after the client's `timeout_s`.
+    """
+    connect_retry_s: float = 1.0
+    """How long failed attempts to connect are repeated, within `timeout_s` of the first audio; 0 disables retries."""
+
+    def __post_init__(self) -> None:
+        if (self.client_certificate is None) != (self.client_key is None):
+            given, missing = ("client_certificate", "client_key")[:: 1 if self.client_key is None else -1]
+            raise ValueError(f"{given} is given without {missing}, expected both or neither")
+        for name in ("keepalive_s", "connect_retry_s"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value!r}, expected seconds from 0")
+        headers = {str(name).lower(): value for name, value in self.headers.items()}
+        for name, value in headers.items():
+            _check_header(name, value)
+        object.__setattr__(self, "headers", headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One port of a server. Raises ValueError for an invalid url or protocol, and for certificates without TLS."""
+
+    url: str
+    """host:port"""
+    protocol: ProtocolName = "grpc"
+    model: str = MODEL_NAME
+    timeout_s: float = 10.0
+    """Maximum time to connect, and to wait for the reply to audio."""
+    options: ConnectionOptions = field(default_factory=ConnectionOptions)
+
+    def __post_init__(self) -> None:
+        if self.protocol not in get_args(ProtocolName):
+            raise ValueError(f"protocol is {self.protocol!r}, expected 'grpc', 'http', 'grpcs' or 'https'")
+        host, _, port = self.url.rpartition(":")
+        if not host or "/" in self.url or not port.isascii() or not port.isdigit():
+            raise ValueError(f"url is {self.url!r}, expected host:port, for example localhost:8001")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s is {self.timeout_s!r}, expected a positive number")
+        options = self.options
+        if (options.root_certificates or options.client_certificate) and not self.is_secure:
+            raise ValueError(
+                f"certificates are given, but protocol {self.protocol!r} has no TLS: use 'grpcs' or 'https'"
+            )
+
+    @property
+    def is_grpc(self) -> bool:
+        """True for gRPC, False for HTTP."""
+        return self.protocol in ("grpc", "grpcs")
+
+    @property
+    def is_secure(self) -> bool:
+        """True with TLS."""
+        return self.protocol in ("grpcs", "https")
+
+
+def retry_pauses_s(retry_s: float) -> Iterator[float]:
+    """The pauses between attempts to connect: doubling from 50 ms up to 1 s, `retry_s` in all."""
+    pause_s, left_s = 0.05, retry_s
+    while left_s > 1e-3:
+        yield min(pause_s, left_s)
+        left_s -= pause_s
+        pause_s = min(2 * pause_s, 1.0)
+
+
+def read_pem(path: str | Path | None) -> bytes | None:
+    """The content of a certificate or key file; None for None. Raises ValueError with the path of an unusable file."""
+    if path is None:
+        return None
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    if b"-----BEGIN " not in content:
+        raise ValueError(f"{path}: not a PEM file")
+    return content
+
+
+def _check_header(name: str, value: object) -> None:
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"header name is {name!r}, expected letters, digits, '-', '_' and '.'")
+    if name in _OWN_HEADERS or name.startswith("grpc-") or name.endswith("-bin"):
+        raise ValueError(f"header {name!r} is reserved by the protocol")
+    if not isinstance(value, str) or not all(" " <= character <= "~" for character in value):
+        raise ValueError(f"value of header {name!r} must be one line of printable ASCII characters")

@@ -1,0 +1,1 @@
+"""The transports: gRPC and HTTP, for threads and asyncio."""

@@ -1,0 +1,116 @@
+"""A session shared by the tasks that use a stream and the one that talks to the network. No network protocol."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+from penstock_client.errors import StreamId
+from penstock_client.protocol import Request, Result
+from penstock_client.transport.session import Session
+
+
+class AsyncSignal:
+    """Wakes the tasks that wait at that moment. A later wait is for the next signal.
+
+    Used instead of `asyncio.Event` in `asyncio.wait_for`, which up to Python 3.11 creates a task for each wait.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def give(self) -> None:
+        """Wakes the waiting tasks."""
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            _resolve(future)
+
+    async def wait(self, limit_s: float) -> None:
+        """Returns at the next signal, or after `limit_s`, which may be infinite."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._waiting.append(future)
+        timer = None if limit_s == math.inf else loop.call_later(limit_s, _resolve, future)
+        try:
+            await future
+        finally:
+            if timer:
+                timer.cancel()
+            if future in self._waiting:
+                self._waiting.remove(future)
+
+
+class AsyncChannel:
+    """A `Session` with waiting that does not block the event loop. For the tasks of one event loop."""
+
+    def __init__(self, stream_id: StreamId, url: str, timeout_s: float):
+        self.session = Session(stream_id, url, timeout_s)
+        """Read it freely; change it inside `update` only."""
+        self._results_ready = AsyncSignal()
+        """Wakes the tasks that use the stream."""
+        self._send_ready = AsyncSignal()
+        """Wakes the task that talks to the network, but not for each reply."""
+
+    @contextmanager
+    def update(self) -> Iterator[Session]:
+        """The session, for changes; wakes the tasks that wait for them."""
+        yield self.session
+        self._results_ready.give()
+        if self.session.has_request or self.session.is_over:
+            self._send_ready.give()
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every request up to the last is answered and every result was received."""
+        return self.session.is_complete
+
+    async def send(self, request: Request) -> None:
+        """Enqueues a request. Waits while too much audio is unanswered, except for the stream's last request.
+
+        Raises the stream's failure, if there is one.
+        """
+        sent_s = self.session.now_s()
+        await self._wait_until(lambda: self.session.has_room(request), math.inf)
+        with self.update() as session:
+            session.enqueue(request, sent_s)
+
+    async def receive(self, wait_s: float | None) -> Result | None:
+        """The next result; None if there is none within `wait_s`, or if the stream is complete.
+
+        With `wait_s` None it waits without a limit. Raises the stream's failure after the results before it.
+        """
+        await self._wait_until(lambda: self.session.has_result, math.inf if wait_s is None else wait_s)
+        return self.session.next_result()
+
+    def cancel(self) -> None:
+        """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
+        with self.update() as session:
+            session.cancel()
+
+    async def requests(self) -> AsyncIterator[Request]:
+        """Each request once it is to be sent, until the last."""
+        while not self.session.is_over:
+            if (request := self.session.next_request()) is not None:
+                yield request
+            else:
+                await self._send_ready.wait(math.inf)
+
+    async def pause(self, pause_s: float) -> bool:
+        """Waits before the next attempt to connect; returns True at once when no request will be sent any more."""
+        deadline_s = self.session.now_s() + pause_s
+        while not self.session.is_over and (limit_s := deadline_s - self.session.now_s()) > 0:
+            await self._send_ready.wait(limit_s)
+        return self.session.is_over
+
+    async def _wait_until(self, is_met: Callable[[], bool], wait_s: float) -> None:
+        """Returns when `is_met`, at a failure, or after `wait_s`."""
+        if is_met():
+            return
+        deadline_s = self.session.now_s() + wait_s
+        while not is_met() and (limit_s := self.session.seconds_to_wait(deadline_s)) > 0:
+            await self._results_ready.wait(limit_s)
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

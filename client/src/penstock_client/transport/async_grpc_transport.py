@@ -1,0 +1,94 @@
+"""Streams over gRPC for asyncio: one call per stream, on one connection shared by all streams of a client."""
+
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from penstock_client.connection import Endpoint
+from penstock_client.errors import StreamError, StreamId
+from penstock_client.transport.async_base import TaskTransport
+from penstock_client.transport.grpc_wire import (
+    call_metadata,
+    check_certificates,
+    model_request,
+    open_channel,
+    read_reply,
+    reason,
+)
+
+_CONNECTING = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
+_MIN_POLL_S, _MAX_POLL_S = 0.002, 0.05
+
+
+class AsyncGrpcConnection:
+    """The connection to one server's gRPC port. The first stream opens its channel, in that stream's event loop."""
+
+    def __init__(self, endpoint: Endpoint):
+        check_certificates(endpoint)
+        self._endpoint = endpoint
+        self._grpc_channel: grpc.aio.Channel | None = None
+
+    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "AsyncGrpcTransport":
+        """A transport for a new stream. It connects with its first request, so errors appear there."""
+        if self._grpc_channel is None:
+            self._grpc_channel = open_channel(grpc.aio, self._endpoint)
+        return AsyncGrpcTransport(self._endpoint, self._grpc_channel, stream_id, timeout_s)
+
+    async def close(self) -> None:
+        """Ends the remaining calls and the connection."""
+        if self._grpc_channel is not None:
+            await self._grpc_channel.close()
+
+
+class AsyncGrpcTransport(TaskTransport):
+    """One stream as one call."""
+
+    def __init__(self, endpoint: Endpoint, grpc_channel: grpc.aio.Channel, stream_id: StreamId, timeout_s: float):
+        super().__init__(stream_id, endpoint.url, timeout_s)
+        self._endpoint = endpoint
+        self._grpc_channel = grpc_channel
+
+    async def _run(self) -> None:
+        try:
+            await self._wait_for_connection()
+            if not self.session.is_over:
+                await self._read()
+        except grpc.RpcError as error:
+            with self.update() as session:
+                session.connection_lost(reason(error))
+        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+            with self.update() as session:
+                session.connection_lost(str(error))
+
+    async def _wait_for_connection(self) -> None:
+        """Returns with a connection, or without one in time: the error of the call that is then made says why."""
+        deadline_s = time.monotonic() + self._endpoint.options.connect_retry_s
+        has_failed = False
+        poll_s = _MIN_POLL_S
+        while (state := self._grpc_channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            has_failed |= state not in _CONNECTING
+            if (has_failed and time.monotonic() >= deadline_s) or await self.pause(poll_s):
+                return
+            poll_s = min(1.5 * poll_s, _MAX_POLL_S)
+
+    async def _model_requests(self) -> AsyncIterator[service_pb2.ModelInferRequest]:
+        async for request in self.requests():
+            yield model_request(self._endpoint.model, self._stream_id, request)
+
+    async def _read(self) -> None:
+        with self.update() as session:
+            session.connected()
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._grpc_channel)
+        call = stub.ModelStreamInfer(self._model_requests(), metadata=call_metadata(self._endpoint.options))
+        try:
+            async for reply in call:
+                with self.update() as session:
+                    try:
+                        session.deliver(read_reply(self._stream_id, reply))
+                    except StreamError as error:
+                        session.fail(error)
+        finally:
+            call.cancel()  # does nothing to a call that has ended

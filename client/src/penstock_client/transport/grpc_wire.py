@@ -1,0 +1,140 @@
+"""The part of gRPC shared by threads and asyncio: requests, replies, channel options. Opens nothing.
+
+One ModelStreamInfer call carries one stream: the server writes the responses of a call in the order of its requests,
+so streams that share a call would delay each other. Calls use tritonclient's generated stub: `InferenceServerClient`
+has one stream per client object and leaks a thread per cancelled stream.
+
+The header `triton_grpc_error`, which adds a status code to errors, is not used: after a rejected request the next one
+then crashes tritonserver 2.51.0.
+"""
+
+import struct
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2
+
+from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
+from penstock_client.errors import StreamId
+from penstock_client.protocol import (
+    INPUT_DATATYPE,
+    INPUT_NAME,
+    OUTPUTS_WITHIN_SEGMENT,
+    Request,
+    Result,
+    parse_values,
+    stream_error,
+)
+
+_CHANNEL_OPTIONS = (
+    # Without these the clients of one process share a connection, and a back-off of up to minutes.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+)
+_KEEPALIVE_TIMEOUT_MS = 10_000
+
+_FORMATS: dict[str, Any] = {"INT32": "i", "FP32": "f", "BOOL": "?"}
+_WITHIN_SEGMENT = [
+    service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in OUTPUTS_WITHIN_SEGMENT
+]
+_LENGTH = struct.Struct("<I")
+_PARAMETER_FIELDS = {str: "string_param", int: "int64_param", float: "double_param", bool: "bool_param"}
+
+
+def channel_options(options: ConnectionOptions) -> list[tuple[str, int]]:
+    """The options of a channel. By gRPC's default, probes are sent only while there are open streams."""
+    if not options.keepalive_s:
+        return [*_CHANNEL_OPTIONS]
+    return [
+        *_CHANNEL_OPTIONS,
+        ("grpc.keepalive_time_ms", max(1, round(1000 * options.keepalive_s))),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ]
+
+
+def open_channel(module: Any, endpoint: Endpoint) -> Any:
+    """A channel of `module`, which is `grpc` or `grpc.aio`. It connects when it is used."""
+    options = channel_options(endpoint.options)
+    if not endpoint.is_secure:
+        return module.insecure_channel(endpoint.url, options=options)
+    return module.secure_channel(endpoint.url, _credentials(endpoint.options), options=options)
+
+
+def check_certificates(endpoint: Endpoint) -> None:
+    """Raises ValueError for certificate files that a channel could not use."""
+    if endpoint.is_secure:
+        _credentials(endpoint.options)
+
+
+def call_metadata(options: ConnectionOptions) -> tuple[tuple[str, str], ...]:
+    """The headers of a call."""
+    return tuple(options.headers.items())
+
+
+def model_request(model: str, stream_id: StreamId, request: Request) -> service_pb2.ModelInferRequest:
+    """The message that carries a request."""
+    message = service_pb2.ModelInferRequest(model_name=model)
+    message.inputs.add(name=INPUT_NAME, datatype=INPUT_DATATYPE, shape=[1, request.samples])
+    message.raw_input_contents.append(request.audio)
+    if not request.is_final:
+        message.outputs.extend(_WITHIN_SEGMENT)
+    if isinstance(stream_id, str):
+        message.parameters["sequence_id"].string_param = stream_id
+    else:
+        message.parameters["sequence_id"].int64_param = stream_id
+    message.parameters["sequence_start"].bool_param = request.is_start
+    message.parameters["sequence_end"].bool_param = request.is_end
+    for name, value in request.parameters.items():
+        setattr(message.parameters[name], _PARAMETER_FIELDS[type(value)], value)
+    return message
+
+
+def read_reply(stream_id: StreamId, reply: service_pb2.ModelStreamInferResponse) -> Result:
+    """The result that a reply holds. Raises StreamError for a server's error."""
+    if reply.error_message:
+        raise stream_error(stream_id, reply.error_message)
+    response = reply.infer_response
+    outputs = zip(response.outputs, response.raw_output_contents, strict=False)
+    contents = {output.name: (output.datatype, content) for output, content in outputs}
+
+    def values(name: str) -> list[Any] | None:
+        return _values(*contents[name]) if name in contents else None
+
+    return parse_values(stream_id, values)
+
+
+def reason(error: grpc.RpcError) -> str:
+    """The reason why a call ended, as gRPC gives it."""
+    return str(error.details() or error.code().name)
+
+
+def _values(datatype: str, content: bytes) -> list[Any]:
+    """The values of an output. tritonclient's `InferResult` takes several times as long, mostly to build arrays."""
+    if not content:
+        return []
+    if datatype == "BYTES":
+        return _texts(content)
+    return memoryview(content).cast(_FORMATS[datatype]).tolist()
+
+
+def _texts(content: bytes) -> list[bytes]:
+    """Splits BYTES elements: each is a little-endian 32-bit length and the text."""
+    texts, begin = [], 0
+    while begin < len(content):
+        (length,) = _LENGTH.unpack_from(content, begin)
+        begin += _LENGTH.size + length
+        texts.append(content[begin - length : begin])
+    if begin != len(content):
+        raise ValueError("a text is truncated")
+    return texts
+
+
+def _credentials(options: ConnectionOptions) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        root_certificates=read_pem(options.root_certificates),
+        private_key=read_pem(options.client_key),
+        certificate_chain=read_pem(options.client_certificate),
+    )

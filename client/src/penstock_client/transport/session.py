@@ -1,0 +1,213 @@
+"""The state of one stream: requests to be sent, results received, a failure. No network, threads or event loop.
+
+`Channel` and `AsyncChannel` add the waiting. The session counts the unanswered requests: time limits and the bound on
+audio in flight follow from them.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock_client.errors import (
+    ClientError,
+    ConnectionLostError,
+    ProtocolError,
+    ReplyTimeoutError,
+    ServerUnreachableError,
+    StreamClosedError,
+    StreamId,
+    StreamNotOpenError,
+)
+from penstock_client.protocol import END_REQUEST, SAMPLE_RATE_HZ, Request, Result
+
+MAX_UNANSWERED_REQUESTS = 64
+MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
+CLOSE_TIMEOUT_S = 1.0
+"""How long closing an unfinished stream waits for the server to take its last request."""
+
+
+class _Unanswered(NamedTuple):
+    samples: int
+    sent_s: float
+
+
+class Session:
+    """Both directions of one stream. Not thread-safe."""
+
+    def __init__(self, stream_id: StreamId, url: str, timeout_s: float, clock: Callable[[], float] = time.monotonic):
+        self.now_s = clock
+        self.failure: ClientError | None = None
+        """Why the stream ended early. The first failure stays."""
+        self._stream_id = stream_id
+        self._url = url
+        self._timeout_s = timeout_s
+        self._outgoing: deque[Request] = deque()
+        self._unanswered: deque[_Unanswered] = deque()
+        self._unanswered_samples = 0
+        self._results: deque[Result] = deque()
+        self._end_is_enqueued = self._start_is_sent = self._end_is_sent = False
+        self._is_connected = self._has_replies = False
+        self._cancelled_at_s: float | None = None
+        self._last_activity_s = clock()
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every request up to the last is answered and every result was taken."""
+        return self._is_answered and not self._results
+
+    @property
+    def has_result(self) -> bool:
+        """True where `next_result` need not wait: it has a result, the stream is answered, or it has failed."""
+        return bool(self._results) or self._is_answered or self.failure is not None
+
+    @property
+    def has_request(self) -> bool:
+        """True where `next_request` has a request."""
+        return bool(self._outgoing)
+
+    @property
+    def is_over(self) -> bool:
+        """True once no further request will be sent."""
+        return not self._outgoing and (self._is_cancelled or self._end_is_sent)
+
+    @property
+    def is_unsent(self) -> bool:
+        """True as long as the server cannot have received any request of this stream."""
+        return not (self._is_connected and self._start_is_sent)
+
+    @property
+    def close_timeout_s(self) -> float:
+        """How much longer closing may wait for the server to take the stream's last request."""
+        if self.is_unsent:
+            return 0.0
+        if self._cancelled_at_s is None:
+            return CLOSE_TIMEOUT_S
+        return max(0.0, self._cancelled_at_s + CLOSE_TIMEOUT_S - self.now_s())
+
+    def has_room(self, request: Request) -> bool:
+        """True where the request may be enqueued: not too much is unanswered, or it is the stream's last."""
+        if not self._unanswered or request.is_end:
+            return True
+        samples = self._unanswered_samples + request.samples
+        return len(self._unanswered) < MAX_UNANSWERED_REQUESTS and samples <= MAX_UNANSWERED_SAMPLES
+
+    def enqueue(self, request: Request, sent_s: float) -> None:
+        """Enqueues a request; its round trip counts from `sent_s`. Raises the stream's failure, if there is one."""
+        if self.failure:
+            raise self.failure
+        if not self._unanswered:
+            self._last_activity_s = self.now_s()
+        self._unanswered.append(_Unanswered(request.samples, sent_s))
+        self._unanswered_samples += request.samples
+        self._outgoing.append(request)
+        self._end_is_enqueued |= request.is_end
+
+    def connected(self) -> None:
+        """There is a connection: the server may receive what is sent from now on, so it is never sent again.
+
+        Over HTTP a request is taken before it has a connection, and the stream may be cancelled in between: the
+        stream's last request is then enqueued here.
+        """
+        if not self._is_connected:
+            self._last_activity_s = self.now_s()
+        self._is_connected = True
+        if self._is_cancelled and self._is_open_on_server and not self._outgoing:
+            self._outgoing.append(END_REQUEST)
+
+    def next_request(self) -> Request | None:
+        """The request to send now, or None. It counts as sent and is not returned again."""
+        if not self._outgoing:
+            return None
+        request = self._outgoing.popleft()
+        self._start_is_sent |= request.is_start
+        self._end_is_sent |= request.is_end
+        return request
+
+    def deliver(self, result: Result) -> None:
+        """Adds the reply to the oldest unanswered request; it is dropped after a failure."""
+        if self.failure:
+            return
+        if not self._unanswered:
+            self.fail(ProtocolError(self._stream_id, "the server sent a reply without a request"))
+            return
+        self._last_activity_s = self.now_s()
+        samples, sent_s = self._unanswered.popleft()
+        self._unanswered_samples -= samples
+        self._results.append(result.after(self._last_activity_s - sent_s))
+        self._has_replies = True
+
+    def next_result(self) -> Result | None:
+        """The next result, or None. Raises the stream's failure after the results that came before it."""
+        if self._results:
+            return self._results.popleft()
+        if self.failure:
+            raise self.failure
+        return None
+
+    def fail(self, error: ClientError) -> None:
+        """Ends the stream with an error, unless it is answered or has failed before. Drops the unsent requests."""
+        if not self.failure and not self._is_answered:
+            self.failure = error
+            self._outgoing.clear()
+
+    def connection_lost(self, reason: str) -> None:
+        """Fails the stream because its connection did: the server was never reached, or is lost."""
+        if self._has_replies:
+            self.fail(
+                ConnectionLostError(self._stream_id, f"lost the connection to the server at {self._url}: {reason}")
+            )
+        else:
+            self.fail(ServerUnreachableError(self._url, reason))
+
+    def ended_by_server(self) -> None:
+        """Fails the stream if a request is unanswered: no further reply will come."""
+        self.fail(ConnectionLostError(self._stream_id, f"the server at {self._url} ended the stream"))
+
+    def time_out(self) -> None:
+        """Fails the stream because the server has not replied, or not been reached, within the timeout."""
+        if self._is_connected:
+            message = f"no reply from the server at {self._url} for {self._timeout_s:g} s"
+            self.fail(ReplyTimeoutError(self._stream_id, message))
+        else:
+            self.fail(ServerUnreachableError(self._url, f"no connection for {self._timeout_s:g} s"))
+
+    def cancel(self) -> None:
+        """Drops unsent requests and results to come. Where the server may hold the stream open, its end is sent.
+
+        Only the stream's last request frees its place in Triton: a rejected request leaves the stream open, and so do
+        a cancelled call and a closed connection.
+        """
+        if self._is_cancelled:
+            return
+        self._cancelled_at_s = self.now_s()
+        self.fail(StreamClosedError(self._stream_id, "the stream was closed before its last result"))
+        self._outgoing.clear()
+        if self._is_open_on_server:
+            self._outgoing.append(END_REQUEST)
+
+    def seconds_to_wait(self, deadline_s: float) -> float:
+        """How long to wait for a change of this session; 0 at the deadline or after a failure.
+
+        Fails the stream if the server has been silent for the timeout.
+        """
+        now_s = self.now_s()
+        timeout_s = self._last_activity_s + self._timeout_s - now_s if self._unanswered else math.inf
+        if timeout_s <= 0:
+            self.time_out()
+        return 0.0 if self.failure else max(0.0, min(deadline_s - now_s, timeout_s))
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self._cancelled_at_s is not None
+
+    @property
+    def _is_answered(self) -> bool:
+        return self._end_is_enqueued and not self._unanswered
+
+    @property
+    def _is_open_on_server(self) -> bool:
+        """True where the server may hold the stream open. After NOT_OPEN its id may be another stream's by now."""
+        is_unknown = isinstance(self.failure, StreamNotOpenError)
+        return not self.is_unsent and not self._end_is_sent and not is_unknown

@@ -1,0 +1,235 @@
+"""`FakeRecognizer` on real sockets: Triton's gRPC and HTTP endpoints, and a wire that can be cut."""
+
+import contextlib
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+from client.tests.helpers.certificates import Certificates
+from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError
+
+THREADS_NAME = "fake server"
+"""The prefix of the names of a server's threads."""
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+class GrpcServer:
+    """ModelStreamInfer as Triton serves it: errors in the stream, replies in the order of the requests.
+
+    With `certificates` it uses mutual TLS.
+    """
+
+    def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
+        self.servicer = _Servicer(recognizer)
+        self._server = grpc.server(ThreadPoolExecutor(16, THREADS_NAME))
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self.servicer, self._server)
+        if certificates:
+            own = [(certificates.server_key.read_bytes(), certificates.server.read_bytes())]
+            credentials = grpc.ssl_server_credentials(own, certificates.client.read_bytes(), True)
+            self.port = self._server.add_secure_port("127.0.0.1:0", credentials)
+        else:
+            self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the last call."""
+        return self.servicer.headers
+
+    def close(self) -> None:
+        self._server.stop(None).wait()
+
+
+class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
+    def __init__(self, recognizer: FakeRecognizer):
+        self._recognizer = recognizer
+        self.live_calls = 0
+        self.headers: dict[str, str] = {}
+
+    def ModelStreamInfer(self, request_iterator, context):  # noqa: N802
+        self.live_calls += 1
+        self.headers = dict(context.invocation_metadata())
+        context.add_callback(self._end_call)
+        for request in request_iterator:
+            try:
+                outputs = self._recognizer.answer(_grpc_request(request))
+            except RejectionError as error:
+                yield service_pb2.ModelStreamInferResponse(error_message=str(error))
+            else:
+                yield service_pb2.ModelStreamInferResponse(infer_response=grpc_response(outputs))
+
+    def _end_call(self) -> None:
+        self.live_calls -= 1
+
+
+def _grpc_request(request) -> ReceivedRequest:
+    assert request.model_name == "asr"
+    (tensor,), (audio,) = request.inputs, request.raw_input_contents
+    assert (tensor.name, tensor.datatype, list(tensor.shape)) == ("AUDIO", "FP32", [1, len(audio) // 4])
+    parameters = {name: getattr(p, p.WhichOneof("parameter_choice")) for name, p in request.parameters.items()}
+    return _request(parameters, audio)
+
+
+def _request(parameters: dict[str, object], audio: bytes) -> ReceivedRequest:
+    sequence = [parameters.pop(f"sequence_{name}") for name in ("id", "start", "end")]
+    return ReceivedRequest(sequence[0], np.frombuffer(audio, np.float32), *sequence[1:], parameters)
+
+
+def grpc_response(outputs: dict[str, np.ndarray]):
+    response = service_pb2.ModelInferResponse()
+    for name, values in outputs.items():
+        response.outputs.add(name=name, datatype=np_to_triton_dtype(values.dtype), shape=values.shape)
+        response.raw_output_contents.append(_raw(values))
+    return response
+
+
+def _raw(values: np.ndarray) -> bytes:
+    if values.dtype != np.object_:
+        return values.tobytes()
+    return serialize_byte_tensor(values).item() if values.size else b""
+
+
+class HttpServer:
+    """POST v2/models/asr/infer with binary tensors. With `certificates` it uses mutual TLS."""
+
+    def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
+        self._handler = type("Handler", (_Handler,), {"recognizer": recognizer, "latest_headers": {}})
+        self._server = _QuietHttpServer(("127.0.0.1", 0), self._handler)
+        if certificates:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.client)
+            context.load_cert_chain(certificates.server, certificates.server_key)
+            context.verify_mode = ssl.CERT_REQUIRED
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the last request."""
+        return self._handler.latest_headers
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _QuietHttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_) -> None:
+        """A client that disconnects is not an error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    recognizer: FakeRecognizer
+    latest_headers: dict[str, str]
+
+    def do_POST(self) -> None:
+        assert self.path == "/v2/models/asr/infer"
+        type(self).latest_headers = {name.lower(): value for name, value in self.headers.items()}
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            outputs = self.recognizer.answer(_http_request(body, int(self.headers[_HEADER_LENGTH])))
+        except RejectionError as error:
+            self._reply(error.status, json.dumps({"error": str(error)}).encode(), None)
+        else:
+            self._reply(200, *_http_body(outputs))
+
+    def _reply(self, status: int, body: bytes, header_length: int | None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        if header_length is not None:
+            self.send_header(_HEADER_LENGTH, str(header_length))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def _http_request(body: bytes, header_length: int) -> ReceivedRequest:
+    header, audio = json.loads(body[:header_length]), body[header_length:]
+    (tensor,), parameters = header["inputs"], header["parameters"]
+    assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("AUDIO", "FP32", [1, len(audio) // 4])
+    assert parameters.pop("binary_data_output") is True
+    return _request(parameters, audio)
+
+
+def _http_body(outputs: dict[str, np.ndarray]) -> tuple[bytes, int]:
+    raw = {name: _raw(values) for name, values in outputs.items()}
+    tensors = [
+        {
+            "name": name,
+            "datatype": np_to_triton_dtype(values.dtype),
+            "shape": list(values.shape),
+            "parameters": {"binary_data_size": len(raw[name])},
+        }
+        for name, values in outputs.items()
+    ]
+    header = json.dumps({"model_name": "asr", "outputs": tensors}).encode()
+    return header + b"".join(raw.values()), len(header)
+
+
+def eventually(condition: Callable[[], object], within_s: float = 2.0) -> None:
+    """Waits until the condition is met, and fails after the time."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+class Wire:
+    """A TCP relay to a local port. `cut` drops its connections as a dead server would."""
+
+    def __init__(self, port: int, own_port: int = 0):
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", own_port))
+        self.port = self._listener.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Ends the current connections; new ones are still accepted."""
+        for end in self._sockets:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._sockets = []
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                for end in (near, far):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets += [near, far]
+                for source, target in ((near, far), (far, near)):
+                    threading.Thread(target=_pump, args=(source, target), daemon=True).start()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)

@@ -1,0 +1,173 @@
+"""The session on its own: no threads, no event loop, a fake clock."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.tests.helpers.fakes import outputs
+from penstock_client import (
+    ConnectionLostError,
+    ReplyTimeoutError,
+    ServerUnreachableError,
+    StreamClosedError,
+    StreamError,
+    StreamNotOpenError,
+)
+from penstock_client.protocol import END_REQUEST, RequestSplitter, parse_reply
+from penstock_client.transport.session import CLOSE_TIMEOUT_S, Session
+
+RESULT = parse_reply("s", outputs(0, 0, False).get)
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def session(clock):
+    session = Session("s", "host:1", 5.0, clock)
+    session.connected()
+    return session
+
+
+def enqueue(session, requests):
+    for request in requests:
+        session.enqueue(request, session.now_s())
+    return requests
+
+
+@given(st.lists(st.sampled_from(["enqueue", "send", "reply", "take"]), max_size=60))
+def test_each_request_is_sent_once_and_each_result_returned_once(steps):
+    session = Session("s", "host:1", 5.0)
+    splitter = RequestSplitter("s")
+    enqueued, sent, replies, taken = [], [], 0, 0
+    for step in steps:
+        if step == "enqueue":
+            enqueued += enqueue(session, splitter.split(np.full(len(enqueued), 0.5)))
+        elif step == "send":
+            sent += [request for request in [session.next_request()] if request]
+        elif step == "reply" and replies < len(sent):
+            session.deliver(RESULT)
+            replies += 1
+        elif step == "take":
+            taken += session.next_result() is not None
+    assert sent == enqueued[: len(sent)]
+    assert taken <= replies and session.has_request == (len(sent) < len(enqueued))
+
+
+@pytest.mark.parametrize("sent, remaining", [(0, []), (1, [END_REQUEST]), (2, [END_REQUEST])])
+def test_cancel_drops_unsent_requests_and_ends_a_stream_that_the_server_may_hold(session, sent, remaining):
+    enqueue(session, RequestSplitter("s").split(np.zeros(960_000)))
+    for _ in range(sent):
+        session.next_request()
+    session.cancel()
+    session.cancel()
+    assert [request for request in iter(session.next_request, None)] == remaining
+    assert session.is_over
+    with pytest.raises(StreamClosedError):
+        session.next_result()
+
+
+def test_cancel_ends_a_stream_whose_end_is_enqueued_but_not_sent(session):
+    splitter = RequestSplitter("s")
+    enqueue(session, splitter.split([0.0]))
+    session.next_request()
+    enqueue(session, splitter.split([0.5], is_end=True))
+    session.cancel()
+    assert session.next_request() is END_REQUEST
+    assert session.next_request() is None
+
+
+@pytest.mark.parametrize("failure, ends", [(StreamError("s", "no"), True), (StreamNotOpenError("s", "no"), False)])
+def test_a_rejected_stream_is_ended_unless_it_is_not_open_on_the_server(session, failure, ends):
+    enqueue(session, RequestSplitter("s").split([0.0]))
+    session.next_request()
+    session.fail(failure)
+    session.cancel()
+    assert session.has_request == ends
+    with pytest.raises(type(failure)):
+        session.next_result()
+
+
+def test_without_a_connection_nothing_can_have_been_received(clock):
+    session = Session("s", "host:1", 5.0, clock)
+    enqueue(session, RequestSplitter("s").split([0.0]))
+    session.next_request()
+    assert session.is_unsent
+    session.cancel()
+    assert not session.has_request and session.is_over
+
+
+def test_a_request_sent_after_cancel_is_followed_by_the_end_of_the_stream(clock):
+    """Over HTTP a request is taken before there is a connection."""
+    session = Session("s", "host:1", 5.0, clock)
+    enqueue(session, RequestSplitter("s").split([0.0]))
+    session.next_request()
+    session.cancel()
+    session.connected()
+    assert not session.is_unsent and not session.is_over
+    assert session.next_request() is END_REQUEST
+    session.connected()  # for the last request itself
+    assert session.is_over
+
+
+def test_the_timeout_counts_from_the_connection(clock):
+    session = Session("s", "host:1", 5.0, clock)
+    enqueue(session, RequestSplitter("s").split([0.0]))
+    clock.now_s += 4.0
+    session.connected()
+    assert session.seconds_to_wait(200.0) == 5.0
+
+
+def test_the_close_timeout_counts_from_cancel(clock):
+    session = Session("s", "host:1", 5.0, clock)
+    assert session.close_timeout_s == 0.0
+    session.connected()
+    enqueue(session, RequestSplitter("s").split([0.0]))
+    session.next_request()
+    assert session.close_timeout_s == CLOSE_TIMEOUT_S
+    session.cancel()
+    clock.now_s += 0.75 * CLOSE_TIMEOUT_S
+    assert session.close_timeout_s == 0.25 * CLOSE_TIMEOUT_S
+    session.cancel()
+    clock.now_s += 1.0
+    assert session.close_timeout_s == 0.0
+
+
+@pytest.mark.parametrize(
+    "is_connected, kind, text",
+    [(False, ServerUnreachableError, "no connection for 5 s"), (True, ReplyTimeoutError, "no reply .* for 5 s")],
+)
+def test_silence_and_a_missing_connection_are_different_errors(clock, is_connected, kind, text):
+    session = Session("s", "host:1", 5.0, clock)
+    if is_connected:
+        session.connected()
+    enqueue(session, RequestSplitter("s").split([0.0]))
+    clock.now_s += 4.0
+    assert session.seconds_to_wait(103.0) == 0.0
+    assert session.seconds_to_wait(200.0) == 1.0
+    clock.now_s += 1.0
+    assert session.seconds_to_wait(200.0) == 0.0
+    with pytest.raises(kind, match=text):
+        session.next_result()
+
+
+@pytest.mark.parametrize("replies, kind", [(0, ServerUnreachableError), (1, ConnectionLostError)])
+def test_a_lost_connection_is_another_error_than_an_unreachable_server(session, replies, kind):
+    enqueue(session, RequestSplitter("s").split(np.zeros(960_000)))
+    for _ in range(replies):
+        session.deliver(RESULT)
+    session.connection_lost("cut")
+    for _ in range(replies):
+        assert session.next_result()
+    with pytest.raises(kind, match="host:1: cut"):
+        session.next_result()

@@ -1,0 +1,67 @@
+"""Monitoring of a training run: WER on a validation manifest, and the training curve as a picture."""
+
+from pathlib import Path
+
+import torch
+
+from penstock.evaluation.errors import EditCounts, compare
+from penstock.training.batches import read_recordings
+
+_CONTEXTS = ((70, 6), (70, 0))
+_NOT_PLOTTED = ("step", "elapsed_s", "learning_rate", "norm")
+
+
+class Validation:
+    """Transcribes a manifest with each model and context, greedy."""
+
+    def __init__(self, manifest: Path | None):
+        self._recordings = read_recordings(manifest) if manifest else []
+
+    def __call__(self, models: dict[str, torch.nn.Module]) -> dict[str, float]:
+        """WER in percent by model and context; empty without a manifest."""
+        found = {}
+        for name, model in models.items() if self._recordings else ():
+            model.eval()
+            for context in _CONTEXTS:
+                model.encoder.set_default_att_context_size(list(context))
+                found[f"WER {name} [{context[0]},{context[1]}]"] = self._word_error_rate(model)
+            model.train()
+        return found
+
+    @torch.no_grad()
+    def _word_error_rate(self, model: torch.nn.Module) -> float:
+        counts = EditCounts()
+        for recording in self._recordings:
+            signal = torch.from_numpy(recording.samples)[None].to(model.device)
+            length = torch.tensor([signal.shape[1]], device=model.device)
+            encoded, lengths = model(input_signal=signal, input_signal_length=length)
+            (best,) = model.decoding.rnnt_decoder_predictions_tensor(encoded, lengths)
+            counts += compare(" ".join(recording.words), best.text).words
+        return 100.0 * (counts.rate or 0.0)
+
+
+def plot_curve(curve: list[dict], path: Path) -> None:
+    """Plots losses and validation WER over minutes. Needs matplotlib (extra `train`)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 4.5))
+    rates = axes.twinx()
+    names = list(dict.fromkeys(name for point in curve for name in point if name not in _NOT_PLOTTED))
+    for name in names:
+        points = [(point["elapsed_s"] / 60, point[name]) for point in curve if name in point]
+        if name.startswith("WER"):
+            rates.plot(*zip(*points, strict=True), marker="o", linestyle="--", label=name)
+        else:
+            axes.plot(*zip(*points, strict=True), linewidth=1, label=f"{name} loss")
+    axes.set(xlabel="minutes", ylabel="loss", yscale="log")
+    rates.set(ylabel="WER, %", ylim=(0, 60))
+    axes.legend(loc="upper right")
+    if any(name.startswith("WER") for name in names):
+        rates.legend(loc="upper center")
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

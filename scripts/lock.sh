@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Writes locks/*.txt: every dependency with its version and hashes, for all supported versions of Python. Versions stay
+# as they are where they still fit; `make lock LOCK_ARGS=--upgrade` takes the newest (LOCK_ARGS='-P numpy': of one).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+[ -x build/lock/bin/uv ] || { "$python" -m venv build/lock && build/lock/bin/pip install --quiet uv==0.13.9; }
+
+options=("$@")
+lock() { # NAME ARGUMENT...: locks/NAME.txt
+    build/lock/bin/uv --quiet --config-file locks/uv.toml pip compile --universal --python-version 3.10 \
+        --generate-hashes --no-emit-package torch --annotation-style line --custom-compile-command "make lock" \
+        --constraints locks/pins.txt --output-file "locks/$1.txt" "${options[@]}" "${@:2}"
+}
+
+client=client/pyproject.toml
+lock dev pyproject.toml $client --extra server --extra dev # make setup
+lock oracle pyproject.toml $client --extra oracle --extra dev # make oracle-setup
+# All that the extra `train` adds; apart, because it comes as source for some versions of Python and needs a C compiler.
+echo pocketsphinx | lock train --constraints locks/oracle.txt -
+# One package each, without its dependencies: the server in the Triton wheel needs none of them.
+echo nvidia-pytriton | lock pytriton --no-deps -
+echo triton | lock kernels --no-deps -
+# Images take their part of what is tested.
+options=(--constraints locks/dev.txt)
+lock server pyproject.toml
+lock client $client
+echo "torch ; python_version < '3'" | lock loadtest pyproject.toml $client --extra loadtest --overrides -

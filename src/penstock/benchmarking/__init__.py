@@ -1,1 +1,0 @@
-"""Benchmarks of parts of the recogniser, ours and others' side by side."""

@@ -1,0 +1,1 @@
+"""ALSD++ and AES++ beam search, and the hypotheses they extend."""

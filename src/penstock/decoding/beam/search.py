@@ -1,0 +1,168 @@
+"""BeamSearch: drives ALSD++ or AES++ over chunks so that any chunking gives exactly the whole utterance's beam.
+
+A stream's beam takes a step only if that step would be the same with all its frames present. Otherwise the whole
+beam waits for the next chunk, and the projected frames from its slowest hypothesis on are carried along.
+"""
+
+import enum
+from functools import partial
+
+import torch
+
+from penstock.decoding.beam.aes import AesSearch
+from penstock.decoding.beam.alsd import AlsdSearch
+from penstock.decoding.beam.expansion import Expander
+from penstock.decoding.beam.hyps import ABSENT, BatchedBeamHyps, TokenLists
+from penstock.decoding.beam.results import BeamUpdate, NBest, best_of, n_best, split_stable
+from penstock.decoding.beam.scratch import CAN_STEP, IS_BEHIND, BeamScratch
+from penstock.decoding.beam.sizes import AesLimits
+from penstock.decoding.beam.state import BeamStates
+from penstock.decoding.beam.workspace import BeamWorkspace
+from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.graphs.program import Program, Step, While, run_eagerly
+from penstock.scoring.fusion import Fusion
+from penstock.scoring.fusion_rules import FusionStrategy
+
+
+class BeamAlgorithm(enum.Enum):
+    """The search that takes the steps."""
+
+    ALSD = "alsd"
+    AES = "aes"
+
+
+class BeamSearch:
+    """Beam search over chunks; `decode` runs it eagerly."""
+
+    def __init__(
+        self,
+        network: TransducerNetwork,
+        algorithm: BeamAlgorithm = BeamAlgorithm.ALSD,
+        fusion: Fusion | None = None,
+        strategy: FusionStrategy | None = None,
+        max_symbols: int | None = None,
+        aes_limits: AesLimits | None = None,
+        is_normalized: bool = True,
+    ):
+        """max_symbols: labels at one frame in ALSD++, by default as in the checkpoint; is_normalized: see `n_best`.
+
+        A stream uses the language model if its weight in `FusionStates` is above 0; without a model it must be 0.
+        """
+        self._fusion = fusion or Fusion()
+        expander = Expander(network.config, self._fusion, strategy or FusionStrategy(), network.device)
+        self.algorithm: AlsdSearch | AesSearch = (
+            AlsdSearch(network, expander, max_symbols or network.config.max_symbols)
+            if algorithm is BeamAlgorithm.ALSD
+            else AesSearch(network, expander, aes_limits)
+        )
+        self.network = network
+        self._is_normalized = is_normalized
+
+    @torch.inference_mode()
+    def decode(
+        self, projected_frames: torch.Tensor, lengths: torch.Tensor, is_end: torch.Tensor, states: BeamStates
+    ) -> tuple[BeamUpdate, BeamStates]:
+        """Decodes one chunk of B streams.
+
+        projected_frames: [B, T, J] from `project_encoder`, T may be 0; lengths: [B] int64 valid frames, 0 .. T; is_end:
+        [B] bool, True lets the hypotheses finish; states: before the chunk, not modified. Returns the results and the
+        states after. A stream of length 0 that does not end keeps its beam. Synchronizes once per step and once more
+        for the length of the longest path.
+        """
+        scratch = self._scratch(projected_frames, lengths, is_end, states)
+        run_eagerly(Program(scratch.flags, self._steps(scratch, states)))
+        paths = scratch.hyps.trace_back(int(scratch.hyps.stored_lengths.max()))
+        return self._finish(scratch, lengths, states, paths)
+
+    def program(self, workspace: BeamWorkspace) -> Program:
+        """`decode` over tensors at fixed addresses, results included; no step synchronizes."""
+        steps = self._steps(workspace.scratch, workspace.states)
+        return Program(workspace.scratch.flags, (workspace.begin, *steps, partial(self._finish_in_place, workspace)))
+
+    def n_best(self, states: BeamStates) -> NBest:
+        """The hypotheses of streams that have ended, best first."""
+        return n_best(states, self._fusion, self._is_normalized)
+
+    def _steps(self, scratch: BeamScratch, states: BeamStates) -> tuple[Step | While, ...]:
+        # 1) expand: advance every stream as far as possible
+        mark_can_step = partial(self._mark_can_step, scratch)
+        expand = While(CAN_STEP, (partial(self._step, scratch), mark_can_step))
+        # 2) force blanks for hypotheses whose frames will not be carried
+        mark_behind = partial(self._mark_behind, scratch, states.carried_frames.shape[1])
+        force_blanks = While(IS_BEHIND, (partial(self._force_blanks, scratch), mark_behind))
+        return mark_can_step, expand, mark_behind, force_blanks
+
+    def _mark_can_step(self, scratch: BeamScratch) -> None:
+        scratch.mark_unfinished()
+        self.algorithm.mark_can_step(scratch)
+        torch.any(scratch.can_step, dim=0, out=scratch.any_can_step)
+
+    def _step(self, scratch: BeamScratch) -> None:
+        scratch.hyps.make_room()
+        self.algorithm.step(scratch)
+
+    def _mark_behind(self, scratch: BeamScratch, carried: int) -> None:
+        scratch.mark_unfinished()
+        first_kept = (scratch.end_frames - carried).unsqueeze(1)
+        torch.logical_and(scratch.is_unfinished, scratch.hyps.beam.next_frames < first_kept, out=scratch.is_behind)
+        torch.any(scratch.is_behind, out=scratch.any_is_behind)
+
+    def _force_blanks(self, scratch: BeamScratch) -> None:
+        self.algorithm.operations.force_blanks(scratch, scratch.is_behind)
+        scratch.forced_blanks += scratch.is_behind.sum(dim=1)
+
+    def _scratch(
+        self, projected_frames: torch.Tensor, lengths: torch.Tensor, is_end: torch.Tensor, states: BeamStates
+    ) -> BeamScratch:
+        """The scratch tensors of one chunk, with storage that may grow."""
+        spare_columns = 2 * projected_frames.shape[1] + 1  # a label and a blank at each frame, and one to write to
+        return BeamScratch(
+            hyps=BatchedBeamHyps(states.hypotheses, states.unstable, spare_columns, self.network.blank),
+            context=map_tensors(torch.clone, states.context),
+            projected_frames=torch.cat([states.carried_frames, projected_frames], dim=1),
+            first_frames=states.frames_seen - states.carried_frames.shape[1],
+            end_frames=states.frames_seen + lengths,
+            is_end=is_end,
+            beam_sizes=states.beam_sizes,
+        )
+
+    def _finish_in_place(self, workspace: BeamWorkspace) -> None:
+        paths = workspace.scratch.hyps.trace_back_within(workspace.max_labels)
+        workspace.store(*self._finish(workspace.scratch, workspace.lengths, workspace.states, paths))
+
+    def _finish(
+        self, scratch: BeamScratch, lengths: torch.Tensor, states: BeamStates, paths: TokenLists
+    ) -> tuple[BeamUpdate, BeamStates]:
+        """Splits the stable labels off and packs the states; paths: [B, K, M'], of all hypotheses."""
+        # 1) split stable labels from unstable suffixes, and prune hypotheses that do not fit
+        hypotheses, end_frames = scratch.hyps.beam, scratch.end_frames
+        room = states.unstable.tokens.labels.shape[2]
+        best = best_of(hypotheses, self._is_normalized)
+        split = split_stable(hypotheses, paths, best, room)
+        is_pruned = hypotheses.is_live & ~split.is_kept
+        hypotheses = hypotheses._replace(scores=torch.where(split.is_kept, hypotheses.scores, ABSENT))
+        # 2) results: of the unstable suffixes, the best hypothesis's
+        slowest = torch.where(scratch.is_unfinished, hypotheses.next_frames, end_frames.unsqueeze(1)).amin(dim=1)
+        at_best = best.unsqueeze(2).expand(-1, -1, room)
+        update = BeamUpdate(
+            stable=split.stable,
+            unstable=TokenLists(
+                map_tensors(lambda t: t.gather(1, at_best).squeeze(1), split.unstable.tokens),
+                split.unstable.lengths.gather(1, best).squeeze(1),
+            ),
+            lag_encoder_frames=end_frames - slowest,
+        )
+        # 3) carry the last R frames: [B, R, J]
+        carried = states.carried_frames.shape[1]
+        newest = lengths.unsqueeze(1) + torch.arange(carried, device=lengths.device)
+        newest = newest.unsqueeze(2).expand(-1, -1, scratch.projected_frames.shape[2])
+        return update, states._replace(
+            hypotheses=hypotheses,
+            unstable=split.unstable,
+            context=scratch.context,
+            carried_frames=scratch.projected_frames.gather(1, newest),
+            frames_seen=end_frames,
+            forced_blanks=states.forced_blanks + scratch.forced_blanks,
+            pruned_hypotheses=states.pruned_hypotheses + is_pruned.sum(dim=1),
+        )

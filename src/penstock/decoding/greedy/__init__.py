@@ -1,0 +1,1 @@
+"""Greedy Transducer search by label-looping, and the hypotheses it extends."""

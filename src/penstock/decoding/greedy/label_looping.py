@@ -1,0 +1,85 @@
+"""Greedy Transducer decoding by label-looping (arXiv 2406.06220, Algorithm 3), for RNN-T and TDT.
+
+Each round of the outer loop emits at most one label per stream; the inner loop skips blanks. The inner loop scores a
+window of frames at once: while the predictor does not change, the jump from each blank frame is known, and following
+the jumps needs no further network evaluation. The result is that of frame-by-frame search.
+"""
+
+from functools import partial
+
+import torch
+
+from penstock.decoding.greedy.search import GreedySearch
+from penstock.decoding.greedy.workspace import IS_EMITTING, IS_SEARCHING, GreedyWorkspace
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.graphs.program import Program, While
+from penstock.scoring.fusion import Fusion
+
+DEFAULT_WINDOW_ENCODER_FRAMES = 8
+
+
+class LabelLooping(GreedySearch):
+    """Label-looping greedy search."""
+
+    def __init__(
+        self,
+        network: TransducerNetwork,
+        max_symbols: int | None = None,
+        window_encoder_frames: int = DEFAULT_WINDOW_ENCODER_FRAMES,
+        fusion: Fusion | None = None,
+    ):
+        """window_encoder_frames: frames that one round of the inner loop scores; does not change the result."""
+        super().__init__(network, max_symbols, fusion)
+        self._window = window_encoder_frames
+
+    def _program(self, workspace: GreedyWorkspace) -> Program:
+        offsets = torch.arange(min(self._window, workspace.max_frames), device=workspace.lengths.device)
+        skip_blanks = While(IS_SEARCHING, (partial(self._search_window, workspace, offsets),))
+        emit_labels = While(IS_EMITTING, (partial(self._emit, workspace), skip_blanks))
+        begin, finish = partial(self._begin, workspace), partial(self._finish, workspace)
+        return Program(workspace.flags, (begin, skip_blanks, emit_labels, finish))
+
+    def _search_window(self, workspace: GreedyWorkspace, offsets: torch.Tensor) -> None:
+        """One round of the inner loop, from `workspace.frame` over a window; offsets: 0, 1, ... [W] int64.
+
+        Hypotheses that have found their label find it again at the same frame.
+        """
+        window = len(offsets)
+        # 1) score the window: [B, W]
+        frames = workspace.frame.unsqueeze(1) + offsets
+        choice = self.network.choose(workspace.frames_at(frames), workspace.states.projected_predictions)
+        # 2) follow the blanks' jumps to the first label, or out of the window or chunk: [B]
+        jump = self._advance(choice.duration, choice.is_blank)
+        keeps_searching = choice.is_blank & (frames < workspace.lengths.unsqueeze(1))
+        stop = _follow(torch.where(keeps_searching, offsets + jump, offsets), window)
+        # 3) store the choice there
+        at = stop.clamp(max=window - 1).unsqueeze(1)
+
+        def pick_(place: torch.Tensor, values: torch.Tensor) -> None:
+            torch.gather(values, 1, at, out=place.unsqueeze(1))
+
+        pick_(workspace.jump, jump)
+        if workspace.label_scores is None:
+            pick_(workspace.label, choice.label)
+            pick_(workspace.score, choice.score)
+        else:
+            assert choice.labels is not None
+            at_label = at.unsqueeze(2).expand(-1, -1, choice.labels.shape[2])
+            torch.gather(choice.labels, 1, at_label, out=workspace.label_scores.unsqueeze(1))
+        # 4) advance time and set the flags
+        workspace.frame += stop
+        has_frame = workspace.frame < workspace.lengths
+        torch.logical_and(stop < window, has_frame, out=workspace.is_label)
+        torch.any(workspace.is_label, out=workspace.is_emitting)
+        torch.any(has_frame & ~workspace.is_label, out=workspace.is_searching)
+
+
+def _follow(successor: torch.Tensor, window: int) -> torch.Tensor:
+    """Returns where the jumps from position 0 end, [B]: at the first fixed point, or beyond the window.
+
+    successor: [B, W] int64, not below the position itself. Doubles the length of every jump log2(W) times.
+    """
+    for _ in range(window.bit_length()):
+        further = successor.gather(1, successor.clamp(max=window - 1))
+        successor = torch.where(successor < window, further, successor)
+    return successor[:, 0]

@@ -1,0 +1,49 @@
+"""The state of a greedy hypothesis between chunks, and its store in slots on the device."""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock.decoding.state_store import StateStore
+from penstock.decoding.transducer import PredictorState, TransducerNetwork
+from penstock.scoring.fusion import FusionStates
+
+
+class GreedyStates(NamedTuple):
+    """State of B hypotheses. J joint width."""
+
+    projected_predictions: torch.Tensor
+    """[B, J], the prediction after the last label."""
+    predictor_state: PredictorState
+    """Tensors [B, ...]."""
+    next_frame: torch.Tensor
+    """[B] int64, absolute encoder frame of the next search step; may lie beyond the frames seen (TDT)."""
+    frames_seen: torch.Tensor
+    """[B] int64, encoder frames of all earlier chunks."""
+    labels_at_frame: torch.Tensor
+    """[B] int64, labels already emitted at `next_frame`."""
+    fusion: FusionStates
+    """Tensors [B]; all 0 in a fresh state, which has no effect: no phrases, and a language model of weight 0."""
+
+
+class GreedyStateStore(StateStore[GreedyStates]):
+    """Greedy states of all streams."""
+
+    def __init__(self, network: TransducerNetwork, slots: int):
+        super().__init__(fresh_states(network, 1), slots)
+
+    def reset(self, slots: torch.Tensor, fusion: FusionStates | None = None) -> None:
+        """Makes `slots` [B] int64 hypotheses without labels; fusion: the streams' start states [B], none by default."""
+        fresh = self._fresh_states(len(slots))
+        self.scatter(slots, fresh if fusion is None else fresh._replace(fusion=fusion))
+
+
+def fresh_states(network: TransducerNetwork, batch: int) -> GreedyStates:
+    """`batch` hypotheses without labels, without language model and phrases."""
+    start = network.start(batch)
+
+    def zeros(dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.zeros(batch, dtype=dtype, device=network.device)
+
+    fusion = FusionStates(zeros(), zeros(), zeros(torch.float32))
+    return GreedyStates(start.projected, start.state, zeros(), zeros(), zeros(), fusion)

@@ -1,0 +1,85 @@
+"""GreedyWorkspace: the tensors of one chunk that the steps of a greedy search read and write, at fixed addresses."""
+
+import torch
+
+from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from penstock.decoding.tensor_tree import copy_into, first
+from penstock.decoding.transducer import TransducerNetwork
+
+IS_SEARCHING, IS_EMITTING = 0, 1
+"""The flags: some hypothesis has not found its next label yet; some hypothesis has found one."""
+
+
+class GreedyWorkspace:
+    """One chunk of B streams, T frames each.
+
+    Input: projected_frames [B, T, J], lengths [B] int64. Input and output: states. Output: hyps.
+    Scratch: frame [B] int64, each hypothesis's frame in this chunk, which is done at `lengths` or beyond; label, jump
+    [B] int64, score [B], is_label [B] bool, the result of the last search step; time [1] int64, the common frame of
+    frame-by-frame search; label_scores [B, V], the log-probabilities of all labels at the frame of a label found, where
+    fusion needs them and the network writes them; flags [2] bool.
+    """
+
+    def __init__(self, projected_frames: torch.Tensor, lengths: torch.Tensor, states: GreedyStates, hyps: BatchedHyps):
+        """Does not copy: the steps write into `states` and `hyps`."""
+        batch, device = len(lengths), lengths.device
+        self.projected_frames, self.lengths, self.states, self.hyps = projected_frames, lengths, states, hyps
+        self.frame, self.label, self.jump = torch.zeros(3, batch, dtype=torch.int64, device=device).unbind()
+        self.score = torch.zeros(batch, dtype=projected_frames.dtype, device=device)
+        self.is_label = torch.zeros(batch, dtype=torch.bool, device=device)
+        self.time = torch.zeros(1, dtype=torch.int64, device=device)
+        self.flags = torch.zeros(2, dtype=torch.bool, device=device)
+        self.is_searching, self.is_emitting = self.flags.unbind()
+        self.label_scores: torch.Tensor | None = None
+
+    def allocate_label_scores(self, labels: int) -> None:
+        """Makes room for `label_scores`."""
+        self.label_scores = self.projected_frames.new_zeros(len(self.lengths), labels)
+
+    def frames_at(self, frames: torch.Tensor) -> torch.Tensor:
+        """[B, W, J], the projected frames at `frames` [B, W] int64; beyond the end, the last one."""
+        index = frames.clamp(max=self.max_frames - 1).unsqueeze(2).expand(-1, -1, self.projected_frames.shape[2])
+        return self.projected_frames.gather(1, index)
+
+    @property
+    def max_frames(self) -> int:
+        """T, the frames that there is room for."""
+        return self.projected_frames.shape[1]
+
+
+class GreedyBuffers:
+    """The memory of the workspaces of all bucket sizes, which share it because only one is in use at a time."""
+
+    def __init__(self, network: TransducerNetwork, batch: int, frames: int, max_labels: int):
+        """max_labels: of one stream in `frames`."""
+        self._projected_frames = torch.zeros(
+            batch, frames, network.frame_width, dtype=network.dtype, device=network.device
+        )
+        self._lengths = torch.zeros(batch, dtype=torch.int64, device=network.device)
+        self._states = fresh_states(network, batch)
+        self._max_labels, self._expected_labels = max_labels, 2 * frames + 2
+        size = BatchedHyps.storage_size(batch, max_labels)
+        self._storage = torch.zeros(size, dtype=torch.int64, device=network.device)
+
+    def workspace(self, batch: int) -> GreedyWorkspace:
+        """The workspace of a bucket: the first `batch` rows."""
+        hyps = BatchedHyps(
+            batch,
+            self._max_labels,
+            self._storage.device,
+            storage=self._storage,
+            expected_labels=self._expected_labels,
+        )
+        return GreedyWorkspace(self._projected_frames[:batch], self._lengths[:batch], first(self._states, batch), hyps)
+
+    def load(self, projected_frames: torch.Tensor, lengths: torch.Tensor) -> None:
+        """Copies one chunk in: projected_frames [b, t, J], lengths [b]; the rows from b on get length 0, so no step."""
+        batch, frames, _ = projected_frames.shape
+        self._projected_frames[:batch, :frames].copy_(projected_frames)
+        self._lengths[:batch].copy_(lengths)
+        self._lengths[batch:].zero_()
+
+    def load_states(self, states: GreedyStates) -> None:
+        """Copies the states of b streams in."""
+        copy_into(first(self._states, len(states.frames_seen)), states)

@@ -1,0 +1,243 @@
+"""Word and character errors of utterances, and their sums over a run with a confidence interval.
+
+The alignment is jiwer's. Text is compared in lower case with white space collapsed, without further normalization.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.evaluation.manifest import Utterance
+
+RESAMPLES = 2000
+SEED = 0
+_LOW_PERCENT, _HIGH_PERCENT = 2.5, 97.5
+_NO_PAIRS: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class EditCounts:
+    """Edits that turn references into hypotheses; the unit is a word or a character."""
+
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+    reference_units: int = 0
+
+    def __add__(self, other: "EditCounts") -> "EditCounts":
+        return EditCounts(
+            self.substitutions + other.substitutions,
+            self.deletions + other.deletions,
+            self.insertions + other.insertions,
+            self.reference_units + other.reference_units,
+        )
+
+    @property
+    def edits(self) -> int:
+        """All edits."""
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def rate(self) -> float | None:
+        """Edits per reference unit: WER or CER. None without references."""
+        return self.edits / self.reference_units if self.reference_units else None
+
+
+@dataclass(frozen=True)
+class UtteranceErrors:
+    """One utterance's hypothesis against its reference."""
+
+    reference: str
+    """The normalized reference."""
+    hypothesis: str
+    words: EditCounts
+    characters: EditCounts
+    """White space between words counts as characters."""
+    substituted: tuple[tuple[str, str], ...] = _NO_PAIRS
+    """(reference word, hypothesis word)"""
+    deleted: tuple[str, ...] = ()
+    inserted: tuple[str, ...] = ()
+
+
+def normalize(text: str) -> str:
+    """Lower case, white space collapsed."""
+    return " ".join(text.lower().split())
+
+
+def compare(reference: str, hypothesis: str) -> UtteranceErrors:
+    """Aligns an utterance's texts after `normalize`. With an empty reference every word is an insertion."""
+    reference, hypothesis = normalize(reference), normalize(hypothesis)
+    if not reference:
+        inserted = tuple(hypothesis.split())
+        words, characters = EditCounts(insertions=len(inserted)), EditCounts(insertions=len(hypothesis))
+        return UtteranceErrors(reference, hypothesis, words, characters, inserted=inserted)
+    import jiwer  # optional (extra `evaluate`)
+
+    aligned = jiwer.process_words(reference, hypothesis)
+    (reference_words,), (hypothesis_words,), (chunks,) = aligned.references, aligned.hypotheses, aligned.alignments
+    of_kind = {kind: [chunk for chunk in chunks if chunk.type == kind] for kind in ("substitute", "delete", "insert")}
+    return UtteranceErrors(
+        reference,
+        hypothesis,
+        _counts(aligned),
+        _counts(jiwer.process_characters(reference, hypothesis)),
+        substituted=tuple(
+            pair
+            for chunk in of_kind["substitute"]
+            for pair in zip(_of_reference(reference_words, chunk), _of_hypothesis(hypothesis_words, chunk), strict=True)
+        ),
+        deleted=tuple(word for chunk in of_kind["delete"] for word in _of_reference(reference_words, chunk)),
+        inserted=tuple(word for chunk in of_kind["insert"] for word in _of_hypothesis(hypothesis_words, chunk)),
+    )
+
+
+def total(counts: Iterable[EditCounts]) -> EditCounts:
+    """The sum of counts."""
+    return sum(counts, EditCounts())
+
+
+def _counts(aligned: Any) -> EditCounts:
+    return EditCounts(
+        aligned.substitutions,
+        aligned.deletions,
+        aligned.insertions,
+        aligned.hits + aligned.substitutions + aligned.deletions,
+    )
+
+
+def _of_reference(words: list[str], chunk: Any) -> list[str]:
+    return words[chunk.ref_start_idx : chunk.ref_end_idx]
+
+
+def _of_hypothesis(words: list[str], chunk: Any) -> list[str]:
+    return words[chunk.hyp_start_idx : chunk.hyp_end_idx]
+
+
+class Interval(NamedTuple):
+    """A 95 % confidence interval of a rate."""
+
+    low: float
+    high: float
+
+
+def bootstrap_interval(edits: Sequence[int], reference_units: Sequence[int]) -> Interval | None:
+    """95 % percentile interval of sum(edits) / sum(reference_units) over utterances drawn with replacement.
+
+    Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR performance evaluation", 2004. Deterministic.
+    Utterances count as independent, so speakers with many utterances make it too narrow. None without utterances;
+    every utterance must have reference units.
+    """
+    if not len(edits):
+        return None
+    errors, units = np.asarray(edits, np.float64), np.asarray(reference_units, np.float64)
+    draw, rates = np.random.default_rng(SEED), np.empty(RESAMPLES)
+    for i in range(RESAMPLES):
+        chosen = draw.integers(len(errors), size=len(errors))
+        rates[i] = errors[chosen].sum() / units[chosen].sum()
+    low, high = np.percentile(rates, [_LOW_PERCENT, _HIGH_PERCENT])
+    return Interval(float(low), float(high))
+
+
+@dataclass(frozen=True)
+class SpeechScore:
+    """Utterances with a non-empty reference."""
+
+    utterances: int
+    audio_s: float
+    words: EditCounts
+    characters: EditCounts
+    interval: Interval | None
+    """95 % confidence interval of the WER, over utterances."""
+
+
+@dataclass(frozen=True)
+class SpeechFreeScore:
+    """Recordings with an empty reference. They are counted apart, never in the WER."""
+
+    utterances: int
+    audio_s: float
+    inserted: list[tuple[str, int]]
+    """(inserted word, count), most frequent first."""
+
+    @property
+    def inserted_words(self) -> int:
+        """Number of inserted words."""
+        return sum(count for _, count in self.inserted)
+
+    @property
+    def inserted_words_per_minute(self) -> float | None:
+        """None without such recordings."""
+        return 60 * self.inserted_words / self.audio_s if self.audio_s else None
+
+
+@dataclass(frozen=True)
+class Confusions:
+    """Word errors in speech with their counts, most frequent first."""
+
+    substituted: list[tuple[tuple[str, str], int]]
+    """((reference word, hypothesis word), count)"""
+    deleted: list[tuple[str, int]]
+    inserted: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Score:
+    """All recognized utterances of one run."""
+
+    speech: SpeechScore
+    speech_free: SpeechFreeScore
+    confusions: Confusions
+    speakers: dict[str, EditCounts]
+    """Word edits of each named speaker, worst first."""
+
+
+def summarize(utterances: Sequence[Utterance], errors: Sequence[UtteranceErrors]) -> Score:
+    """Adds up the errors of all utterances."""
+    pairs = list(zip(utterances, errors, strict=True))
+    spoken = [(utterance, error) for utterance, error in pairs if error.reference]
+    silent = [(utterance, error) for utterance, error in pairs if not error.reference]
+    return Score(
+        _speech_score(spoken),
+        SpeechFreeScore(
+            len(silent),
+            sum(utterance.audio_s for utterance, _ in silent),
+            _by_frequency(Counter(word for _, error in silent for word in error.inserted)),
+        ),
+        _confusions([error for _, error in spoken]),
+        _speakers(spoken),
+    )
+
+
+def _speech_score(spoken: list[tuple[Utterance, UtteranceErrors]]) -> SpeechScore:
+    words = [error.words for _, error in spoken]
+    return SpeechScore(
+        utterances=len(spoken),
+        audio_s=sum(utterance.audio_s for utterance, _ in spoken),
+        words=total(words),
+        characters=total(error.characters for _, error in spoken),
+        interval=bootstrap_interval([count.edits for count in words], [count.reference_units for count in words]),
+    )
+
+
+def _confusions(errors: list[UtteranceErrors]) -> Confusions:
+    return Confusions(
+        substituted=_by_frequency(Counter(pair for error in errors for pair in error.substituted)),
+        deleted=_by_frequency(Counter(word for error in errors for word in error.deleted)),
+        inserted=_by_frequency(Counter(word for error in errors for word in error.inserted)),
+    )
+
+
+def _by_frequency(counter: Counter) -> list:
+    """`most_common`, with ties in alphabetical order."""
+    return sorted(counter.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _speakers(spoken: list[tuple[Utterance, UtteranceErrors]]) -> dict[str, EditCounts]:
+    speakers: dict[str, EditCounts] = {}
+    for utterance, error in spoken:
+        if utterance.speaker is not None:
+            speakers[utterance.speaker] = speakers.get(utterance.speaker, EditCounts()) + error.words
+    return dict(sorted(speakers.items(), key=lambda item: (-(item[1].rate or 0.0), item[0])))

@@ -1,0 +1,175 @@
+"""Runs of an evaluation: all utterances through a recognizer in this process or through a running server.
+
+The server needs penstock-client.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from penstock.errors import PackageError, RunError, ServerError, SettingError
+from penstock.evaluation.decoder_choice import DecoderChoice
+from penstock.evaluation.errors import Score, UtteranceErrors, compare, summarize
+from penstock.evaluation.manifest import Utterance
+from penstock.model.config import AttentionContext
+
+if TYPE_CHECKING:
+    from penstock.recognizer import StreamingRecognizer
+    from penstock_client import Client
+
+_REQUEST_MS = 1000
+_SERVER_TIMEOUT_S = 60.0
+"""Without an answer for this time a stream fails. It is long because the server is under full load."""
+_SLOT_TIMEOUT_S = 60.0
+"""How long a stream retries while the server has no free slot."""
+_RETRY_S = 0.1
+
+
+class Outcome(NamedTuple):
+    """The result of one utterance."""
+
+    number: int
+    """Number of the utterance in the run, from 0."""
+    text: str
+    error: str | None = None
+    """Why there is no text."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Context and decoder of a run. Both are None for a server, which uses its own."""
+
+    context: AttentionContext | None = None
+    decoder: DecoderChoice | None = None
+
+    def __str__(self) -> str:
+        return " ".join(str(part) for part in (self.context, self.decoder) if part is not None) or "server"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run over all utterances; `outcomes` and `errors` are in their order."""
+
+    variant: Variant
+    elapsed_s: float
+    """From opening the first utterance to the last text. Includes reading files, excludes loading the model."""
+    outcomes: list[Outcome]
+    errors: list[UtteranceErrors | None]
+    """None for a failed utterance."""
+    score: Score
+    """Score of the utterances that did not fail."""
+
+    @property
+    def failures(self) -> list[str]:
+        """Errors of the failed utterances."""
+        return [outcome.error for outcome in self.outcomes if outcome.error]
+
+    @property
+    def rtfx(self) -> float:
+        """Audio seconds processed per wall-clock second."""
+        return (self.score.speech.audio_s + self.score.speech_free.audio_s) / self.elapsed_s
+
+
+def collect(variant: Variant, utterances: Sequence[Utterance], outcomes: Iterable[Outcome]) -> RunResult:
+    """Collects outcomes in any order and scores them; shows a progress bar if stderr is a terminal.
+
+    Raises RunError if every utterance fails.
+    """
+    from tqdm import tqdm  # optional (extra `evaluate`)
+
+    started = time.perf_counter()
+    bar = tqdm(outcomes, str(variant), len(utterances), file=sys.stderr, disable=None, leave=False, unit="utterance")
+    collected = sorted(bar, key=lambda outcome: outcome.number)
+    elapsed_s = time.perf_counter() - started
+    errors = [
+        None if outcome.error else compare(utterance.reference, outcome.text)
+        for utterance, outcome in zip(utterances, collected, strict=True)
+    ]
+    recognized = [(utterance, error) for utterance, error in zip(utterances, errors, strict=True) if error]
+    if not recognized:
+        raise RunError(f"no utterance could be recognized; the first: {collected[0].error}")
+    return RunResult(variant, elapsed_s, collected, errors, summarize(*map(list, zip(*recognized, strict=True))))
+
+
+def recognize_in_process(
+    recognizer: "StreamingRecognizer", utterances: Sequence[Utterance], options: dict | None = None
+) -> Iterator[Outcome]:
+    """Yields outcomes in the order of the utterances. Every stream sends one chunk of samples per step.
+
+    options: stream options of every stream (`penstock.pipeline.stream_options`).
+    """
+    from penstock.file_transcriber import FileTranscriber
+
+    chunk_samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
+    transcripts = FileTranscriber(recognizer, chunk_samples, options).transcribe(u.audio for u in utterances)
+    for index, transcript in enumerate(transcripts):
+        yield Outcome(index, transcript.text, transcript.error)
+
+
+def connect(url: str) -> "Client":
+    """A client whose server has completed an empty stream. Raises PenstockError, also without penstock-client."""
+    try:
+        from penstock_client import Client, ClientError
+    except ImportError as error:
+        raise PackageError(
+            f"--url needs the package penstock-client, which is the folder client/ of the source ({error})"
+        ) from error
+    try:
+        client = Client(url, timeout_s=_SERVER_TIMEOUT_S)
+    except ValueError as error:
+        raise SettingError(f"--url: {error}") from error
+    try:
+        _transcribe(client, np.zeros(0, np.float32))
+    except ClientError as error:
+        client.close()
+        raise ServerError(error.text) from error
+    return client
+
+
+def recognize_through_server(client: "Client", utterances: Sequence[Utterance], streams: int) -> Iterator[Outcome]:
+    """Yields outcomes as they complete, with `streams` concurrent streams.
+
+    A failed stream yields an outcome with its error. Raises ServerError for an unreachable server.
+    """
+    from penstock_client import ServerUnreachableError
+
+    with ThreadPoolExecutor(streams) as pool:
+        jobs = [pool.submit(_recognize, client, index, utterance) for index, utterance in enumerate(utterances)]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        except ServerUnreachableError as error:
+            raise ServerError(error.text) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # running streams end by themselves
+
+
+def _recognize(client: "Client", index: int, utterance: Utterance) -> Outcome:
+    from penstock_client import ClientError, ServerUnreachableError
+
+    try:
+        return Outcome(index, _transcribe(client, str(utterance.audio)))
+    except ServerUnreachableError:
+        raise
+    except ClientError as error:
+        text = error.text.removeprefix(f"{utterance.audio}: ")
+        return Outcome(index, "", f"{error.code}: {utterance.audio}: {text}")
+
+
+def _transcribe(client: "Client", audio: str | np.ndarray) -> str:
+    """Text of a file or of samples at 16 kHz; retries while the server has no free slot."""
+    from penstock_client import ServerFullError
+
+    deadline = time.monotonic() + _SLOT_TIMEOUT_S
+    while True:
+        try:
+            return client.transcribe(audio, request_ms=_REQUEST_MS).text
+        except ServerFullError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_S)

@@ -1,0 +1,1 @@
+"""Reads audio files and computes log-mel chunks of samples."""

@@ -1,0 +1,133 @@
+"""One CUDA graph per stretch of steps between two loop borders; the loops run on the host.
+
+The last node of each graph copies the flags to pinned host memory, so a round costs one launch and one wait. Needs
+only torch.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, Union
+
+import torch
+
+from penstock.graphs.driver import CapturedProgram, Runner, warm_up
+from penstock.graphs.program import Program, Step, While, steps_with_depth
+
+
+class Replay(Protocol):
+    """Captured steps."""
+
+    def replay(self) -> Any:
+        """Runs the steps again over the same tensors, in the order of the current stream."""
+
+
+class Capture(Protocol):
+    """Turns steps into something that can be replayed; tests replace it."""
+
+    def warm_up(self, program: Program) -> None:
+        """Runs every step, so that libraries load and allocate outside of a capture."""
+
+    def record(self, function: Callable[[], None]) -> Replay:
+        """Captures what `function` launches, without running it."""
+
+    def host_flags(self, flags: torch.Tensor) -> torch.Tensor:
+        """Allocates host memory of the shape and dtype of `flags` that a captured copy can write to."""
+
+    def synchronize(self) -> None:
+        """Waits for everything replayed so far."""
+
+
+class _HostLoop(NamedTuple):
+    """A loop of the program, its steps replaced by captured ones."""
+
+    flag: int
+    body: Sequence[Union[Replay, "_HostLoop"]]
+
+
+class NoWhileLoopsDriver:
+    """Captures each stretch of steps as a graph and runs the loops on the host."""
+
+    name = "no_while_loops"
+
+    def __init__(self, capture: Capture):
+        self._capture = capture
+
+    def prepare(self, program: Program) -> Runner:
+        """Captures every stretch of steps."""
+        self._capture.warm_up(program)
+        host_flags = self._capture.host_flags(program.flags)
+        body = self._record(program.body, program.flags, host_flags)
+
+        def read(flag: int) -> bool:
+            self._capture.synchronize()
+            return bool(host_flags[flag])
+
+        return CapturedProgram(program, lambda: _run(body, read))
+
+    def _record(
+        self, body: tuple[Step | While, ...], flags: torch.Tensor, host_flags: torch.Tensor
+    ) -> list[Replay | _HostLoop]:
+        """The body with each stretch of steps as one replay."""
+        recorded: list[Replay | _HostLoop] = []
+        for stretch in _stretches(body):
+            if isinstance(stretch, While):
+                recorded.append(_HostLoop(stretch.flag, self._record(stretch.body, flags, host_flags)))
+                continue
+
+            def run(steps: list[Step] = stretch) -> None:
+                for step in steps:
+                    step()
+                host_flags.copy_(flags, non_blocking=True)
+
+            recorded.append(self._capture.record(run))
+        return recorded
+
+
+def _stretches(body: tuple[Step | While, ...]) -> list[list[Step] | While]:
+    stretches: list[list[Step] | While] = []
+    for item in body:
+        if isinstance(item, While):
+            stretches.append(item)
+        elif stretches and isinstance(stretches[-1], list):
+            stretches[-1].append(item)
+        else:
+            stretches.append([item])
+    return stretches
+
+
+def _run(body: Sequence[Replay | _HostLoop], read: Callable[[int], bool]) -> None:
+    for item in body:
+        if isinstance(item, _HostLoop):
+            while read(item.flag):
+                _run(item.body, read)
+        else:
+            item.replay()
+
+
+class TorchCapture:
+    """Captures with torch.cuda.CUDAGraph; all graphs share one memory pool and must run one after another."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def warm_up(self, program: Program) -> None:
+        """Runs every step on the stream that captures."""
+        warm_up([step for _, step in steps_with_depth(program.body)], self._stream)
+
+    def record(self, function: Callable[[], None]) -> Replay:
+        """Captures `function` into a graph of its own."""
+        graph = torch.cuda.CUDAGraph()
+        # A capture forbids some calls. thread_local leaves them to other threads, which may be serving.
+        capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        with torch.inference_mode(), torch.cuda.device(self._device), capture:
+            function()
+        return graph
+
+    def host_flags(self, flags: torch.Tensor) -> torch.Tensor:
+        """Allocates pinned memory."""
+        return torch.zeros(flags.shape, dtype=flags.dtype, pin_memory=True)
+
+    def synchronize(self) -> None:
+        """Waits for the current stream alone."""
+        torch.cuda.current_stream(self._device).synchronize()

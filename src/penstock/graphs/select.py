@@ -1,0 +1,169 @@
+"""Selects the driver of the decoder's programs: the best that the machine supports, or the one a setting names.
+
+The only module that imports all drivers.
+"""
+
+import logging
+from typing import NamedTuple
+
+import torch
+
+from penstock.errors import SettingError
+from penstock.graphs import cuda_calls
+from penstock.graphs.driver import Driver, EagerDriver, GraphError, Runner
+from penstock.graphs.full_graph import CudaGraphBuilder, FullGraphDriver
+from penstock.graphs.no_while_loops import NoWhileLoopsDriver, TorchCapture
+from penstock.graphs.program import Program, While
+
+AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS = "auto", "full_graph", "no_while_loops", "no_graphs"
+MODES = (AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS)
+"""Values of the setting `cuda_graphs`, with NeMo's names of the modes."""
+MIN_CUDA_FOR_WHILE_NODES = (12, 6)
+"""Nested WHILE nodes came with 12.4; since 12.6 their bodies may hold kernels with grid-wide synchronization."""
+CAPTURE_ERRORS = (RuntimeError, OSError, AttributeError, TypeError)
+"""Raised by drivers and bindings: a call that fails (GraphError is a RuntimeError), a missing library, or an interface
+of another version."""
+
+_OUTER_ROUNDS, _INNER_ROUNDS = 3, 2
+
+_log = logging.getLogger(__name__)
+
+
+class Choice(NamedTuple):
+    """A driver, and why it was selected."""
+
+    driver: Driver
+    reason: str
+
+
+def select_driver(mode: str, device: str | torch.device) -> Choice:
+    """Returns the driver of `mode` on `device` and logs it.
+
+    auto takes full_graph where the CUDA driver and cuda-bindings support it, else no_while_loops, and no_graphs without
+    a CUDA device. Raises SettingError if the mode is unknown or the machine does not support it.
+    """
+    check_mode(mode)
+    device = torch.device(device)
+    choice = _best(device) if mode == AUTO else _forced(mode, device)
+    _log.info("decoder: CUDA graphs `%s` on %s: %s", choice.driver.name, device, choice.reason)
+    return choice
+
+
+def check_mode(mode: str) -> str:
+    """Returns the mode if it is one of `MODES`, else raises SettingError."""
+    if mode not in MODES:
+        raise SettingError(f"CUDA graphs {mode!r} are not supported; supported: {', '.join(MODES)}")
+    return mode
+
+
+def _forced(mode: str, device: torch.device) -> Choice:
+    reason = "configured"
+    if mode == NO_GRAPHS:
+        return Choice(EagerDriver(), reason)
+    missing = missing_for_graphs(device) or (missing_for_while_nodes() if mode == FULL_GRAPH else None)
+    if missing:
+        raise SettingError(f"CUDA graphs {mode!r} are not possible on {device}: {missing}")
+    return Choice(_make(mode, device), reason)
+
+
+def _best(device: torch.device) -> Choice:
+    missing = missing_for_graphs(device)
+    if missing:
+        return Choice(EagerDriver(), missing)
+    missing = missing_for_while_nodes()
+    if missing is None:
+        try:
+            driver = _make(FULL_GRAPH, device)
+            try_out(driver, device)
+            return Choice(FallbackDriver(driver, _make(NO_WHILE_LOOPS, device)), "conditional nodes are supported")
+        except CAPTURE_ERRORS as error:
+            missing = str(error)
+    return Choice(_make(NO_WHILE_LOOPS, device), f"no conditional nodes: {missing}")
+
+
+def _make(mode: str, device: torch.device) -> Driver:
+    if mode == NO_WHILE_LOOPS:
+        return NoWhileLoopsDriver(TorchCapture(device))
+    return FullGraphDriver(CudaGraphBuilder(device))
+
+
+def missing_for_graphs(device: torch.device) -> str | None:
+    """Returns why CUDA graphs are impossible on the device, or None."""
+    if device.type != "cuda":
+        return f"{device.type} is not a CUDA device"
+    return None if torch.cuda.is_available() else "torch finds no CUDA device"
+
+
+def missing_for_while_nodes() -> str | None:
+    """Returns why graphs with WHILE nodes are impossible on this machine's CUDA devices, or None."""
+    if cuda_calls.IMPORT_ERROR is not None:
+        return f"the package cuda-bindings is missing ({cuda_calls.IMPORT_ERROR})"
+    try:
+        version = cuda_calls.driver_version()
+        cuda_calls.compiler_version()
+    except CAPTURE_ERRORS as error:
+        return str(error)
+    if version < MIN_CUDA_FOR_WHILE_NODES:
+        minimum = ".".join(map(str, MIN_CUDA_FOR_WHILE_NODES))
+        return f"the driver has CUDA {version[0]}.{version[1]}, conditional nodes need {minimum}"
+    return None
+
+
+class FallbackDriver:
+    """Prepares programs with `first`, and from its first failure on with `second`."""
+
+    def __init__(self, first: Driver, second: Driver):
+        self._driver = first
+        self._second = second
+
+    @property
+    def name(self) -> str:
+        """The mode of the driver that prepares programs now."""
+        return self._driver.name
+
+    def prepare(self, program: Program) -> Runner:
+        """Prepares the program; an error of the second driver is raised."""
+        try:
+            return self._driver.prepare(program)
+        except CAPTURE_ERRORS as error:
+            if self._driver is self._second:
+                raise
+            message = "decoder: CUDA graphs `%s` failed, falling back to `%s`: %s"
+            _log.warning(message, self.name, self._second.name, error, exc_info=True)
+            self._driver = self._second
+        return self._driver.prepare(program)
+
+
+def try_out(driver: Driver, device: torch.device) -> None:
+    """Runs a small program of nested loops twice and checks its counters; waits for the device.
+
+    Raises GraphError if a counter is wrong.
+    """
+    outer, inner, total = torch.zeros(3, dtype=torch.int64, device=device).unbind()
+    flags = torch.zeros(2, dtype=torch.bool, device=device)
+
+    def begin() -> None:
+        outer.zero_()
+        total.zero_()
+        torch.lt(outer, _OUTER_ROUNDS, out=flags[0])
+
+    def begin_inner() -> None:
+        inner.zero_()
+        torch.lt(inner, _INNER_ROUNDS, out=flags[1])
+
+    def count_inner() -> None:
+        inner.add_(1)
+        total.add_(1)
+        torch.lt(inner, _INNER_ROUNDS, out=flags[1])
+
+    def count_outer() -> None:
+        outer.add_(1)
+        torch.lt(outer, _OUTER_ROUNDS, out=flags[0])
+
+    loops = While(0, (begin_inner, While(1, (count_inner,)), count_outer))
+    run = driver.prepare(Program(flags, (begin, loops)))
+    for _ in range(2):
+        run()
+        counted = (int(outer), int(total))
+        if counted != (_OUTER_ROUNDS, _OUTER_ROUNDS * _INNER_ROUNDS):
+            raise GraphError(f"a trial of nested loops counted {counted[0]} and {counted[1]} rounds in `{driver.name}`")

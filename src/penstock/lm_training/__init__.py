@@ -1,1 +1,0 @@
-"""Estimating an n-gram language model over a recognizer's tokens from plain text."""

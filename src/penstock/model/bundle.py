@@ -1,0 +1,228 @@
+"""A bundle: the directory Penstock serves from. Independent of NeMo.
+
+    config.json           ModelConfig, schema version, source, SHA-256 of the other two
+    weights.safetensors   the tensors that `tensor_shapes` names, float32 or float16
+    tokenizer.model       SentencePiece
+
+Reading executes nothing: JSON, safetensors and a SentencePiece protobuf are data.
+"""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+
+from penstock.errors import CheckpointError
+from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+
+if TYPE_CHECKING:  # a configuration can be checked without importing torch
+    import torch
+
+FORMAT = "penstock-bundle"
+FORMAT_VERSION = 1
+CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "weights.safetensors", "tokenizer.model"
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def tensor_shapes(config: ModelConfig) -> Shapes:
+    """Returns the shape of every tensor of a bundle, in the order in which a chunk uses them."""
+    shapes = {
+        "features.window": (config.features.window_samples,),
+        "features.mel_filterbank": (config.features.mel_bins, config.features.fft_samples // 2 + 1),
+    }
+    shapes |= _subsampling_shapes(config.encoder)
+    for layer in range(config.encoder.n_layers):
+        shapes |= {f"encoder.layers.{layer}.{name}": s for name, s in _layer_shapes(config.encoder).items()}
+    shapes |= _transducer_shapes(config.transducer, config.encoder.d_model)
+    if config.has_ctc_head:
+        shapes |= _linear("ctc", config.encoder.d_model, config.transducer.vocabulary_size + 1, True)
+    return shapes
+
+
+def _linear(name: str, d_in: int, d_out: int, bias: bool) -> Shapes:
+    return {f"{name}.weight": (d_out, d_in)} | ({f"{name}.bias": (d_out,)} if bias else {})
+
+
+def _norm(name: str, width: int) -> Shapes:
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+def _subsampling_shapes(encoder: EncoderConfig) -> Shapes:
+    channels = encoder.subsampling_channels
+    shapes: Shapes = {
+        "encoder.subsampling.first.weight": (channels, 1, 3, 3),
+        "encoder.subsampling.first.bias": (channels,),
+    }
+    for i in range(encoder.subsampling_layers - 1):
+        shapes |= {
+            f"encoder.subsampling.depthwise.{i}.weight": (channels, 1, 3, 3),
+            f"encoder.subsampling.depthwise.{i}.bias": (channels,),
+        }
+        shapes |= _linear(f"encoder.subsampling.pointwise.{i}", channels, channels, True)
+    return shapes | _linear(
+        "encoder.subsampling.out", channels * encoder.subsampled_mel_bins[-1], encoder.d_model, True
+    )
+
+
+def _layer_shapes(encoder: EncoderConfig) -> Shapes:
+    d, ff, bias = encoder.d_model, encoder.d_feed_forward, encoder.use_bias
+    shapes: Shapes = {}
+    for name in ("feed_forward1", "feed_forward2"):
+        shapes |= _norm(f"{name}.norm", d)
+        shapes |= _linear(f"{name}.up", d, ff, bias) | _linear(f"{name}.down", ff, d, bias)
+    shapes |= _norm("attention.norm", d)
+    for name in ("query", "key", "value", "out"):
+        shapes |= _linear(f"attention.{name}", d, d, bias)
+    shapes |= _linear("attention.position", d, d, False)
+    shapes |= {f"attention.position_bias_{kind}": (encoder.n_heads, encoder.d_head) for kind in ("u", "v")}
+    shapes |= _norm("convolution.norm", d)
+    shapes |= _linear("convolution.pointwise1", d, 2 * d, bias) | _linear("convolution.pointwise2", d, d, bias)
+    shapes |= {"convolution.depthwise.weight": (d, encoder.conv_kernel_size)}
+    if bias or not encoder.has_conv_layer_norm:  # a folded batch norm always leaves a bias
+        shapes |= {"convolution.depthwise.bias": (d,)}
+    if encoder.has_conv_layer_norm:
+        shapes |= _norm("convolution.depthwise_norm", d)
+    return shapes | _norm("norm_out", d)
+
+
+def _transducer_shapes(transducer: TransducerConfig, d_encoder: int) -> Shapes:
+    hidden, joint = transducer.predictor_hidden, transducer.joint_hidden
+    shapes: Shapes = {"predictor.embedding.weight": (transducer.vocabulary_size + 1, hidden)}
+    for layer in range(transducer.predictor_layers):
+        shapes |= {
+            f"predictor.lstm.{layer}.input_weight": (4 * hidden, hidden),
+            f"predictor.lstm.{layer}.hidden_weight": (4 * hidden, hidden),
+            f"predictor.lstm.{layer}.input_bias": (4 * hidden,),
+            f"predictor.lstm.{layer}.hidden_bias": (4 * hidden,),
+        }
+    shapes |= _linear("joint.encoder", d_encoder, joint, True) | _linear("joint.predictor", hidden, joint, True)
+    return shapes | _linear("joint.output", joint, transducer.joint_outputs, True)
+
+
+class Checkpoint:
+    """A bundle opened for reading.
+
+    `config` and `source` are read immediately, tensors on demand, so that each process loads its own part.
+    """
+
+    def __init__(self, directory: str | Path):
+        self.directory = Path(directory)
+        document = self._read_document()
+        self.config = _config_from_document(document, self.directory / CONFIG_FILE)
+        self.source: dict[str, str] = document.get("source", {})
+        self._sha256: dict[str, str] = document.get("sha256", {})
+        for name in (WEIGHTS_FILE, TOKENIZER_FILE):
+            if not (self.directory / name).is_file():
+                raise CheckpointError(f"{self.directory}: {name} is missing")
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The SentencePiece model."""
+        return self.directory / TOKENIZER_FILE
+
+    def verify(self) -> None:
+        """Compares the SHA-256 of both files with config.json; raises CheckpointError naming the first that differs."""
+        for name in (WEIGHTS_FILE, TOKENIZER_FILE):
+            if sha256_of(self.directory / name) != self._sha256.get(name):
+                raise CheckpointError(f"{self.directory / name}: its SHA-256 is not the one in {CONFIG_FILE}")
+
+    def tensors(self, *prefixes: str) -> "dict[str, torch.Tensor]":
+        """Returns the tensors whose names start with one of `prefixes` (all by default), as float32 on the CPU.
+
+        Raises CheckpointError with the name of a tensor that is missing or has another shape or an integer type.
+        """
+        path = self.directory / WEIGHTS_FILE
+        wanted = {n: s for n, s in tensor_shapes(self.config).items() if not prefixes or n.startswith(prefixes)}
+        try:
+            with safe_open(path, framework="pt", device="cpu") as file:
+                stored = set(file.keys())
+                missing = [name for name in wanted if name not in stored]
+                if missing:
+                    raise CheckpointError(f"{path}: tensor {missing[0]} is missing")
+                tensors = {name: file.get_tensor(name) for name in wanted}
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        for name, tensor in tensors.items():
+            if tuple(tensor.shape) != wanted[name] or not tensor.is_floating_point():
+                raise CheckpointError(
+                    f"{path}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, expected floating {wanted[name]}"
+                )
+        return {name: tensor.float() for name, tensor in tensors.items()}
+
+    def _read_document(self) -> dict[str, Any]:
+        path = self.directory / CONFIG_FILE
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise CheckpointError(f"{self.directory}: not a bundle: {CONFIG_FILE}: {error.strerror}") from error
+        except ValueError as error:
+            raise CheckpointError(f"{path}: not JSON: {error}") from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise CheckpointError(f'{path}: not a bundle: "format" must be "{FORMAT}"')
+        if document.get("version") != FORMAT_VERSION:
+            raise CheckpointError(f"{path}: version {document.get('version')!r}, supported: {FORMAT_VERSION}")
+        return document
+
+
+def write_checkpoint(
+    directory: str | Path,
+    config: ModelConfig,
+    tensors: "dict[str, torch.Tensor]",
+    tokenizer_model: bytes,
+    source: dict[str, str],
+) -> Checkpoint:
+    """Writes a bundle into `directory`, created if missing, and opens it; existing files are replaced.
+
+    Raises CheckpointError with the name of a tensor that does not match `tensor_shapes(config)`.
+    """
+    from safetensors.torch import save_file
+
+    shapes = tensor_shapes(config)
+    for name in sorted(shapes.keys() ^ tensors.keys()):
+        raise CheckpointError(f"tensor {name} is {'missing' if name in shapes else 'not expected'}")
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise CheckpointError(f"tensor {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / TOKENIZER_FILE).write_bytes(tokenizer_model)
+    save_file({name: tensors[name].contiguous() for name in shapes}, directory / WEIGHTS_FILE)
+    # safetensors creates files that only their owner can read; the usual mode lets a server's user read them.
+    (directory / WEIGHTS_FILE).chmod((directory / TOKENIZER_FILE).stat().st_mode)
+    document = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "source": source,
+        "sha256": {name: sha256_of(directory / name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)},
+        "model": dataclasses.asdict(config),
+    }
+    (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return Checkpoint(directory)
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file as hex digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _config_from_document(document: dict[str, Any], path: Path) -> ModelConfig:
+    model: Any = document.get("model")
+    try:
+        encoder = dict(model["encoder"])
+        encoder["contexts"] = tuple(AttentionContext(*pair) for pair in encoder["contexts"])
+        return ModelConfig(
+            features=FeatureConfig(**model["features"]),
+            encoder=EncoderConfig(**encoder),
+            transducer=TransducerConfig(**model["transducer"]),
+            has_ctc_head=model["has_ctc_head"],
+        )
+    except (TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(f'{path}: "model" does not fit the schema: {error}') from error

@@ -1,0 +1,191 @@
+"""Model configuration as frozen dataclasses, validated when built."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.errors import CheckpointError, SettingError
+
+DEFAULT_MAX_SYMBOLS = 10
+
+
+class AttentionContext(NamedTuple):
+    """Attention context of every encoder layer in encoder frames: `left` frames back, chunks of `right + 1` frames."""
+
+    left: int
+    right: int
+
+    @property
+    def chunk_encoder_frames(self) -> int:
+        """Encoder frames of one chunk."""
+        return self.right + 1
+
+    def __str__(self) -> str:
+        return f"[{self.left},{self.right}]"
+
+
+def _require(condition: bool, key: str, value: object, supported: str) -> None:
+    if not condition:
+        raise CheckpointError(f"{key}: {value!r} is not supported; supported: {supported}")
+
+
+def _require_sizes(config: object, *keys: str) -> None:
+    for key in keys:
+        value = getattr(config, key)
+        _require(type(value) is int and value > 0, key, value, "an integer above 0")
+
+
+@dataclass(frozen=True)
+class FeatureConfig:
+    """Log-mel front end: centered frames, pre-emphasis, power spectrum, log(mel + log_guard)."""
+
+    sample_rate_hz: int
+    window_samples: int
+    hop_samples: int
+    fft_samples: int
+    mel_bins: int
+    preemphasis: float
+    log_guard: float
+
+    def __post_init__(self) -> None:
+        _require_sizes(self, "sample_rate_hz", "window_samples", "hop_samples", "fft_samples", "mel_bins")
+        # With a longer hop all samples of a frame would arrive before the offline front end counts the frame.
+        _require(2 * self.hop_samples <= self.window_samples, "window_stride", self.hop_samples, "half of window_size")
+        _require(self.window_samples % 2 == 0, "window_size", self.window_samples, "an even number of samples")
+        _require(self.window_samples <= self.fft_samples, "n_fft", self.fft_samples, "at least the window size")
+        _require(0 <= self.preemphasis < 1, "preemph", self.preemphasis, "0 <= preemph < 1")
+        _require(self.log_guard > 0, "log_zero_guard_value", self.log_guard, "a positive number")
+
+    @property
+    def hop_ms(self) -> float:
+        """Milliseconds between two mel frames."""
+        return 1000.0 * self.hop_samples / self.sample_rate_hz
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Cache-aware FastConformer with causal dw_striding subsampling."""
+
+    mel_bins: int
+    n_layers: int
+    d_model: int
+    n_heads: int
+    d_feed_forward: int
+    conv_kernel_size: int
+    has_conv_layer_norm: bool
+    """False if a batch norm was folded into the depthwise convolution."""
+    use_bias: bool
+    xscaling: bool
+    subsampling_factor: int
+    subsampling_channels: int
+    contexts: tuple[AttentionContext, ...]
+    """The contexts the checkpoint was trained with; the first is the default."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "contexts", tuple(AttentionContext(*pair) for pair in self.contexts))
+        _require_sizes(self, "mel_bins", "n_layers", "d_model", "n_heads", "d_feed_forward", "subsampling_channels")
+        _require(self.subsampling_factor in (4, 8), "subsampling_factor", self.subsampling_factor, "4 or 8")
+        _require(self.d_model % self.n_heads == 0, "n_heads", self.n_heads, f"a divisor of d_model {self.d_model}")
+        _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number")
+        _require(self.conv_kernel_size >= 2, "conv_kernel_size", self.conv_kernel_size, "at least 2")
+        _require(len(self.contexts) > 0, "att_context_size", self.contexts, "at least one [left, right] pair")
+        for context in self.contexts:
+            _require(
+                context.left > 0 and context.right >= 0 and context.left % context.chunk_encoder_frames == 0,
+                "att_context_size",
+                list(context),
+                "[left, right] with right >= 0 and left a positive multiple of right + 1",
+            )
+
+    @property
+    def subsampling_layers(self) -> int:
+        """Strided layers, each of which halves the frame rate."""
+        return int(math.log2(self.subsampling_factor))
+
+    @property
+    def d_head(self) -> int:
+        """Width of one attention head."""
+        return self.d_model // self.n_heads
+
+    @property
+    def subsampled_mel_bins(self) -> tuple[int, ...]:
+        """Mel bins after each strided layer: floor(F / 2) + 1 with the causal padding of 2 and 1."""
+        bins = [self.mel_bins]
+        for _ in range(self.subsampling_layers):
+            bins.append(bins[-1] // 2 + 1)
+        return tuple(bins[1:])
+
+    def select_context(self, context: AttentionContext | None) -> AttentionContext:
+        """Returns `context`, or the default for None; raises SettingError for a context that was not trained."""
+        if context is None:
+            return self.contexts[0]
+        if context not in self.contexts:
+            known = " ".join(map(str, self.contexts))
+            raise SettingError(f"context {AttentionContext(*context)} is not one of this checkpoint's: {known}")
+        return AttentionContext(*context)
+
+
+@dataclass(frozen=True)
+class TransducerConfig:
+    """Prediction network (LSTM), joint, and the meaning of the joint's outputs."""
+
+    vocabulary_size: int
+    """Labels without blank; blank is the label `vocabulary_size`."""
+    predictor_hidden: int
+    predictor_layers: int
+    joint_hidden: int
+    joint_activation: str
+    tdt_durations: tuple[int, ...]
+    """Encoder frames of each duration output; empty for RNN-T."""
+    max_symbols: int = DEFAULT_MAX_SYMBOLS
+    """Maximum labels at one frame; then greedy search advances by one frame."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tdt_durations", tuple(self.tdt_durations))
+        _require_sizes(self, "vocabulary_size", "predictor_hidden", "predictor_layers", "joint_hidden", "max_symbols")
+        _require(self.joint_activation in ("relu", "tanh", "sigmoid"), "joint.jointnet.activation",
+                 self.joint_activation, "relu, tanh, sigmoid")  # fmt: skip
+        durations = self.tdt_durations
+        _require(
+            all(d >= 0 for d in durations) and len(set(durations)) == len(durations),
+            "tdt_durations", list(durations), "different numbers of frames, none negative",
+        )  # fmt: skip
+        _require(not durations or max(durations) > 0, "tdt_durations", list(durations), "at least one above 0")
+
+    @property
+    def is_tdt(self) -> bool:
+        """True for a token-and-duration transducer."""
+        return bool(self.tdt_durations)
+
+    @property
+    def joint_outputs(self) -> int:
+        """Outputs for labels, blank and durations: V + 1 + D."""
+        return self.vocabulary_size + 1 + len(self.tdt_durations)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Configuration of one checkpoint."""
+
+    features: FeatureConfig
+    encoder: EncoderConfig
+    transducer: TransducerConfig
+    has_ctc_head: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.features.mel_bins == self.encoder.mel_bins, "encoder.feat_in", self.encoder.mel_bins,
+                 f"preprocessor.features {self.features.mel_bins}")  # fmt: skip
+
+    @property
+    def encoder_frame_samples(self) -> int:
+        """Samples between two encoder frames."""
+        return self.features.hop_samples * self.encoder.subsampling_factor
+
+    @property
+    def encoder_frame_ms(self) -> float:
+        """Milliseconds between two encoder frames."""
+        return 1000.0 * self.encoder_frame_samples / self.features.sample_rate_hz
+
+    def chunk_ms(self, context: AttentionContext) -> float:
+        """Milliseconds of audio per chunk."""
+        return context.chunk_encoder_frames * self.encoder_frame_ms

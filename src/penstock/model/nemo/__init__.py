@@ -1,0 +1,1 @@
+"""Imports .nemo checkpoints without NeMo; everything in the file is untrusted data."""

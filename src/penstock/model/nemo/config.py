@@ -1,0 +1,299 @@
+"""Converts NeMo's model configuration to ModelConfig. Rejects every unsupported value that would change results.
+
+Absent keys take the defaults of NeMo's constructors (3.0.0), which may differ from those of its recipes.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+
+from penstock.errors import CheckpointError
+from penstock.model.config import (
+    DEFAULT_MAX_SYMBOLS,
+    AttentionContext,
+    EncoderConfig,
+    FeatureConfig,
+    ModelConfig,
+    TransducerConfig,
+)
+from penstock.model.nemo.untrusted_yaml import Section
+
+MODEL_CLASSES = ("EncDecRNNTBPEModel", "EncDecHybridRNNTCTCBPEModel")
+MAX_LAYERS = 256
+MAX_CONTEXT = 10_000
+MAX_FFT = 1 << 14
+MAX_MEL_BINS = 1024
+_OFFLINE = "this is an offline model, not a cache-aware (streaming) one"
+
+
+class MelBand(NamedTuple):
+    """Frequency range of the filterbank, for checkpoints that do not store it."""
+
+    lowest_hz: float
+    highest_hz: float | None
+
+
+class NemoConfig(NamedTuple):
+    """The model configuration, and what else the importer needs."""
+
+    model: ModelConfig
+    class_name: str
+    tokenizer_member: str
+    mel_band: MelBand
+    joint_has_dropout: bool
+
+
+def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
+    """Converts the parsed model_config.yaml; raises CheckpointError with key, value and what is supported."""
+    root = Section("", document)
+    class_name = _model_class(root)
+    tokenizer_member = _tokenizer(root.section("tokenizer"))
+    features, mel_band = _features(root.section("preprocessor"))
+    encoder = _encoder(root.section("encoder"))
+    transducer, joint_has_dropout = _transducer(root, encoder.d_model)
+    has_ctc_head = class_name == "EncDecHybridRNNTCTCBPEModel"
+    if has_ctc_head:
+        _ctc_head(root.section("aux_ctc").section("decoder"), encoder.d_model, transducer.vocabulary_size)
+    model = ModelConfig(features, encoder, transducer, has_ctc_head)
+    return NemoConfig(model, class_name, tokenizer_member, mel_band, joint_has_dropout)
+
+
+def _class_of(section: Section, key: str, accepted: tuple[str, ...]) -> str:
+    value = section.get(key)
+    name = value.rpartition(".")[2] if isinstance(value, str) else None
+    if name is None or name not in accepted:
+        section.reject(key, value, " or ".join(accepted))
+    return name
+
+
+def _model_class(root: Section) -> str:
+    return _class_of(root, "target", MODEL_CLASSES)
+
+
+def _tokenizer(section: Section) -> str:
+    """Returns the member name of the SentencePiece model."""
+    kind = section.get("type")
+    if not isinstance(kind, str) or kind.lower() != "bpe":
+        section.reject("type", kind, "'bpe' (one SentencePiece model)")
+    section.only("custom_tokenizer", None, (None,))
+    model_path = section.get("model_path", "tokenizer.model")
+    if not isinstance(model_path, str):
+        section.reject("model_path", model_path, "the name of a member of the archive")
+    return model_path.removeprefix("nemo:")
+
+
+def _features(section: Section) -> tuple[FeatureConfig, MelBand]:
+    _class_of(section, "_target_", ("AudioToMelSpectrogramPreprocessor",))
+    section.only("normalize", "per_feature", (None, "NA", "None", "none", ""), _OFFLINE)
+    section.only("log", True, (True,))
+    section.only("log_zero_guard_type", "add", ("add",))
+    section.only("exact_pad", False, (False,))
+    section.only("use_torchaudio", False, (False, None))
+    section.only("window", "hann", ("hann",))
+    section.only("mel_norm", "slaney", ("slaney",))
+    for key, only in (("mag_power", 2.0), ("frame_splicing", 1.0)):
+        if section.number(key, only) != only:
+            section.reject(key, section.get(key), f"{only:g}")
+    section.ignore("dither", "pad_to", "pad_value", "rng", "nb_augmentation_prob", "nb_max_freq")
+    section.ignore("stft_exact_pad", "stft_conv", "use_grads", "max_duration")
+    sample_rate_hz = section.integer("sample_rate", 16000)
+    window_samples = _samples(section, "window_size", 0.02, sample_rate_hz)
+    features = FeatureConfig(
+        sample_rate_hz=sample_rate_hz,
+        window_samples=window_samples,
+        hop_samples=_samples(section, "window_stride", 0.01, sample_rate_hz),
+        fft_samples=_fft_samples(section, window_samples),
+        mel_bins=section.integer("features", 64, maximum=MAX_MEL_BINS),
+        preemphasis=0.0 if section.get("preemph", 0.97) is None else section.number("preemph", 0.97),
+        log_guard=_log_guard(section),
+    )
+    high = section.get("highfreq")
+    band = MelBand(section.number("lowfreq", 0), section.number("highfreq") if high else None)
+    section.reject_unknown()
+    return features, band
+
+
+def _samples(section: Section, key: str, default_s: float, sample_rate_hz: int) -> int:
+    """Returns a duration given in seconds (`key`) or in samples (`n_<key>`)."""
+    samples_key = f"n_{key}"
+    if section.get(key, default_s) and section.get(samples_key):
+        section.reject(samples_key, section.get(samples_key), f"either this or {key}, not both")
+    if section.get(samples_key):
+        return section.integer(samples_key)
+    samples = int(section.number(key, default_s) * sample_rate_hz)
+    if samples < 1:
+        section.reject(key, section.get(key), "at least one sample, in seconds")
+    return samples
+
+
+def _fft_samples(section: Section, window_samples: int) -> int:
+    if not section.get("n_fft"):
+        return 2 ** math.ceil(math.log2(window_samples))
+    return section.integer("n_fft", maximum=MAX_FFT)
+
+
+def _log_guard(section: Section) -> float:
+    named = {"tiny": torch.finfo(torch.float32).tiny, "eps": torch.finfo(torch.float32).eps}
+    value = section.get("log_zero_guard_value", 2**-24)
+    return named[value] if value in named else section.number("log_zero_guard_value", 2**-24)
+
+
+def _encoder(section: Section) -> EncoderConfig:
+    _class_of(section, "_target_", ("ConformerEncoder",))
+    d_model = section.integer("d_model")
+    _reject_other_architectures(section, d_model)
+    kernel_size = section.integer("conv_kernel_size", 31)
+    if section.get("conv_context_size") not in ("causal", [kernel_size - 1, 0]):
+        section.reject("conv_context_size", section.get("conv_context_size"), "'causal'", _OFFLINE)
+    conv_norm_type = section.only("conv_norm_type", "batch_norm", ("layer_norm", "batch_norm"))
+    channels = section.get("subsampling_conv_channels", -1)
+    encoder = EncoderConfig(
+        mel_bins=section.integer("feat_in"),
+        n_layers=section.integer("n_layers", maximum=MAX_LAYERS),
+        d_model=d_model,
+        n_heads=section.integer("n_heads", 4),
+        d_feed_forward=d_model * section.integer("ff_expansion_factor", 4),
+        conv_kernel_size=kernel_size,
+        has_conv_layer_norm=conv_norm_type == "layer_norm",
+        use_bias=section.flag("use_bias", True),
+        xscaling=section.flag("xscaling", True),
+        subsampling_factor=section.integer("subsampling_factor", 4),
+        subsampling_channels=d_model if channels == -1 else section.integer("subsampling_conv_channels"),
+        contexts=_contexts(section),
+    )
+    section.reject_unknown()
+    return encoder
+
+
+def _reject_other_architectures(section: Section, d_model: int) -> None:
+    section.only("subsampling", "striding", ("dw_striding",))
+    section.only("causal_downsampling", False, (True,), _OFFLINE)
+    section.only("self_attention_model", "rel_pos", ("rel_pos",))
+    section.only("att_context_style", "regular", ("chunked_limited",), _OFFLINE)
+    section.only("att_chunk_context_size", None, (None,))
+    section.only("conv_context_style", "regular", ("regular",))
+    section.only("conv_dual_mode", False, (False, None))
+    if section.get("reduction") and section.get("reduction_factor", 1) != 1:
+        section.reject("reduction", section.get("reduction"), "nothing")
+    section.ignore("reduction_position", "reduction_factor")
+    if section.get("feat_out", -1) not in (-1, 0, None, d_model):
+        section.reject("feat_out", section.get("feat_out"), f"-1 or d_model ({d_model})")
+    section.ignore("untie_biases")  # tied ones are stored with every layer
+    section.ignore("pos_emb_max_len", "att_context_probs", "subsampling_conv_chunking_factor", "sync_max_audio_length")
+    section.ignore("global_tokens", "global_tokens_spacing", "global_attn_separate")
+    section.ignore("dropout", "dropout_pre_encoder", "dropout_emb", "dropout_att")
+    section.ignore("stochastic_depth_drop_prob", "stochastic_depth_mode", "stochastic_depth_start_layer")
+    section.ignore("use_pytorch_sdpa", "use_pytorch_sdpa_backends")
+
+
+def _contexts(section: Section) -> tuple[AttentionContext, ...]:
+    value = section.get("att_context_size")
+    pairs = [value] if isinstance(value, list) and value and not isinstance(value[0], list) else value
+    supported = "[left, right] or a list of such pairs, in encoder frames"
+    if not isinstance(pairs, list) or not pairs:
+        section.reject("att_context_size", value, supported, _OFFLINE)
+    for pair in pairs:
+        whole = isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
+        if not whole:
+            section.reject("att_context_size", value, supported)
+        if min(pair) < 0:
+            section.reject("att_context_size", value, "limited contexts", f"-1 is unlimited: {_OFFLINE}")
+        if max(pair) > MAX_CONTEXT:
+            section.reject("att_context_size", value, f"at most {MAX_CONTEXT} frames")
+    return tuple(AttentionContext(*pair) for pair in pairs)
+
+
+def _transducer(root: Section, d_encoder: int) -> tuple[TransducerConfig, bool]:
+    decoder, joint = root.section("decoder"), root.section("joint")
+    vocabulary_size, hidden, layers = _predictor(decoder)
+    network = joint.section("jointnet")
+    _class_of(joint, "_target_", ("RNNTJoint",))
+    _same(joint, "num_classes", vocabulary_size, "decoder.vocab_size")
+    _same(network, "encoder_hidden", d_encoder, "encoder.d_model")
+    _same(network, "pred_hidden", hidden, "decoder.prednet.pred_hidden")
+    durations = _durations(root, joint)
+    joint.ignore("vocabulary", "log_softmax", "preserve_memory", "fuse_loss_wer", "fused_batch_size")
+    joint.ignore("experimental_fuse_loss_wer", "masking_prob")
+    activation = network.get("activation")
+    if not isinstance(activation, str):
+        network.reject("activation", activation, "relu, tanh or sigmoid")
+    transducer = TransducerConfig(
+        vocabulary_size=vocabulary_size,
+        predictor_hidden=hidden,
+        predictor_layers=layers,
+        joint_hidden=network.integer("joint_hidden"),
+        joint_activation=activation.lower(),
+        tdt_durations=durations,
+        max_symbols=_max_symbols(root),
+    )
+    has_dropout = bool(network.get("dropout", 0.0))
+    joint.reject_unknown()
+    network.reject_unknown()
+    return transducer, has_dropout
+
+
+def _predictor(decoder: Section) -> tuple[int, int, int]:
+    """Returns vocabulary size, hidden width and the number of LSTM layers."""
+    _class_of(decoder, "_target_", ("RNNTDecoder",))
+    decoder.only("normalization_mode", None, (None,))
+    decoder.only("blank_as_pad", True, (True,))
+    decoder.ignore("random_state_sampling")
+    network = decoder.section("prednet")
+    hidden = network.integer("pred_hidden")
+    if network.get("rnn_hidden_size", -1) not in (-1, 0, None, hidden):
+        network.reject("rnn_hidden_size", network.get("rnn_hidden_size"), f"-1 or pred_hidden ({hidden})")
+    layers = network.integer("pred_rnn_layers", maximum=MAX_LAYERS)
+    network.ignore("t_max", "dropout", "forget_gate_bias", "weights_init_scale", "hidden_hidden_bias_scale")
+    vocabulary_size = decoder.integer("vocab_size")
+    network.reject_unknown()
+    decoder.reject_unknown()
+    return vocabulary_size, hidden, layers
+
+
+def _same(section: Section, key: str, expected: int, where: str) -> None:
+    """Checks an optional number that repeats another one (-1 is NeMo's placeholder)."""
+    if section.get(key) not in (None, -1, expected):
+        section.reject(key, section.get(key), f"{expected}, as {where}")
+
+
+def _durations(root: Section, joint: Section) -> tuple[int, ...]:
+    """Returns the encoder frames of each TDT duration, empty for RNN-T; all places in the file must agree."""
+    decoding, loss = root.section("decoding", optional=True), root.section("loss", optional=True)
+    if decoding.get("big_blank_durations") or decoding.get("model_type") == "multiblank":
+        decoding.reject("big_blank_durations", decoding.get("big_blank_durations"), "nothing (RNN-T or TDT)")
+    loss_name = loss.get("loss_name", "default")
+    if isinstance(loss_name, str) and loss_name.startswith("multiblank"):
+        loss.reject("loss_name", loss_name, "RNN-T or TDT losses")
+    places = [(decoding, "durations"), (root.section("model_defaults", optional=True), "tdt_durations")]
+    if loss_name == "tdt":
+        places.append((loss.section("tdt_kwargs", optional=True), "durations"))
+    given = [(section.path(key), section.get(key)) for section, key in places if section.get(key)]
+    outputs = joint.integer("num_extra_outputs", 0, minimum=0)
+    if not given:
+        if outputs:
+            joint.reject("num_extra_outputs", outputs, "0 without decoding.durations")
+        return ()
+    path, durations = given[0]
+    if not isinstance(durations, list) or not all(type(d) is int and 0 <= d <= MAX_CONTEXT for d in durations):
+        raise CheckpointError(f"{path}: {durations!r} is not supported; supported: a list of numbers of frames")
+    for other_path, other in given[1:]:
+        if other != durations:
+            raise CheckpointError(f"{other_path}: {other!r} is not supported; supported: {durations}, as {path}")
+    if outputs != len(durations):
+        joint.reject("num_extra_outputs", outputs, f"{len(durations)}, one for each of {path} {durations}")
+    return tuple(durations)
+
+
+def _max_symbols(root: Section) -> int:
+    """Returns the maximum labels per frame; the default if the file has no limit."""
+    greedy = root.section("decoding", optional=True).section("greedy", optional=True)
+    key = "max_symbols" if greedy.get("max_symbols") else "max_symbols_per_step"
+    return greedy.integer(key, minimum=1) if greedy.get(key) else DEFAULT_MAX_SYMBOLS
+
+
+def _ctc_head(section: Section, d_encoder: int, vocabulary_size: int) -> None:
+    _class_of(section, "_target_", ("ConvASRDecoder",))
+    _same(section, "feat_in", d_encoder, "encoder.d_model")
+    if section.get("num_classes", -1) != 0:
+        _same(section, "num_classes", vocabulary_size, "decoder.vocab_size")

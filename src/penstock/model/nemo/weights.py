@@ -1,0 +1,224 @@
+"""Converts NeMo's pickled state dict to the tensors of a bundle; executes nothing of the pickle."""
+
+import pickle
+import re
+import struct
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from penstock.errors import CheckpointError
+from penstock.model.bundle import tensor_shapes
+from penstock.model.config import FeatureConfig
+from penstock.model.nemo.config import MelBand, NemoConfig
+from penstock.model.nemo.mel_filterbank import hann_window, mel_filterbank
+
+StateDict = dict[str, torch.Tensor]
+_WEIGHTS = "model_weights.ckpt"
+_BATCH_NORM_EPSILON = 1e-5  # the default of torch and of NeMo
+_NOT_NEEDED = re.compile(r".*\.num_batches_tracked")
+_UNPICKLING_ERRORS = (
+    pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError,
+    AssertionError, OverflowError, struct.error, OSError,
+)  # fmt: skip
+
+_LAYER_NAMES = {
+    "feed_forward1.norm": "norm_feed_forward1",
+    "feed_forward1.up": "feed_forward1.linear1",
+    "feed_forward1.down": "feed_forward1.linear2",
+    "feed_forward2.norm": "norm_feed_forward2",
+    "feed_forward2.up": "feed_forward2.linear1",
+    "feed_forward2.down": "feed_forward2.linear2",
+    "attention.norm": "norm_self_att",
+    "attention.query": "self_attn.linear_q",
+    "attention.key": "self_attn.linear_k",
+    "attention.value": "self_attn.linear_v",
+    "attention.out": "self_attn.linear_out",
+    "attention.position": "self_attn.linear_pos",
+    "attention": "self_attn",
+    "convolution.norm": "norm_conv",
+    "convolution.pointwise1": "conv.pointwise_conv1",
+    "convolution.pointwise2": "conv.pointwise_conv2",
+    "convolution.depthwise": "conv.depthwise_conv",
+    "convolution.depthwise_norm": "conv.batch_norm",
+    "norm_out": "norm_out",
+}
+_LAST_NAMES = {
+    "position_bias_u": "pos_bias_u",
+    "position_bias_v": "pos_bias_v",
+    "input_weight": "weight_ih_l",
+    "hidden_weight": "weight_hh_l",
+    "input_bias": "bias_ih_l",
+    "hidden_bias": "bias_hh_l",
+}
+_NAMES = {
+    "encoder.subsampling.first": "encoder.pre_encode.conv.0",
+    "encoder.subsampling.out": "encoder.pre_encode.out",
+    "predictor.embedding": "decoder.prediction.embed",
+    "joint.encoder": "joint.enc",
+    "joint.predictor": "joint.pred",
+    "ctc": "ctc_decoder.decoder_layers.0",
+}
+
+
+class NemoTensor(NamedTuple):
+    """Name and shape of a tensor of the state dict."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+def load_state_dict(path: Path) -> StateDict:
+    """Memory-maps model_weights.ckpt at `path`; the file must outlive the tensors.
+
+    Raises CheckpointError for anything but a flat mapping of names to dense tensors.
+    """
+    _reject_bombs(path)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except _UNPICKLING_ERRORS as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{_WEIGHTS}: contains more than tensors, or is broken: {reason}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{_WEIGHTS}: contains a {type(state).__name__}; accepted: a mapping of tensors")
+    for name, tensor in state.items():
+        _reject_odd_tensor(name, tensor)
+    return {name: tensor.detach() for name, tensor in state.items()}
+
+
+def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> StateDict:
+    """Returns the tensors of `tensor_shapes(config.model)`: float32, or with `half` float16 except for `features.`.
+
+    Raises CheckpointError with NeMo's name of a tensor that is missing, unexpected or has another shape.
+    """
+    remaining = dict(state)
+    tensors: StateDict = {}
+    for name, shape in tensor_shapes(config.model).items():
+        if name.startswith("features.") or name in tensors:
+            continue
+        if name.endswith("convolution.depthwise.weight") and not config.model.encoder.has_conv_layer_norm:
+            tensors |= _folded_depthwise(remaining, name, shape, config)
+        else:
+            tensors[name] = _take(remaining, source_of(name, shape, config)).reshape(shape)
+    tensors |= _features(remaining, config.model.features, config.mel_band)
+    unknown = [name for name in remaining if not _NOT_NEEDED.fullmatch(name)]
+    if unknown:
+        raise CheckpointError(f"{_WEIGHTS}: tensor {unknown[0]} is not expected, one of {len(unknown)} such")
+    return {name: _stored(name, tensor, half) for name, tensor in tensors.items()}
+
+
+def _reject_bombs(path: Path) -> None:
+    """Accepts only torch's zip format without compression, as torch writes it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            records = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+        raise CheckpointError(f"{_WEIGHTS}: not a file of torch.save's zip format, or truncated: {error}") from error
+    for record in records:
+        if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
+            raise CheckpointError(f"{_WEIGHTS}: record {record.filename!r} is compressed; accepted: stored records")
+
+
+def _reject_odd_tensor(name: object, tensor: object) -> None:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)  # no other subclass
+    if not isinstance(name, str) or not isinstance(tensor, torch.Tensor) or not is_plain:
+        raise CheckpointError(f"{_WEIGHTS}: {name!r} is a {type(tensor).__name__}; accepted: named tensors")
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        raise CheckpointError(f"{_WEIGHTS}: tensor {name} is {tensor.layout}, {tensor.dtype}; accepted: dense tensors")
+    if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise CheckpointError(f"{_WEIGHTS}: tensor {name} claims more elements than are stored")
+
+
+def _take(remaining: StateDict, source: NemoTensor) -> torch.Tensor:
+    """Removes one tensor from `remaining` and checks its shape and type."""
+    tensor = remaining.pop(source.name, None)
+    if tensor is None:
+        raise CheckpointError(f"{_WEIGHTS}: tensor {source.name} is missing, expected with shape {source.shape}")
+    if tuple(tensor.shape) != source.shape or not tensor.is_floating_point():
+        raise CheckpointError(
+            f"{_WEIGHTS}: tensor {source.name} is {tensor.dtype} {tuple(tensor.shape)}, "
+            f"expected floating {source.shape}"
+        )
+    return tensor
+
+
+def source_of(name: str, shape: tuple[int, ...], config: NemoConfig) -> NemoTensor:
+    """Where a bundle's tensor comes from; NeMo's one-wide convolutions keep their kernel axes."""
+    place, _, last = name.rpartition(".")
+    parts = place.split(".")
+    if place.startswith("encoder.layers."):
+        layer = ".".join(parts[:3])
+        source = f"{layer}.{_LAYER_NAMES['.'.join(parts[3:])]}"
+    elif place.startswith("encoder.subsampling.") and parts[-1].isdigit():
+        source = f"encoder.pre_encode.conv.{(2 if 'depthwise' in parts else 3) + 3 * int(parts[-1])}"
+    elif place.startswith("predictor.lstm."):
+        return NemoTensor(f"decoder.prediction.dec_rnn.lstm.{_LAST_NAMES[last]}{parts[-1]}", shape)
+    elif place == "joint.output":
+        source = f"joint.joint_net.{2 if config.joint_has_dropout else 1}"
+    else:
+        source = _NAMES[place]
+    return NemoTensor(f"{source}.{_LAST_NAMES.get(last, last)}", _source_shape(place, last, shape))
+
+
+def _source_shape(place: str, last: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if last != "weight":
+        return shape
+    if place.startswith("encoder.subsampling.pointwise."):
+        return (*shape, 1, 1)
+    if place == "ctc" or place.endswith(("convolution.pointwise1", "convolution.pointwise2")):
+        return (*shape, 1)
+    if place.endswith("convolution.depthwise"):
+        return (shape[0], 1, shape[1])
+    return shape
+
+
+def _folded_depthwise(remaining: StateDict, weight_name: str, shape: tuple[int, ...], config: NemoConfig) -> StateDict:
+    """Folds the batch norm into the depthwise convolution before it."""
+    width = (shape[0],)
+    source = source_of(weight_name, shape, config)
+    weight = _take(remaining, source).reshape(shape).double()
+    convolution = source.name.removesuffix(".weight")
+    norm = convolution.replace("depthwise_conv", "batch_norm")
+    bias = torch.zeros(width)
+    if config.model.encoder.use_bias:
+        bias = _take(remaining, NemoTensor(f"{convolution}.bias", width))
+    scale, shift, mean, variance = (
+        _take(remaining, NemoTensor(f"{norm}.{part}", width)).double()
+        for part in ("weight", "bias", "running_mean", "running_var")
+    )
+    factor = scale / torch.sqrt(variance + _BATCH_NORM_EPSILON)
+    return {
+        weight_name: weight * factor[:, None],
+        weight_name.removesuffix("weight") + "bias": (bias.double() - mean) * factor + shift,
+    }
+
+
+def _features(remaining: StateDict, features: FeatureConfig, band: MelBand) -> StateDict:
+    """Returns window and filterbank as stored, computed if missing."""
+    window, filterbank = "preprocessor.featurizer.window", "preprocessor.featurizer.fb"
+    bins = (features.mel_bins, features.fft_samples // 2 + 1)
+    if window in remaining:
+        window_tensor = _take(remaining, NemoTensor(window, (features.window_samples,)))
+    else:
+        window_tensor = hann_window(features.window_samples)
+    if filterbank in remaining:
+        mel_tensor = _take(remaining, NemoTensor(filterbank, (1, *bins))).reshape(bins)
+    else:
+        mel_tensor = mel_filterbank(features.sample_rate_hz, features.fft_samples, features.mel_bins, *band)
+    return {"features.window": window_tensor, "features.mel_filterbank": mel_tensor}
+
+
+def _stored(name: str, tensor: torch.Tensor, half: bool) -> torch.Tensor:
+    """Returns a copy in the type of the bundle; raises CheckpointError for non-finite values."""
+    is_half = half and not name.startswith("features.")
+    stored = tensor.to(torch.float16 if is_half else torch.float32, copy=True).contiguous()
+    if not bool(torch.isfinite(stored).all()):
+        cause = (
+            "has values beyond the range of float16"
+            if is_half and bool(torch.isfinite(tensor).all())
+            else "is not finite"
+        )
+        raise CheckpointError(f"{_WEIGHTS}: the tensor for {name} {cause}")
+    return stored

@@ -1,0 +1,95 @@
+"""Incremental detokenization: pieces may split words, and byte pieces characters, at any chunk border."""
+
+import codecs
+import re
+from pathlib import Path
+
+import sentencepiece
+
+from penstock.errors import CheckpointError
+
+_SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Tokenizer:
+    """The pieces of a SentencePiece model.
+
+    Each id is either text (spaces as spaces), one byte of UTF-8, or nothing (control pieces).
+    """
+
+    def __init__(self, path: str | Path):
+        model = sentencepiece.SentencePieceProcessor()
+        try:
+            model.LoadFromSerializedProto(Path(path).read_bytes())
+        except (OSError, RuntimeError) as error:
+            raise CheckpointError(f"{path}: not a SentencePiece model: {error}") from error
+        self._model = model
+        self.size = model.get_piece_size()
+        self.unknown = model.unk_id()
+        self._pieces: list[str | bytes] = [self._piece(model, i) for i in range(self.size)]
+
+    @staticmethod
+    def _piece(model: sentencepiece.SentencePieceProcessor, index: int) -> str | bytes:
+        if model.is_control(index):
+            return ""
+        if model.is_unknown(index):
+            return model.decode([index])
+        text = model.id_to_piece(index)
+        if model.is_byte(index) and (byte := _BYTE_PIECE.fullmatch(text)):
+            return bytes.fromhex(byte.group(1))
+        return text.replace(_SPACE, " ")
+
+    def piece(self, token: int) -> str | bytes:
+        """Returns the text or the byte of token id 0 .. size - 1."""
+        return self._pieces[token]
+
+    def encode(self, text: str) -> list[int]:
+        """Tokenizes `text`; `unknown` replaces characters that the model cannot write."""
+        return self._model.encode(text)
+
+    def decode(self, tokens: list[int]) -> str:
+        """Returns the text of a whole sequence."""
+        text = IncrementalText(self)
+        for token in tokens:
+            text.add(token)
+        text.finish()
+        return text.text
+
+
+class IncrementalText:
+    """The text of a growing token sequence, without partial characters and without a leading space."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.text = ""
+        self._tokenizer = tokenizer
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def is_inside_character(self) -> bool:
+        """True between two bytes of one character."""
+        return bool(self._bytes.getstate()[0])
+
+    def add(self, token: int) -> str:
+        """Appends one token and returns the text it completes, "" while a character is unfinished."""
+        piece = self._tokenizer.piece(token)
+        if isinstance(piece, bytes):
+            return self._append(self._bytes.decode(piece))
+        return self._append(self._bytes.decode(b"", final=True) + piece)
+
+    def copy(self) -> "IncrementalText":
+        """Returns an independent copy."""
+        other = IncrementalText(self._tokenizer)
+        other.text = self.text
+        other._bytes.setstate(self._bytes.getstate())
+        return other
+
+    def finish(self) -> str:
+        """Ends the sequence; an unfinished character becomes U+FFFD."""
+        return self._append(self._bytes.decode(b"", final=True))
+
+    def _append(self, new: str) -> str:
+        if not self.text:
+            new = new.lstrip(" ")
+        self.text += new
+        return new

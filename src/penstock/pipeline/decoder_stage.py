@@ -1,0 +1,198 @@
+"""Third stage: encoder frames in, words out.
+
+Groups a batch by stream decoder. Independent of searches and of the network's heads.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from penstock.decoding.beam.state import BeamStateStore
+from penstock.decoding.host_copy import copy_to_device
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.errors import ErrorCode, StreamError
+from penstock.graphs.select import select_driver
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoding_config import BEAM_DECODERS, DEFAULT_DECODING, GREEDY, DecodingConfig
+from penstock.pipeline.results import StreamResult, StreamText
+from penstock.pipeline.search_factory import SearchFactory
+from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import Lease
+from penstock.pipeline.stream_decoders import BeamStreamDecoder, Chunk, Decoded, GreedyStreamDecoder, StreamDecoder
+from penstock.pipeline.stream_fusion import StreamFusion
+from penstock.pipeline.stream_options import StreamOptions
+from penstock.pipeline.truncation import TruncationCounters
+
+MAX_CAPTURED_BATCH = 64
+"""`max_batch_size` in the decoder's config.pbtxt. Larger batches are decoded without CUDA graphs."""
+
+
+@dataclass(frozen=True)
+class DecoderRequest:
+    """The encoder frames that one request of one stream completed, zero or more."""
+
+    lease: Lease
+    encoded: torch.Tensor
+    """[T, D] float32"""
+    covered_samples: int
+    """Samples of the stream that the frames cover so far, as in `penstock.frontend.log_mel.MelChunks`."""
+    is_start: bool
+    is_end: bool
+    options: StreamOptions | None = None
+    """The stream's options, with its start; None stands for the defaults."""
+    finalize: bool = False
+    """A segment ends with this request and the stream continues."""
+
+    @property
+    def is_final(self) -> bool:
+        """True if a segment ends with this request."""
+        return self.is_end or self.finalize
+
+
+class DecoderStage:
+    """Decodes a batch of streams from their saved states, each with the decoder of its options."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        slots: int,
+        ledger: SlotLedger,
+        device: str = "cpu",
+        decoding: DecodingConfig = DEFAULT_DECODING,
+        context: AttentionContext | None = None,
+    ):
+        """context: sets the chunk length that graphs are captured for; the checkpoint's first by default."""
+        self._config = checkpoint.config
+        choice = select_driver(decoding.cuda_graphs, device)
+        self._chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
+        self._network = TransducerNetwork(checkpoint, device, kernels=decoding.kernels)
+        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self._fusion = StreamFusion(checkpoint, self._tokenizer, decoding, slots, device)
+        captured_batch = min(slots, MAX_CAPTURED_BATCH)
+        searches = SearchFactory(self._network, decoding, choice.driver, captured_batch, self._chunk_encoder_frames)
+        beams = BeamStateStore(self._network, slots, searches.beam_sizes)
+        self._stream_decoders: dict[str, StreamDecoder] = {GREEDY: GreedyStreamDecoder(searches, slots, self._fusion)}
+        self._beam_decoders = [BeamStreamDecoder(name, searches, beams, self._fusion) for name in BEAM_DECODERS]
+        self._stream_decoders |= zip(BEAM_DECODERS, self._beam_decoders, strict=True)
+        self.driver_name = choice.driver.name
+        """CUDA graph mode of the searches, for the log."""
+        self._options = [StreamOptions()] * slots
+        self._texts: dict[int, StreamText] = {}  # by slot
+        self._guard = SlotGuard("decoder", slots, ledger)
+
+    @property
+    def kernels(self) -> str:
+        """Kernels of greedy search, "torch" or "fused", for the log."""
+        return self._network.kernels
+
+    @property
+    def truncation(self) -> TruncationCounters:
+        """Truncation counters of all beams since the start."""
+        totals = [decoder.truncation.total for decoder in self._beam_decoders]
+        return TruncationCounters(*map(sum, zip(*totals, strict=True)))
+
+    @torch.inference_mode()
+    def warm_up(self, streams: int) -> None:
+        """Decodes one chunk of `streams` streams with each decoder: memory is allocated before the first request."""
+        slots = list(range(min(streams, len(self._options))))
+        width = self._config.encoder.d_model
+        encoded = torch.zeros(len(slots), self._chunk_encoder_frames, width, device=self._network.device)
+        lengths = torch.full((len(slots),), self._chunk_encoder_frames, device=self._network.device)
+        for decoder in self._stream_decoders.values():
+            # Beam size 1: tensors have the shapes of a full beam, and a beam of silence must prune nothing.
+            decoder.open(slots, [StreamOptions()] * len(slots))
+            decoder.decode(Chunk(slots, encoded, lengths, [False] * len(slots)))
+
+    @torch.inference_mode()
+    def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
+        """Returns for each request (all of different streams) the stream's result or an error."""
+        answers: list = admit_all(requests, self._admit)
+        try:
+            self._open(requests, answers)
+            decoded = self._decode([r for r, answer in zip(requests, answers, strict=True) if answer is None])
+        except STEP_ERRORS as error:  # the states of these streams are undefined now
+            return [
+                self._guard.reject(request.lease, f"the decoder failed: {error}") if answer is None else answer
+                for request, answer in zip(requests, answers, strict=True)
+            ]
+        rows = iter(decoded)
+        return [
+            self._answer(request, next(rows)) if answer is None else answer
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def _admit(self, request: DecoderRequest) -> StreamError | None:
+        width = self._config.encoder.d_model
+        if request.encoded.shape[1:] != (width,):  # a wrong shape would fail the whole batch
+            found = list(request.encoded.shape)
+            return StreamError(ErrorCode.REQUEST_INVALID, f"encoder frames are {found}, expected [T, {width}]")
+        return self._guard.admit(request.lease, request.is_start)
+
+    def _open(self, requests: list[DecoderRequest], answers: list) -> None:
+        """Opens the streams that start; puts the error of a rejected one into `answers`."""
+        opened = []
+        for i, request in enumerate(requests):
+            if answers[i] is not None or not request.is_start:
+                continue
+            slot = request.lease.slot
+            try:
+                options = request.options or StreamOptions()
+                self._fusion.open(slot, options)
+            except StreamError as error:
+                self._guard.reject(request.lease, error.message)
+                answers[i] = error
+                continue
+            self._options[slot] = replace(options, phrases=())  # the phrase cache has them, once for all streams
+            self._texts[slot] = StreamText(self._tokenizer, self._config)
+            opened.append(slot)
+        self._begin(opened)
+
+    def _begin(self, slots: list[int]) -> None:
+        """Starts new streams or segments in `slots`, each in its stream decoder."""
+        by_decoder: dict[str, list[int]] = {}
+        for slot in slots:
+            by_decoder.setdefault(self._options[slot].decoder, []).append(slot)
+        for name, group in by_decoder.items():
+            self._stream_decoders[name].open(group, [self._options[slot] for slot in group])
+
+    def _answer(self, request: DecoderRequest, decoded: Decoded | None) -> StreamResult:
+        slot, covered = request.lease.slot, request.covered_samples
+        text = self._texts[slot]
+        result = text.unchanged(covered) if decoded is None else text.update(decoded, covered, request.is_final)
+        if request.is_end:
+            del self._texts[slot]
+            self._fusion.close(slot)
+        self._guard.settle(request.lease, request.is_end)
+        return result
+
+    def _decode(self, requests: list[DecoderRequest]) -> list[Decoded | None]:
+        """Decodes the requests; None for a request without frames that ends nothing, as most are."""
+        decoded: list[Decoded | None] = [None] * len(requests)
+        by_decoder: dict[str, list[int]] = {}
+        for i, request in enumerate(requests):
+            name = self._options[request.lease.slot].decoder
+            if len(request.encoded) or (request.is_final and not self._stream_decoders[name].needs_frames):
+                by_decoder.setdefault(name, []).append(i)
+            elif request.is_final:
+                decoded[i] = Decoded([], self._texts[request.lease.slot].unstable, [])
+        for name, rows in by_decoder.items():
+            for i, found in zip(
+                rows, self._stream_decoders[name].decode(self._chunk([requests[i] for i in rows])), strict=True
+            ):
+                decoded[i] = found
+        self._begin([request.lease.slot for request in requests if request.finalize])
+        return decoded
+
+    def _chunk(self, requests: list[DecoderRequest]) -> Chunk:
+        device = self._network.device
+        lengths = copy_to_device([len(r.encoded) for r in requests], torch.int64, device)
+        encoded = torch.nn.utils.rnn.pad_sequence([r.encoded.to(device) for r in requests], batch_first=True)
+        return Chunk(
+            slots=[r.lease.slot for r in requests],
+            encoded=encoded,
+            lengths=lengths,
+            is_final=[r.is_final for r in requests],
+        )

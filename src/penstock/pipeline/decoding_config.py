@@ -1,0 +1,93 @@
+"""The options of a recognizer's decoder. A field of `DecodingConfig` is the only declaration of its option.
+
+Flags, environment variables, `compose.yaml` and the tables in docs/ follow from it (`scripts/settings_tables.py`).
+Does not import torch.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, AesLimits
+from penstock.errors import SettingError
+from penstock.pipeline.setting import Setting, Values, choice, real, switch, text, whole
+
+GREEDY = "greedy"
+BEAM_DECODERS = ("alsd", "aes")
+DECODERS = (GREEDY, *BEAM_DECODERS)
+MAX_LM_WEIGHT = 10.0
+# The names of penstock.graphs.select and penstock.kernels.capability, which import torch.
+CUDA_GRAPHS = ("auto", "full_graph", "no_while_loops", "no_graphs")
+KERNELS = ("auto", "torch", "fused")
+LM_FUSIONS = ("eq2-early", "eq2-late", "eq3-early", "eq3-late")
+"""The four strategies of the beam search paper; see `penstock.scoring.fusion_rules`."""
+
+
+def _option(values: Values, default: Any, metavar: str | None, help_text: str, **more: Any) -> Any:
+    """A field and its `Setting`, which gets the field's name."""
+    return field(default=default, metadata={"values": values, "metavar": metavar, "help": help_text, **more})
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """Options that all streams share, because they share batches and captured searches.
+
+    SettingError names a wrong value and the accepted ones.
+    """
+
+    lm: str | None = _option(
+        text("a file: ARPA, or the output of `penstock lm compile`"), None, "FILE", "n-gram language model",
+        page="language_model.md", decoders=DECODERS,
+    )  # fmt: skip
+    lm_weight: float = _option(real(MAX_LM_WEIGHT), 0.0, "W", "default weight of the language model", decoders=DECODERS)
+    beam_size: int = _option(
+        whole(1, MAX_BEAM_SIZE), 4, "K", "maximum hypotheses per stream", page="beam_search.md",
+        decoders=BEAM_DECODERS,
+    )  # fmt: skip
+    lm_fusion: str = _option(
+        choice(*LM_FUSIONS), "eq3-late", "NAME", "fusion strategy of the language model in beam search",
+        page="beam_search.md#settings", decoders=BEAM_DECODERS,
+    )  # fmt: skip
+    length_normalisation: bool = _option(
+        switch(), True, None, "rank hypotheses by score / (labels + 1), not by score",
+        decoders=BEAM_DECODERS,
+    )  # fmt: skip
+    aes_expansions: int = _option(
+        whole(1, 10), AesLimits().expansions_per_frame, "N", "AES++: maximum labels per hypothesis and frame",
+        decoders=("aes",),
+    )  # fmt: skip
+    aes_margin: float = _option(
+        real(100), AesLimits().margin, "NATS", "AES++: prune expansions this far below the best one",
+        decoders=("aes",),
+    )  # fmt: skip
+    aes_extra_labels: int = _option(
+        whole(0, 32), AesLimits().extra_labels, "N", "AES++: labels tried per hypothesis beyond the beam size",
+        decoders=("aes",),
+    )  # fmt: skip
+    max_symbols: int | None = _option(
+        whole(1, 50), None, "N", "maximum labels per frame in greedy search and ALSD++",
+        unset="the checkpoint's, else 10", decoders=(GREEDY, "alsd"),
+    )  # fmt: skip
+    phrase_memory_mib: int = _option(
+        whole(16, 16_384), 512, "MIB", "memory for the boosted phrases of all streams on the decoder's device, in MiB",
+        page="boosting.md#memory",
+    )  # fmt: skip
+    cuda_graphs: str = _option(
+        choice(*CUDA_GRAPHS), "auto", "MODE", "CUDA graphs of the decoder", page="cuda_graphs.md"
+    )
+    kernels: str = _option(
+        choice(*KERNELS), "torch", "NAME", "implementation of joint, predictor and lookups", page="kernels.md"
+    )
+
+    def __post_init__(self) -> None:
+        for setting in DECODING_SETTINGS:
+            setting.check(getattr(self, setting.name))
+        if self.lm_weight and not self.lm:
+            raise SettingError(f"lm_weight is {self.lm_weight:g}, but there is no language model; accepted: 0")
+
+
+DECODING_SETTINGS = tuple(
+    Setting(name=option.name, default=option.default, **option.metadata) for option in fields(DecodingConfig)
+)
+"""The fields of `DecodingConfig`, in their order."""
+
+DEFAULT_DECODING = DecodingConfig()

@@ -1,0 +1,98 @@
+"""Second stage: log-mel chunks in, encoder frames out; one encoder step for all streams that have a chunk.
+
+Independent of words and searches.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from penstock.encoder.encoder import StreamingEncoder
+from penstock.errors import ErrorCode, StreamError
+from penstock.frontend.log_mel import MelChunks
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import Lease
+
+
+@dataclass(frozen=True)
+class EncoderRequest:
+    """The chunks that one request of one stream completed, zero or more."""
+
+    lease: Lease
+    chunks: MelChunks
+    is_start: bool
+    finalize: bool = False
+    """A segment ends with this request and the stream continues: its encoder state starts afresh."""
+
+
+class EncoderStage:
+    """Runs the encoder for a batch of streams with any number of chunks each."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, context: AttentionContext, slots: int, ledger: SlotLedger, device: str = "cpu"
+    ):
+        self._encoder = StreamingEncoder(checkpoint, context, slots, device)
+        config = checkpoint.config.encoder
+        self._chunk_shape = [config.subsampling_factor * context.chunk_encoder_frames, config.mel_bins]
+        self._device = torch.device(device)
+        self._slots = slots
+        self._guard = SlotGuard("encoder", slots, ledger)
+
+    @torch.inference_mode()
+    def warm_up(self, streams: int) -> None:
+        """Runs one step of `streams` streams, so that its memory is allocated before the first request."""
+        slots = torch.arange(min(streams, self._slots), device=self._device)
+        mel = torch.zeros(len(slots), *self._chunk_shape, device=self._device)
+        self._encoder.open(slots)  # reset again when a stream gets the slot
+        self._encoder.step(slots, mel, torch.full_like(slots, self._chunk_shape[0]))
+
+    @torch.inference_mode()
+    def process(self, requests: list[EncoderRequest]) -> list[torch.Tensor | StreamError]:
+        """Returns for each request (all of different streams) its encoder frames [T, D], T >= 0, or an error."""
+        answers: list = admit_all(requests, self._admit)
+        admitted = [i for i, answer in enumerate(answers) if answer is None]
+        try:
+            self._open([requests[i].lease.slot for i in admitted if requests[i].is_start])
+            encoded: Sequence[torch.Tensor | StreamError] = self._encode([requests[i] for i in admitted])
+        except STEP_ERRORS as error:  # the states of these streams are undefined now
+            encoded = [self._guard.reject(requests[i].lease, f"the encoder failed: {error}") for i in admitted]
+        for i, frames in zip(admitted, encoded, strict=True):
+            answers[i] = frames
+        return answers
+
+    def _admit(self, request: EncoderRequest) -> StreamError | None:
+        found, expected = list(request.chunks.mel.shape[1:]), self._chunk_shape
+        if found != expected:  # a wrong shape would fail the whole batch
+            return StreamError(ErrorCode.REQUEST_INVALID, f"chunks are {found} each, expected {expected}")
+        return self._guard.admit(request.lease, request.is_start)
+
+    def _open(self, slots: list[int]) -> None:
+        """Resets the encoder state of `slots` for new streams or segments."""
+        if slots:
+            self._encoder.open(torch.tensor(slots, device=self._device))
+
+    def _encode(self, requests: list[EncoderRequest]) -> list[torch.Tensor]:
+        parts: list[list[torch.Tensor]] = [[] for _ in requests]
+        counts = [r.chunks.mel.shape[0] for r in requests]
+        for step in range(max(counts, default=0)):
+            rows = [i for i, count in enumerate(counts) if step < count]
+            for i, frames in zip(rows, self._step([requests[i] for i in rows], step), strict=True):
+                parts[i].append(frames)
+        self._open([request.lease.slot for request in requests if request.finalize])
+        empty = torch.zeros(0, self._encoder.config.d_model, device=self._device)
+        return [torch.cat(part) if len(part) > 1 else part[0] if part else empty for part in parts]
+
+    def _step(self, requests: list[EncoderRequest], number: int) -> list[torch.Tensor]:
+        """Encodes chunk `number` of each request; returns the valid frames [t, D] of each."""
+        mel = torch.stack([r.chunks.mel[number] for r in requests]).to(self._device)
+        whole = mel.shape[1]
+        valid = [r.chunks.last_valid_mel_frames if number == len(r.chunks.mel) - 1 else whole for r in requests]
+        slots = torch.tensor([r.lease.slot for r in requests], device=self._device)
+        frames = self._encoder.step(slots, mel, torch.tensor(valid, device=self._device)).frames.float()
+        # Valid encoder frames, computed on the host without synchronizing: ceil(valid / factor).
+        factor = self._encoder.config.subsampling_factor
+        return [row[: -(-count // factor)] for row, count in zip(frames, valid, strict=True)]

@@ -1,0 +1,193 @@
+"""First stage: owns the stream table; samples in, whole log-mel chunks out.
+
+Independent of the encoder and of words.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.errors import ErrorCode, StreamError
+from penstock.frontend.log_mel import ChunkGeometry, FeatureExtractor, LogMel, MelChunks
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext, ModelConfig
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.slots.guard import STEP_ERRORS
+from penstock.pipeline.slots.table import Lease, StreamTable
+from penstock.pipeline.stream_options import FINALIZE, StreamOptions, parse_stream_options
+from penstock.runtime import prepare_device
+
+MAX_REQUEST_S = 30.0
+MAX_MAGNITUDE = 32768.0
+
+
+@dataclass(frozen=True)
+class AudioRequest:
+    """One request of one stream: samples and flags."""
+
+    stream_id: Hashable
+    samples: np.ndarray
+    """[n] float32 at the checkpoint's rate, mono, full scale 1; n may be 0."""
+    is_start: bool = False
+    is_end: bool = False
+    options: dict = field(default_factory=dict)
+    """The stream's options, accepted with its start only: see `penstock.pipeline.stream_options`."""
+    finalize: bool = False
+    """Ends the segment after these samples; the stream continues with a new segment. No effect with `is_end`."""
+
+    @property
+    def is_final(self) -> bool:
+        """True if a segment ends with this request."""
+        return self.is_end or self.finalize
+
+
+class FeatureReply(NamedTuple):
+    """The output for the encoder stage."""
+
+    lease: Lease
+    chunks: MelChunks
+    finalize: bool
+    """True if the segment ends here and the stream continues."""
+    options: StreamOptions | None
+    """The stream's options, with its start; None after it."""
+
+
+class _Admission(NamedTuple):
+    lease: Lease
+    options: StreamOptions | None
+
+
+def chunk_geometry(config: ModelConfig, context: AttentionContext) -> ChunkGeometry:
+    """Returns the geometry of chunks of `factor * (right + 1)` mel frames."""
+    factor = config.encoder.subsampling_factor
+    return ChunkGeometry(
+        chunk_mel_frames=factor * context.chunk_encoder_frames,
+        virtual_mel_frames=factor - 1,
+        hop_samples=config.features.hop_samples,
+        frame_samples=config.features.window_samples,
+    )
+
+
+class FeatureStage:
+    """Admits streams and converts their samples to log-mel chunks."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        context: AttentionContext,
+        table: StreamTable,
+        device: str = "cpu",
+        decoding: DecodingConfig = DEFAULT_DECODING,
+    ):
+        config = checkpoint.config
+        place = prepare_device(device)
+        tensors = checkpoint.tensors("features.")
+        log_mel = LogMel(
+            config.features,
+            tensors["features.window"].to(place),
+            tensors["features.mel_filterbank"].to(place),
+        )
+        geometry = chunk_geometry(config, config.encoder.select_context(context))
+        self.table = table
+        self._extractor = FeatureExtractor(log_mel, geometry, table.slots, place)
+        self._decoding = decoding
+        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self.samples_taken = 0
+        """Samples of all accepted requests."""
+        self._max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
+
+    @torch.inference_mode()
+    def warm_up(self, streams: int) -> None:
+        """Runs one chunk of `streams` streams, so that its memory is allocated before the first request."""
+        slots = list(range(min(streams, self.table.slots)))
+        for slot in slots:
+            self._extractor.open(slot)  # reset again when a stream gets the slot
+        silence = np.zeros(self._extractor.geometry.window_samples, np.float32)
+        self._extractor.extract(slots, [silence] * len(slots), [False] * len(slots))
+
+    @torch.inference_mode()
+    def process(self, requests: list[AudioRequest]) -> list[FeatureReply | StreamError]:
+        """Returns for each request (all of different streams) its chunks or an error.
+
+        A rejected request leaves its stream unchanged; a rejected start opens nothing, a rejected end closes.
+        """
+        answers: list = [None] * len(requests)
+        # Starts first: a start may close a lost stream and reuse its slot, so no request of it may be admitted before.
+        for i in sorted(range(len(requests)), key=lambda i: not requests[i].is_start):
+            answers[i] = self._admit(requests[i])
+        admitted = [i for i, answer in enumerate(answers) if isinstance(answer, _Admission)]
+        try:
+            chunks = self._extractor.extract(
+                [answers[i].lease.slot for i in admitted],
+                [requests[i].samples for i in admitted],
+                [requests[i].is_final for i in admitted],
+            )
+        except STEP_ERRORS as error:  # samples of these streams are lost
+            for i in admitted:
+                self.table.close(requests[i].stream_id, "was lost by the features stage")
+                answers[i] = StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}")
+            return answers
+        for i, row in zip(admitted, chunks, strict=True):
+            (lease, options), request = answers[i], requests[i]
+            self.table.forward(lease)
+            self.samples_taken += len(request.samples)
+            if request.is_end:
+                self.table.close(request.stream_id)
+            elif request.finalize:
+                self._extractor.end_segment(lease.slot)
+            answers[i] = FeatureReply(lease, row, request.finalize and not request.is_end, options)
+        return answers
+
+    def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
+        """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
+        return parse_stream_options(options, self._decoding, self._tokenizer)
+
+    def _admit(self, request: AudioRequest) -> "_Admission | StreamError":
+        """Gives a valid request its stream's lease; validates the options before the stream takes a slot."""
+        try:
+            lease = None if request.is_start else self.table.look_up(request.stream_id)
+        except StreamError as error:
+            return error
+        try:
+            options = self.parse_options(request.options) if request.is_start else None
+            self._check_request(request)
+        except StreamError as error:
+            if lease is not None and request.is_end:
+                self.table.close(request.stream_id)
+            return StreamError(error.code, f"stream {request.stream_id!r}: {error.message}")
+        try:
+            lease = lease or self.table.open(request.stream_id)
+        except StreamError as error:
+            return error
+        if request.is_start:
+            self._extractor.open(lease.slot)
+        return _Admission(lease, options)
+
+    def _check_request(self, request: AudioRequest) -> None:
+        """StreamError for parameters after the start, a wrong `finalize` or unusable samples."""
+        if request.options and not request.is_start:
+            names = ", ".join(map(repr, sorted(request.options)))
+            message = f"{names} is not accepted after the start; accepted: {FINALIZE}"
+            raise StreamError(ErrorCode.OPTION_INVALID, message)
+        if type(request.finalize) is not bool:
+            raise StreamError(ErrorCode.OPTION_INVALID, f"{FINALIZE} is {request.finalize!r}; accepted: true, false")
+        if problem := self._audio_problem(request.samples):
+            raise StreamError(ErrorCode.AUDIO_INVALID, problem)
+
+    def _audio_problem(self, samples: np.ndarray) -> str | None:
+        if samples.ndim != 1 or samples.dtype != np.float32:
+            return f"samples are {samples.dtype} {list(samples.shape)}, expected float32 [n]"
+        if len(samples) > self._max_request_samples:
+            return f"{len(samples)} samples in one request, at most {self._max_request_samples} ({MAX_REQUEST_S:g} s)"
+        # NaN compares false, so one comparison also finds NaN.
+        usable = np.abs(samples) <= MAX_MAGNITUDE
+        if not usable.all():
+            return (
+                f"{int((~usable).sum())} of {len(samples)} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
+                "expected mono samples in -1 .. 1"
+            )
+        return None

@@ -1,0 +1,99 @@
+"""Results of a stream: text and words of its segments, accumulated on the host."""
+
+from dataclasses import dataclass
+
+from penstock.model.config import ModelConfig
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.stream_decoders import Decoded
+from penstock.pipeline.words import Token, Transcript, Word
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One of the N best transcripts of a whole segment."""
+
+    text: str
+    score: float
+    """Log-probability with language model and boosting."""
+    acoustic_score: float
+    """Log-probability of the network alone, without language model and boosting."""
+    words: tuple[Word, ...]
+    """All words of the segment in this transcript."""
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """The answer to one request of a stream."""
+
+    segment: int
+    """Number of the segment, from 0. A segment ends with `finalize` or with the stream."""
+    text: str
+    """Text of the segment so far."""
+    is_final: bool
+    """True for the last result of the segment: its text will not change."""
+    audio_processed_s: float
+    """Seconds of the stream decoded so far, all segments together."""
+    words: tuple[Word, ...]
+    """Words completed since the previous result; times count from the stream's start."""
+    tokens: tuple[Token, ...]
+    """Tokens found since the previous result; with a beam, only stable tokens."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Best first, in the final result of a segment if the stream requested N-best; the first has the result's text."""
+
+
+class StreamText:
+    """Accumulates the transcript of one stream on the host."""
+
+    def __init__(self, tokenizer: Tokenizer, config: ModelConfig):
+        self._tokenizer = tokenizer
+        self._sample_rate_hz = config.features.sample_rate_hz
+        self._frame_ms = config.encoder_frame_ms
+        self._segment = -1
+        self._unchanged: StreamResult | None = None
+        self.unstable: list[Token] = []
+        """Tokens at the end of the segment that may still change."""
+        self._open_segment(start_s=0.0)
+
+    def update(self, decoded: Decoded, covered_samples: int, is_final: bool) -> StreamResult:
+        """Adds what a request decoded and returns the result; after a final result the next segment begins.
+
+        covered_samples: as in `penstock.frontend.log_mel.MelChunks`.
+        """
+        self._unchanged = None
+        processed_s = covered_samples / self._sample_rate_hz
+        words = self._transcript.add(decoded.stable)
+        alternatives = tuple(
+            Alternative(whole.text, a.score, a.acoustic_score, tuple(whole.words))
+            for a in decoded.alternatives
+            for whole in [self._transcript.ending_with(a.unstable)]
+        )
+        tokens, self.unstable = decoded.stable, decoded.unstable
+        if is_final:
+            words += self._transcript.add(decoded.unstable) + self._transcript.finish()
+            tokens, self.unstable = decoded.stable + decoded.unstable, []
+        result = StreamResult(
+            segment=self._segment,
+            text=self._transcript.text_with(self.unstable),
+            is_final=is_final,
+            audio_processed_s=processed_s,
+            words=tuple(words),
+            tokens=tuple(tokens),
+            alternatives=alternatives,
+        )
+        if is_final:
+            self._open_segment(processed_s)
+        return result
+
+    def unchanged(self, covered_samples: int) -> StreamResult:
+        """Returns the result of a request without new frames; the same object until something changes."""
+        processed_s = covered_samples / self._sample_rate_hz
+        if self._unchanged is None or self._unchanged.audio_processed_s != processed_s:
+            text = self._transcript.text_with(self.unstable)
+            self._unchanged = StreamResult(self._segment, text, False, processed_s, words=(), tokens=())
+        return self._unchanged
+
+    def _open_segment(self, start_s: float) -> None:
+        self._segment += 1
+        self._unchanged = None
+        self._transcript = Transcript(self._tokenizer, self._frame_ms, 1000 * start_s)
+        self.unstable = []

@@ -1,0 +1,1 @@
+"""Assignment of slots to streams, and their release."""

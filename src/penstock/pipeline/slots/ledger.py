@@ -1,0 +1,68 @@
+"""SlotLedger: what the later stages report to the stream table about each slot, in shared memory between processes.
+
+A slot serves a new stream once all requests forwarded with it have left the pipeline. Otherwise the old stream's last
+chunk and the new stream's first chunk could share a batch. Each cell has one writer, so there are no locks.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+STAGES = ("encoder", "decoder")
+_SETTLED, _GENERATION, _FAILED_GENERATION = range(3)
+
+
+class SlotLedger:
+    """Cells [stage, field, slot] int64; fields: requests settled, their generation, latest failed generation."""
+
+    def __init__(self, slots: int, path: Path | None = None):
+        """path: a file shared by the stages' processes, created with zeros by the first; None within one process."""
+        shape = (len(STAGES), 3, slots)
+        if path is None:
+            self._cells = np.zeros(shape, np.int64)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, self._bytes(shape))  # does nothing to a file of that size
+        finally:
+            os.close(descriptor)
+        # A plain array: indexing a memmap costs ten times as much.
+        self._cells = np.asarray(np.memmap(path, np.int64, "r+", shape=shape))
+
+    @staticmethod
+    def _bytes(shape: tuple[int, ...]) -> int:
+        return int(np.prod(shape)) * np.dtype(np.int64).itemsize
+
+    def settled_requests(self, slot: int, generation: int) -> int:
+        """Returns how many requests of this generation of `slot` have left the pipeline, with a result or an error."""
+        # Generation first: a writer publishes it last (see `settle`), so the count belongs to that generation. Earlier
+        # generations are never queried once the slot has a new stream.
+        cells = self._cells[:, :, slot]
+        return sum(int(cell[_SETTLED]) for cell in cells if cell[_GENERATION] == generation)
+
+    def failed_generation(self, slot: int) -> int:
+        """Returns the latest generation of `slot` that a later stage has rejected or lost; 0 if none."""
+        return max(self._cells[:, _FAILED_GENERATION, slot].tolist())
+
+    def failed_generations(self) -> list[int]:
+        """Returns `failed_generation` of every slot."""
+        return self._cells[:, _FAILED_GENERATION].max(axis=0).tolist()
+
+    def settle(self, stage: str, slot: int, generation: int) -> None:
+        """Counts a request that ended at `stage`, with a result or an error.
+
+        A request of an earlier generation than the latest does not count: its slot already has a new stream.
+        """
+        cell = self._cells[STAGES.index(stage), :, slot]
+        if generation == cell[_GENERATION]:
+            cell[_SETTLED] += 1
+        elif generation > cell[_GENERATION]:
+            cell[_GENERATION], cell[_SETTLED] = 0, 1
+            cell[_GENERATION] = generation
+
+    def fail(self, stage: str, slot: int, generation: int) -> None:
+        """Marks a stream whose state `stage` has lost: it cannot continue."""
+        cell = self._cells[STAGES.index(stage), :, slot]
+        cell[_FAILED_GENERATION] = max(int(cell[_FAILED_GENERATION]), generation)

@@ -1,0 +1,178 @@
+"""StreamTable assigns a slot to each live stream: open, look up, close, expire."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.errors import ErrorCode, StreamError
+from penstock.pipeline.slots.ledger import SlotLedger
+
+_REMEMBERED_ENDS = 4096
+_EXPIRED_GRACE_S = 0.5
+"""How long the slot of an expired stream waits for its requests. They had the whole idle limit to settle; requests that
+Triton dropped between two stages, because the client disconnected, never settle."""
+_LOST = "was lost by a later stage"
+
+
+def slot_count(max_streams: int) -> int:
+    """Slots of a table for `max_streams` live streams: an eighth more than streams, at least two more."""
+    return max_streams + max(2, max_streams // 8)
+
+
+class Lease(NamedTuple):
+    """A stream's right to a slot."""
+
+    slot: int
+    generation: int
+    """Increases with every `open`; distinguishes a late request of an earlier stream from the present stream's."""
+
+
+NO_LEASE = Lease(-1, 0)
+"""Matches no slot of any stage."""
+
+
+@dataclass
+class _Stream:
+    lease: Lease
+    last_request_s: float
+
+
+class StreamTable:
+    """Stream id -> slot, for at most `max_streams` live streams.
+
+    - Spare slots: a stream that ends or restarts does not wait until its last requests have settled.
+    - Idle timeout: a stream without a request for `idle_limit_s` expires with the next call of any method.
+    - A closed stream's slot is free once the ledger has settled all its requests, at the latest after `idle_limit_s`
+      (half a second for an expired stream). A request that arrives even later is rejected by `SlotGuard`.
+    - A stream that a later stage has rejected or lost is closed with the next call that needs a slot.
+    """
+
+    def __init__(
+        self,
+        max_streams: int,
+        ledger: SlotLedger,
+        idle_limit_s: float = float("inf"),
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        slots = slot_count(max_streams)
+        self.max_streams = max_streams
+        self.slots = slots
+        self.idle_limit_s = idle_limit_s
+        self._ledger = ledger
+        self._clock = clock
+        self._streams: OrderedDict[Hashable, _Stream] = OrderedDict()  # longest idle first
+        self._free = list(range(slots - 1, -1, -1))
+        self._closing: dict[Lease, float] = {}  # deadline after which the slot is free without the ledger
+        self._forwarded = [0] * slots  # requests of the slot's latest stream
+        self._ends: OrderedDict[Hashable, str] = OrderedDict()
+        self._generation = time.time_ns()  # above those of an earlier table on the same ledger
+        self.started_streams = 0
+        """Streams that got a slot."""
+        self.expired_streams = 0
+        """Streams that ended by the idle timeout."""
+        self.rejected_starts = 0
+        """Starts without a free slot."""
+
+    @property
+    def live_streams(self) -> int:
+        """Streams that are open."""
+        return len(self._streams)
+
+    @property
+    def ended_streams(self) -> int:
+        """Streams that ended without expiring."""
+        return self.started_streams - self.expired_streams - self.live_streams
+
+    def count_free(self) -> int:
+        """Returns how many streams could start now, after expiring and freeing what is due."""
+        now = self._clock()
+        self._expire(now)
+        self._close_lost(now)
+        self._reclaim(now)
+        return min(self.max_streams - len(self._streams), len(self._free))
+
+    def open(self, stream_id: Hashable) -> Lease:
+        """Gives a new stream a slot; a live stream with that id is closed first.
+
+        Raises StreamError STREAM_LIMIT if `max_streams` others are live.
+        """
+        now = self._clock()
+        self._expire(now)
+        if stream_id in self._streams:
+            self._close(stream_id, now, "was started again")
+        self._close_lost(now)
+        self._reclaim(now)
+        if len(self._streams) >= self.max_streams or not self._free:
+            self.rejected_starts += 1
+            raise StreamError(
+                ErrorCode.STREAM_LIMIT,
+                f"stream {stream_id!r} rejected: all {self.max_streams} stream slots are taken; try again later",
+            )
+        self._ends.pop(stream_id, None)
+        self._generation += 1
+        lease = Lease(self._free.pop(), self._generation)
+        self._forwarded[lease.slot] = 0
+        self._streams[stream_id] = _Stream(lease, now)
+        self.started_streams += 1
+        return lease
+
+    def look_up(self, stream_id: Hashable) -> Lease:
+        """Returns the lease of a live stream. Raises StreamError STREAM_NOT_OPEN with the reason, or STREAM_LOST."""
+        now = self._clock()
+        self._expire(now)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            why = self._ends.get(stream_id, "was never started or has ended")
+            raise StreamError(
+                ErrorCode.STREAM_NOT_OPEN, f"stream {stream_id!r} is not open: it {why}; start it with START"
+            )
+        if self._ledger.failed_generation(stream.lease.slot) >= stream.lease.generation:
+            self._close(stream_id, now, _LOST)
+            raise StreamError(
+                ErrorCode.STREAM_LOST,
+                f"stream {stream_id!r} was lost by a later stage of the server; start it again",
+            )
+        stream.last_request_s = now
+        self._streams.move_to_end(stream_id)
+        return stream.lease
+
+    def forward(self, lease: Lease) -> None:
+        """Counts one request that goes to the later stages, which will settle it."""
+        self._forwarded[lease.slot] += 1
+
+    def close(self, stream_id: Hashable, why: str = "has ended") -> None:
+        """Ends a live stream; does nothing if the id is not live."""
+        if stream_id in self._streams:
+            self._close(stream_id, self._clock(), why)
+
+    def _close(self, stream_id: Hashable, now: float, why: str, max_wait_s: float = float("inf")) -> None:
+        """max_wait_s: how long the slot may wait for unsettled requests; at most the idle limit."""
+        self._closing[self._streams.pop(stream_id).lease] = now + min(self.idle_limit_s, max_wait_s)
+        self._ends[stream_id] = why
+        if len(self._ends) > _REMEMBERED_ENDS:
+            self._ends.popitem(last=False)
+
+    def _expire(self, now: float) -> None:
+        while self._streams:
+            stream_id, stream = next(iter(self._streams.items()))
+            if now - stream.last_request_s <= self.idle_limit_s:
+                return
+            self.expired_streams += 1
+            why = f"expired after {self.idle_limit_s:g} s without a request"
+            self._close(stream_id, now, why, _EXPIRED_GRACE_S)
+
+    def _close_lost(self, now: float) -> None:
+        """Closes streams that a later stage rejected or lost: their clients may never send another request."""
+        failed = self._ledger.failed_generations()
+        lost = [name for name, each in self._streams.items() if failed[each.lease.slot] >= each.lease.generation]
+        for stream_id in lost:
+            self._close(stream_id, now, _LOST)
+
+    def _reclaim(self, now: float) -> None:
+        """Frees closed slots whose requests have settled or whose deadline has passed."""
+        for lease, deadline_s in list(self._closing.items()):
+            if now >= deadline_s or self._ledger.settled_requests(*lease) >= self._forwarded[lease.slot]:
+                del self._closing[lease]
+                self._free.append(lease.slot)

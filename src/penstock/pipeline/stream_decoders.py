@@ -1,0 +1,188 @@
+"""Stream decoders: a search with the states of its streams. Slots and encoder frames in, tokens out.
+
+A stream belongs to one stream decoder, by its option `decoder`. Each projects the encoder frames for its own head.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from penstock.decoding.beam.hyps import TokenLists
+from penstock.decoding.beam.results import BeamReport, NBest
+from penstock.decoding.beam.state import BeamStateStore
+from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.greedy.state import GreedyStateStore
+from penstock.decoding.host_copy import copy_to_device
+from penstock.decoding.tensor_tree import map_tensors
+from penstock.pipeline.search_factory import SearchFactory
+from penstock.pipeline.stream_fusion import StreamFusion
+from penstock.pipeline.stream_options import StreamOptions
+from penstock.pipeline.truncation import TruncationCounters, TruncationLog
+from penstock.pipeline.words import Token
+
+
+class Chunk(NamedTuple):
+    """New encoder frames of B streams."""
+
+    slots: list[int]
+    encoded: torch.Tensor
+    """[B, T, D] float32; T may be 0."""
+    lengths: torch.Tensor
+    """[B] int64, valid frames of each row."""
+    is_final: list[bool]
+    """True if a segment ends with this chunk."""
+
+
+class TokenAlternative(NamedTuple):
+    """One of the N best token sequences of a whole segment."""
+
+    unstable: list[Token]
+    """The tokens after those reported as stable."""
+    score: float
+    """Log-probability with language model and boosting."""
+    acoustic_score: float
+    """Log-probability of the network alone."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Tokens that a chunk added to one stream."""
+
+    stable: list[Token]
+    """New tokens that will not change."""
+    unstable: list[Token]
+    """Tokens of the best hypothesis after the stable ones; may change."""
+    alternatives: list[TokenAlternative]
+    """Best first, at the end of a segment if the stream requested N-best."""
+
+
+class StreamDecoder(ABC):
+    """One search with the states of its streams."""
+
+    needs_frames: bool
+    """True if a chunk without frames may be skipped, also at the end of a segment."""
+
+    @abstractmethod
+    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Resets `slots` for new streams or new segments."""
+
+    @abstractmethod
+    def decode(self, chunk: Chunk) -> list[Decoded]:
+        """Decodes the chunk and saves the states; returns the new tokens of each stream."""
+
+
+class GreedyStreamDecoder(StreamDecoder):
+    """Label-looping. A second search, without external scores, runs batches in which no stream uses any."""
+
+    needs_frames = True
+
+    def __init__(self, searches: SearchFactory, slots: int, fusion: StreamFusion):
+        self._plain, self._fused = searches.greedy(), searches.greedy(fusion.fusion)
+        self._fusion = fusion
+        self._state = GreedyStateStore(searches.network, slots)
+        self._network = searches.network
+        self._device = searches.network.device
+
+    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Resets to hypotheses without labels."""
+        self._state.reset(torch.tensor(slots, device=self._device), self._fusion.start_states(slots))
+
+    def decode(self, chunk: Chunk) -> list[Decoded]:
+        """Every label is stable."""
+        slots = copy_to_device(chunk.slots, torch.int64, self._device)
+        search = self._fused if self._fusion.is_used(chunk.slots) else self._plain
+        projected = self._network.project_encoder(chunk.encoded)
+        hyps, states = search.decode(projected, chunk.lengths, self._state.gather(slots))
+        self._state.scatter(slots, states)
+        return [Decoded(tokens, [], []) for tokens in _greedy_tokens(hyps)]
+
+
+class BeamStreamDecoder(StreamDecoder):
+    """ALSD++ or AES++, with a second search for streams with external scores as `GreedyStreamDecoder` has."""
+
+    needs_frames = False
+
+    def __init__(self, name: str, searches: SearchFactory, state: BeamStateStore, fusion: StreamFusion):
+        """state: shared by all beam decoders, because a stream belongs to only one of them."""
+        self._plain, self._fused = searches.beam(name), searches.beam(name, fusion.fusion)
+        self.truncation = TruncationLog(name, state.slots)
+        self._fusion = fusion
+        self._state = state
+        self._n_best = [0] * state.slots
+        self._network = searches.network
+        self._device = state.device
+
+    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Resets to beams of one empty hypothesis."""
+        sizes = torch.tensor([o.beam_size for o in options], dtype=torch.int64, device=self._device)
+        self._state.reset(torch.tensor(slots, device=self._device), sizes, self._fusion.start_states(slots))
+        for slot, chosen in zip(slots, options, strict=True):
+            self._n_best[slot] = chosen.n_best
+        self.truncation.begin(slots)
+
+    def decode(self, chunk: Chunk) -> list[Decoded]:
+        """Labels that all hypotheses share are stable. At the end of a segment the best hypothesis is final."""
+        slots = copy_to_device(chunk.slots, torch.int64, self._device)
+        is_final = copy_to_device(chunk.is_final, torch.bool, self._device)
+        search = self._fused if self._fusion.is_used(chunk.slots) else self._plain
+        projected = self._network.project_encoder(chunk.encoded)
+        update, states = search.decode(projected, chunk.lengths, is_final, self._state.gather(slots))
+        self._state.scatter(slots, states)
+        best = search.n_best(states) if any(chunk.is_final) else None
+        report = BeamReport(update, states.forced_blanks, states.pruned_hypotheses, best)
+        return self._to_decoded(chunk, report.to_host())
+
+    def _to_decoded(self, chunk: Chunk, report: BeamReport) -> list[Decoded]:
+        """Converts a report on the host to tokens, and records truncation."""
+        stable, unstable = _tokens(report.update.stable), _tokens(report.update.unstable)
+        alternatives = [] if report.best is None else _alternatives(report.best)
+        counters = map(TruncationCounters, report.forced_blanks.tolist(), report.pruned_hypotheses.tolist())
+        found = []
+        for row, (slot, is_final, truncated) in enumerate(zip(chunk.slots, chunk.is_final, counters, strict=True)):
+            self.truncation.add(slot, truncated, is_final)
+            if is_final:
+                best = alternatives[row]
+                found.append(Decoded(stable[row], best[0].unstable, best[: self._n_best[slot]]))
+            else:
+                found.append(Decoded(stable[row], unstable[row], []))
+        return found
+
+
+def _greedy_tokens(hyps: BatchedHyps) -> list[list[Token]]:
+    host = hyps.to_host()
+    return _rows_of_tokens((host.labels, host.timestamps, host.durations, host.scores), host.lengths)
+
+
+def _tokens(lists: TokenLists) -> list[list[Token]]:
+    """lists: [B, M] on the host."""
+    tokens, lengths = lists
+    return _rows_of_tokens((tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores), lengths)
+
+
+def _rows_of_tokens(fields: tuple[torch.Tensor, ...], lengths: torch.Tensor) -> list[list[Token]]:
+    """fields: of the tokens, each [B, M] on the host; lengths: [B]."""
+    counts = lengths.tolist()
+    longest = max(counts)
+    columns = [field[:, :longest].tolist() for field in fields]
+    return [
+        [Token(*values) for values in zip(*(column[row][:count] for column in columns), strict=True)]
+        for row, count in enumerate(counts)
+    ]
+
+
+def _alternatives(best: NBest) -> list[list[TokenAlternative]]:
+    """Returns the existing hypotheses of each stream, at least one. best: on the host."""
+    batch, beam_size = best.scores.shape
+    tokens = _tokens(map_tensors(lambda t: t.flatten(0, 1), best.unstable))
+    scores, acoustic = best.scores.tolist(), best.acoustic_scores.tolist()
+    return [
+        [
+            TokenAlternative(tokens[row * beam_size + k], scores[row][k], acoustic[row][k])
+            for k in range(beam_size)
+            if k == 0 or scores[row][k] > float("-inf")
+        ]
+        for row in range(batch)
+    ]

@@ -1,0 +1,59 @@
+"""The language model and the phrase lists that the streams of a decoder chose, by slot."""
+
+from collections.abc import Sequence
+
+import torch
+
+from penstock.model.bundle import Checkpoint
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.stream_options import StreamOptions
+from penstock.scoring.boosting.arena import NO_PHRASES
+from penstock.scoring.boosting.cache import PhraseCache
+from penstock.scoring.fusion import Fusion, FusionStates
+from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
+
+
+class StreamFusion:
+    """The fusion of all streams, and what each slot's stream uses of it."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, tokenizer: Tokenizer, config: DecodingConfig, slots: int, device: str = "cpu"
+    ):
+        self._lm = None
+        if config.lm:
+            names = read_token_names(checkpoint.tokenizer_path)
+            self._lm = load_ngram_lm(config.lm, names, device, kernels=config.kernels)
+        self._phrases = PhraseCache(tokenizer, config.phrase_memory_mib * 2**20, device)
+        self.fusion = Fusion(self._lm, self._phrases.automaton)
+        """The scores for a search; only for batches in which it `is_used`."""
+        self._device = device
+        self._lists = [NO_PHRASES] * slots
+        self._weights = [0.0] * slots
+
+    def open(self, slot: int, options: StreamOptions) -> None:
+        """Stores a new stream's options and releases the phrase list of the slot's last stream.
+
+        StreamError where there is no memory for the phrase list; the slot holds none then.
+        """
+        self.close(slot)
+        self._lists[slot] = self._phrases.acquire(options.phrases)
+        self._weights[slot] = options.lm_weight
+
+    def close(self, slot: int) -> None:
+        """Releases the phrase list of the slot's stream, if it has one."""
+        self._phrases.release(self._lists[slot])
+        self._lists[slot], self._weights[slot] = NO_PHRASES, 0.0
+
+    def is_used(self, slots: Sequence[int]) -> bool:
+        """True where a stream in `slots` chose a language model or phrases."""
+        return any(self._lists[slot] != NO_PHRASES or self._weights[slot] != 0.0 for slot in slots)
+
+    def start_states(self, slots: Sequence[int]) -> FusionStates:
+        """The states in which new streams in `slots` start; fields [B]."""
+        start = self._lm.start_state if self._lm is not None else 0
+        return FusionStates(
+            lm_states=torch.full((len(slots),), start, dtype=torch.int64, device=self._device),
+            boost_states=torch.tensor([self._lists[slot] for slot in slots], dtype=torch.int64, device=self._device),
+            lm_weights=torch.tensor([self._weights[slot] for slot in slots], dtype=torch.float32, device=self._device),
+        )

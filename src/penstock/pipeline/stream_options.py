@@ -1,0 +1,107 @@
+"""The options of one stream, sent with its first request: names, defaults, limits and validation."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import ErrorCode, StreamError, shown
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoding_config import BEAM_DECODERS, DECODERS, GREEDY, MAX_LM_WEIGHT, DecodingConfig
+from penstock.scoring.boosting.phrases import MAX_BOOST, Phrase, check_phrases
+from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
+
+DEFAULT_BOOST = 2.0
+FINALIZE = "finalize"
+"""Parameter of any request, not an option: true if a segment ends with it."""
+_NAMES = ("decoder", "beam_size", "n_best", "lm_weight", "boosted_phrases", "boost")
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """Validated options of one stream, phrases tokenized."""
+
+    decoder: str = GREEDY
+    beam_size: int = 1
+    """K, at most the server's; 1 for greedy."""
+    n_best: int = 0
+    """Alternatives in the final result."""
+    lm_weight: float = 0.0
+    phrases: TokenPhrases = ()
+
+
+def parse_stream_options(options: Mapping[str, Any], config: DecodingConfig, tokenizer: Tokenizer) -> StreamOptions:
+    """Validates the parameters of a stream's first request and tokenizes its phrases.
+
+    StreamError OPTION_INVALID or PHRASES_INVALID names the wrong one and what is accepted.
+
+    decoder: one of `DECODERS`; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; boosted_phrases: a JSON
+    list of phrases or of [phrase, boost] pairs, as text or already read; boost: of phrases that name none.
+    """
+    unknown = sorted(map(shown, set(options) - set(_NAMES)))
+    if unknown:
+        names = ", ".join(unknown[:5]) + (" and others" if len(unknown) > 5 else "")
+        raise _rejection(f"{names} is not an option of the stream start; known: {', '.join(_NAMES)}")
+    decoder = options.get("decoder", GREEDY)
+    if decoder not in DECODERS:
+        raise _rejection(f"decoder {shown(decoder)} is not known; known: {', '.join(DECODERS)}")
+    beam_size, n_best = _beam(options, decoder, config)
+    phrases = tokenize_phrases(_phrases(options), tokenizer)
+    return StreamOptions(decoder, beam_size, n_best, _lm_weight(options, config), phrases)
+
+
+def _beam(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> tuple[int, int]:
+    if decoder == GREEDY:
+        for name in ("beam_size", "n_best"):
+            if name in options:
+                raise _rejection(f"{name} needs decoder {' or '.join(BEAM_DECODERS)}; the stream's is {decoder}")
+        return 1, 0
+    beam_size = _whole(options, "beam_size", config.beam_size, 1, config.beam_size)
+    return beam_size, _whole(options, "n_best", 0, 0, beam_size)
+
+
+def _lm_weight(options: Mapping[str, Any], config: DecodingConfig) -> float:
+    weight = _real(options, "lm_weight", config.lm_weight, 0.0, MAX_LM_WEIGHT)
+    if weight and not config.lm:
+        raise _rejection(f"lm_weight is {weight:g}, but no language model is loaded; accepted: 0")
+    return weight
+
+
+def _phrases(options: Mapping[str, Any]) -> tuple[Phrase, ...]:
+    boost = _real(options, "boost", DEFAULT_BOOST, -MAX_BOOST, MAX_BOOST)
+    if "boosted_phrases" not in options:
+        if "boost" in options:
+            raise _rejection("boost is given without boosted_phrases")
+        return ()
+    given = options["boosted_phrases"]
+    accepted = 'accepted: a JSON list as ["phrase", ["phrase", boost]]'
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise _rejection(f"boosted_phrases is not JSON: {error}; {accepted}") from error
+    if not isinstance(given, list | tuple):
+        raise _rejection(f"boosted_phrases is {type(given).__name__}; {accepted}")
+    pairs = [(entry, boost) if isinstance(entry, str) else entry for entry in given]
+    for number, pair in enumerate(pairs, start=1):
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise _rejection(f"boosted_phrases: entry {number} is {shown(pair)}; {accepted}")
+    return check_phrases((pair[0], pair[1]) for pair in pairs)
+
+
+def _whole(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _rejection(f"{name} is {shown(value)}; accepted: integers from {low} to {high}")
+    return value
+
+
+def _real(options: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise _rejection(f"{name} is {shown(value)}; accepted: numbers from {low:g} to {high:g}")
+    return float(value)
+
+
+def _rejection(message: str) -> StreamError:
+    return StreamError(ErrorCode.OPTION_INVALID, message)

@@ -1,0 +1,118 @@
+"""Parts of every report: hardware, software, date, percentiles, Markdown tables and checks of the file to write."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from penstock.errors import OutputError
+
+_SOURCES = Path(__file__).resolve().parent
+PERCENTILE_NAMES = ("p50", "p95", "p99", "max")
+
+
+def describe_hardware(device: str = "cpu") -> str:
+    """The machine in words: "Intel Xeon at 2.5 GHz, 2 cores, 8 GiB", after the GPU's name if `device` is one."""
+    host = f"{cpu_name()}, {core_count()} cores, {memory_gib():.0f} GiB"
+    if not device.startswith("cuda"):
+        return host
+    import torch
+
+    return f"{torch.cuda.get_device_name(device)}; {host}"
+
+
+def core_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory_gib() -> float:
+    """Physical memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def cpu_name() -> str:
+    """The processor's model, or its architecture if the system does not report a model."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """Commit of the sources of this package, marked if they have changes; None outside a repository."""
+    try:
+        name = _git("rev-parse", "--short", "HEAD")
+        return f"{name} with changes" if _git("status", "--porcelain", ".") else name
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def date_utc() -> str:
+    """The current time in minutes."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def package_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of the packages that are installed."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(_SOURCES), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def percentiles_ms(seconds: Sequence[float] | np.ndarray) -> dict[str, float]:
+    """p50, p95, p99 and maximum in ms. Each is a measured value (between two, the higher one); NaN without values."""
+    if not len(seconds):
+        return dict.fromkeys(PERCENTILE_NAMES, float("nan"))
+    found = np.percentile(np.asarray(seconds, np.float64), [50, 95, 99, 100], method="higher")  # inf has no mean
+    return dict(zip(PERCENTILE_NAMES, (1000 * found).tolist(), strict=True))
+
+
+def check_writable(path: Path) -> None:
+    """Raises OutputError, before the work, if no report can be written there."""
+    if path.is_dir() or not path.parent.is_dir():
+        reason = "is a directory" if path.is_dir() else f"there is no directory {path.parent}"
+        raise OutputError(f"--json: {path}: {reason}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OutputError(f"--json: {path}: cannot be written")
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 0) -> str:
+    """Aligns the first `left` columns left, the others right; floats have three digits. No trailing newline."""
+    cells = [list(header), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(2, *map(len, column)) for column in zip(*cells, strict=True)]
+    rule = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    return "\n".join(_line(row, widths, left) for row in (cells[0], rule, *cells[1:]))
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits: 123, 12.3, 1.23."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _cell(value: object) -> str:
+    return three_digits(value) if isinstance(value, float) else str(value)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
+    aligned = (
+        cell.ljust(width) if i < left else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )
+    return "| " + " | ".join(aligned) + " |"

@@ -1,0 +1,1 @@
+"""Word boosting: the phrase lists of streams as automata over labels."""

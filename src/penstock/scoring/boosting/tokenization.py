@@ -1,0 +1,87 @@
+"""Phrases as the token sequences that a Transducer would emit for them.
+
+Only the canonical segmentation of a phrase is used, the one that the model saw in training: see docs/boosting.md.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.model.tokenizer import Tokenizer
+from penstock.scoring.boosting.phrases import Phrase, phrases_error, shorten
+
+MAX_TOKENS = 20_000
+"""Tokens of all phrases of a list together; bounds the time to build a list."""
+
+
+class TokenPhrase(NamedTuple):
+    """One phrase as labels."""
+
+    tokens: tuple[int, ...]
+    """At least one, each 0 .. V-1."""
+    boost: float
+    """Added to the score of each token, in nats."""
+
+
+TokenPhrases = tuple[TokenPhrase, ...]
+"""A stream's phrases, distinct token sequences; equal lists are one entry of the cache."""
+
+
+def tokenize_phrases(phrases: Sequence[Phrase], tokenizer: Tokenizer) -> TokenPhrases:
+    """The phrases as tokens, in the list's order.
+
+    StreamError PHRASES_INVALID names a phrase that the tokenizer cannot write, or that has the tokens of another
+    phrase and another boost; or says that all phrases together are too long.
+    """
+    found: dict[tuple[int, ...], tuple[str, float]] = {}
+    for text, boost in phrases:
+        tokens = _tokenize(text, tokenizer)
+        first_text, first_boost = found.setdefault(tokens, (text, boost))
+        if first_boost != boost:
+            raise phrases_error(
+                f"phrases {shorten(first_text)} and {shorten(text)} have the same tokens, with boosts "
+                f"{first_boost:g} and {boost:g}; accepted: one boost per phrase"
+            )
+    total = sum(map(len, found))
+    if total > MAX_TOKENS:
+        raise phrases_error(f"{len(phrases)} phrases of {total} tokens together; accepted: up to {MAX_TOKENS} tokens")
+    return tuple(TokenPhrase(tokens, boost) for tokens, (_, boost) in found.items())
+
+
+def continues_word(tokenizer: Tokenizer) -> list[bool]:
+    """Returns, for each label 0 .. V-1, True where it continues the word before it.
+
+    A space, a mark of punctuation or a control token ends the word before it; a letter, a digit, a combining mark and
+    a byte continue it.
+    """
+    return [_continues_word(tokenizer.piece(token)) for token in range(tokenizer.size)]
+
+
+def _continues_word(piece: str | bytes) -> bool:
+    if isinstance(piece, bytes):
+        return True
+    return bool(piece) and (piece[0].isalnum() or unicodedata.category(piece[0]).startswith("M"))
+
+
+def _tokenize(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    tokens = tokenizer.encode(text)
+    if not tokens:
+        raise phrases_error(f"phrase {shorten(text)} has no tokens; accepted: words in the model's alphabet")
+    if tokenizer.unknown in tokens:
+        raise phrases_error(
+            f"phrase {shorten(text)} has characters outside the model's alphabet: "
+            f"{_unwritable(text, tokenizer)}; accepted: text as the model writes it{_hint(text, tokenizer)}"
+        )
+    return tuple(tokens)
+
+
+def _unwritable(text: str, tokenizer: Tokenizer) -> str:
+    characters = dict.fromkeys(c for c in text if not c.isspace() and tokenizer.unknown in tokenizer.encode(c))
+    return ", ".join(map(repr, characters)) or "its characters together"
+
+
+def _hint(text: str, tokenizer: Tokenizer) -> str:
+    lower = text.lower()
+    if lower != text and tokenizer.unknown not in tokenizer.encode(lower):
+        return f", for example {lower!r}"
+    return ""

@@ -1,0 +1,86 @@
+"""Shallow fusion: a language model and phrase boosting as one score per label. Independent of searches."""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock.scoring.automaton import AllTransitions, Automaton
+
+
+class FusionStates(NamedTuple):
+    """The automaton states of N hypotheses, and the weight that each one's stream chose."""
+
+    lm_states: torch.Tensor
+    """[N] int64; 0 where there is no language model."""
+    boost_states: torch.Tensor
+    """[N] int64; begins at the start of the stream's phrase list, or at `NO_PHRASES`."""
+    lm_weights: torch.Tensor
+    """[N] float32; 0 switches the language model off for a stream."""
+
+
+class Fusion:
+    """Sums the weighted scores of the automata present."""
+
+    def __init__(self, lm: Automaton | None = None, boost: Automaton | None = None):
+        """Both over the same vocabulary."""
+        self._lm = lm
+        self._boost = boost
+
+    @property
+    def is_empty(self) -> bool:
+        """True where there is no automaton."""
+        return self._lm is None and self._boost is None
+
+    def score_all(self, states: FusionStates) -> "FusionTransitions":
+        """Scores every label. ValueError for an empty fusion."""
+        lm = None if self._lm is None else self._lm.score_all(states.lm_states)
+        boost = None if self._boost is None else self._boost.score_all(states.boost_states)
+        if lm is not None:
+            scores = _weighted(states.lm_weights.unsqueeze(1), lm.scores)
+            return FusionTransitions(scores if boost is None else scores + boost.scores, states, lm, boost)
+        if boost is None:
+            raise ValueError("an empty fusion has no scores: check is_empty first")
+        return FusionTransitions(boost.scores, states, None, boost)
+
+    def advance(self, states: FusionStates, labels: torch.Tensor) -> tuple[torch.Tensor, FusionStates]:
+        """Scores [N] float32 of `labels` [N] int64, as in `score_all`, and the states after them."""
+        total = torch.zeros_like(states.lm_weights)
+        lm_states, boost_states = states.lm_states, states.boost_states
+        if self._lm is not None:
+            lm = self._lm.advance(states.lm_states, labels)
+            total, lm_states = _weighted(states.lm_weights, lm.scores), lm.next_states
+        if self._boost is not None:
+            boost = self._boost.advance(states.boost_states, labels)
+            total, boost_states = total + boost.scores, boost.next_states
+        return total, FusionStates(lm_states, boost_states, states.lm_weights)
+
+    def final_scores(self, states: FusionStates) -> torch.Tensor:
+        """Scores [N] float32 of ending."""
+        total = torch.zeros_like(states.lm_weights)
+        if self._lm is not None:
+            total = _weighted(states.lm_weights, self._lm.final_scores(states.lm_states))
+        if self._boost is not None:
+            total = total + self._boost.final_scores(states.boost_states)
+        return total
+
+
+class FusionTransitions(NamedTuple):
+    """The transitions of N hypotheses by every label."""
+
+    scores: torch.Tensor
+    """[N, V] float32, to be added to each label's log-probability."""
+    states: FusionStates
+    """Where the transitions start."""
+    lm: AllTransitions | None
+    boost: AllTransitions | None
+
+    def follow(self, labels: torch.Tensor) -> FusionStates:
+        """The states after `labels` [N] int64."""
+        lm_states = self.states.lm_states if self.lm is None else self.lm.next_states(labels)
+        boost_states = self.states.boost_states if self.boost is None else self.boost.next_states(labels)
+        return FusionStates(lm_states, boost_states, self.states.lm_weights)
+
+
+def _weighted(weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """A weight of 0 gives 0 even where a score is minus infinity."""
+    return torch.where(weights == 0, 0.0, weights * scores)

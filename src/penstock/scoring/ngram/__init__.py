@@ -1,0 +1,1 @@
+"""N-gram language models over a recognizer's tokens as automata."""

@@ -1,0 +1,1 @@
+"""Estimates an n-gram language model over a recognizer's tokens from plain text."""

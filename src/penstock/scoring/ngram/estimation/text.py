@@ -1,0 +1,59 @@
+"""Reads plain text, one sentence per line, as sentences of a recognizer's labels."""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from penstock.errors import CorpusError
+from penstock.scoring.ngram.io import load_sentencepiece
+
+STANDARD_INPUT = "-"
+
+
+class TextTokenizer:
+    """Encodes text as the recognizer's training did, and counts sentences and tokens."""
+
+    def __init__(self, tokenizer_path: str | Path):
+        self._model = load_sentencepiece(tokenizer_path)
+        self.sentences = 0
+        self.tokens = 0
+        self.unknown_tokens = 0
+        """Unknown tokens, for characters that the tokenizer lacks."""
+
+    def read(self, sources: Sequence[str]) -> Iterator[list[int]]:
+        """The labels of every line of the files `sources` (`-`: standard input) that is not blank.
+
+        A file that cannot be read, and bytes that are not UTF-8, raise CorpusError naming file and line.
+        """
+        for source in sources:
+            for line in _lines(source):
+                labels = self._model.encode(line, add_bos=False, add_eos=False)
+                if labels:
+                    self.sentences += 1
+                    self.tokens += len(labels)
+                    self.unknown_tokens += sum(map(self._model.is_unknown, labels))
+                    yield labels
+
+
+def _lines(source: str) -> Iterator[str]:
+    name = "standard input" if source == STANDARD_INPUT else source
+    try:
+        if source == STANDARD_INPUT:
+            yield from _decoded(name, sys.stdin.buffer)
+        else:
+            with Path(source).open("rb") as file:
+                yield from _decoded(name, file)
+    except OSError as error:
+        raise CorpusError(f"{name}: {error.strerror or error}") from error
+
+
+def _decoded(name: str, lines: Iterable[bytes]) -> Iterator[str]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise CorpusError(f"{name}: line {number}: not UTF-8: {error}") from error
+        if "\0" in text:
+            raise CorpusError(f"{name}: line {number}: contains a zero byte: not a text file")
+        if text:
+            yield text

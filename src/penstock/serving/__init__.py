@@ -1,0 +1,1 @@
+"""Running the pipeline behind Triton Inference Server."""

@@ -1,0 +1,89 @@
+"""Command line, environment and working directory of tritonserver. Starts nothing itself."""
+
+import os
+import secrets
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.serving.ports import Ports
+from penstock.serving.triton_install import TritonInstall
+
+LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"
+_CLOSED_APIS = "shared-memory,model-repository,trace,logging"
+_MODEL_START_S = 300  # Triton's default of 30 is too short for a large checkpoint or a busy machine
+_POOLED_REQUESTS = 4096
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Configuration of a server process."""
+
+    model_repository: Path
+    ports: Ports = field(default_factory=Ports)
+    address: str = LOOPBACK
+    drain_s: int = 8
+    """Seconds that live streams have to end after a stop; below the ten seconds that Docker waits."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the models (penstock.serving.settings), added to the environment of this process."""
+
+
+def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports, shared_memory: str) -> list[str]:
+    """Arguments of tritonserver; shared_memory: prefix of the names of the models' regions."""
+    arguments = {
+        "model-repository": options.model_repository.absolute(),
+        "model-control-mode": "none",
+        "exit-timeout-secs": options.drain_s,
+        # With the default pool of 8, Triton 2.51 ends by SIGSEGV when several requests of a stream wait (docs/log.md).
+        "grpc-infer-allocation-pool-size": _POOLED_REQUESTS,
+        "allow-sagemaker": "false",
+        "allow-vertex-ai": "false",
+    }
+    for name, port in ports._asdict().items():
+        arguments |= {f"{name}-address": options.address, f"{name}-port": port}
+    # These interfaces are not used, so the secret is not kept. Other users of the machine can read the command line,
+    # but no header can contain the line break in the secret.
+    secret = f"x-penstock-closed={secrets.token_hex(16)}\n{secrets.token_hex(16)}"
+    arguments |= {flag: f"{_CLOSED_APIS}:{secret}" for flag in ("http-restricted-api", "grpc-restricted-protocol")}
+    if install.backend_directory is not None:
+        arguments["backend-directory"] = install.backend_directory
+    flags = [f"--{name}={value}" for name, value in arguments.items()]
+    for setting in (f"shm-region-prefix-name={shared_memory}", f"stub-timeout-seconds={_MODEL_START_S}"):
+        flags.append(f"--backend-config=python,{setting}")
+    return [str(install.executable), "--disable-auto-complete-config", *flags]
+
+
+def launch_environment(install: TritonInstall, options: ServerOptions, runtime: Path) -> dict[str, str]:
+    """The environment of this process plus the variables of server and models.
+
+    The models run in the first `python3` on PATH: the running interpreter's, so that they find its packages.
+    """
+    threads = options.environment.get("PENSTOCK_THREADS") or os.environ.get("PENSTOCK_THREADS") or "1"
+    environment = {
+        **os.environ,
+        **dict.fromkeys(_THREAD_VARIABLES, threads),  # the three models share the cores
+        **options.environment,
+        "PENSTOCK_RUNTIME_DIR": str(runtime),
+    }
+    environment["PATH"] = _joined([Path(sys.executable).parent], environment.get("PATH"))
+    if install.library_directories:
+        environment["LD_LIBRARY_PATH"] = _joined(install.library_directories, environment.get("LD_LIBRARY_PATH"))
+    return environment
+
+
+def working_directory(runtime: Path) -> Path:
+    """The working directory of tritonserver.
+
+    Triton's Python stub ignores PYTHONPATH and searches the working directory first. So it must not be the user's
+    current directory; `src` makes `penstock` importable from a checkout that is not installed.
+    """
+    source = Path(__file__).resolve().parents[2]
+    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    return runtime if source in installed else source
+
+
+def _joined(first: list[Path] | tuple[Path, ...], rest: str | None) -> str:
+    return os.pathsep.join([*map(str, first), *([rest] if rest else [])])

@@ -1,0 +1,130 @@
+"""The metrics of the `features` and `decoder` models. Each model updates its metrics once per batch.
+
+Independent of Triton, which makes the metrics through `MakeMetric`.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+from penstock.pipeline.slots.table import StreamTable
+from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters
+
+Kind = Literal["counter", "gauge"]
+
+
+class Metric(Protocol):
+    """A counter or gauge."""
+
+    def increment(self, value: float) -> object:
+        """Adds `value`."""
+
+    def set(self, value: float) -> object:
+        """Replaces the value of a gauge."""
+
+
+MakeMetric = Callable[[str, str, Kind], Metric]
+"""Makes a metric from its name, description and kind."""
+
+
+class _Gauge:
+    """A gauge that is set only when its value changes: each call crosses to another process."""
+
+    def __init__(self, make: MakeMetric, name: str, description: str):
+        self._metric = make(name, description, "gauge")
+        self._shown: float | None = None
+
+    def show(self, value: float) -> None:
+        if value != self._shown:
+            self._metric.set(value)
+            self._shown = value
+
+
+class _Counter:
+    """A counter of a total that is kept elsewhere."""
+
+    def __init__(self, make: MakeMetric, name: str, description: str):
+        self._metric = make(name, description, "counter")
+        self._shown = 0.0
+
+    def show(self, total: float) -> None:
+        if total > self._shown:
+            self._metric.increment(total - self._shown)
+            self._shown = total
+
+
+class StreamMetrics:
+    """Metrics of the `features` model: streams and their audio."""
+
+    def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int):
+        self._table = table
+        self._sample_rate_hz = sample_rate_hz
+        self._live = _Gauge(make, "penstock_streams_live", "Streams that are open")
+        self._free = _Gauge(make, "penstock_slots_free", "Streams that could start now")
+        self._started = _Counter(make, "penstock_streams_started_total", "Streams that got a slot")
+        self._ended = _Counter(
+            make, "penstock_streams_ended_total", "Streams that ended, were restarted or were lost by an error"
+        )
+        self._expired = _Counter(make, "penstock_streams_expired_total", "Streams that reached the idle timeout")
+        self._rejected = _Counter(make, "penstock_streams_refused_total", "Streams rejected because no slot was free")
+        self._audio = _Counter(make, "penstock_audio_seconds_total", "Seconds of audio in accepted requests")
+        self.update(0)
+
+    def update(self, samples: int) -> None:
+        """Is called once per batch; samples: total of all accepted requests. Expires idle streams."""
+        self._free.show(self._table.count_free())
+        self._live.show(self._table.live_streams)
+        self._started.show(self._table.started_streams)
+        self._ended.show(self._table.ended_streams)
+        self._expired.show(self._table.expired_streams)
+        self._rejected.show(self._table.rejected_starts)
+        self._audio.show(samples / self._sample_rate_hz)
+
+
+class DecodedFrames(NamedTuple):
+    """Encoder frames of one request."""
+
+    encoder_frames: int
+    received_ns: int
+    """When the `features` model received their audio."""
+
+
+class ChunkMetrics:
+    """Metrics of the `decoder` model: chunks and truncated beams."""
+
+    def __init__(
+        self,
+        make: MakeMetric,
+        chunk_encoder_frames: int,
+        chunk_ms: float,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ):
+        """clock_ns: clock of `DecodedFrames.received_ns`."""
+        self._chunk_encoder_frames = chunk_encoder_frames
+        self._chunk_ns = round(chunk_ms * 1e6)
+        self._clock_ns = clock_ns
+        self._total = self._total_late = 0
+        self._chunks = _Counter(make, "penstock_chunks_total", "Chunks decoded")
+        self._late = _Counter(
+            make,
+            "penstock_chunks_late_total",
+            "Chunks whose result left the decoder more than a chunk's duration after their audio was received",
+        )
+        self._forced = _Counter(make, "penstock_beam_forced_frames_total", "Encoder frames of forced blanks in beams")
+        self._dropped = _Counter(
+            make,
+            "penstock_beam_dropped_hypotheses_total",
+            "Hypotheses pruned because their labels outgrew their memory",
+        )
+
+    def update(self, batch: list[DecodedFrames], truncation: TruncationCounters = NO_TRUNCATION) -> None:
+        """Is called once per batch, when its results are ready; truncation: totals of all beams."""
+        now_ns = self._clock_ns()
+        for frames, received_ns in batch:
+            chunks = -(-frames // self._chunk_encoder_frames)  # the last chunk of a segment may be short
+            self._total += chunks
+            self._total_late += chunks if now_ns - received_ns > self._chunk_ns else 0
+        self._chunks.show(self._total)
+        self._late.show(self._total_late)
+        self._forced.show(truncation.forced_blanks)
+        self._dropped.show(truncation.pruned_hypotheses)

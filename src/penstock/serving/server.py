@@ -1,0 +1,213 @@
+"""Starts, monitors and stops tritonserver with a model repository."""
+
+import contextlib
+import http.client
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections import ChainMap
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import PenstockError, ServerError
+from penstock.serving.launch import LOOPBACK, ServerOptions, launch_command, launch_environment, working_directory
+from penstock.serving.model_repository import copy_with_queue_delay
+from penstock.serving.ports import claim_ports
+from penstock.serving.server_log import ServerLog
+from penstock.serving.settings import QUEUE_DELAY_MS
+from penstock.serving.triton_install import TritonInstall
+
+_EXIT_GRACE_S = 2.0  # after the drain; Triton 2.51 may hang forever when its drain has timed out
+_POLL_S = 0.05
+_SHARED_MEMORY = Path("/dev/shm")
+
+# The script's standard input closes when this process stops it or ends in any way, SIGKILL included.
+_GUARD_SCRIPT = 'read -r _; kill -s KILL -- "-$1"; rm -rf -- "$2" "$3"*'
+
+
+class TritonServer:
+    """One tritonserver and its model processes, in their own process group.
+
+    As a context manager, it starts the server, waits until it is ready, and stops it at the end. If this process ends
+    before that, even by SIGKILL, a guard process kills the server and removes its files.
+    """
+
+    def __init__(
+        self,
+        install: TritonInstall,
+        options: ServerOptions,
+        forward_log: Callable[[str], object] | None = None,
+        verbose: bool = False,
+    ):
+        """forward_log: called with each line of the server's log; without `verbose`, with those after it is ready."""
+        self._install = install
+        self._options = options
+        self._forward_log = forward_log
+        self._verbose = verbose
+        self._running: _Running | None = None
+        self.ports = options.ports
+        """The ports in use, once started."""
+
+    @property
+    def process_id(self) -> int:
+        """Id of tritonserver's process and of its process group; ServerError when not running."""
+        return self._started().process.pid
+
+    def start(self) -> None:
+        """Starts the processes. PenstockError for a port in use or a wrong setting comes before any process starts."""
+        delay_ms = QUEUE_DELAY_MS.read(ChainMap(dict(self._options.environment), os.environ))
+        self.ports = claim_ports(self._options.ports, self._options.address)
+        runtime = Path(tempfile.mkdtemp(prefix="penstock-"))
+        shared_memory = f"penstock-{secrets.token_hex(8)}-"
+        try:
+            options = self._options if delay_ms is None else _with_queue_delay(self._options, runtime, delay_ms)
+            process = self._launch(options, runtime, shared_memory)
+        except PenstockError:
+            shutil.rmtree(runtime, ignore_errors=True)
+            raise
+        try:
+            guard = _start_guard(process.pid, runtime, _SHARED_MEMORY / shared_memory)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        assert process.stdout is not None
+        log = ServerLog(process.stdout, self._forward_log, hold_back=not self._verbose)
+        self._running = _Running(process, guard, log)
+
+    def _launch(self, options: ServerOptions, runtime: Path, shared_memory: str) -> subprocess.Popen[str]:
+        try:
+            return subprocess.Popen(
+                launch_command(self._install, options, self.ports, shared_memory),
+                cwd=working_directory(runtime),
+                env=launch_environment(self._install, options, runtime),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServerError(f"{self._install.executable} cannot be started: {error.strerror}") from error
+
+    def wait_ready(self, timeout_s: float = 600.0, is_cancelled: Callable[[], bool] = lambda: False) -> bool:
+        """Returns True once all models are loaded, False once `is_cancelled` returns True.
+
+        ServerError has the models' messages if the server has ended or is not ready in time.
+        """
+        log, deadline = self._started().log, time.monotonic() + timeout_s
+        while not is_cancelled():
+            if self.has_ended():
+                raise ServerError(f"the server did not start: {self.end_reason()}")
+            if self._is_ready():
+                log.release()
+                return True
+            if time.monotonic() > deadline:
+                raise ServerError(f"the server is not ready after {timeout_s:g} s: {log.last_lines()}")
+            time.sleep(_POLL_S)
+        return False
+
+    def has_ended(self) -> bool:
+        """True if tritonserver's process has ended or was never started."""
+        return self._running is None or self._running.process.poll() is not None
+
+    def end_reason(self) -> str:
+        """Why a server that was started ended by itself."""
+        process, _, log = self._started()
+        log.wait_until_closed(1.0)
+        status = process.returncode
+        how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        return f"{log.failure_reason()} ({how})"
+
+    def stop(self, drain: bool = True) -> bool:
+        """Ends all processes and removes their files; with `drain`, live streams have `drain_s` to end first.
+
+        Returns False if the server was killed: without a drain, or because it did not end within it. Triton waits for
+        live sequences and for gRPC calls that a client leaves open.
+        """
+        if self._running is None:
+            return True
+        process, guard, _ = self._running
+        if drain and not self.has_ended():
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self._options.drain_s + _EXIT_GRACE_S)
+        was_clean = self.has_ended() and process.returncode == 0
+        self.kill()
+        guard.communicate()  # closes its standard input
+        process.wait()
+        self._running = None
+        return was_clean
+
+    def kill(self) -> None:
+        """Kills all processes. A signal handler may call it while `stop` waits for the drain."""
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._running.process.pid, signal.SIGKILL)
+
+    def __enter__(self) -> "TritonServer":
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop(drain=False)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _started(self) -> "_Running":
+        if self._running is None:
+            raise ServerError("the server is not running")
+        return self._running
+
+    def _is_ready(self) -> bool:
+        """Checks two ports: Triton reports ready over HTTP before it opens the port of the metrics."""
+        return _answers(self.ports.http, "/v2/health/ready") and _answers(self.ports.metrics, "/metrics")
+
+
+class _Running(NamedTuple):
+    process: subprocess.Popen[str]
+    guard: subprocess.Popen[bytes]
+    log: ServerLog
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=1.0)
+    with contextlib.closing(connection):
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status == http.client.OK
+        except (OSError, http.client.HTTPException):
+            return False
+
+
+def _start_guard(process_group: int, runtime: Path, shared_memory: Path) -> subprocess.Popen[bytes]:
+    """A shell that waits for the end of this process.
+
+    A death signal (prctl) would follow the thread, not the process, and would leave model processes and files behind.
+    """
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _GUARD_SCRIPT, "sh", str(process_group), runtime, shared_memory],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def _with_queue_delay(options: ServerOptions, runtime: Path, delay_ms: int) -> ServerOptions:
+    """`options` with a copy of the models in the runtime directory."""
+    try:
+        models = copy_with_queue_delay(options.model_repository, runtime / "models", delay_ms)
+    except (OSError, ValueError) as error:
+        raise ServerError(f"{runtime}: the models cannot be copied there: {error}") from error
+    return replace(options, model_repository=models)

@@ -1,0 +1,165 @@
+"""The options of a server. Each is an environment variable and a flag of `penstock serve`.
+
+The decoder's options come from `penstock.pipeline.decoding_config`. `Settings` has the values that models use.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import CheckpointError, SettingError
+from penstock.model.config import AttentionContext
+from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.setting import Setting, Values, switch, text, whole
+
+# Only the model processes need these: a launcher or a health check starts without numpy and torch.
+if TYPE_CHECKING:
+    from penstock.model.bundle import Checkpoint
+    from penstock.pipeline.slots.ledger import SlotLedger
+
+MAX_SEQUENCES = 4000
+"""Below `max_candidate_sequences` of the models: Triton does not reject a sequence beyond that, it lets it wait."""
+
+MAX_IDLE_S = 60.0
+"""Below `max_sequence_idle_microseconds` of the models, so that the stream table expires a stream before Triton does:
+its error has a code."""
+
+SAMPLE_RATE_HZ = 16_000
+"""Sample rate of the audio that clients send."""
+
+
+def parse_context(text: str) -> AttentionContext:
+    """Parses "70,6"."""
+    try:
+        left, right = (int(part) for part in text.strip("[] ").split(","))
+    except ValueError:
+        raise SettingError(f"context {text!r}: expected LEFT,RIGHT in encoder frames, for example 70,6") from None
+    return AttentionContext(left, right)
+
+
+def _device(given: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", given):
+        raise ValueError
+    return given
+
+
+MODEL = Setting("model", text("a bundle directory, a .nemo file or a hub id"), None, "MODEL", "checkpoint", "required")
+CONTEXT = Setting(
+    "context",
+    Values(parse_context, lambda value: isinstance(value, AttentionContext), "LEFT,RIGHT, for example 70,6"),
+    None, "L,R", "attention context in encoder frames", unset="the checkpoint's first",
+)  # fmt: skip
+MAX_STREAMS = Setting("max_streams", whole(1, MAX_SEQUENCES), 64, "N", "maximum live streams")
+IDLE_SECONDS = Setting(
+    "idle_seconds",
+    Values(float, lambda value: 0 < value <= MAX_IDLE_S, f"numbers above 0, up to {MAX_IDLE_S:g}"),  # rejects NaN too
+    30.0, "S", "idle timeout of a stream, in seconds", page="serving.md#idle-streams",
+)  # fmt: skip
+DEVICE = Setting(
+    "device", Values(_device, lambda value: True, "cpu, cuda, cuda:NUMBER"), None, "DEVICE", "device of the models",
+    unset="cuda if available, else cpu",
+)  # fmt: skip
+THREADS = Setting("threads", whole(1), 1, "N", "CPU threads of each model process")
+QUEUE_DELAY_MS = Setting(
+    "queue_delay_ms", whole(0, 1000), None, "MS", "batching delay, in milliseconds",
+    unset="40, in config.pbtxt of the features model", page="serving.md#batching-delay",
+)  # fmt: skip
+HTTP_PORT = Setting("http_port", whole(0, 65535), 8000, "PORT", "HTTP port; 0 for any free port")
+GRPC_PORT = Setting("grpc_port", whole(0, 65535), 8001, "PORT", "gRPC port; 0 for any free port")
+METRICS_PORT = Setting("metrics_port", whole(0, 65535), 8002, "PORT", "metrics port; 0 for any free port")
+LISTEN_ON_ALL_INTERFACES = Setting(
+    "listen_on_all_interfaces",
+    switch(),
+    False,
+    None,
+    "listen on all interfaces instead of 127.0.0.1, without encryption",
+)
+DRAIN_SECONDS = Setting(
+    "drain_seconds", whole(1), 8, "S", "time for live streams to end after SIGTERM, in seconds",
+    page="#health-and-stopping",
+)  # fmt: skip
+MODEL_REPOSITORY = Setting(
+    "model_repository", text("a directory"), None, "DIR", "directory of the Triton models", unset="the checkout's"
+)
+VERBOSE = Setting("verbose", switch(), False, None, "print the complete server log")
+
+SERVE_SETTINGS = (
+    MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, QUEUE_DELAY_MS, *DECODING_SETTINGS, HTTP_PORT,
+    GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, MODEL_REPOSITORY, VERBOSE,
+)  # fmt: skip
+"""Flags of `penstock serve`, in the order of its help."""
+
+IMAGE_SETTINGS = (HTTP_PORT, GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, MODEL_REPOSITORY)
+"""Fixed by the images: `compose.yaml` does not pass them on."""
+
+OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
+"""Variables without a flag, read by model/resolve.py, triton_install.py and here."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Configuration of a model process, from the variables of the settings and PENSTOCK_RUNTIME_DIR."""
+
+    checkpoint: "Checkpoint"
+    context: AttentionContext
+    max_streams: int
+    idle_limit_s: float
+    runtime_directory: Path
+    device: str
+    threads: int
+    decoding: DecodingConfig
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
+        """Reads the variables; SettingError names the one that is missing or wrong."""
+        from penstock.model.bundle import Checkpoint
+
+        model = MODEL.read(environment)
+        if not model:
+            raise SettingError("PENSTOCK_MODEL is not set; accepted: a bundle made by `penstock import`")
+        checkpoint = Checkpoint(model)
+        # The model processes of a server have the same parent, so its id gives them a common directory.
+        runtime = environment.get("PENSTOCK_RUNTIME_DIR") or f"{tempfile.gettempdir()}/penstock-{os.getppid()}"
+        return cls(
+            checkpoint=checkpoint,
+            context=select_served_context(checkpoint, CONTEXT.read(environment)),
+            max_streams=MAX_STREAMS.read(environment),
+            idle_limit_s=IDLE_SECONDS.read(environment),
+            runtime_directory=Path(runtime),
+            device=DEVICE.read(environment) or _best_device(),
+            threads=THREADS.read(environment),
+            decoding=DecodingConfig(**{setting.name: setting.read(environment) for setting in DECODING_SETTINGS}),
+        )
+
+    @property
+    def slots(self) -> int:
+        """Slots of every stage's state arrays."""
+        from penstock.pipeline.slots.table import slot_count
+
+        return slot_count(self.max_streams)
+
+    def open_ledger(self) -> "SlotLedger":
+        """The ledger that this server's model processes share."""
+        from penstock.pipeline.slots.ledger import SlotLedger
+
+        return SlotLedger(self.slots, self.runtime_directory / "slots")
+
+
+def select_served_context(checkpoint: "Checkpoint", wanted: AttentionContext | None) -> AttentionContext:
+    """Like `EncoderConfig.select_context`; CheckpointError for a checkpoint with another sample rate."""
+    rate_hz = checkpoint.config.features.sample_rate_hz
+    if rate_hz != SAMPLE_RATE_HZ:
+        raise CheckpointError(
+            f"{checkpoint.directory}: a checkpoint for audio at {rate_hz} Hz; accepted by a server: {SAMPLE_RATE_HZ} Hz"
+        )
+    return checkpoint.config.encoder.select_context(wanted)
+
+
+def _best_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,194 @@
+"""Converts Triton requests and tensors to the types of the stages, and results to Triton responses."""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import triton_python_backend_utils as pb_utils
+
+from penstock.errors import StreamError, StreamErrorKind
+from penstock.pipeline.features_stage import AudioRequest, FeatureReply
+from penstock.pipeline.results import StreamResult
+from penstock.pipeline.slots.ticket import Ticket, TicketSigner
+from penstock.pipeline.stream_options import FINALIZE
+from penstock.serving.metrics import Kind, Metric
+
+_START, _END = 1, 2  # flag bits of a sequence request
+_SHARED_OUTPUTS = 512
+
+# Names, because the stub adds its classes to pb_utils only after this module is imported.
+_STATUS = {
+    StreamErrorKind.INVALID_ARGUMENT: "INVALID_ARG",
+    StreamErrorKind.NOT_FOUND: "NOT_FOUND",
+    StreamErrorKind.UNAVAILABLE: "UNAVAILABLE",
+    StreamErrorKind.INTERNAL: "INTERNAL",
+}
+
+
+def is_start(request: Any) -> bool:
+    """True for a sequence's first request."""
+    return bool(request.flags() & _START)
+
+
+def is_end(request: Any) -> bool:
+    """True for a sequence's last request."""
+    return bool(request.flags() & _END)
+
+
+def audio_request(request: Any) -> AudioRequest:
+    """AUDIO [1, n], the correlation id, the flags and the parameters of a request."""
+    audio = pb_utils.get_input_tensor_by_name(request, "AUDIO").as_numpy()
+    options = _parameters(request)
+    finalize = options.pop(FINALIZE, False)
+    return AudioRequest(
+        stream_id=request.correlation_id(),
+        samples=audio[0] if len(audio) == 1 else audio,  # the stage rejects more than one row by its shape
+        is_start=is_start(request),
+        is_end=is_end(request),
+        options=options,
+        finalize=finalize,
+    )
+
+
+def _parameters(request: Any) -> dict[str, Any]:
+    parameters = request.parameters()
+    return {} if parameters in ("", "{}") else json.loads(parameters)  # nearly every request has none
+
+
+def tensor(request: Any, name: str) -> torch.Tensor:
+    """An input without its batch axis, on the device where Triton has it."""
+    found = pb_utils.get_input_tensor_by_name(request, name)
+    if found.is_cpu():
+        return torch.from_numpy(found.as_numpy()[0])
+    return torch.utils.dlpack.from_dlpack(found.to_dlpack())[0]
+
+
+def ticket(request: Any, signer: TicketSigner, reads_options: bool = False) -> Ticket:
+    """TICKET [1, n] int64 of a request of a later stage; only the decoder reads the options in it."""
+    return signer.unpack(pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()[0], reads_options)
+
+
+def error_response(error: StreamError) -> Any:
+    """The response to a rejected request."""
+    code = getattr(pb_utils.TritonError, _STATUS[error.kind])
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
+
+
+def wait_for_device(device: str) -> None:
+    """Waits for the queued work of a GPU: the next model reads its result from another process."""
+    if device != "cpu":
+        torch.cuda.current_stream().synchronize()
+
+
+@lru_cache(_SHARED_OUTPUTS)
+def _shared_output(name: str, shape: tuple[int, ...], dtype: Any, values: tuple[Any, ...] = ()) -> Any:
+    """An output that many responses share, already in the memory that Triton copies it from."""
+    return pb_utils.Tensor(name, _array(values, dtype).reshape(shape))
+
+
+def release_outputs() -> None:
+    """Frees the shared outputs; to be called while Triton's memory exists."""
+    _shared_output.cache_clear()
+
+
+def tensor_output(name: str, value: torch.Tensor) -> Any:
+    """An output [1, ...] on the device of `value`."""
+    if not value.numel():  # most requests complete no chunk; an empty GPU tensor is not accepted
+        return _shared_output(name, (1, *value.shape), np.float32)
+    if value.is_cpu:
+        return pb_utils.Tensor(name, value.unsqueeze(0).numpy())
+    return pb_utils.Tensor.from_dlpack(name, value.unsqueeze(0).contiguous())
+
+
+def feature_response(reply: FeatureReply, received_ns: int, signer: TicketSigner) -> Any:
+    """MEL [1, C, N, F] float32 and TICKET [1, n] int64."""
+    mel, last_valid, covered = reply.chunks
+    row = signer.pack(Ticket(reply.lease, last_valid, covered, reply.finalize, received_ns, reply.options))
+    return pb_utils.InferenceResponse([tensor_output("MEL", mel), pb_utils.Tensor("TICKET", row[np.newaxis])])
+
+
+def encoded_response(frames: torch.Tensor) -> Any:
+    """ENCODED [1, T, D] float32."""
+    return pb_utils.InferenceResponse([tensor_output("ENCODED", frames)])
+
+
+def result_response(result: StreamResult) -> Any:
+    """All outputs, each [1, n]; Triton sends those that the request lists."""
+    outputs = [_shared_output(name, (1, 1), dtype, (value(result),)) for name, dtype, value in _SINGLE_OUTPUTS]
+    for field, listed in _LISTED_OUTPUTS.items():
+        entries = getattr(result, field)
+        outputs += [
+            pb_utils.Tensor(name, _array(map(value, entries), dtype).reshape(1, -1))
+            if entries
+            else _shared_output(name, (1, 0), dtype)
+            for name, dtype, value in listed
+        ]
+    return pb_utils.InferenceResponse(outputs)
+
+
+def _array(values: Iterable[Any], dtype: Any) -> np.ndarray:
+    """Array [n]; texts become UTF-8 bytes in an array of objects, as Triton expects."""
+    if dtype is np.object_:
+        values = (text.encode() for text in values)
+    return np.array(list(values), dtype=dtype)
+
+
+class _Output(NamedTuple):
+    name: str
+    dtype: Any
+    value: Callable[[Any], Any]
+    """Takes the result, or one entry of one of its lists."""
+
+
+_SINGLE_OUTPUTS = (
+    _Output("SEGMENT", np.int32, lambda result: result.segment),
+    _Output("TEXT", np.object_, lambda result: result.text),
+    _Output("IS_FINAL", np.bool_, lambda result: result.is_final),
+    _Output("AUDIO_PROCESSED", np.float32, lambda result: result.audio_processed_s),
+)
+_LISTED_OUTPUTS = {
+    "words": (
+        _Output("WORDS", np.object_, lambda word: word.text),
+        _Output("WORD_START_MS", np.int32, lambda word: word.start_ms),
+        _Output("WORD_END_MS", np.int32, lambda word: word.end_ms),
+        _Output("WORD_CONFIDENCE", np.float32, lambda word: word.confidence),
+    ),
+    "tokens": (
+        _Output("TOKENS", np.int32, lambda token: token.id),
+        _Output("TIMESTAMPS", np.int32, lambda token: token.timestamp),
+    ),
+    "alternatives": (
+        _Output("ALTERNATIVES", np.object_, lambda one: one.text),
+        _Output("ALTERNATIVE_SCORES", np.float32, lambda one: one.score),
+        _Output("ALTERNATIVE_WORDS", np.object_, lambda one: json.dumps(one.words)),
+    ),
+}
+
+
+class _TritonMetric:
+    """A metric and its family, which must live longer than the metric."""
+
+    def __init__(self, name: str, description: str, kind: Kind):
+        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
+        family = pb_utils.MetricFamily(name=name, description=description, kind=kinds[kind])
+        metric = family.Metric(labels={})
+        self.increment, self.set = metric.increment, metric.set
+        self._family = family
+
+
+def make_metric(name: str, description: str, kind: Kind) -> Metric:
+    """A metric on Triton's metrics port."""
+    return _TritonMetric(name, description, kind)
+
+
+def max_batch_size(args: dict[str, str]) -> int:
+    """Maximum requests per call of `execute`, from the `args` of `initialize`."""
+    return int(json.loads(args["model_config"])["max_batch_size"])
+
+
+def log_start(model: str, message: str) -> None:
+    """One line in the server's log."""
+    pb_utils.Logger.log_info(f"penstock {model}: {message}")

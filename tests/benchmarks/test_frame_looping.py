@@ -1,0 +1,65 @@
+"""Frame-looping finds what the reference and label-looping find."""
+
+import random
+
+import pytest
+import torch
+
+from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
+from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.tensor_tree import leaves
+from penstock.decoding.transducer import TransducerNetwork
+from tests.helpers.decoding import (
+    DURATIONS,
+    assert_same_labels,
+    decode_by_reference,
+    decode_in_chunks,
+    decode_whole,
+    random_streams,
+)
+from tests.helpers.random_models import random_checkpoint
+
+LENGTHS = (24, 1, 11, 0, 16)
+
+
+@pytest.mark.parametrize("blank_rate", [0.7, 0.05])
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(DURATIONS)), ids=str)
+def test_random_networks_in_random_chunks_and_batches(tmp_path, seed, durations, blank_rate):
+    checkpoint = random_checkpoint(tmp_path, seed, durations=durations, blank_rate=blank_rate)
+    network, streams = TransducerNetwork(checkpoint), random_streams(seed, LENGTHS)
+    max_symbols = 10 if blank_rate == 0.7 else 4
+    expected = decode_by_reference(checkpoint, streams, max_symbols)
+    assert sum(map(len, expected)) > 3
+    search = FrameLooping(network, max_symbols)
+    assert_same_labels(decode_whole(network, search, streams), expected)
+    assert_same_labels(decode_in_chunks(network, search, streams, random.Random(seed)), expected)
+
+
+@pytest.mark.parametrize("durations", [(), (0, 9), (0, 1, 2)])
+def test_the_state_is_that_of_label_looping(tmp_path, durations):
+    network = TransducerNetwork(random_checkpoint(tmp_path, 2, durations=durations))
+    streams = random_streams(8, (13, 13))
+    after = []
+    for search in (FrameLooping(network), LabelLooping(network)):
+        states, chance = fresh_states(network, 2), random.Random(3)
+        for start in range(0, 13, 4):
+            frames = network.project_encoder(torch.stack([stream[start : start + 4] for stream in streams]))
+            lengths = frames.new_full((2,), frames.shape[1]).long()
+            lengths[chance.randint(0, 1)] = 0
+            _, states = search.decode(frames, lengths, states)
+        after.append(leaves(states))
+    for one, other in zip(*after, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("durations", [(), (0, 2, 4)])
+@pytest.mark.parametrize("search", [FrameLooping, LabelLooping])
+def test_projecting_for_each_pair_changes_nothing(tmp_path, search, durations):
+    checkpoint = random_checkpoint(tmp_path, 3, durations=durations)
+    network, streams = UnprojectedNetwork(checkpoint), random_streams(9, LENGTHS)
+    assert network.project_encoder(streams[0][None]).shape[2] == network.frame_width == 16
+    assert fresh_states(network, 1).projected_predictions.shape[1] == checkpoint.config.transducer.predictor_hidden
+    expected = decode_by_reference(checkpoint, streams)
+    assert_same_labels(decode_whole(network, search(network), streams), expected)
+    assert_same_labels(decode_in_chunks(network, search(network), streams, random.Random(2)), expected)

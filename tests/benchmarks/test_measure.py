@@ -1,0 +1,296 @@
+"""Systems decode the same streams in interleaved rounds; greedy ones find the labels of the reference."""
+
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from benchmarks import measure as module
+from benchmarks import systems, workload
+from benchmarks.measure import Plan, Spread, Systems, measure, paired_ratio, set_up, time_interleaved
+from benchmarks.random_models import ENCODERS, KINDS, TRANSDUCERS, EncoderSizes, TransducerSizes
+from benchmarks.systems import (
+    BOOSTED,
+    CHUNKS,
+    DECODERS,
+    PENSTOCK,
+    PRECOMPUTED,
+    WHOLE,
+    Selection,
+    System,
+    Unavailable,
+    Variant,
+    decoding_errors,
+    penstock_systems,
+    setup_errors,
+    split_chunks,
+)
+from benchmarks.workload import RandomSizes, Workload, random_workload
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.graphs.driver import EagerDriver, GraphError
+from penstock.graphs.full_graph import FullGraphDriver
+from penstock.graphs.no_while_loops import NoWhileLoopsDriver
+from penstock.graphs.select import Choice
+from penstock.kernels.capability import FUSED, TORCH
+from penstock.model.config import AttentionContext
+from tests.helpers.fake_capture import FakeBuilder, FakeCapture
+from tests.helpers.reference.greedy import GreedyReference
+
+BATCH, SECONDS = 3, 1.44
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def streams(request) -> Workload:
+    """3 streams of 18 frames in chunks of 4."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TRANSDUCERS, "tiny", TransducerSizes(8, 16, 12))
+        return random_workload(request.param, RandomSizes("tiny"), BATCH, SECONDS, AttentionContext(8, 3), "cpu")
+
+
+def by_reference(streams: Workload) -> list[list[int]]:
+    reference = GreedyReference(streams.checkpoint.config.transducer, streams.checkpoint.tensors())
+    return [[label.id for label in reference.decode(stream)] for stream in streams.encoded]
+
+
+def all_systems(streams: Workload, chunk: int = 4, decoders=DECODERS) -> list[System | Unavailable]:
+    selection = Selection(decoders, (1, 3), (CHUNKS, WHOLE), "cpu", BATCH, chunk)
+    return list(penstock_systems(streams.checkpoint, selection))
+
+
+def labels_by_variant(streams: Workload, found: list[System], chunk: int = 4) -> dict[Variant, list[list[int]]]:
+    whole = streams.encoded.shape[1]
+    inputs = {CHUNKS: split_chunks(streams.encoded, chunk), WHOLE: split_chunks(streams.encoded, whole)}
+    return {one.variant: one.labels(one.decode(inputs[one.variant.span])) for one in found}
+
+
+def test_split_chunks():
+    encoded = torch.arange(2 * 5 * 3).view(2, 5, 3)
+    chunks = split_chunks(encoded, 2)
+    assert torch.equal(torch.cat([chunk.frames for chunk in chunks], dim=1), encoded)
+    assert [chunk.lengths.tolist() for chunk in chunks] == [[2, 2], [2, 2], [1, 1]]
+    assert [chunk.is_end.tolist() for chunk in chunks] == [[False] * 2, [False] * 2, [True] * 2]
+    assert all(chunk.frames.is_contiguous() for chunk in chunks)
+
+
+def test_greedy_systems_find_the_labels_of_the_reference(streams):
+    found = labels_by_variant(streams, all_systems(streams))
+    expected = by_reference(streams)
+    assert sum(map(len, expected)) > 5
+    greedy = {variant: labels for variant, labels in found.items() if variant.beam is None}
+    assert len(greedy) == 6, "two decoders: chunks with and without projections, whole"
+    assert all(labels == expected for labels in greedy.values())
+
+
+def test_beams_in_chunks_equal_whole_beams(streams):
+    found = labels_by_variant(streams, all_systems(streams))
+    in_chunks = {(e.decoder, e.beam): labels for e, labels in found.items() if e.beam and e.span == CHUNKS}
+    whole = {(e.decoder, e.beam): labels for e, labels in found.items() if e.beam and e.span == WHOLE}
+    assert in_chunks.keys() == {(name, beam) for name in ("alsd", "aes") for beam in (1, 3)}
+    assert in_chunks == whole
+    assert sum(map(len, whole["alsd", 3])) > 0
+
+
+def test_captured_searches_are_systems(streams, monkeypatch):
+    """One chunk: on the CPU nothing copies a captured search's labels before the next one overwrites them."""
+    drivers = {
+        "no_while_loops": lambda: NoWhileLoopsDriver(FakeCapture()),
+        "full_graph": lambda: FullGraphDriver(FakeBuilder()),
+    }
+    monkeypatch.setattr(
+        systems, "available_drivers", lambda device: {"no_graphs": None, "no_while_loops": None, "full_graph": None}
+    )
+    monkeypatch.setattr(systems, "select_driver", lambda name, _: Choice(drivers.get(name, EagerDriver)(), "asked"))
+    chunk = streams.encoded.shape[1]
+    found = labels_by_variant(streams, all_systems(streams, chunk, DECODERS[:2]), chunk)
+    assert {variant.driver for variant in found} == {"no_graphs", "no_while_loops", "full_graph"}
+    assert len(found) == 3 * 6
+    assert all(labels == by_reference(streams) for labels in found.values())
+
+
+def test_an_unavailable_driver_is_reported(streams, monkeypatch):
+    def fail(name, device):
+        raise GraphError("no memory")
+
+    monkeypatch.setattr(systems, "available_drivers", lambda device: {"no_while_loops": None, "full_graph": "too old"})
+    monkeypatch.setattr(systems, "select_driver", fail)
+    found = all_systems(streams, decoders=DECODERS[:1])
+    assert [(one.variant.driver, one.reason) for one in found] == [
+        ("no_while_loops", "cannot be set up: CUDA_FAILED: no memory"),
+        ("full_graph", "too old"),
+    ] * 2
+
+
+def with_kernels(streams: Workload, decoders, device: str = "cpu") -> list[System | Unavailable]:
+    selection = Selection(decoders, (2,), (CHUNKS,), device, BATCH, 4, (TORCH, FUSED))
+    return list(penstock_systems(streams.checkpoint, selection))
+
+
+def test_fused_variants_where_kernels_are_available(streams, monkeypatch):
+    """A torch network stands in for the fused one; tests/decoding/test_fused_search.py compares them."""
+    made = []
+
+    def network(checkpoint, device, kernels):
+        made.append(kernels)
+        return TransducerNetwork(checkpoint, device, kernels=TORCH)
+
+    monkeypatch.setattr(systems, "why_unavailable", lambda device: None)
+    monkeypatch.setattr(systems, "TransducerNetwork", network)
+    found = with_kernels(streams, (*DECODERS, BOOSTED))
+    lines = {(one.variant.decoder, one.variant.projections): [] for one in found}
+    for one in found:
+        lines[one.variant.decoder, one.variant.projections].append(one.variant.kernels)
+    both = ("label-looping", PRECOMPUTED), ("frame-looping", PRECOMPUTED), (BOOSTED, PRECOMPUTED)
+    assert {line for line, kernels in lines.items() if kernels == [TORCH, FUSED]} == set(both)
+    assert all(kernels == [TORCH] for line, kernels in lines.items() if line not in both)
+    assert made == [TORCH, FUSED], "one network of each, for all lines that can share it"
+    greedy = {e: labels for e, labels in labels_by_variant(streams, found).items() if e.decoder in DECODERS[:2]}
+    assert len(greedy) == 6 and all(labels == by_reference(streams) for labels in greedy.values())
+
+
+def test_fused_variants_are_unavailable_without_kernels(streams):
+    found = with_kernels(streams, DECODERS[:1])
+    assert [(str(one.variant), getattr(one, "reason", None)) for one in found] == [
+        ("penstock label-looping", None),
+        ("penstock label-looping, fused", "kernels run on CUDA devices, not on cpu"),
+        ("penstock label-looping, unprojected", None),
+    ]
+
+
+def test_kernels_that_do_not_compile_are_unavailable(streams, monkeypatch):
+    """Triton's errors derive from no built-in error but Exception."""
+    language = ModuleType("triton.errors")
+    language.TritonError = type("TritonError", (Exception,), {})
+    monkeypatch.setitem(sys.modules, "triton.errors", language)
+
+    def network(checkpoint, device, kernels):
+        if kernels == FUSED:
+            raise language.TritonError("out of resources")
+        return TransducerNetwork(checkpoint, device, kernels=kernels)
+
+    monkeypatch.setattr(systems, "why_unavailable", lambda device: None)
+    monkeypatch.setattr(systems, "TransducerNetwork", network)
+    found = with_kernels(streams, DECODERS[:1])
+    assert [one.reason for one in found if isinstance(one, Unavailable)] == ["cannot be set up: out of resources"]
+    assert language.TritonError in decoding_errors() and language.TritonError in setup_errors()
+
+
+def test_error_types_do_not_import_triton(monkeypatch):
+    monkeypatch.delitem(sys.modules, "triton.errors", raising=False)
+    assert setup_errors() == (RuntimeError,)
+    assert "triton.errors" not in sys.modules
+
+
+def test_only_the_eager_driver_without_a_gpu():
+    assert systems.available_drivers("cpu") == {"no_graphs": None}
+
+
+def test_figures_are_consistent(streams):
+    plan = Plan([2, 3], [2], DECODERS, "cpu", repeats=1)
+    tested = set_up(streams, plan)
+    assert tested.unavailable == []
+    for batch, figures in zip(plan.batches, measure(streams, tested, plan), strict=True):
+        assert [f.variant for f in figures] == [one.variant for one in tested.available]
+        for f in figures:
+            assert (f.batch, f.encoder, f.total_rtfx, f.decoder_share) == (batch, None, None, None)
+            assert f.audio_s == pytest.approx(batch * SECONDS)
+            assert f.non_encoder_rtfx * f.decoder_s_per_audio_s == pytest.approx(1.0)
+            assert 0 < f.decoder.min <= f.decoder.median <= f.decoder.max
+            assert f.decoder == Spread.of(list(f.rounds_s)) and len(f.rounds_s) == plan.repeats
+            assert f.decoder_to_label_looping == pytest.approx(f.rounds_s[0] / figures[0].rounds_s[0])
+            if f.variant.beam is None:
+                assert f.streams_as_label_looping == 1.0
+                assert f.labels == sum(map(len, by_reference(streams)[:batch]))
+
+
+def test_a_random_encoder_gives_totals(monkeypatch):
+    monkeypatch.setitem(TRANSDUCERS, "tiny", TransducerSizes(8, 16, 12))
+    monkeypatch.setitem(ENCODERS, "tiny", EncoderSizes(1, 16, 2, 4))
+    streams = random_workload("rnnt", RandomSizes("tiny", "tiny"), 2, SECONDS, AttentionContext(8, 3), "cpu")
+    assert streams.encode(2).shape[:2] == streams.encoded.shape[:2]
+    assert streams.encoder.d_model == 16
+    plan = Plan([2], [2], ["label-looping", "alsd"], "cpu", repeats=1)
+    (figures,) = measure(streams, set_up(streams, plan), plan)
+    reference, *others = figures
+    assert reference.total_to_label_looping == 1.0
+    total = reference.encoder.median + reference.decoder.median
+    assert len(others) == 2
+    for one in others:
+        assert one.total_to_label_looping == pytest.approx((one.encoder.median + one.decoder.median) / total)
+        assert one.total_rtfx == pytest.approx(one.audio_s / (one.encoder.median + one.decoder.median))
+
+
+def test_too_many_phrases_are_unavailable(streams, monkeypatch):
+    monkeypatch.setattr(workload, "_MEMORY_BYTES", 100_000)
+    (unavailable,) = all_systems(streams, decoders=[BOOSTED])
+    assert unavailable.variant.decoder == BOOSTED and "boosted phrases" in unavailable.reason
+
+
+class Broken(System):
+    """Fails with two streams or more."""
+
+    def decode(self, chunks):
+        if len(chunks[0].lengths) > 1:
+            raise RuntimeError("out of memory")
+        return len(chunks)
+
+    def labels(self, decoded):
+        return [[7] * decoded]
+
+
+def test_a_failing_system_leaves_the_others_their_figures(streams):
+    plan = Plan([1, 2], [], ["label-looping"], "cpu", repeats=1)
+    whole = set_up(streams, plan)
+    broken = Broken(Variant(PENSTOCK, "broken", "no_graphs"))
+    tested = Systems([broken, *whole.available], [])
+    first, second = measure(streams, tested, plan)
+    assert (len(first), len(second)) == (3, 2)
+    assert (first[0].labels, first[0].streams_as_label_looping) == (5, 0.0), "a label a chunk"
+    (unavailable,) = tested.unavailable
+    assert unavailable == (broken.variant, "failed at batch 2: RuntimeError: out of memory", True)
+
+
+def test_without_label_looping_there_is_nothing_to_be_like(streams):
+    plan = Plan([1], [1], ["alsd"], "cpu", repeats=1)
+    ((figures,),) = measure(streams, set_up(streams, plan), plan)
+    assert figures.streams_as_label_looping is None
+
+
+def test_spread():
+    assert Spread.of([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    assert Spread.of([4.0]) == (4.0, 4.0, 4.0)
+
+
+def test_a_ratio_is_paired_by_rounds():
+    slow_meanwhile = (1.0, 10.0, 1.0, 10.0, 1.0)
+    a_fifth_more = (1.2, 12.0, 1.2, 12.0, 1.2)
+    assert paired_ratio(a_fifth_more, slow_meanwhile) == pytest.approx(1.2)
+    assert paired_ratio((1.0, 1.0, 4.0), (1.0, 2.0, 2.0)) == 1.0
+    with pytest.raises(ValueError):
+        paired_ratio((1.0, 2.0), (1.0,))
+
+
+def test_rounds(monkeypatch):
+    calls: list[str] = []
+    monkeypatch.setattr(module, "_time_on_host", lambda task: (float(len(calls)), task()))
+    tasks = {name: lambda name=name: calls.append(name) or f"{name}{len(calls)}" for name in "abc"}
+    timed = time_interleaved(tasks, repeats=5, warm_up_rounds=2, device="cpu")
+    rounds = [calls[i : i + 3] for i in range(0, len(calls), 3)]
+    assert len(rounds) == 7
+    assert all(sorted(called) == ["a", "b", "c"] for called in rounds)
+    assert len(set(map(tuple, rounds))) > 1, "the order changes"
+    for name in "abc":
+        places = [i for i, called in enumerate(calls) if called == name][2:]
+        assert timed[name].seconds == (places[2], places[0], places[-1])
+        assert timed[name].rounds_s == tuple(places)
+        assert timed[name].result == f"{name}{places[-1] + 1}", "of the last round"
+
+
+def test_seconds_pass():
+    seconds = time_interleaved({"sum": lambda: sum(range(1000))}, 3, 0, "cpu")["sum"].seconds
+    assert 0 < seconds.min <= seconds.median <= seconds.max
+
+
+def test_an_error_is_not_swallowed():
+    with pytest.raises(ZeroDivisionError):
+        time_interleaved({"fails": lambda: 1 / 0}, 1, 0, "cpu")

@@ -1,0 +1,117 @@
+"""Random models have a checkpoint's tensors, are reproducible, and emit labels about as often as trained ones."""
+
+import random
+
+import pytest
+import torch
+
+from benchmarks.random_models import (
+    ENCODER_FRAME_MS,
+    ENCODERS,
+    KINDS,
+    LABELS_PER_SECOND,
+    EncoderSizes,
+    RandomEncoder,
+    RandomTransducer,
+    SyntheticTokenizer,
+    TransducerSizes,
+)
+from benchmarks.workload import EncoderRun, random_mel
+from penstock.errors import CheckpointError
+from penstock.model.bundle import tensor_shapes
+from penstock.model.config import AttentionContext, FeatureConfig, ModelConfig, TransducerConfig
+from tests.helpers.random_models import SMALL_ENCODER, with_encoder
+from tests.helpers.reference.greedy import GreedyReference
+
+SIZES = TransducerSizes(d_model=16, hidden=24, vocabulary_size=20)
+TINY, CONTEXT = EncoderSizes(2, 16, 2, 4), AttentionContext(8, 3)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request) -> str:
+    return request.param
+
+
+def test_the_transducers_tensors_are_those_of_a_checkpoint(kind):
+    source = RandomTransducer(kind, SIZES)
+    features = FeatureConfig(16000, 400, 160, 512, SMALL_ENCODER.mel_bins, 0.97, 2**-24)
+    encoder = with_encoder(SMALL_ENCODER, d_model=SIZES.d_model)
+    shapes = tensor_shapes(ModelConfig(features, encoder, source.config.transducer))
+    expected = {name: shape for name, shape in shapes.items() if name.startswith(("predictor.", "joint."))}
+    assert {name: tuple(t.shape) for name, t in source.tensors("predictor.", "joint.").items()} == expected
+    assert all(name.startswith("joint.") for name in source.tensors("joint."))
+    assert source.config.transducer.is_tdt == (kind == "tdt")
+
+
+def test_the_seed_decides(kind):
+    first, again, other = (RandomTransducer(kind, SIZES, seed) for seed in (1, 1, 2))
+    for name, tensor in first.tensors().items():
+        assert torch.equal(tensor, again.tensors()[name])
+    assert not torch.equal(first.tensors()["joint.output.weight"], other.tensors()["joint.output.weight"])
+    assert torch.equal(first.frames(2, 3), again.frames(2, 3))
+    assert not torch.equal(first.frames(2, 3), first.frames(2, 3))
+
+
+def test_labels_come_about_as_often_as_in_speech(kind):
+    source = RandomTransducer(kind, SIZES)
+    reference = GreedyReference(source.config.transducer, source.tensors())
+    streams, encoder_frames = 12, 60
+    labels = sum(len(reference.decode(stream)) for stream in source.frames(streams, encoder_frames))
+    per_second = labels / (streams * encoder_frames * ENCODER_FRAME_MS / 1000.0)
+    assert 0.5 * LABELS_PER_SECOND < per_second < 2.0 * LABELS_PER_SECOND
+
+
+def test_the_encoders_tensors_are_those_of_a_checkpoint():
+    encoder = RandomEncoder(TINY, CONTEXT)
+    features = FeatureConfig(16000, 400, 160, 512, 80, 0.97, 2**-24)
+    shapes = tensor_shapes(ModelConfig(features, encoder.config.encoder, TransducerConfig(9, 5, 1, 7, "tanh", ())))
+    expected = {name: shape for name, shape in shapes.items() if name.startswith("encoder.")}
+    assert {name: tuple(tensor.shape) for name, tensor in encoder.tensors("encoder.").items()} == expected
+
+
+@pytest.mark.parametrize("encoder_frames", [1, 4, 18])
+def test_it_makes_the_frames_asked_for(encoder_frames):
+    encoder = RandomEncoder(TINY, CONTEXT)
+    mel = random_mel(encoder, 3, encoder_frames, "cpu")
+    run = EncoderRun(encoder, CONTEXT, mel, "cpu")
+    frames = run.encode(3)
+    assert frames.shape == (3, encoder_frames, TINY.width)
+    assert frames.isfinite().all() and 0.1 < frames.std() < 10
+    torch.testing.assert_close(run.encode(3), frames)
+    torch.testing.assert_close(run.encode(2), frames[:2])
+    assert not torch.equal(frames[0], frames[1])
+
+
+def test_large_is_as_large_as_nemos():
+    config = RandomEncoder(ENCODERS["large"], AttentionContext(70, 13)).config.encoder
+    assert (config.n_layers, config.d_model, config.n_heads, config.conv_kernel_size) == (17, 512, 8, 9)
+    assert (config.d_feed_forward, config.subsampling_channels, config.mel_bins) == (2048, 256, 80)
+
+
+def test_a_context_that_no_encoder_can_have_is_rejected():
+    with pytest.raises(CheckpointError, match="att_context_size"):
+        RandomEncoder(TINY, AttentionContext(7, 3))
+
+
+@pytest.mark.parametrize("size", [2, 12, 13, 1024])
+def test_pieces_are_all_different(size):
+    tokenizer = SyntheticTokenizer(size)
+    assert tokenizer.size == size
+    assert len({tokenizer.piece(token) for token in range(size)}) == size
+
+
+@pytest.mark.parametrize("size", [12, 1024])
+def test_encoding_inverts_decoding(size):
+    tokenizer, generator = SyntheticTokenizer(size), random.Random(0)
+    for _ in range(50):
+        tokens = [generator.randrange(1, size // 2) * 2 - 1, *generator.choices(range(1, size), k=5)]
+        text = tokenizer.decode(tokens)
+        assert tokenizer.encode(text) == tokens
+        assert not text.startswith(" ")
+
+
+@pytest.mark.parametrize("text", ["??", "aa", "aaaaaa", "zzz", "AAA"])
+def test_text_without_pieces_is_unknown(text):
+    """`aaa` has no piece inside a word: its number is the unknown piece's."""
+    tokenizer = SyntheticTokenizer(12)
+    assert tokenizer.unknown in tokenizer.encode(text)

@@ -1,0 +1,214 @@
+"""`penstock evaluate`: table, JSON report, exit status, and errors that come before the work."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from penstock.commands import evaluate
+from penstock.errors import CheckpointError, PenstockError
+from penstock.file_transcriber import FileTranscript
+from tests.helpers.golden import AN4, golden_utterances
+from tests.helpers.reference.edit_distance import edit_distance
+
+MANIFEST = str(AN4 / "manifest.jsonl")
+CONTEXTS = ("[70,13]", "[70,6]", "[70,1]", "[70,0]")
+
+
+@pytest.fixture(autouse=True)
+def process_is_left_alone(monkeypatch):
+    """The command may set threads and the allocator of its own process, not those of the tests."""
+    monkeypatch.setattr("penstock.runtime.prepare_process", lambda threads: None)
+    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
+
+
+@pytest.fixture
+def noise(tmp_path) -> str:
+    """A manifest of a second of noise without speech."""
+    soundfile.write(tmp_path / "noise.wav", np.random.default_rng(0).normal(0, 0.05, 16000), 16000)
+    path = tmp_path / "noise.jsonl"
+    path.write_text(json.dumps({"audio_filepath": "noise.wav", "duration": 1.0, "text": ""}) + "\n")
+    return str(path)
+
+
+def run(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    evaluate.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["evaluate", *map(str, arguments)])
+    return args.run(args)
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def reported(bundled_model, tmp_path_factory) -> dict:
+    """The JSON report of two contexts, streams of unequal number and length."""
+    path = tmp_path_factory.mktemp("report") / "report.json"
+    contexts = ("--context", "70,6", "--context", "70,0", "--context", "70,6")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.runtime.prepare_process", lambda threads: None)
+        assert run("--model", bundled_model, *contexts, "--streams", 4, "--json", path, MANIFEST) == 0
+    return read(path)
+
+
+def test_the_hypotheses_are_those_of_nemo(reported):
+    assert [result["context"] for result in reported["results"]] == [[70, 6], [70, 0]], "each once"
+    for result in reported["results"]:
+        assert result["decoder"] == "greedy"
+        for golden, found in zip(golden_utterances(), result["utterances"], strict=True):
+            assert found["audio"] == str(golden.path)
+            assert found["hypothesis"] == golden.greedy(tuple(result["context"])).text
+            assert found["reference"] == golden.text
+
+
+def test_the_figures_are_those_of_the_utterances(reported):
+    for result in reported["results"]:
+        speech, utterances = result["speech"], result["utterances"]
+        pairs = [(utterance["reference"], utterance["hypothesis"]) for utterance in utterances]
+        edits = sum(edit_distance(reference.split(), found.split()) for reference, found in pairs)
+        words = sum(len(reference.split()) for reference, _ in pairs)
+        assert edits > 0
+        assert (speech["utterances"], speech["words"], speech["wer"]) == (6, words, edits / words)
+        assert speech["substitutions"] + speech["deletions"] + speech["insertions"] == edits
+        assert speech["cer"] == sum(edit_distance(*pair) for pair in pairs) / sum(
+            len(reference) for reference, _ in pairs
+        )
+        low, high = speech["wer_interval_95"]
+        assert 0 <= low < speech["wer"] < high
+        assert speech["audio_s"] == pytest.approx(sum(soundfile.info(u["audio"]).duration for u in utterances))
+        assert result["rtfx"] == pytest.approx(speech["audio_s"] / result["elapsed_s"])
+        counts = result["confusions"]
+        assert sum(item["count"] for item in counts["substituted"]) == speech["substitutions"]
+        assert sum(speaker["words"] for speaker in result["speakers"]) == words
+        assert {speaker["speaker"] for speaker in result["speakers"]} == {u["speaker"] for u in utterances}
+
+
+def test_the_report_says_what_was_measured(reported, bundled_model):
+    assert reported["format"] == "penstock-evaluation"
+    assert reported["model"]["path"] == str(bundled_model)
+    assert len(reported["model"]["config_sha256"]) == 64
+    assert (reported["server"], reported["device"], reported["streams"]) == (None, "cpu", 4)
+    assert reported["manifests"] == [MANIFEST]
+    assert all(reported[name] for name in ("penstock", "date", "hardware", "normalization"))
+
+
+def test_the_table_has_a_line_for_each_context(bundled_model, capsys):
+    assert run("--model", bundled_model, "--context", "all", "--limit", 2, MANIFEST) == 0
+    captured = capsys.readouterr()
+    lines = [line for line in captured.out.splitlines() if line.startswith("|")]
+    assert [line.split("|")[1].strip() for line in lines] == ["context", "-" * 6 + ":", *CONTEXTS]
+    assert "speech: 2 utterances, 14 words" in captured.out
+    assert "without speech" not in captured.out
+    assert captured.err == "", "no progress bar where there is no terminal"
+
+
+def test_audio_without_speech_has_its_own_column(bundled_model, noise, tmp_path, capsys):
+    report = tmp_path / "report.json"
+    assert run("--model", bundled_model, "--limit", 1, "--json", report, MANIFEST, noise) == 0
+    assert "words/min without speech" in capsys.readouterr().out
+    (result,) = read(report)["results"]
+    assert (result["speech"]["utterances"], result["speech_free"]["utterances"]) == (1, 1)
+    assert result["speech_free"]["audio_s"] == 1.0
+    assert result["utterances"][1]["manifest"] == noise
+    assert run("--model", bundled_model, noise) == 0
+    assert "WER" not in capsys.readouterr().out
+
+
+def test_an_utterance_that_fails_on_the_way_is_left_out_and_named(bundled_model, tmp_path, monkeypatch, capsys):
+    transcribe = "penstock.file_transcriber.FileTranscriber.transcribe"
+
+    def fail_second(self, paths):
+        for i, path in enumerate(paths):
+            yield FileTranscript(str(path), 1.0, "a", error=f"{path}: the step failed" if i == 1 else None)
+
+    monkeypatch.setattr(transcribe, fail_second)
+    report = tmp_path / "report.json"
+    assert run("--model", bundled_model, "--json", report, MANIFEST) == 1
+    captured = capsys.readouterr()
+    assert captured.err == f"penstock: error: {golden_utterances()[1].path}: the step failed\n"
+    assert "failed" in captured.out
+    (result,) = read(report)["results"]
+    assert (result["failed_utterances"], result["speech"]["utterances"]) == (1, 5)
+    assert result["utterances"][1]["error"] == f"{golden_utterances()[1].path}: the step failed"
+    with pytest.raises(PenstockError, match="no utterance could be recognized; the first: "):
+        monkeypatch.setattr(transcribe, lambda self, paths: (FileTranscript(str(p), error="lost") for p in paths))
+        run("--model", bundled_model, MANIFEST)
+
+
+def test_a_wrong_duration_is_warned_of(bundled_model, noise, capsys):
+    manifest = Path(noise)
+    manifest.write_text(json.dumps({"audio_filepath": "noise.wav", "duration": 9, "text": ""}) + "\n")
+    assert run("--model", bundled_model, noise) == 0
+    warning = f"penstock: warning: {noise}:1: duration: 9 s, but {manifest.parent}/noise.wav lasts 1 s"
+    assert capsys.readouterr().err.startswith(warning)
+
+
+@pytest.fixture
+def no_model(monkeypatch):
+    """Fails the test where a model is loaded."""
+    monkeypatch.setattr("penstock.recognizer.StreamingRecognizer.__init__", lambda *_: pytest.fail("work has begun"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ([], "--model is missing"),
+        (["--model", "MODEL", "--streams", "0"], "--streams is 0, expected a positive number"),
+        (["--model", "MODEL", "--limit", "-1"], "--limit is -1"),
+        (["--model", "MODEL", "--threads", "0"], "--threads is 0"),
+        (["--model", "MODEL", "--device", "tpu"], "--device is 'tpu', expected cpu"),
+        (["--model", "MODEL", "--context", "70"], "context '70': expected LEFT,RIGHT"),
+        (["--model", "MODEL", "--context", "70,5"], r"context \[70,5\] is not one of this checkpoint's"),
+        (["--model", "MODEL", "--decoder", "viterbi"], "'viterbi' is not known; known: greedy"),
+        (["--model", "MODEL", "--json", "nowhere/report.json"], "--json: nowhere/report.json: there is no directory"),
+        (["--model", "MODEL", "--json", "."], "--json: .: is a directory"),
+        (["--model", "MODEL", "gone.jsonl"], r"gone\.jsonl: No such file"),
+        (["--url", "localhost:1", "--model", "MODEL"], "--model cannot be combined with --url"),
+        (["--url", "localhost:1", "--context", "70,6"], "--context cannot be combined with --url"),
+        (["--url", "localhost:1", "--decoder", "greedy"], "--decoder cannot be combined with --url"),
+        (["--url", "here"], "--url: url is 'here'"),
+    ],
+)
+def test_wrong_options_are_named(bundled_model, no_model, arguments, match):
+    with pytest.raises(PenstockError, match=match):
+        run(*(bundled_model if argument == "MODEL" else argument for argument in arguments), MANIFEST)
+
+
+def test_a_file_that_cannot_be_read_is_named_before_the_work(bundled_model, no_model, tmp_path):
+    (tmp_path / "broken.flac").write_bytes(b"no audio")
+    manifest = tmp_path / "set.jsonl"
+    lines = [{"audio_filepath": str(golden_utterances()[0].path), "text": "a"}]
+    lines.append({"audio_filepath": "broken.flac", "text": "b"})
+    manifest.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(PenstockError, match=r"set\.jsonl:2: audio_filepath: .*broken\.flac: not a readable audio file"):
+        run("--model", bundled_model, manifest)
+
+
+def test_a_missing_model_is_named():
+    with pytest.raises(CheckpointError, match=r"gone\.nemo: no such file"):
+        run("--model", "gone.nemo", MANIFEST)
+
+
+@pytest.mark.parametrize("package", ["jiwer", "tqdm"])
+def test_a_missing_extra_is_named(bundled_model, no_model, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(PenstockError, match=rf"{package} is not installed.*penstock\[evaluate\]"):
+        run("--model", bundled_model, MANIFEST)
+
+
+def test_a_missing_client_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "penstock_client", None)
+    with pytest.raises(PenstockError, match="--url needs the package penstock-client"):
+        run("--url", "localhost:1", MANIFEST)
+
+
+def test_a_model_in_the_environment_does_not_stand_in_the_way_of_a_server(bundled_model, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_MODEL", str(bundled_model))
+    with pytest.raises(PenstockError, match=r"cannot reach a server at 127\.0\.0\.1:9"):
+        run("--url", "127.0.0.1:9", MANIFEST)

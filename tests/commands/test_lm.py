@@ -1,0 +1,105 @@
+"""`penstock lm`: what it prints and writes, and errors that name what is wrong."""
+
+import argparse
+import io
+import sys
+
+import pytest
+
+from penstock.commands import lm
+from penstock.errors import PenstockError
+from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
+
+TEXT = "enter six two\nyes\n\n  \nrubout g m e f three nine\nno\n"
+
+
+@pytest.fixture(autouse=True)
+def no_default_model(monkeypatch):
+    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
+
+
+@pytest.fixture
+def text(tmp_path) -> str:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return str(path)
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    lm.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["lm", *map(str, arguments)])
+    return args.run(args)
+
+
+def test_build_prints_counts_and_perplexity(bundled_model, text, tmp_path, capsys):
+    out = tmp_path / "lm.arpa"
+    assert run("build", "--model", bundled_model, "--out", out, "--heldout", text, "--order", "2", text, text) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0].startswith(f"{out}: 8 sentences, ")
+    assert lines[1] == "1-grams: 66"
+    assert lines[2].startswith("2-grams: ")
+    assert lines[3].startswith("perplexity ")
+    assert "over 4 sentences" in lines[3]
+    assert captured.err.startswith("penstock: warning: too little text for the discounts of order 1, 2")
+    assert load_ngram_lm(out, read_token_names(bundled_model / "tokenizer.model")).order == 2
+
+
+def test_build_reads_standard_input(bundled_model, text, tmp_path, capsys, monkeypatch):
+    outs = [tmp_path / name for name in ("file.arpa", "stdin.arpa", "twice.arpa")]
+    run("build", "--model", bundled_model, "--out", outs[0], text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + TEXT.encode())))
+    run("build", "--model", bundled_model, "--out", outs[1], "-")
+    run("build", "--model", bundled_model, "--out", outs[2], "--prune", "0", "0", "5", "--", text)
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    assert "\nngram 3=0\n" in outs[2].read_text()
+
+
+def test_unknown_characters_are_told(bundled_model, tmp_path, capsys):
+    (tmp_path / "upper.txt").write_text("ENTER six\n")
+    run("build", "--model", bundled_model, "--out", tmp_path / "lm.arpa", tmp_path / "upper.txt")
+    assert "tokens are unknown to the model's tokenizer" in capsys.readouterr().err
+
+
+def test_compile_makes_the_quick_form(bundled_model, text, tmp_path, capsys):
+    arpa, quick = tmp_path / "lm.arpa", tmp_path / "lm.safetensors"
+    run("build", "--model", bundled_model, "--out", arpa, text)
+    capsys.readouterr()
+    assert run("compile", "--model", bundled_model, "--tokens", "pieces", "--out", quick, arpa) == 0
+    assert capsys.readouterr().out.startswith(f"{quick}: order 3, ")
+    assert load_ngram_lm(quick, read_token_names(bundled_model / "tokenizer.model")).order == 3
+    with pytest.raises(PenstockError, match=r"another vocabulary: .* read as offset"):
+        run("compile", "--model", bundled_model, "--tokens", "offset", "--out", quick, arpa)
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        (TEXT.encode(), ["--order", "0"], "order 0: expected 1 to 10"),
+        (TEXT.encode(), ["--prune", "-1"], "--prune holds -1"),
+        (TEXT.encode(), ["--heldout", "gone.txt"], r"gone\.txt: No such file"),
+        (TEXT.encode(), ["--heldout", "/dev/null"], "/dev/null: there is no text"),
+        (TEXT.encode(), ["--out", "/gone/lm.arpa"], r"/gone/lm\.arpa: No such file"),
+        (b"", [], "there is no text to build a language model from"),
+        (b" \n\n", [], "there is no text to build a language model from"),
+        (b"six\ntw\xff\n", [], r"text\.txt: line 2: not UTF-8"),
+        (b"six\ntw\0\n", [], r"text\.txt: line 2: contains a zero byte"),
+    ],
+)
+def test_wrong_input_is_named(bundled_model, text, tmp_path, content, arguments, message):
+    (tmp_path / "text.txt").write_bytes(content)
+    with pytest.raises(PenstockError, match=message):
+        run("build", text, "--model", bundled_model, "--out", tmp_path / "lm.arpa", *arguments)
+
+
+def test_a_missing_model_or_text_is_named(bundled_model, text, tmp_path):
+    with pytest.raises(PenstockError, match="--model is missing"):
+        run("build", "--out", tmp_path / "lm.arpa", text)
+    with pytest.raises(PenstockError, match=r"gone\.txt: No such file"):
+        run("build", "--model", bundled_model, "--out", tmp_path / "lm.arpa", tmp_path / "gone.txt")
+
+
+def test_standard_input_is_read_once_only(bundled_model, tmp_path):
+    with pytest.raises(PenstockError, match="--heldout - and TEXT -: standard input can be read once only"):
+        run("build", "--model", bundled_model, "--out", tmp_path / "lm.arpa", "--heldout", "-", "-")

@@ -1,0 +1,156 @@
+import re
+import shutil
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import main
+from penstock.commands import serve
+from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.beam.state import BeamStateStore
+from penstock.decoding.greedy.state import GreedyStateStore
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.encoder.state import EncoderState
+from penstock.model.bundle import CONFIG_FILE
+from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.serving.launch import ServerOptions
+from penstock.serving.ports import Ports
+from penstock.serving.settings import SERVE_SETTINGS, Settings
+from penstock.serving.triton_install import TritonInstall
+
+
+@pytest.fixture
+def busy_port():
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        yield busy.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "nowhere"], "MODEL_NOT_FOUND: nowhere: no such file or directory"),
+        (["--model", "MODEL", "--context", "70,7"], r"context \[70,7\] is not one of this checkpoint's: \[70,13\]"),
+        (["--model", "MODEL", "--context", "wide"], "--context is 'wide'; accepted: LEFT,RIGHT, for example 70,6"),
+        (["--model", "MODEL", "--max-streams", "0"], "--max-streams is '0'; accepted: integers from 1 to 4000"),
+        (["--model", "MODEL", "--idle-seconds", "nan"], "--idle-seconds is 'nan'; accepted: numbers above 0, up to 60"),
+        (["--model", "MODEL", "--model-repository", "src"], "src: not a model repository"),
+        (["--model", "MODEL", "--http-port", "BUSY"], r"PORT_UNAVAILABLE: http port \d+ is in use"),
+        (["--model", "MODEL", "--lm", "nowhere.arpa"], "--lm: no such file: nowhere.arpa"),
+        (["--model", "MODEL", "--lm-weight", "0.3"], "lm_weight is 0.3, but there is no language model"),
+        ([], "--model is missing, and PENSTOCK_MODEL is not set"),
+    ],
+)
+def test_what_can_be_checked_first_is_rejected_at_once(
+    bundled_model, busy_port, capsys, monkeypatch, arguments, message
+):
+    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
+    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
+    known = {"MODEL": str(bundled_model), "BUSY": str(busy_port)}
+    ports = [f"--{name}-port=0" for name in Ports._fields]
+    started = time.process_time()
+    assert main(["serve", *ports, *(known.get(argument, argument) for argument in arguments)]) == 1
+    assert time.process_time() - started < 1  # of the processor: a busy machine does not count
+    code = "" if re.match("[A-Z_]+: ", message) else "SETTING_INVALID: "
+    assert re.match(f"penstock: error: {code}{message}", capsys.readouterr().err)
+
+
+def test_a_checkpoint_of_another_sample_rate_is_rejected(bundled_model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
+    bundle = shutil.copytree(bundled_model, tmp_path / "telephone")
+    config = bundle / CONFIG_FILE
+    config.write_text(config.read_text().replace('"sample_rate_hz": 16000', '"sample_rate_hz": 8000'))
+    assert main(["serve", *[f"--{name}-port=0" for name in Ports._fields], "--model", str(bundle)]) == 1
+    assert "telephone: a checkpoint for audio at 8000 Hz; accepted by a server" in capsys.readouterr().err
+
+
+@pytest.fixture
+def launched(bundled_model, monkeypatch) -> list[ServerOptions]:
+    """Options of the servers that the command would have started."""
+    options = []
+    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
+    monkeypatch.setattr(serve, "_serve", lambda server, _: options.append(server._options) or 0)
+    for setting in SERVE_SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("PENSTOCK_MODEL", str(bundled_model))
+    for port in Ports._fields:
+        monkeypatch.setenv(f"PENSTOCK_{port.upper()}_PORT", "0")
+    return options
+
+
+VALUES = {
+    "context": "70,1", "max_streams": "5", "idle_seconds": "2.5", "device": "cpu", "threads": "2",
+    "queue_delay_ms": "7",
+    "lm": __file__,
+    "lm_weight": "0.25", "lm_fusion": "eq2-late", "beam_size": "2", "aes_expansions": "3", "aes_margin": "1.5",
+    "aes_extra_labels": "1", "max_symbols": "4", "phrase_memory_mib": "64", "cuda_graphs": "no_graphs",
+    "kernels": "torch",
+}  # fmt: skip
+
+
+def test_every_variable_reaches_the_models_as_its_flag_does(launched, monkeypatch, bundled_model):
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in VALUES.items()]
+    assert main(["serve", *flags, "--no-length-normalisation"]) == 0
+    monkeypatch.setenv("PENSTOCK_LENGTH_NORMALISATION", "0")
+    for name, value in VALUES.items():
+        monkeypatch.setenv(f"PENSTOCK_{name.upper()}", value)
+    assert main(["serve"]) == 0
+    by_flags, by_variables = (options.environment for options in launched)
+    expected = {f"PENSTOCK_{name.upper()}": value for name, value in VALUES.items()}
+    expected |= {"PENSTOCK_MODEL": str(bundled_model), "PENSTOCK_LENGTH_NORMALISATION": "False"}
+    assert by_flags == by_variables
+    assert by_flags.items() >= expected.items()
+
+
+def test_variables_of_the_launcher_itself(launched, monkeypatch):
+    assert main(["serve"]) == 0
+    monkeypatch.setenv("PENSTOCK_LISTEN_ON_ALL_INTERFACES", "true")
+    monkeypatch.setenv("PENSTOCK_DRAIN_SECONDS", "3")
+    assert main(["serve"]) == 0
+    assert main(["serve", "--no-listen-on-all-interfaces", "--drain-seconds", "4"]) == 0
+    assert [(o.address, o.drain_s) for o in launched] == [("127.0.0.1", 8), ("0.0.0.0", 3), ("127.0.0.1", 4)]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("PENSTOCK_MAX_STREAMS", "many", "PENSTOCK_MAX_STREAMS is 'many'; accepted: integers from 1 to 4000"),
+        ("PENSTOCK_LM", "nowhere", "PENSTOCK_LM: no such file: nowhere"),
+        ("PENSTOCK_GRPC_PORT", "grpc", "PENSTOCK_GRPC_PORT is 'grpc'; accepted: integers from 0 to 65535"),
+    ],
+)
+def test_a_wrong_variable_is_rejected_by_its_name(launched, monkeypatch, capsys, variable, value, message):
+    monkeypatch.setenv(variable, value)
+    assert main(["serve"]) == 1
+    assert capsys.readouterr().err == f"penstock: error: SETTING_INVALID: {message}\n"
+    assert not launched
+
+
+def test_the_models_run_with_what_the_launcher_checked(launched):
+    assert main(["serve", "--lm-weight", "0", "--max-streams", "7"]) == 0
+    settings = Settings.from_environment(launched[0].environment)
+    assert (settings.max_streams, settings.idle_limit_s, settings.decoding) == (7, 30.0, DecodingConfig())
+    assert settings.context == (70, 13)
+
+
+def test_help_says_what_each_flag_is(capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "--context L,R attention context in encoder frames; LEFT,RIGHT, for example 70,6 (the checkpoint's first)"
+        in text
+    )
+    assert all(setting.flag in text for setting in SERVE_SETTINGS)
+
+
+@pytest.mark.parametrize("case", ["rnnt_hybrid", "tdt_hybrid"])
+def test_bytes_per_stream_is_what_the_states_take(golden_bundle, case):
+    checkpoint = golden_bundle(case)
+    config = checkpoint.config
+    network = TransducerNetwork(checkpoint)
+    for context in config.encoder.contexts:
+        encoder = EncoderState(config.encoder, context, 3, "cpu", network.dtype)
+        states = (encoder, GreedyStateStore(network, 3), BeamStateStore(network, 3, BeamSizes(3)))
+        assert serve.bytes_per_stream(config, context, 3) == sum(state.bytes_per_slot for state in states)

@@ -1,0 +1,179 @@
+"""`penstock transcribe`: output, exit status, and errors that name what is wrong."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from penstock import recognizer
+from penstock.commands import transcribe
+from penstock.errors import CheckpointError, PenstockError
+from penstock.pipeline.decoding_config import DecodingConfig
+from tests.helpers.golden import golden_case, golden_pcm, golden_utterances
+
+
+@pytest.fixture(scope="module")
+def model(golden_bundle) -> str:
+    return str(golden_bundle("rnnt_hybrid").directory)
+
+
+@pytest.fixture
+def audio(tmp_path) -> list[str]:
+    """medium.wav and short.wav."""
+    for signal in ("medium", "short"):
+        soundfile.write(tmp_path / f"{signal}.wav", golden_pcm(signal).numpy(), 16000)
+    return [str(tmp_path / f"{signal}.wav") for signal in ("medium", "short")]
+
+
+@pytest.fixture(autouse=True)
+def process_is_left_alone(monkeypatch):
+    """The command may set threads and the allocator of its own process, not those of the tests."""
+    monkeypatch.setattr("penstock.runtime.prepare_process", lambda threads: None)
+    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    transcribe.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["transcribe", *arguments])
+    return args.run(args)
+
+
+def lines(capsys) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_one_file_gives_its_text(model, audio, capsys):
+    assert run("--model", model, "--context", "6,1", audio[0]) == 0
+    (line,) = lines(capsys)
+    assert line
+    assert not line.startswith(audio[0])
+
+
+def test_several_files_are_named(model, audio, capsys):
+    assert run("--model", model, "--streams", "1", *audio) == 0
+    assert [line.partition(": ")[0] for line in lines(capsys)] == audio
+
+
+@pytest.mark.parametrize("request_ms", ["0.01", "37", "30000"])
+def test_json(model, audio, capsys, request_ms):
+    audio = audio[1:] if request_ms == "0.01" else audio  # one sample at a time
+    assert run("--model", model, "--context", "6,1", "--json", "--request-ms", request_ms, *audio) == 0
+    for path, line in zip(audio, lines(capsys), strict=True):
+        document = json.loads(line)
+        golden = golden_case("rnnt_hybrid").greedy((6, 1), Path(path).stem)
+        assert list(document) == ["audio", "text", "tokens", "timestamps", "words", "alternatives", "audio_s"]
+        assert (document["audio"], document["tokens"]) == (path, golden.tokens)
+        assert document["timestamps"] == golden.timestamps
+        assert document["audio_s"] == len(golden_pcm(Path(path).stem)) / 16000
+        assert [word["word"] for word in document["words"]] == document["text"].split()
+        assert all(set(word) == {"word", "start_ms", "end_ms", "confidence"} for word in document["words"])
+
+
+def test_the_limits_of_a_beam_can_be_chosen(model, audio, monkeypatch):
+    made, real = [], recognizer.StreamingRecognizer
+
+    def make(*given, decoding: DecodingConfig, **more) -> recognizer.StreamingRecognizer:
+        made.append(decoding)
+        return real(*given, decoding=decoding, **more)
+
+    monkeypatch.setattr(recognizer, "StreamingRecognizer", make)
+    chosen = {"lm_fusion": "eq2-late", "length_normalisation": False, "aes_expansions": 1, "aes_margin": 3.0,
+              "aes_extra_labels": 1, "max_symbols": 2}  # fmt: skip
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items() if value is not False]
+    flags.append("--no-length-normalisation")
+    assert run("--model", model, "--decoder", "aes", *flags, audio[1]) == 0
+    assert made == [DecodingConfig(**chosen)]
+
+
+def test_a_beam_with_alternatives_and_phrases(model, audio, capsys):
+    chosen = ["--decoder", "alsd", "--n-best", "2", "--boost-phrase", "seven", "--boost", "3"]
+    assert run("--model", model, "--context", "6,1", "--json", *chosen, audio[0]) == 0
+    (document,) = lines(capsys)
+    document = json.loads(document) if isinstance(document, str) else document
+    assert document["alternatives"][0]["text"] == document["text"]
+    assert len(document["alternatives"]) == 2
+
+
+def test_real_speech_in_the_default_context(bundled_model, capsys):
+    utterance = golden_utterances()[0]
+    assert run("--model", str(bundled_model), str(utterance.path)) == 0
+    assert lines(capsys) == [utterance.greedy((70, 13)).text]
+
+
+def test_a_nemo_file_is_imported_first(audio, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    assert run("--model", str(golden_case("rnnt_hybrid").nemo_path), "--context", "6,1", "--json", audio[1]) == 0
+    document = json.loads(lines(capsys)[0])
+    assert document["tokens"] == golden_case("rnnt_hybrid").greedy((6, 1), "short").tokens
+
+
+def test_the_model_may_come_from_the_environment(model, audio, capsys, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_MODEL", model)
+    assert run(audio[1]) == 0
+
+
+def test_a_failed_file_is_named_and_the_others_are_done(model, audio, capsys):
+    broken = str(Path(audio[0]).with_name("broken.wav"))
+    Path(broken).write_bytes(b"no audio")
+    assert run("--model", model, broken, audio[0], "gone.wav", audio[1]) == 1
+    captured = capsys.readouterr()
+    assert [line.partition(": ")[0] for line in captured.out.splitlines()] == audio
+    errors = captured.err.splitlines()
+    assert errors[0].startswith(f"penstock: error: AUDIO_INVALID: {broken}: not a readable audio file")
+    assert errors[1] == "penstock: error: AUDIO_INVALID: gone.wav: no such file"
+
+
+def test_a_manifest_names_files_beside_it_or_anywhere(model, audio, capsys, tmp_path):
+    manifest = tmp_path / "manifest.jsonl"
+    entries = [{"audio_filepath": "short.wav", "duration": 1.0}, {"audio_filepath": audio[0], "text": "hello"}]
+    manifest.write_text("\n".join(map(json.dumps, entries)) + "\n\n")
+    assert run("--model", model, "--json", "--from-manifest", str(manifest), audio[1]) == 0
+    assert [json.loads(line)["audio"] for line in lines(capsys)] == [audio[1], audio[1], audio[0]]
+
+
+@pytest.mark.parametrize("line", ["[1]", "{", "3", "null", '{"audio": "a.wav"}', '{"audio_filepath": 3}', "\udcff"])
+def test_a_wrong_manifest_is_named(model, tmp_path, line):
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_bytes(line.encode("utf-8", "surrogateescape"))
+    with pytest.raises(PenstockError, match=r"manifest\.jsonl: not a manifest"):
+        run("--model", model, "--from-manifest", str(manifest))
+
+
+def test_a_missing_manifest_is_named(model, tmp_path):
+    with pytest.raises(PenstockError, match=r"gone\.jsonl: No such file"):
+        run("--model", model, "--from-manifest", str(tmp_path / "gone.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ([], "--model is missing"),
+        (["--model", "MODEL"], "no audio"),
+        (
+            ["--model", "MODEL", "--request-ms", "0", "a.wav"],
+            r"--request-ms is 0; accepted: numbers above 0, up to 30000",
+        ),
+        (["--model", "MODEL", "--request-ms", "nan", "a.wav"], "--request-ms is nan"),
+        (["--model", "MODEL", "--request-ms", "30001", "a.wav"], "--request-ms is 30001; accepted"),
+        (["--model", "MODEL", "--streams", "-1", "a.wav"], "--streams is -1"),
+        (["--model", "MODEL", "--threads", "0", "a.wav"], "--threads is '0'; accepted: integers from 1"),
+        (
+            ["--model", "MODEL", "--aes-margin", "nan", "a.wav"],
+            "--aes-margin is 'nan'; accepted: numbers from 0 to 100",
+        ),
+        (["--model", "MODEL", "--beam-size", "0", "a.wav"], "--beam-size is '0'; accepted: integers from 1 to 32"),
+        (["--model", "MODEL", "--context", "70", "a.wav"], "--context is '70'; accepted: LEFT,RIGHT"),
+        (["--model", "MODEL", "--context", "70,6", "a.wav"], r"context \[70,6\] is not one of this checkpoint's"),
+    ],
+)
+def test_wrong_options_are_named(model, arguments, match):
+    with pytest.raises(PenstockError, match=match):
+        run(*(model if argument == "MODEL" else argument for argument in arguments))
+
+
+def test_a_missing_model_is_named(audio):
+    with pytest.raises(CheckpointError, match=r"gone\.nemo: no such file"):
+        run("--model", "gone.nemo", audio[0])

@@ -1,0 +1,253 @@
+"""A captured search equals the eager one for any batch, chunk and driver; its steps touch nothing but fixed memory."""
+
+import random
+
+import pytest
+import torch
+
+from benchmarks.frame_looping import FrameLooping
+from penstock.decoding.durations import max_labels
+from penstock.decoding.graph_buckets import bucket_sizes
+from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
+from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.tensor_tree import leaves, map_tensors
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.graphs.driver import EagerDriver
+from penstock.graphs.full_graph import FullGraphDriver
+from penstock.graphs.no_while_loops import NoWhileLoopsDriver
+from penstock.graphs.program import Program, steps_with_depth
+from penstock.scoring.boosting.cache import PhraseCache
+from penstock.scoring.fusion import Fusion, FusionStates
+from penstock.scoring.ngram.io import TokenNames, load_ngram_lm
+from tests.helpers.automata import fusion_states, random_fusion
+from tests.helpers.decoding import (
+    DURATIONS,
+    assert_same_labels,
+    decode_in_chunks,
+    decode_whole,
+    labels_of,
+    random_streams,
+)
+from tests.helpers.fake_capture import FakeBuilder, FakeCapture, NoSynchronization
+from tests.helpers.phrases import NumberTokenizer, as_list, random_boosts
+from tests.helpers.random_models import random_checkpoint
+from tests.helpers.reference.ngram import write_random_arpa
+
+SEARCHES = (LabelLooping, FrameLooping)
+DRIVERS = {
+    "no_graphs": EagerDriver,
+    "no_while_loops": lambda: NoWhileLoopsDriver(FakeCapture()),
+    "full_graph": lambda: FullGraphDriver(FakeBuilder()),
+}
+LENGTHS = (24, 1, 11, 0, 16)
+WEIGHTS, PHRASES = [0.4, 0.0, 0.7, 0.0, -0.3], [0, 3, 1, 0, 2]
+
+
+@pytest.fixture
+def make(tmp_path):
+    def make(durations=(), seed=1, blank_rate=0.5) -> TransducerNetwork:
+        return TransducerNetwork(random_checkpoint(tmp_path, seed, durations=durations, blank_rate=blank_rate))
+
+    return make
+
+
+def start_states(network: TransducerNetwork, batch: int) -> GreedyStates:
+    return fresh_states(network, batch)._replace(fusion=fusion_states(WEIGHTS[:batch], PHRASES[:batch]))
+
+
+@pytest.mark.parametrize(("seed", "durations"), [(0, ()), (3, (0, 2, 4)), (5, (2, 5)), (7, (0, 9))], ids=str)
+@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
+def test_label_looping_captured_is_eager(make, monkeypatch, driver, seed, durations):
+    check_captured_is_eager(make(durations, seed), LabelLooping, driver, monkeypatch)
+
+
+@pytest.mark.parametrize("durations", [(), (0, 2, 4)])
+@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
+def test_frame_looping_captured_is_eager(make, monkeypatch, driver, durations):
+    check_captured_is_eager(make(durations), FrameLooping, driver, monkeypatch)
+
+
+def check_captured_is_eager(network: TransducerNetwork, kind: type, driver: str, monkeypatch) -> None:
+    """With fusion, chunks from 0 to beyond what fits at once, 5 streams in a bucket of 6."""
+    monkeypatch.setattr("tests.helpers.decoding.fresh_states", start_states)
+    search = kind(network, max_symbols=3, fusion=random_fusion(network.blank))
+    captured = CapturedSearch(search, DRIVERS[driver](), max_batch=6, frames=4)
+    streams = random_streams(1, LENGTHS)
+    expected = decode_whole(network, search, streams)
+    assert sum(map(len, expected)) > 3
+    assert_same_labels(decode_whole(network, captured, streams), expected)
+    for max_frames in (3, 7):
+        chance = random.Random(max_frames)
+        assert_same_labels(decode_in_chunks(network, captured, streams, chance, max_frames), expected)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_padding_to_buckets_changes_nothing(make, driver):
+    network = make((0, 1, 2))
+    search = LabelLooping(network)
+    captured = CapturedSearch(search, DRIVERS[driver](), max_batch=5, frames=9)
+    streams = random_streams(2, (9, 5, 7, 9, 8))
+    for batch in (5, 1, 3, 2, 4, 5):
+        expected = decode_whole(network, search, streams[:batch])
+        assert_same_labels(decode_whole(network, captured, streams[:batch]), expected)
+
+
+def test_a_batch_above_the_largest_bucket_is_decoded_eagerly(make):
+    network = make()
+    search = LabelLooping(network)
+    captured = CapturedSearch(search, EagerDriver(), max_batch=2, frames=9)
+    streams = random_streams(2, (9, 5, 7))
+    assert decode_whole(network, captured, streams) == decode_whole(network, search, streams)
+
+
+def test_the_given_state_is_not_modified(make):
+    network = make()
+    captured = CapturedSearch(LabelLooping(network), EagerDriver(), max_batch=2, frames=9)
+    states = fresh_states(network, 2)
+    before = map_tensors(torch.clone, states)
+    captured.decode(network.project_encoder(torch.stack(random_streams(2, (9, 9)))), torch.tensor([9, 9]), states)
+    assert all(map(torch.equal, leaves(states), leaves(before)))
+
+
+def test_it_works_again_after_an_error(make):
+    network = make()
+    search = LabelLooping(network)
+    captured = CapturedSearch(search, NoWhileLoopsDriver(FakeCapture()), max_batch=2, frames=9)
+    streams = random_streams(2, (9, 9))
+    with pytest.raises(RuntimeError):
+        captured.decode(torch.zeros(2, 9, network.frame_width + 1), torch.tensor([9, 9]), fresh_states(network, 2))
+    assert_same_labels(decode_whole(network, captured, streams), decode_whole(network, search, streams))
+
+
+def test_two_models_at_once(make):
+    networks = [make((), 1), make((0, 1, 2), 2)]
+    captured = [
+        CapturedSearch(LabelLooping(n), FullGraphDriver(FakeBuilder()), max_batch=2, frames=4) for n in networks
+    ]
+    streams = random_streams(3, (13, 8))
+    for _ in range(2):
+        for network, one in zip(networks, captured, strict=True):
+            expected = decode_whole(network, LabelLooping(network), streams)
+            assert_same_labels(decode_whole(network, one, streams), expected)
+
+
+def test_bucket_sizes():
+    assert [bucket_sizes(n) for n in (1, 2, 3, 8, 9)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 9]]
+
+
+class Recording:
+    """A driver that records the batch sizes of its programs and runs."""
+
+    name = "recording"
+
+    def __init__(self):
+        self.runs: list[int] = []
+        self.prepared: list[int] = []
+
+    def prepare(self, program: Program):
+        step = program.body[0]
+        batch = len(step.args[0].lengths)
+        self.prepared.append(batch)
+        run = EagerDriver().prepare(program)
+        return lambda: (self.runs.append(batch), run())
+
+
+def test_buckets_are_captured_from_the_largest_down_and_the_smallest_that_fits_runs(make):
+    network, driver = make(), Recording()
+    captured = CapturedSearch(LabelLooping(network), driver, max_batch=6, frames=9)
+    assert driver.prepared == [6, 4, 2, 1]
+    for batch in (1, 2, 3, 4, 5, 6):
+        decode_whole(network, captured, random_streams(2, (9,) * batch))
+    assert driver.runs == [1, 2, 4, 4, 6, 6]
+
+
+def test_buckets_share_their_memory(make):
+    network = make()
+    buffers = GreedyBuffers(network, 4, 5, 50)
+    small, large = buffers.workspace(1), buffers.workspace(4)
+    for one, other in zip(shared(small), shared(large), strict=True):
+        assert one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def shared(workspace) -> list[torch.Tensor]:
+    return [workspace.projected_frames, workspace.lengths, workspace.hyps.labels, *leaves(workspace.states)]
+
+
+@pytest.mark.parametrize("kind", SEARCHES)
+@pytest.mark.parametrize("durations", [(), (0, 1, 3)])
+def test_steps_never_synchronize_nor_move_a_tensor(make, kind, durations):
+    network = make(durations)
+    search = kind(network, fusion=random_fusion(network.blank))
+    workspace = GreedyBuffers(network, 3, 5, 50).workspace(3)
+    program = search.program(workspace)
+    tensors = [t for t in vars(workspace).values() if isinstance(t, torch.Tensor)]
+    tensors += [*shared(workspace), workspace.hyps.lengths, workspace.hyps.scores]
+    before = [tensor.data_ptr() for tensor in tensors]
+    versions = dict(vars(workspace))
+    with torch.inference_mode(), NoSynchronization():
+        for _, step in steps_with_depth(program.body):
+            step()
+    assert [tensor.data_ptr() for tensor in tensors] == before
+    assert all(vars(workspace)[name] is value for name, value in versions.items())
+
+
+@pytest.mark.parametrize("durations", DURATIONS)
+def test_labels_never_exceed_the_bound(make, durations):
+    network = make(durations, blank_rate=0.0)
+    network._output_bias[network.blank] = -1e4
+    for max_symbols in (1, 3):
+        search = LabelLooping(network, max_symbols)
+        hyps, _ = search.decode(
+            network.project_encoder(torch.stack(random_streams(4, (7, 7)))),
+            torch.tensor([7, 7]),
+            fresh_states(network, 2),
+        )
+        bound = max_labels(network.config, 7, max_symbols)
+        assert hyps.lengths.max() <= bound
+        if not durations or durations == (1,):
+            assert hyps.lengths.tolist() == [bound] * 2
+
+
+def test_long_chunks_do_not_lose_labels_in_storage(make):
+    """max_symbols labels in every frame, many parts in one call."""
+    network = make(blank_rate=0.0)
+    network._output_bias[network.blank] = -1e4
+    search = LabelLooping(network)
+    captured = CapturedSearch(search, EagerDriver(), max_batch=2, frames=3)
+    streams = random_streams(5, (31, 12))
+    frames = network.project_encoder(torch.nn.utils.rnn.pad_sequence(streams, batch_first=True))
+    hyps, _ = captured.decode(frames, torch.tensor([31, 12]), fresh_states(network, 2))
+    assert [len(labels_of(hyps, row)) for row in range(2)] == [310, 120]
+
+
+def test_the_eager_driver_needs_no_preparation(make):
+    search = LabelLooping(make())
+    assert with_driver(search, EagerDriver(), 4, 4) is search
+    assert isinstance(with_driver(search, NoWhileLoopsDriver(FakeCapture()), 1, 4), CapturedSearch)
+
+
+@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
+def test_captured_is_eager_with_lists_that_come_after_the_capture(tmp_path, driver):
+    network = TransducerNetwork(random_checkpoint(tmp_path, 1, durations=(0, 1, 2), blank_rate=0.5))
+    pieces = ["<unk>", *(f"▁p{label}" for label in range(1, network.blank))]
+    write_random_arpa(tmp_path / "lm.arpa", random.Random(1), pieces[1:], order=3, with_unknown=True)
+    lm = load_ngram_lm(tmp_path / "lm.arpa", TokenNames(tuple(pieces), 0))
+    cache = PhraseCache(NumberTokenizer([False] * network.blank), 2**22)
+    search = LabelLooping(network, max_symbols=3, fusion=Fusion(lm, cache.automaton))
+    captured = CapturedSearch(search, DRIVERS[driver](), max_batch=4, frames=5)
+    chance = random.Random(2)
+    starts = [0, *(cache.acquire(as_list(random_boosts(chance, network.blank))) for _ in range(2))]
+    fusion = FusionStates(torch.full((3,), lm.start_state), torch.tensor(starts), torch.tensor([0.0, 0.6, 0.3]))
+    projected_frames = network.project_encoder(torch.stack(random_streams(3, (17, 17, 17))))
+    lengths, states = torch.tensor([17, 9, 16]), fresh_states(network, 3)
+    plain, *found = [
+        [labels_of(one.decode(projected_frames, lengths, chosen)[0], row) for row in range(3)]
+        for one, chosen in (
+            (search, states), (search, states._replace(fusion=fusion)), (captured, states._replace(fusion=fusion)),
+        )
+    ]  # fmt: skip
+    assert_same_labels(found[1], found[0])
+    assert found[0][0] == plain[0]
+    assert all(one != other for one, other in zip(found[0][1:], plain[1:], strict=True))

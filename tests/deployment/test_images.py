@@ -1,0 +1,340 @@
+"""Dockerfile, compose files, monitoring and the table of variables: read as text, without Docker."""
+
+import fnmatch
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from penstock.cli import build_parser
+from penstock.serving import settings
+from penstock.serving.settings import IMAGE_SETTINGS, OTHER_VARIABLES, SERVE_SETTINGS
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+COMPOSE_TEXT = (ROOT / "compose.yaml").read_text(encoding="utf-8")
+COMPOSE = yaml.safe_load(COMPOSE_TEXT)
+SERVICES = COMPOSE["services"]
+GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+DASHBOARD = json.loads((ROOT / "docker" / "grafana" / "dashboards" / "penstock.json").read_text(encoding="utf-8"))
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+DEPLOYED_FILES = [*(ROOT / "docker").rglob("*.*"), ROOT / "docker" / "Dockerfile", ROOT / "compose.yaml"]
+LOCK_FILES = sorted(set((ROOT / "locks").glob("*.txt")) - {ROOT / "locks" / "pins.txt"})
+LOCKED = ["--no-deps", "--require-hashes"]
+
+OWN_METRICS = set(
+    re.findall(r'"(penstock_\w+)"', (ROOT / "src" / "penstock" / "serving" / "metrics.py").read_text(encoding="utf-8"))
+)
+TRITON_METRICS = {
+    "nv_inference_request_success", "nv_inference_request_failure", "nv_inference_count", "nv_inference_exec_count",
+    "nv_inference_request_duration_us", "nv_inference_queue_duration_us", "nv_inference_compute_input_duration_us",
+    "nv_inference_compute_infer_duration_us", "nv_inference_compute_output_duration_us",
+    "nv_inference_pending_request_count", "nv_cpu_utilization", "nv_cpu_memory_used_bytes",
+    "nv_cpu_memory_total_bytes", "nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes",
+    "nv_gpu_power_usage",
+}  # fmt: skip
+
+
+def _instructions() -> list[tuple[str, str, str]]:
+    """(stage, instruction, rest) of the Dockerfile; the stage is "" before the first FROM."""
+    text = re.sub(r"^\s*#.*\n", "", DOCKERFILE, flags=re.MULTILINE).replace("\\\n", " ")
+    found, stage = [], ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        instruction, _, rest = line.partition(" ")
+        stage = rest.split()[-1] if instruction == "FROM" else stage
+        found.append((stage, instruction, rest.strip()))
+    return found
+
+
+INSTRUCTIONS = _instructions()
+STAGES = [stage for stage, instruction, _ in INSTRUCTIONS if instruction == "FROM"]
+IMAGES = ("cpu", "gpu", "client", "loadtest")
+SERVERS = ("cpu", "gpu")
+
+
+def _rest(stage: str, instruction: str) -> list[str]:
+    return [rest for of, name, rest in INSTRUCTIONS if (of, name) == (stage, instruction)]
+
+
+def _variables(text: str) -> set[str]:
+    return set(re.findall(r"PENSTOCK_[A-Z_]+", text))
+
+
+def _defaults(text: str) -> str:
+    """What compose makes of it when no variable is set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(text))
+
+
+def test_base_images_are_pinned_and_every_stage_builds_on_a_known_one():
+    arguments = dict(rest.split("=", 1) for stage, name, rest in INSTRUCTIONS if (stage, name) == ("", "ARG"))
+    assert arguments["PYTHON_IMAGE"] == "python:3.11.14-slim-bookworm"
+    year_month = re.fullmatch(r"nvcr\.io/nvidia/tritonserver:(\d\d\.\d\d)-py3", arguments["TRITON_IMAGE"])[1]
+    assert year_month >= "26.07", "older ones have published vulnerabilities"
+    known = {f"${{{name}}}" for name in arguments}
+    for stage in STAGES:
+        (rest,) = _rest(stage, "FROM")
+        assert rest.split()[0] in known
+        known.add(stage)
+    assert set(IMAGES) <= set(STAGES)
+
+
+@pytest.mark.parametrize("stage", IMAGES)
+def test_images_run_as_an_ordinary_user_and_start_without_a_shell(stage):
+    assert _rest(stage, "USER") == ["10001:10001"]
+    (entry_point,) = _rest(stage, "ENTRYPOINT")
+    assert isinstance(json.loads(entry_point), list)
+    assert all(isinstance(json.loads(command), list) for command in _rest(stage, "CMD"))
+    assert not [rest for rest in _rest(stage, "ARG") + _rest(stage, "ENV") if "PIP_" in rest]
+    # Few and small layers: the user, the environment, the program.
+    assert len(_rest(stage, "RUN") + _rest(stage, "COPY")) <= 3
+
+
+@pytest.mark.parametrize("stage", SERVERS)
+def test_what_the_server_images_start_and_probe_are_commands_of_ours(stage):
+    (entry_point,), (command,), (health,) = (_rest(stage, name) for name in ("ENTRYPOINT", "CMD", "HEALTHCHECK"))
+    assert json.loads(entry_point) == ["penstock"]
+    assert vars(build_parser().parse_args(json.loads(command)))["max_streams"] is None
+    flags, _, probe = health.partition("CMD ")
+    program, *words = json.loads(probe)
+    args = build_parser().parse_args(words)
+    assert (program, words[0]) == ("penstock", "health")
+    limit_s = float(re.search(r"--timeout=(\d+)s", flags)[1])
+    assert args.timeout < limit_s, "the probe is to speak before Docker kills it"
+
+
+@pytest.mark.parametrize("stage", SERVERS)
+def test_server_images_listen_beyond_the_container_with_the_ports_they_expose(stage):
+    environment = dict(word.split("=", 1) for rest in _rest(stage, "ENV") for word in rest.split())
+    assert settings.LISTEN_ON_ALL_INTERFACES.read(environment) is True
+    ports = [setting.read(environment) for setting in (settings.HTTP_PORT, settings.GRPC_PORT, settings.METRICS_PORT)]
+    assert [int(port) for port in _rest(stage, "EXPOSE")[0].split()] == ports
+    assert environment["HOME"] == "/tmp"
+
+
+def test_cpu_and_gpu_images_differ_in_what_they_must_alone():
+    def program(stage: str) -> list[str]:
+        lines = [f"{name} {rest}" for of, name, rest in INSTRUCTIONS if of == stage and name != "FROM"]
+        own = r"\s*PENSTOCK_CACHE=\S+"
+        return [re.sub(own, "", re.sub(r"\s+", " ", line)).replace("gpu-", "cpu-") for line in lines]
+
+    assert program("cpu") == program("gpu")
+
+
+def test_what_is_copied_exists_and_is_let_through():
+    ignore = [
+        line
+        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
+    assert ignore[0] == "*", "a list of what is let through"
+    let_through = [line.removeprefix("!") for line in ignore if line.startswith("!")]
+    copied = [
+        source
+        for _, name, rest in INSTRUCTIONS
+        if name == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    ]
+    assert len(copied) > 10
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert any(source == path or source.startswith(f"{path}/") for path in let_through), source
+    shut_out = [line for line in ignore[1:] if not line.startswith("!")]
+    assert not [source for source in copied if any(fnmatch.fnmatch(source, pattern) for pattern in shut_out)]
+    assert "models" not in let_through, "checkpoints are mounted"
+
+
+def test_stages_copied_from_exist():
+    sources = [rest.split()[0] for _, name, rest in INSTRUCTIONS if name == "COPY" and rest.startswith("--from")]
+    assert sources
+    assert {source.removeprefix("--from=") for source in sources} <= set(STAGES)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_are_hardened(name):
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+    assert re.fullmatch(r"\$\{[A-Z]+_MEMORY:-\d+[mg]\}", service["mem_limit"]), "a limit, and a variable"
+    assert not {"privileged", "cap_add", "network_mode", "pid", "ipc", "devices"} & set(service)
+    user = _defaults(service.get("user") or _rest(service["build"]["target"], "USER")[0])
+    assert int(user.split(":")[0]) > 0
+    assert all(_defaults(port).startswith("127.0.0.1:") for port in service["ports"])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_have_a_pinned_image_or_one_built_here(name):
+    service = SERVICES[name]
+    if "build" in service:
+        assert service["build"]["target"] in IMAGES
+        arguments = {rest.partition("=")[0] for _, instruction, rest in INSTRUCTIONS if instruction == "ARG"}
+        assert set(service["build"]["args"]) <= arguments
+        return
+    assert re.search(r":v?\d+\.\d+\.\d+$", service["image"])
+
+
+def test_the_server_is_given_more_time_to_stop_than_its_streams_to_end():
+    grace_s = float(_defaults(SERVICES["server"]["stop_grace_period"]).removesuffix("s"))
+    assert grace_s > settings.DRAIN_SECONDS.default + 5  # then it kills what is left, and tidies up
+
+
+def test_compose_passes_on_every_setting_that_the_image_does_not_set():
+    environment = SERVICES["server"]["environment"]
+    expected = {s.variable: "" for s in SERVE_SETTINGS if s not in IMAGE_SETTINGS}
+    expected["PENSTOCK_MODEL"] = "/models/an4-rnnt-hybrid"
+    assert {name: _defaults(text) for name, text in environment.items()} == expected
+    assert all(text.startswith(f"${{{name}:-") for name, text in environment.items())
+    host, inside, _ = _defaults(SERVICES["server"]["volumes"][0]).split(":")
+    model = expected["PENSTOCK_MODEL"].replace(inside, host)
+    assert (ROOT / model / "config.json").is_file()
+
+
+def test_no_variable_is_unknown():
+    known = {setting.variable for setting in SERVE_SETTINGS} | set(OTHER_VARIABLES)
+    assert _variables(DOCKERFILE) | _variables(COMPOSE_TEXT) | _variables(GUIDE) <= known
+
+
+def test_the_guide_has_every_variable_once():
+    rows = re.findall(r"^\| `(PENSTOCK_\w+)` \|", GUIDE, re.MULTILINE)
+    assert rows == [*(setting.variable for setting in SERVE_SETTINGS), *OTHER_VARIABLES]
+
+
+def test_the_guide_has_every_variable_of_compose():
+    used = set(re.findall(r"\$\{(\w+)", COMPOSE_TEXT + (ROOT / "docker/compose.gpu.yaml").read_text(encoding="utf-8")))
+    assert not {name for name in used if f"`{name}`" not in GUIDE}
+
+
+def test_the_gpu_file_changes_the_server_alone():
+    override = yaml.safe_load((ROOT / "docker" / "compose.gpu.yaml").read_text(encoding="utf-8"))
+    assert set(override) == {"services"}
+    assert set(override["services"]) == {"server"}
+    assert override["services"]["server"]["build"]["target"] == "gpu"
+
+
+def test_queries_use_metrics_that_exist_and_all_of_our_own():
+    used = set(re.findall(r"\b(?:penstock|nv)_\w+", " ".join(QUERIES)))
+    assert used <= OWN_METRICS | TRITON_METRICS
+    assert used >= OWN_METRICS > {"penstock_streams_live", "penstock_slots_free"}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_queries_are_well_formed(query):
+    bare = re.sub(r'"[^"]*"', "", query)
+    assert all(bare.count(left) == bare.count(right) for left, right in ("()", "[]", "{}"))
+    words = set(re.findall(r"[a-z]\w*", re.sub(r"\{[^}]*\}|\[[^]]*\]|\b(?:penstock|nv)_\w+", "", bare)))
+    assert words <= {"sum", "rate", "by", "model", "reason"}
+    for counter in re.findall(r"\b\w+(?:_total|_us|_success|_failure|_count)\b(?=[{\[])", bare):
+        is_gauge = counter == "nv_inference_pending_request_count"
+        assert is_gauge or f"rate({counter}" in query, f"{counter} only counts up"
+    assert set(re.findall(r"\[([^]]*)\]", bare)) <= {"$__rate_interval"}
+
+
+def test_panels_show_what_the_server_can_run_out_of():
+    titles = " ".join(panel["title"].lower() for panel in DASHBOARD["panels"])
+    for word in ("streams", "free slots", "expired", "rejected", "late chunks", "queue time", "compute time",
+                 "batch size", "gpu"):  # fmt: skip
+        assert word in titles
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    places = [tuple(panel["gridPos"].values()) for panel in DASHBOARD["panels"]]
+    assert len(set(places)) == len(places)
+
+
+def test_prometheus_and_grafana_find_each_other():
+    def load(path: str) -> dict:
+        return yaml.safe_load((ROOT / "docker" / path).read_text(encoding="utf-8"))
+
+    (job,) = load("prometheus/prometheus.yml")["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"server:{settings.METRICS_PORT.default}"]}]
+    (source,) = load("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    uids = {target["datasource"]["uid"] for panel in DASHBOARD["panels"] for target in panel["targets"]}
+    assert uids == {source["uid"]}
+    (provider,) = load("grafana/provisioning/dashboards/penstock.yaml")["providers"]
+    mounted = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
+    assert mounted["./docker/grafana/dashboards"] == provider["options"]["path"]
+    assert {"server", "prometheus"} <= set(SERVICES)
+
+
+@pytest.mark.parametrize("path", [*DEPLOYED_FILES, *LOCK_FILES], ids=lambda path: path.name)
+def test_no_package_index_is_written_down(path):
+    text = path.read_text(encoding="utf-8")
+    hosts = re.findall(r"https?://([\w.-]+)", text)
+    assert set(hosts) <= {"server", "prometheus", "localhost"}
+    assert "index-url" not in text
+
+
+@pytest.fixture
+def installer(monkeypatch, tmp_path):
+    """The build stages' installer, in a project of its own, and the pip commands it would run."""
+    spec = importlib.util.spec_from_file_location("installer", ROOT / "docker" / "install_dependencies.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "pins.txt").write_text("# pins\nsetuptools==84.2.1\ntorch==2.13.0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_PYTHON", str(tmp_path / "venv" / "bin" / "python"))
+    commands, statuses = [], []
+
+    def run(command, check):
+        commands.append(command[2:])
+        return type("Finished", (), {"returncode": statuses.pop() if statuses else 0})
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+
+    def install(*arguments: str, pip_statuses: tuple[int, ...] = ()) -> list[list[str]]:
+        commands.clear()
+        statuses[:] = reversed(pip_statuses)
+        monkeypatch.setattr(sys, "argv", ["install_dependencies.py", *arguments])
+        assert module.main() == 0
+        return commands
+
+    return install
+
+
+def test_the_build_of_torch_is_the_one_asked_for(installer, tmp_path):
+    headers = tmp_path / "venv" / "lib" / "python3.11" / "site-packages" / "torch" / "include"
+    headers.mkdir(parents=True)
+    assert installer("a.txt", "b.txt", "--torch-build", "cpu") == [
+        [*LOCKED, "-r", "a.txt", "-r", "b.txt"],
+        ["torch==2.13.0+cpu"],
+    ]
+    assert not headers.exists()
+    assert headers.parent.exists()
+    assert installer("a.txt", "--torch-build", "")[1] == ["torch==2.13.0"]
+
+
+def test_a_build_of_torch_that_is_not_offered_is_named(installer):
+    with pytest.raises(SystemExit, match=r"torch build 'cpu' is not offered here.*PIP_EXTRA_INDEX_URL.*TORCH_BUILD"):
+        installer("a.txt", "--torch-build", "cpu", pip_statuses=(0, 1))
+
+
+def test_without_a_build_there_is_no_torch(installer):
+    assert installer("a.txt") == [[*LOCKED, "-r", "a.txt"]]
+
+
+def _locked(path: Path) -> dict[str, set[str]]:
+    """Package -> its versions, which are several where they depend on that of Python."""
+    versions: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+        versions.setdefault(name, set()).add(version)
+    return versions
+
+
+@pytest.mark.parametrize("path", LOCK_FILES, ids=lambda path: path.name)
+def test_lock_files_have_a_hash_for_everything_and_keep_to_the_pins(path):
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
+    blocks = re.split(r"\n(?=\S)", "\n".join(lines).strip())
+    assert all(re.match(r"[\w.-]+==\S+( ; .*)? \\\n\s+--hash=sha256:", block) for block in blocks)
+    locked, pins = _locked(path), _locked(ROOT / "locks" / "pins.txt")
+    assert "torch" not in locked, "its builds differ in their hashes"
+    for name, version in pins.items():
+        assert locked.get(name.replace("_", "-"), version) == version
+
+
+@pytest.mark.parametrize("name", ["server", "client", "loadtest"])
+def test_images_have_the_versions_that_are_tested(name):
+    assert _locked(ROOT / "locks" / f"{name}.txt").items() <= _locked(ROOT / "locks" / "dev.txt").items()

@@ -1,0 +1,205 @@
+"""The streaming encoder is the offline one, whatever its context, the ages side by side, and what slots held before."""
+
+import random
+
+import pytest
+import torch
+
+from penstock.encoder import subsampling
+from penstock.encoder.encoder import StreamingEncoder
+from penstock.encoder.state import EncoderState
+from penstock.errors import SettingError
+from penstock.model.config import AttentionContext
+from tests.helpers.golden import SIGNALS, golden_case, golden_cases
+from tests.helpers.random_models import random_checkpoint, random_encoder, with_encoder
+from tests.helpers.reference.encoder import EncoderReference
+from tests.helpers.streaming import NAN, encode_streams, mel_chunks
+
+TOLERANCE = 1e-4
+"""Between two float32 paths. n roundings of either sign add up to about sqrt(n) u (Higham and Mary, 2019), here in sums
+of n <= 150 products of values of order 3: 2.2e-6. They go through 5 of them in the subsampling and 12 in each of up to
+3 layers, whose norms keep errors at the size they come in with: 9e-5."""
+CASES = [(case.name, context) for case in golden_cases() for context in case.contexts]
+SEEDS = range(8)
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
+
+
+def encode_alone(encoder: StreamingEncoder, mel: torch.Tensor, slot: int = 0, filling: float = NAN) -> torch.Tensor:
+    return encode_streams(encoder, {slot: mel_chunks(mel, encoder.config, encoder.context, filling)})[slot]
+
+
+def random_mel(seed: int, mel_frames: int, bins: int) -> torch.Tensor:
+    """Log-mel that wanders in time and over the bins."""
+    noise = torch.randn(mel_frames, bins, generator=torch.Generator().manual_seed(seed))
+    return -6.0 + 3.0 * noise + 3.0 * noise.cumsum(0) / (1 + torch.arange(mel_frames)[:, None]) ** 0.5
+
+
+@pytest.fixture
+def encoder(golden_bundle) -> StreamingEncoder:
+    """Chunks of 2 encoder frames, 6 frames of left context, 6 slots."""
+    return StreamingEncoder(golden_bundle("rnnt_hybrid"), AttentionContext(6, 1), slots=6)
+
+
+@pytest.fixture
+def mels() -> list[torch.Tensor]:
+    """Signals of different lengths."""
+    case = golden_case("rnnt_hybrid")
+    long, medium, short = case.mel("long"), case.mel("medium"), case.mel("short")
+    return [long, medium, short, long[40:77], medium[9:], long[100:]]
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize(("name", "context"), CASES)
+def test_the_plain_encoder_is_that_of_nemo(golden_bundle, name, context, signal):
+    checkpoint, case = golden_bundle(name), golden_case(name)
+    reference = EncoderReference(checkpoint.config.encoder, checkpoint.tensors("encoder."))
+    assert_same(reference.encode(case.mel(signal), AttentionContext(*context)), case.encoded(context, signal))
+
+
+@pytest.mark.parametrize(("name", "context"), CASES)
+def test_streaming_gives_the_golden_output(golden_bundle, name, context):
+    case = golden_case(name)
+    encoder = StreamingEncoder(golden_bundle(name), AttentionContext(*context), slots=3)
+    chunks = [mel_chunks(case.mel(signal), encoder.config, encoder.context) for signal in SIGNALS]
+    found = encode_streams(encoder, dict(enumerate(chunks)))
+    for slot, signal in enumerate(SIGNALS):
+        assert_same(found[slot], case.encoded(context, signal))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_configurations(tmp_path, seed):
+    """Streams several times as long as the left context, of mixed ages."""
+    checkpoint = random_checkpoint(tmp_path, seed, random_encoder(seed))
+    config, chance = checkpoint.config.encoder, random.Random(seed)
+    reference = EncoderReference(config, checkpoint.tensors("encoder."))
+    for context in config.contexts[seed // 4 % 2 :: 2]:
+        encoder = StreamingEncoder(checkpoint, context, slots=3)
+        longest = config.subsampling_factor * 4 * (context.left + context.right + 1)
+        mels = [
+            random_mel(seed, n, config.mel_bins)
+            for n in (longest, chance.randint(1, longest), chance.randint(1, longest))
+        ]
+        found = encode_streams(encoder, {s: mel_chunks(m, config, context) for s, m in enumerate(mels)}, chance)
+        for slot, mel in enumerate(mels):
+            assert_same(found[slot], reference.encode(mel, context))
+
+
+@pytest.mark.parametrize("factor", [4, 8])
+@pytest.mark.parametrize("context", [AttentionContext(4, 1), AttentionContext(3, 0)])
+def test_a_stream_may_end_after_any_mel_frame(tmp_path, factor, context):
+    config = with_encoder(
+        random_encoder(factor), subsampling_factor=factor, n_layers=1, mel_bins=16, contexts=(context,)
+    )
+    checkpoint = random_checkpoint(tmp_path, 0, config)
+    reference = EncoderReference(config, checkpoint.tensors("encoder."))
+    mels = [random_mel(n, n, 16) for n in range(3 * factor * context.chunk_encoder_frames + 2)]
+    encoder = StreamingEncoder(checkpoint, context, slots=len(mels))
+    found = encode_streams(encoder, {slot: mel_chunks(mel, config, context) for slot, mel in enumerate(mels)})
+    for slot, mel in enumerate(mels):
+        assert_same(found[slot], reference.encode(mel, context))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 32])
+def test_a_batch_of_any_size_and_mix_of_ages_is_each_stream_alone(golden_bundle, batch):
+    case, context = golden_case("tdt_gaps"), AttentionContext(9, 2)
+    encoder = StreamingEncoder(golden_bundle("tdt_gaps"), context, slots=batch)
+    chance = random.Random(batch)
+    whole = case.mel("long")
+    mels = [whole[chance.randint(0, 300) :][: chance.randint(1, 200)] for _ in range(batch)]
+    chunks = [mel_chunks(mel, encoder.config, context) for mel in mels]
+    together = encode_streams(encoder, dict(enumerate(chunks)), chance)
+    reference = EncoderReference(encoder.config, golden_bundle("tdt_gaps").tensors("encoder."))
+    for slot, mel in enumerate(mels):
+        assert_same(together[slot], reference.encode(mel, context))
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_convolving_a_few_rows_at_a_time_changes_nothing(encoder, mels, monkeypatch, rows):
+    """On the CPU large batches are convolved in parts."""
+    chunks = {slot: mel_chunks(mel, encoder.config, encoder.context) for slot, mel in enumerate(mels)}
+    expected = encode_streams(encoder, chunks, random.Random(0))
+    monkeypatch.setattr(subsampling, "_tile_rows", lambda *_: rows)
+    for slot, frames in encode_streams(encoder, chunks, random.Random(0)).items():
+        assert_same(frames, expected[slot])
+
+
+def test_permuted_rows_give_permuted_results(encoder, mels):
+    chunks = {slot: mel_chunks(mel, encoder.config, encoder.context)[:2] for slot, mel in enumerate(mels)}
+    order = [3, 0, 5, 1, 4, 2]
+    forwards, permuted = encode_streams(encoder, chunks), encode_streams(encoder, {s: chunks[s] for s in order})
+    for slot in chunks:
+        assert_same(permuted[slot], forwards[slot])
+
+
+@pytest.mark.parametrize("filling", [0.0, 1e3])
+def test_what_is_not_audio_does_not_matter(encoder, mels, filling):
+    """Virtual frames in front and padding behind; the bits are those of NaN there, as in the other tests."""
+    for mel in mels:
+        assert torch.equal(encode_alone(encoder, mel, filling=filling), encode_alone(encoder, mel))
+
+
+@pytest.mark.parametrize("spoilt_by", [NAN, 1e30])
+def test_a_reopened_slot_is_a_fresh_one(encoder, mels, spoilt_by):
+    fresh = encode_alone(encoder, mels[0], slot=1)
+    spoilt = encode_alone(encoder, torch.full_like(mels[0], spoilt_by), slot=1)
+    assert not spoilt.isfinite().all()
+    assert torch.equal(encode_alone(encoder, mels[0], slot=1), fresh)
+
+
+def test_a_spoilt_stream_spoils_no_other_in_its_batch(encoder, mels):
+    spoilt = torch.full_like(mels[0], NAN)
+    found = encode_streams(encoder, {0: mel_chunks(spoilt, encoder.config, encoder.context),
+                                     1: mel_chunks(mels[0], encoder.config, encoder.context)})  # fmt: skip
+    assert_same(found[1], encode_alone(encoder, mels[0]))
+
+
+def slot_state(state: EncoderState, slot: int) -> list[torch.Tensor]:
+    """Copies of all that a slot holds, keys and values included."""
+    by_slot = state.kv_pages.view(len(state.kv_pages), state.slots, -1)
+    parts = [state.chunks_seen[slot], state.conv_tails[:, slot], by_slot[:, slot]]
+    return [part.clone() for part in (*parts, *(column[slot] for column in state.subsampling_columns))]
+
+
+def test_a_step_leaves_other_slots_alone(encoder, mels):
+    streams = {slot: mel_chunks(mel, encoder.config, encoder.context) for slot, mel in enumerate(mels)}
+    encode_streams(encoder, streams)
+    others = {slot: slot_state(encoder.state, slot) for slot in (0, 2, 5)}
+    encode_streams(encoder, {slot: streams[slot] for slot in (4, 1, 3)}, random.Random(0))
+    for slot, before in others.items():
+        assert all(map(torch.equal, slot_state(encoder.state, slot), before))
+
+
+def test_age_does_not_matter(encoder, mels):
+    """A step after weeks of audio: only the number of chunks seen has grown."""
+    *earlier, last = mel_chunks(mels[0], encoder.config, encoder.context)
+    encode_streams(encoder, {0: earlier, 1: earlier})
+    assert torch.equal(encoder.state.chunks_seen[:2], torch.tensor([len(earlier)] * 2))
+    encoder.state.chunks_seen[1] += encoder.state.pages_per_slot * 10**9
+    frames = encoder.step(torch.tensor([0, 1]), torch.stack([last[0]] * 2), torch.tensor([last[1]] * 2)).frames
+    assert_same(frames[1], frames[0])
+
+
+def test_output_forgets_what_left_the_context(encoder, mels):
+    """A stream that started later gives the same frames as soon as its context is full."""
+    chunks = mel_chunks(mels[0], encoder.config, encoder.context)
+    later = mel_chunks(mels[0][16:], encoder.config, encoder.context)  # one chunk later
+    assert len(chunks) == len(later) + 1
+    found = encode_streams(encoder, {0: chunks, 1: later})
+    reach = encoder.config.n_layers * (encoder.context.left + 1 + encoder.config.conv_kernel_size) + 2
+    assert len(found[1]) > reach + 4
+    assert_same(found[0][2:][reach:], found[1][reach:])
+    assert (found[0][2:] - found[1])[:2].abs().max() > 10 * TOLERANCE
+
+
+def test_memory_of_a_stream_is_counted(encoder):
+    state = encoder.state
+    total = sum(t.numel() * t.element_size() for slot in range(state.slots) for t in slot_state(state, slot))
+    assert state.bytes_per_slot == total // state.slots
+
+
+def test_only_trained_contexts_are_offered(golden_bundle):
+    with pytest.raises(SettingError, match=r"\[6,2\] is not one of"):
+        StreamingEncoder(golden_bundle("rnnt_hybrid"), AttentionContext(6, 2), slots=1)

@@ -1,0 +1,154 @@
+"""Edit counts against a plain edit distance, sums over utterances, and the bootstrap interval."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.evaluation.errors import (
+    EditCounts,
+    Score,
+    bootstrap_interval,
+    compare,
+    normalize,
+    summarize,
+    total,
+)
+from penstock.evaluation.manifest import Utterance
+from tests.helpers.reference.edit_distance import edit_distance
+
+WORDS = st.lists(st.sampled_from(["a", "b", "eight", "eighty", "naïve", "'s"]), max_size=8).map(" ".join)
+
+
+@given(WORDS, WORDS)
+def test_edits_are_minimal(reference, hypothesis):
+    errors = compare(reference, hypothesis)
+    assert errors.words.edits == edit_distance(reference.split(), hypothesis.split())
+    assert errors.characters.edits == edit_distance(reference, hypothesis)
+    assert errors.words.reference_units == len(reference.split())
+    assert errors.characters.reference_units == len(reference)
+
+
+@given(WORDS, WORDS)
+def test_word_errors_are_those_counted(reference, hypothesis):
+    errors = compare(reference, hypothesis)
+    words = errors.words
+    assert len(errors.substituted) == words.substitutions
+    assert (len(errors.deleted), len(errors.inserted)) == (words.deletions, words.insertions)
+    assert all(reference != hypothesis for reference, hypothesis in errors.substituted)
+    in_reference = sorted(reference.split())
+    for word in [*errors.deleted, *(substituted for substituted, _ in errors.substituted)]:
+        in_reference.remove(word)
+    in_hypothesis = sorted(hypothesis.split())
+    for word in [*errors.inserted, *(substitute for _, substitute in errors.substituted)]:
+        in_hypothesis.remove(word)
+    assert in_reference == in_hypothesis, "what is left is equal"
+
+
+def test_one_of_each_kind():
+    errors = compare("one two three", "one too three four")
+    assert (errors.substituted, errors.inserted, errors.deleted) == ((("two", "too"),), ("four",), ())
+    errors = compare("one two three", "one three")
+    assert (errors.substituted, errors.inserted, errors.deleted) == ((), (), ("two",))
+
+
+def test_runs_of_wrong_words_are_paired_one_by_one():
+    assert compare("a b c d", "a x y d").substituted == (("b", "x"), ("c", "y"))
+
+
+def test_an_empty_reference_makes_every_word_an_insertion():
+    errors = compare(" ", "Four  four")
+    assert (errors.words, errors.inserted) == (EditCounts(insertions=2), ("four", "four"))
+    assert errors.words.rate is None
+
+
+def test_only_case_and_white_space_are_normalized():
+    assert normalize("  It's\tNINE,\n nine ") == "it's nine, nine"
+    assert compare("It's NINE", "it's  nine").words.edits == 0
+    assert compare("nine,", "nine").words.edits == 1
+
+
+def test_counts_add_up():
+    counts = [EditCounts(1, 2, 3, 10), EditCounts(0, 1, 0, 6)]
+    assert total(counts) == EditCounts(1, 3, 3, 16)
+    assert total(counts).rate == 7 / 16
+    assert total([]).rate is None
+
+
+def utterance(reference: str, speaker: str | None = None, audio_s: float = 2.0) -> Utterance:
+    return Utterance(Path("a.wav"), audio_s, reference, Path("m.jsonl"), 1, speaker)
+
+
+def score(*pairs: tuple[Utterance, str]) -> Score:
+    return summarize([u for u, _ in pairs], [compare(u.reference, text) for u, text in pairs])
+
+
+def test_audio_without_speech_is_not_in_the_error_rate():
+    speech = (utterance("one two three four"), "one two three")
+    silent = [(utterance("", "somebody", 10.0), "four four oh"), (utterance(" ", audio_s=20.0), "")]
+    alone, mixed = score(speech), score(speech, *silent)
+    assert mixed.speech == alone.speech
+    assert (mixed.confusions, mixed.speakers) == (alone.confusions, {})
+    assert mixed.speech.words.rate == 0.25
+    assert (mixed.speech_free.utterances, mixed.speech_free.audio_s) == (2, 30.0)
+    assert mixed.speech_free.inserted_words_per_minute == pytest.approx(6.0)
+    assert mixed.speech_free.inserted == [("four", 2), ("oh", 1)]
+    assert alone.speech_free.inserted_words_per_minute is None
+
+
+def test_without_any_speech():
+    only_silent = score((utterance("", audio_s=60.0), "a"))
+    assert only_silent.speech.words.rate is None
+    assert only_silent.speech.interval is None
+    assert only_silent.speech_free.inserted_words_per_minute == 1.0
+
+
+def test_the_rate_is_over_words_not_over_utterances():
+    speech = score((utterance("a"), "b"), (utterance("a b c d e f g h i"), "a b c d e f g h i")).speech
+    assert (speech.words, speech.words.rate, speech.audio_s) == (EditCounts(1, 0, 0, 10), 0.1, 4.0)
+
+
+def test_the_worst_come_first_and_ties_are_in_order():
+    result = score(
+        (utterance("b b x", "good"), "b b x"),
+        (utterance("b x b", "bad"), "p x p"),
+        (utterance("a x", "bad"), "e x"),
+        (utterance("c x d x", "worst"), "x x"),
+        (utterance("x", "worst"), "y z x y"),
+    )
+    assert result.confusions.substituted == [(("b", "p"), 2), (("a", "e"), 1)]
+    assert result.confusions.deleted == [("c", 1), ("d", 1)]
+    assert result.confusions.inserted == [("y", 2), ("z", 1)]
+    assert list(result.speakers) == ["worst", "bad", "good"]
+    assert result.speakers["bad"] == EditCounts(substitutions=3, reference_units=5)
+
+
+def test_the_interval_is_deterministic_and_contains_the_rate():
+    draw = np.random.default_rng(3)
+    edits, units = draw.integers(0, 4, 60).tolist(), draw.integers(3, 12, 60).tolist()
+    low, high = bootstrap_interval(edits, units)
+    assert bootstrap_interval(edits, units) == (low, high)
+    assert low < sum(edits) / sum(units) < high
+
+
+def test_equal_utterances_give_an_empty_interval():
+    assert bootstrap_interval([1] * 9, [4] * 9) == (0.25, 0.25)
+
+
+def test_the_interval_is_that_of_independent_errors():
+    """2,000 utterances of 10 words, each word wrong with probability 0.1: deviation sqrt(0.1 * 0.9 / 20000)."""
+    edits = np.random.default_rng(1).binomial(10, 0.1, 2000)
+    low, high = bootstrap_interval(edits.tolist(), [10] * 2000)
+    assert high - low == pytest.approx(2 * 1.96 * (0.1 * 0.9 / 20000) ** 0.5, rel=0.1)
+
+
+def test_long_utterances_weigh_more():
+    low, high = bootstrap_interval([0, 10], [90, 10])
+    assert (low, high) == (0.0, 1.0)
+    assert bootstrap_interval([0] * 50 + [1] * 50, [9] * 50 + [1] * 50).high < 0.2, "not the mean of the rates"
+
+
+def test_no_interval_without_utterances():
+    assert bootstrap_interval([], []) is None

@@ -1,0 +1,169 @@
+"""Runs: outcomes in any order, the progress bar, table and report; runs through a stand-in for the client."""
+
+import io
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.evaluation import runs
+from penstock.evaluation.decoder_choice import GREEDY
+from penstock.evaluation.manifest import Utterance
+from penstock.evaluation.report import Conditions, render, report_document
+from penstock.evaluation.runs import Outcome, RunResult, Variant, collect, connect, recognize_through_server
+from penstock.model.config import AttentionContext
+from penstock_client import Segment, ServerFullError, ServerUnreachableError, StreamError, Transcript
+
+UTTERANCES = [
+    Utterance(Path(f"{i}.wav"), 2.0, text, Path("m.jsonl"), i + 1, speaker=f"s{i}")
+    for i, text in enumerate(["a b", "c", "d e", "", "f", "g", "h", "i"])
+]
+TEXTS = ["a x", "c", "d", "oh", "f", "g", "h", "z"]
+VARIANT = Variant(AttentionContext(70, 6), GREEDY)
+CONDITIONS = Conditions({"path": "my-model"}, None, "a machine", "cpu", 1, 4, ["m.jsonl"])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def result(variant: Variant = VARIANT, failures: dict[int, str] | None = None) -> RunResult:
+    failures = failures or {}
+    outcomes = [Outcome(i, text, failures.get(i)) for i, text in enumerate(TEXTS)]
+    return collect(variant, UTTERANCES, reversed(outcomes))
+
+
+def test_outcomes_may_come_in_any_order():
+    found = result()
+    assert [error.hypothesis for error in found.errors] == TEXTS
+    assert found.score.speech.words.edits == 3
+    assert found.score.speech_free.inserted_words == 1
+    assert found.rtfx == pytest.approx(16.0 / found.elapsed_s)
+
+
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch, capsys):
+    result()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    result()
+    assert "[70,6] greedy:   0%" in sys.stderr.getvalue()
+
+
+def test_failures_are_in_no_figure():
+    found = result(failures={0: "0.wav: lost", 3: "3.wav: lost"})
+    assert found.failures == ["0.wav: lost", "3.wav: lost"]
+    assert (found.score.speech.utterances, found.score.speech.words.edits) == (6, 2)
+    assert found.score.speech_free.utterances == 0
+    assert found.rtfx == pytest.approx(12.0 / found.elapsed_s)
+    with pytest.raises(PenstockError, match=r"no utterance could be recognized; the first: 0\.wav: lost"):
+        result(failures=dict.fromkeys(range(len(TEXTS)), "0.wav: lost"))
+
+
+def test_table():
+    text = render(CONDITIONS, [result(), result(Variant(AttentionContext(70, 0), GREEDY), {1: "1.wav: lost"})])
+    lines = text.splitlines()
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    rows = [dict(zip(table[0], row, strict=True)) for row in table[2:]]
+    assert len({len(line) for line in lines if line.startswith("|")}) == 1, "columns are aligned"
+    assert [row["context"] for row in rows] == ["[70,6]", "[70,0]"]
+    assert [row["WER %"] for row in rows] == ["33.3", "37.5"]
+    assert [row["failed"] for row in rows] == ["0", "1"]
+    assert rows[0]["words/min without speech"] == "30.0"
+    assert "speech: 7 utterances, 9 words, 0.2 min" in lines
+    assert "  substituted  b → x 1, i → z 1" in lines
+    assert "  deleted      e 1" in lines
+    assert "  no speech    oh 1" in lines
+    assert any(line.endswith("s1 0.0 % of 1 words, s4 0.0 % of 1 words, 2 more") for line in lines)
+    assert "  failed       1.wav: lost" in lines
+
+
+def test_a_server_has_no_context_in_the_report():
+    conditions = Conditions(None, "host:8001", "a machine", None, None, 4, ["m.jsonl"])
+    found = result(Variant())
+    text = render(conditions, [found])
+    assert text.startswith("server host:8001, penstock ")
+    assert "server's" in text
+    document = report_document(conditions, UTTERANCES, [found])
+    assert (document["model"], document["results"][0]["context"]) == (None, None)
+
+
+def test_a_failed_utterance_has_no_figures_in_the_report():
+    (found,) = report_document(CONDITIONS, UTTERANCES, [result(failures={1: "1.wav: lost"})])["results"]
+    assert found["utterances"][1] == {
+        "audio": "1.wav", "manifest": "m.jsonl", "line": 2, "speaker": "s1", "audio_s": 2.0, "error": "1.wav: lost",
+    }  # fmt: skip
+
+
+class StandIn:
+    """Answers each file with its name, at most `max_live` at a time; `failures` are raised, each once."""
+
+    def __init__(self, max_live: int = 1000, failures: dict[str, Exception] | None = None):
+        self.max_live, self.failures = max_live, dict(failures or {})
+        self.live, self.peak_live, self.lock = 0, 0, threading.Lock()
+
+    def transcribe(self, audio: str, request_ms: float) -> Transcript:
+        with self.lock:
+            if self.live >= self.max_live:
+                raise ServerFullError("s", "all stream slots are taken")
+            self.live += 1
+            self.peak_live = max(self.peak_live, self.live)
+        try:
+            threading.Event().wait(0.005)
+            if failure := self.failures.pop(Path(audio).name, None):
+                raise failure
+            return Transcript([Segment(f"text of {Path(audio).name}")])
+        finally:
+            with self.lock:
+                self.live -= 1
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(runs, "_RETRY_S", 0.002)
+
+
+def utterances(count: int) -> list[Utterance]:
+    return [Utterance(Path(f"{i}.wav"), 1.0, "", Path("m.jsonl"), i + 1) for i in range(count)]
+
+
+def test_all_utterances_are_recognized_concurrently():
+    client = StandIn()
+    outcomes = list(recognize_through_server(client, utterances(30), streams=7))
+    assert sorted(outcomes) == [(i, f"text of {i}.wav", None) for i in range(30)]
+    assert 2 <= client.peak_live <= 7
+
+
+def test_a_full_server_is_retried():
+    client = StandIn(max_live=2)
+    outcomes = list(recognize_through_server(client, utterances(12), streams=6))
+    assert sorted(outcome.number for outcome in outcomes if not outcome.error) == list(range(12))
+
+
+def test_a_server_that_stays_full_fails_the_utterance(monkeypatch):
+    monkeypatch.setattr(runs, "_SLOT_TIMEOUT_S", 0.02)
+    (outcome,) = recognize_through_server(StandIn(max_live=0), utterances(1), streams=1)
+    assert outcome.error == "STREAM_LIMIT: 0.wav: stream 's': all stream slots are taken"
+
+
+def test_a_stream_that_fails_is_named_and_the_others_go_on():
+    client = StandIn(failures={"3.wav": StreamError("s", "lost its state", "STREAM_LOST")})
+    outcomes = sorted(recognize_through_server(client, utterances(6), streams=3))
+    assert [outcome.number for outcome in outcomes if outcome.error] == [3]
+    assert outcomes[3].error == "STREAM_LOST: 3.wav: stream 's': lost its state"
+
+
+def test_a_server_that_is_gone_ends_the_run():
+    client = StandIn(failures={f"{i}.wav": ServerUnreachableError("host:1", "refused") for i in range(2, 400)})
+    with pytest.raises(PenstockError, match="SERVER_FAILED: cannot reach a server at host:1: refused"):
+        list(recognize_through_server(client, utterances(400), streams=2))
+    assert len(client.failures) > 50, "what had not begun is left"
+
+
+def test_no_server_at_the_address():
+    with pytest.raises(PenstockError, match=r"cannot reach a server at 127\.0\.0\.1:9"):
+        connect("127.0.0.1:9")
+    with pytest.raises(PenstockError, match=r"--url: url is 'here', expected host:port"):
+        connect("here")

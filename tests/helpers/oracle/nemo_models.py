@@ -1,0 +1,322 @@
+"""Tiny NeMo models with random weights and natural blank rates. Needs NeMo (extra `oracle`).
+
+Raw random weights emit max_symbols labels on every frame and so hide errors in the inner loop. Here the layers between
+the stages are standardised on the signals, so that what passes through them varies in time and with the labels; the
+joint's last layer is widened, so that labels vary; and the blank's bias is searched, so that most frames have no label,
+some one and a few several. Every weight that starts as a constant (norms, running statistics, position biases) is
+random too, and all are rounded to float16, so that they compress well and a float16 bundle is exact.
+"""
+
+import dataclasses
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+import torch
+from nemo.collections.asr.models import ASRModel, EncDecHybridRNNTCTCBPEModel, EncDecRNNTBPEModel
+from nemo.utils import logging
+from omegaconf import OmegaConf
+
+_LABELS_PER_FRAME = 0.4
+_LOGIT_DEVIATION = 3.0
+_LSTM_SCALE = 2.0  # enough for a state that does not settle, so that runs of labels end
+_SENTENCES = (
+    "the stream of water runs down the pipe to one turbine\n"
+    "seven two nine erase rubout enter help start stop yes no go\n"
+    "seven eight five three one six four zero repeat hello\n"
+) * 20
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One tiny configuration. The defaults are the plainest one."""
+
+    name: str
+    seed: int
+    hybrid: bool = True
+    durations: tuple[int, ...] = ()
+    norm: str = "layer_norm"
+    use_bias: bool = True
+    xscaling: bool = True
+    untie_biases: bool = True
+    mel_bins: int = 80
+    factor: int = 8
+    d_model: int = 24
+    n_heads: int = 3
+    n_layers: int = 2
+    ff_expansion: int = 2
+    kernel: int = 9
+    channels: int = 8
+    contexts: list = dataclasses.field(default_factory=lambda: [[14, 6], [12, 3], [6, 1], [5, 0]])
+    predictor_layers: int = 1
+    predictor_hidden: int = 16
+    joint_hidden: int = 20
+    activation: str = "relu"
+    joint_dropout: float = 0.1
+    byte_fallback: bool = False
+    max_symbols: int = 10
+    front_end: str = "mel80"
+    preprocessor: dict = dataclasses.field(default_factory=dict)
+    stores_filterbank: bool = True
+    gzipped: bool = True
+
+    @property
+    def all_contexts(self) -> list[list[int]]:
+        """`contexts` as a list of pairs, whichever way it is written."""
+        return self.contexts if isinstance(self.contexts[0], list) else [self.contexts]
+
+
+SPECS = (
+    ModelSpec("rnnt_hybrid", seed=1),
+    ModelSpec(
+        "rnnt_batch_norm", seed=2, hybrid=False, norm="batch_norm", use_bias=False, xscaling=False, untie_biases=False,
+        mel_bins=128, front_end="mel128", factor=4, d_model=16, n_heads=4, kernel=5, contexts=[12, 3],
+        predictor_layers=2, activation="tanh", joint_dropout=0.0, stores_filterbank=False,
+    ),
+    ModelSpec(
+        "tdt_hybrid", seed=43, durations=(0, 1, 2, 3, 4), norm="batch_norm", untie_biases=False, d_model=32, n_heads=4,
+        ff_expansion=1, kernel=7, contexts=[[70, 13], [70, 6], [70, 1], [70, 0]],
+    ),
+    ModelSpec(
+        "tdt_gaps", seed=4, hybrid=False, durations=(0, 2, 4), use_bias=False, xscaling=False, mel_bins=128,
+        front_end="mel128", predictor_layers=2, contexts=[[9, 2], [8, 0]], joint_dropout=0.0,
+    ),
+    ModelSpec(
+        "tdt_unsorted", seed=55, hybrid=False, durations=(1, 0, 3), factor=4, d_model=16, n_heads=2, kernel=5,
+        contexts=[[6, 1]], byte_fallback=True, activation="sigmoid", front_end="other80",
+        preprocessor={"window_size": 0.02, "preemph": 0.9, "log_zero_guard_value": 1e-6, "n_fft": 400},
+    ),
+    ModelSpec(
+        "rnnt_bytes", seed=6, norm="batch_norm", use_bias=True, d_model=16, n_heads=2, kernel=7, channels=12,
+        contexts=[[6, 0], [8, 3]], byte_fallback=True, max_symbols=3, gzipped=False, stores_filterbank=False,
+    ),
+)  # fmt: skip
+
+
+def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]) -> ASRModel:
+    """A model in evaluation mode; its blank rate is set on `signals` (float32 samples)."""
+    logging.setLevel("ERROR")
+    torch.manual_seed(spec.seed)
+    tokenizer = train_tokenizer(workspace / f"{spec.name}_tokenizer", spec.byte_fallback)
+    model_class = EncDecHybridRNNTCTCBPEModel if spec.hybrid else EncDecRNNTBPEModel
+    model = model_class(cfg=OmegaConf.create(_configuration(spec, tokenizer))).eval()
+    with torch.no_grad():
+        _randomise(model)
+        _standardise(model, spec, list(signals.values()))
+        _set_blank_rate(model, spec, list(signals.values()))
+        _round_to_half(model)
+    return model
+
+
+def train_tokenizer(directory: Path, byte_fallback: bool) -> Path:
+    """A SentencePiece model of a few hundred bytes (no normalisation table) in NeMo's directory layout."""
+    directory.mkdir(parents=True, exist_ok=True)
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(_SENTENCES.splitlines()), model_writer=model, model_type="bpe",
+        vocab_size=300 if byte_fallback else 48, byte_fallback=byte_fallback, normalization_rule_name="identity",
+        character_coverage=1.0, bos_id=-1, eos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    (directory / "tokenizer.model").write_bytes(model.getvalue())
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    vocabulary = [pieces.id_to_piece(i) for i in range(pieces.get_piece_size())]
+    (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    return directory
+
+
+def encode(model: ASRModel, samples: np.ndarray, context: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-mel [F, N] (valid frames) and encoder output [T, D] of a whole signal, offline."""
+    with torch.no_grad():
+        signal, length = torch.from_numpy(samples)[None], torch.tensor([len(samples)])
+        mel, mel_length = model.preprocessor(input_signal=signal, length=length)
+        model.encoder.set_default_att_context_size(list(context))
+        encoded, encoded_length = model.encoder(audio_signal=mel, length=mel_length)
+    return mel[0, :, : int(mel_length[0])], encoded[0, :, : int(encoded_length[0])].T
+
+
+def mel_float64(model: ASRModel, samples: np.ndarray) -> torch.Tensor:
+    """Log-mel [N, F] of a whole signal by NeMo's featurizer in float64; its constants stay what they are in float32."""
+    featurizer = model.preprocessor.featurizer
+    featurizer.preemph = float(np.float32(featurizer.preemph))  # the same number to float32 samples
+    mel, length = featurizer(torch.from_numpy(samples).double()[None], torch.tensor([len(samples)]))
+    return mel[0, :, : int(length[0])].T
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """Greedy output of one signal, alone in its batch."""
+
+    tokens: list[int]
+    timestamps: list[int]
+    durations: list[int]
+    score: float
+
+
+def decode(model: ASRModel, encoded: torch.Tensor) -> Greedy:
+    """Label-looping of NeMo over encoder output [T, D]."""
+    computer = model.decoding.decoding.decoding_computer
+    is_tdt = bool(model.cfg.decoding.get("durations"))
+    if is_tdt:
+        computer.include_duration = True
+    with torch.no_grad():
+        hypotheses, _ = computer(x=encoded[None], out_len=torch.tensor([len(encoded)]), prev_batched_state=None)
+    count = int(hypotheses.current_lengths[0])
+    durations = hypotheses.token_durations[0, :count].tolist() if is_tdt else []
+    tokens, timestamps = hypotheses.transcript[0, :count].tolist(), hypotheses.timestamps[0, :count].tolist()
+    return Greedy(tokens, timestamps, durations, float(hypotheses.scores[0]))
+
+
+def token_log_probabilities(model: ASRModel, encoded: torch.Tensor, greedy: Greedy) -> list[float]:
+    """Log-probability of each token among labels and blank, from NeMo's networks fed with NeMo's own output."""
+    outputs = model.joint.num_classes_with_blank - model.joint.num_extra_outputs
+    if not greedy.tokens:
+        return []
+    with torch.no_grad():
+        targets = torch.tensor([greedy.tokens[:-1]])
+        predicted, _ = model.decoder.predict(targets if targets.numel() else None, add_sos=True, batch_size=1)
+        frames = model.joint.project_encoder(encoded[None])[0, greedy.timestamps]
+        rows = model.joint.project_prednet(predicted)[0, : len(greedy.tokens)]
+        logits = model.joint.joint_net(frames + rows)[:, :outputs]
+    picked = logits.log_softmax(-1).gather(1, torch.tensor(greedy.tokens)[:, None])
+    return picked[:, 0].tolist()
+
+
+def round_weights_to_half(model: ASRModel) -> None:
+    """Gives `model` the weights of a float16 bundle of it."""
+    with torch.no_grad():
+        _round_to_half(model)
+
+
+def _configuration(spec: ModelSpec, tokenizer: Path) -> dict:
+    hidden = {"enc_hidden": spec.d_model, "pred_hidden": spec.predictor_hidden, "joint_hidden": spec.joint_hidden}
+    configuration = {
+        "sample_rate": 16000,
+        "model_defaults": hidden,
+        "tokenizer": {"dir": str(tokenizer), "type": "bpe"},
+        "preprocessor": {
+            "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor",
+            "sample_rate": 16000, "normalize": "NA", "window_size": 0.025, "window_stride": 0.01, "window": "hann",
+            "features": spec.mel_bins, "n_fft": 512, "dither": 1e-5, "pad_to": 0,
+        } | spec.preprocessor,
+        "encoder": _encoder_configuration(spec),
+        "decoder": {
+            "_target_": "nemo.collections.asr.modules.RNNTDecoder", "normalization_mode": None, "blank_as_pad": True,
+            "prednet": {"pred_hidden": spec.predictor_hidden, "pred_rnn_layers": spec.predictor_layers, "dropout": 0.1},
+        },
+        "joint": {
+            "_target_": "nemo.collections.asr.modules.RNNTJoint", "log_softmax": None,
+            "jointnet": {
+                "joint_hidden": spec.joint_hidden, "activation": spec.activation, "dropout": spec.joint_dropout,
+            },
+        },
+        "decoding": {"strategy": "greedy_batch", "greedy": {"max_symbols": spec.max_symbols}},
+        "loss": {"loss_name": "default"},
+    }  # fmt: skip
+    if spec.hybrid:
+        head = {
+            "_target_": "nemo.collections.asr.modules.ConvASRDecoder", "feat_in": spec.d_model, "num_classes": -1,
+            "vocabulary": [],
+        }  # fmt: skip
+        configuration["aux_ctc"] = {"ctc_loss_weight": 0.3, "decoder": head, "decoding": {"strategy": "greedy"}}
+    if spec.durations:
+        durations = list(spec.durations)
+        hidden |= {"tdt_durations": durations, "num_tdt_durations": len(durations)}
+        configuration["joint"]["num_extra_outputs"] = len(durations)
+        configuration["decoding"] |= {"model_type": "tdt", "durations": durations}
+        configuration["loss"] = {"loss_name": "tdt", "tdt_kwargs": {"durations": durations}}
+    return configuration
+
+
+def _encoder_configuration(spec: ModelSpec) -> dict:
+    return {
+        "_target_": "nemo.collections.asr.modules.ConformerEncoder",
+        "feat_in": spec.mel_bins, "n_layers": spec.n_layers, "d_model": spec.d_model, "n_heads": spec.n_heads,
+        "subsampling": "dw_striding", "subsampling_factor": spec.factor, "causal_downsampling": True,
+        "subsampling_conv_channels": spec.channels, "ff_expansion_factor": spec.ff_expansion,
+        "self_attention_model": "rel_pos", "att_context_style": "chunked_limited", "att_context_size": spec.contexts,
+        "xscaling": spec.xscaling, "untie_biases": spec.untie_biases, "use_bias": spec.use_bias,
+        "conv_kernel_size": spec.kernel, "conv_norm_type": spec.norm, "conv_context_size": "causal",
+        "dropout": 0.1, "dropout_emb": 0.0, "dropout_att": 0.1,
+    }  # fmt: skip
+
+
+def _randomise(model: ASRModel) -> None:
+    for name, parameter in model.named_parameters():
+        if "pos_bias" in name or name.endswith("bias"):
+            parameter.normal_(0.0, 0.2)
+        elif parameter.ndim == 1:  # scales of norms
+            parameter.normal_(1.0, 0.2)
+        elif ".lstm." in name:
+            parameter *= _LSTM_SCALE
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.normal_(0.0, 0.3)
+        elif name.endswith("running_var"):
+            buffer.uniform_(0.3, 2.0)
+    output = model.joint.joint_net[-1]
+    output.weight.normal_(0.0, _LOGIT_DEVIATION / output.in_features**0.5)
+    output.bias.normal_(0.0, 0.5)
+
+
+def _standardise(model: ASRModel, spec: ModelSpec, signals: list[np.ndarray]) -> None:
+    """Rescales the layers between the stages so that their outputs have mean 0 and a set deviation on `signals`."""
+    first, out = model.encoder.pre_encode.conv[0], model.encoder.pre_encode.out
+    mel = torch.cat([encode(model, samples, spec.all_contexts[0])[0] for samples in signals], dim=1)
+    first.weight /= mel.std()
+    first.bias -= first.weight.sum((1, 2, 3)) * mel.mean()
+    with _Recorder(out) as recorder:
+        for samples in signals:
+            encode(model, samples, spec.all_contexts[0])
+    _rescale(out, recorder.outputs(), 1.0)
+    encoded = torch.cat([encode(model, samples, spec.all_contexts[0])[1] for samples in signals])
+    _rescale(model.joint.enc, model.joint.enc(encoded), 1.2)
+    labels = torch.randint(model.decoder.blank_idx, (1, 100))
+    predicted, _ = model.decoder.predict(labels, add_sos=True, batch_size=1)
+    _rescale(model.joint.pred, model.joint.pred(predicted)[0], 1.2)
+
+
+class _Recorder:
+    """Keeps what a layer returns."""
+
+    def __init__(self, layer: torch.nn.Module):
+        self._layer = layer
+        self._rows: list[torch.Tensor] = []
+
+    def __enter__(self) -> "_Recorder":
+        self._hook = self._layer.register_forward_hook(lambda layer, given, result: self._rows.append(result))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hook.remove()
+
+    def outputs(self) -> torch.Tensor:
+        """All rows [rows, width]."""
+        return torch.cat([rows.flatten(0, -2) for rows in self._rows])
+
+
+def _rescale(layer: torch.nn.Linear, outputs: torch.Tensor, deviation: float) -> None:
+    scale = deviation / outputs.std(0)
+    layer.bias.copy_((layer.bias - outputs.mean(0)) * scale)
+    layer.weight *= scale[:, None]
+
+
+def _set_blank_rate(model: ASRModel, spec: ModelSpec, signals: list[np.ndarray]) -> None:
+    """Bisects the blank's bias until there are about `_LABELS_PER_FRAME`."""
+    encoded = [encode(model, samples, spec.all_contexts[0])[1] for samples in signals]
+    bias, blank = model.joint.joint_net[-1].bias, model.decoder.blank_idx
+    low, high = -40.0, 80.0
+    for _ in range(14):
+        bias[blank] = (low + high) / 2
+        labels = sum(len(decode(model, one).tokens) for one in encoded)
+        if labels > _LABELS_PER_FRAME * sum(map(len, encoded)):
+            low = float(bias[blank])
+        else:
+            high = float(bias[blank])
+
+
+def _round_to_half(model: ASRModel) -> None:
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if tensor.is_floating_point() and not name.startswith("preprocessor."):
+            tensor.data.copy_(tensor.data.half().float())

@@ -1,0 +1,54 @@
+"""A CPU that sums in another order: `pytest -p tests.helpers.other_cpu` changes last bits by place and shape.
+
+What torch computes with sums (products of matrices, convolutions, norms, softmax, FFT) is off by -1, 0 or 1 unit in the
+last place afterwards, the same in every call with the same shapes. A test that demands equal bits of different shapes
+fails under it on any machine. Sums of one number remain exact, as on every CPU.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+SUMS = {
+    *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "einsum", "mkldnn_rnn_layer", "lstm"),
+    *("convolution", "conv1d", "conv2d", "layer_norm", "native_layer_norm", "_fft_r2c", "fft_rfft", "stft"),
+    *("softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "scaled_dot_product_attention", "mean", "sum"),
+}
+
+
+class OtherCpu(TorchDispatchMode):
+    """Disturbs the results of SUMS."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        if name not in SUMS:
+            return found
+        if name == "logsumexp":
+            greatest = args[0].amax(*args[1:]).nan_to_num(neginf=0.0)
+            return greatest + disturbed(found - greatest)
+        if name == "sum":
+            terms = func((args[0] != 0).to(found.dtype), *args[1:], **(kwargs or {}))
+            return torch.where(terms > 1, disturbed(found), found)
+        return tree_map_only(torch.Tensor, disturbed, found)
+
+
+def disturbed(values: torch.Tensor) -> torch.Tensor:
+    """`values` with other last bits."""
+    if values.is_complex():
+        return torch.view_as_complex(disturbed(torch.view_as_real(values)))
+    if not values.is_floating_point():
+        return values
+    place = torch.arange(values.numel()).view(values.shape)
+    seed = hash(tuple(values.shape)) % 2**31  # of integers, so the same in every process
+    units = (place * 40503 + seed) % 65521 % 3 - 1
+    return values * (1 + units.to(values.dtype) * torch.finfo(values.dtype).eps)
+
+
+@pytest.fixture(autouse=True)
+def other_cpu() -> Iterator[None]:
+    with OtherCpu():
+        yield

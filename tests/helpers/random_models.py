@@ -1,0 +1,102 @@
+"""Random checkpoints of random configurations: what NeMo's few golden ones do not reach."""
+
+import dataclasses
+import random
+from pathlib import Path
+
+import torch
+
+from penstock.model.bundle import Checkpoint, tensor_shapes, write_checkpoint
+from penstock.model.config import EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.model.nemo.mel_filterbank import hann_window, mel_filterbank
+from tests.helpers.nemo_files import nemo_members, tokenizer_member
+from tests.helpers.reference.greedy import GreedyReference
+
+_VOCABULARY = 48  # tokens of the tokenizer below
+_MEL_MEAN, _MEL_DEVIATION = -6.0, 4.0  # about what speech gives
+SMALL_ENCODER = EncoderConfig(16, 1, 16, 2, 16, 3, True, True, False, 4, 4, ((4, 1),))
+
+
+def random_encoder(seed: int) -> EncoderConfig:
+    """Every switch in both positions over four seeds; sizes at random."""
+    draw = random.Random(seed)
+    heads, d_head = draw.choice([1, 2, 3, 4]), draw.choice([4, 6, 8])
+    return EncoderConfig(
+        mel_bins=draw.choice([16, 80, 81]),
+        n_layers=draw.choice([1, 2, 3]),
+        d_model=heads * d_head,
+        n_heads=heads,
+        d_feed_forward=draw.choice([8, 40]),
+        conv_kernel_size=draw.choice([2, 3, 5, 9, 12]),
+        has_conv_layer_norm=seed % 2 == 0,
+        use_bias=seed % 4 < 2,
+        xscaling=draw.random() < 0.5,
+        subsampling_factor=(4, 8)[seed // 2 % 2],
+        subsampling_channels=draw.choice([4, 7]),
+        contexts=((6, 0), (4, 1), (3, 2), (8, 3), (5, 4)),
+    )
+
+
+def random_checkpoint(
+    directory: Path,
+    seed: int,
+    encoder: EncoderConfig = SMALL_ENCODER,
+    durations: tuple[int, ...] = (),
+    blank_rate: float = 0.7,
+) -> Checkpoint:
+    """A checkpoint in which about `blank_rate` of the decisions are blank."""
+    draw = random.Random(seed)
+    transducer = TransducerConfig(
+        vocabulary_size=_VOCABULARY,
+        predictor_hidden=draw.choice([5, 12]),
+        predictor_layers=1 + seed % 2,
+        joint_hidden=draw.choice([7, 16]),
+        joint_activation=("relu", "tanh", "sigmoid")[seed % 3],
+        tdt_durations=durations,
+    )
+    features = FeatureConfig(16000, 400, 160, 512, encoder.mel_bins, 0.97, 2**-24)
+    config = ModelConfig(features, encoder, transducer)
+    tensors = _random_tensors(config, torch.Generator().manual_seed(seed))
+    _set_blank_rate(config, tensors, blank_rate)
+    tokenizer = nemo_members()[tokenizer_member()]
+    return write_checkpoint(directory / f"random-{seed}", config, tensors, tokenizer, {})
+
+
+def with_encoder(config: EncoderConfig, **changes: object) -> EncoderConfig:
+    """`config` with some fields changed."""
+    return dataclasses.replace(config, **changes)
+
+
+def _random_tensors(config: ModelConfig, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    tensors = {n: _random_tensor(n, shape, generator) for n, shape in tensor_shapes(config).items()}
+    features = config.features
+    tensors["features.window"] = hann_window(features.window_samples)
+    tensors["features.mel_filterbank"] = mel_filterbank(
+        features.sample_rate_hz, features.fft_samples, features.mel_bins
+    )
+    first = tensors["encoder.subsampling.first.weight"]
+    first /= _MEL_DEVIATION
+    tensors["encoder.subsampling.first.bias"] -= first.sum((1, 2, 3)) * _MEL_MEAN
+    return tensors
+
+
+def _random_tensor(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    noise = torch.randn(shape, generator=generator)
+    if name.endswith("bias") or "position_bias" in name:
+        return 0.2 * noise
+    if "norm" in name.rsplit(".", 2)[-2]:
+        return 1.0 + 0.2 * noise
+    gain = 3.0 if name.startswith(("predictor.", "joint.output")) else 1.4
+    return gain * noise / noise[0].numel() ** 0.5
+
+
+def _set_blank_rate(config: ModelConfig, tensors: dict[str, torch.Tensor], blank_rate: float) -> None:
+    """Chooses the blank's bias from the joint's logits of random frames after random labels."""
+    reference, generator = GreedyReference(config.transducer, tensors), torch.Generator().manual_seed(0)
+    blank = config.transducer.vocabulary_size
+    state, leads = reference.start(), []
+    for label in torch.randint(blank, (200,), generator=generator).tolist():
+        prediction, state = reference.predict(label, state)
+        logits = reference.joint(torch.randn(config.encoder.d_model, generator=generator), prediction)
+        leads.append(logits[:blank].max() - logits[blank])
+    tensors["joint.output.bias"][blank] += torch.stack(leads).quantile(blank_rate)

@@ -1,0 +1,62 @@
+"""Drives the recognizer in tests: streams that start, pause and end at random, in requests of any size."""
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from penstock.pipeline.features_stage import AudioRequest
+from penstock.pipeline.results import StreamResult
+from penstock.pipeline.words import Token, Word
+from penstock.recognizer import StreamingRecognizer
+from tests.helpers.streaming import cut
+
+NO_SAMPLES = np.zeros(0, np.float32)
+
+
+@dataclass
+class Transcription:
+    """All results of one stream."""
+
+    results: list[StreamResult] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [token for result in self.results for token in result.tokens]
+
+    @property
+    def words(self) -> list[Word]:
+        return [word for result in self.results for word in result.words]
+
+    @property
+    def text(self) -> str:
+        return self.results[-1].text
+
+    @property
+    def outcome(self) -> tuple:
+        """What depends on no request sizes and no other stream: everything but last bits of scores and confidences."""
+        return [token[:3] for token in self.tokens], [word[:3] for word in self.words], self.text
+
+
+def recognize_alone(recognizer: StreamingRecognizer, samples: np.ndarray, parts=(slice(None),)) -> Transcription:
+    """One stream in given parts."""
+    stream = recognizer.open_stream()
+    return Transcription([*(stream.push(samples[part]) for part in parts), stream.finish()])
+
+
+def recognize_together(
+    recognizer: StreamingRecognizer, signals: list[np.ndarray], chance: random.Random, most: int = 8000
+) -> list[Transcription]:
+    """Many streams in random requests of 0 .. most samples; each batch takes some of them, in any order."""
+    parts = [[*cut(len(samples), chance, most), slice(0, 0)] for samples in signals]
+    recognized = [Transcription() for _ in signals]
+    while waiting := [i for i, left in enumerate(parts) if left]:
+        rows = chance.sample(waiting, chance.randint(1, len(waiting)))
+        requests = []
+        for i in rows:
+            part = parts[i].pop(0)
+            requests.append(AudioRequest(f"s{i}", signals[i][part], not recognized[i].results, is_end=not parts[i]))
+        for i, result in zip(rows, recognizer.process(requests), strict=True):
+            assert isinstance(result, StreamResult), result
+            recognized[i].results.append(result)
+    return recognized

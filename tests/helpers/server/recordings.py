@@ -1,0 +1,130 @@
+"""Streams of known audio, sent by threads of this process or by processes that will be killed."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+from tritonclient.utils import InferenceServerException
+
+from penstock.frontend.audio_file import read_audio
+from penstock.recognizer import StreamingRecognizer
+from tests.helpers.golden import golden_utterances
+from tests.helpers.server.history import Expected, Histories, History
+from tests.helpers.server.killed_client import stream_until_killed
+from tests.helpers.server.raw_stream import RawStream, Reply
+from tests.helpers.server.running import CONTEXT, RunningServer
+
+REQUEST_SAMPLES = 3200
+NO_SAMPLES = np.zeros(0, np.float32)
+_FORKS = get_context("forkserver")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Audio with the result that is expected of the server."""
+
+    samples: np.ndarray
+    expected: Expected
+
+
+def make_recordings(model: Path, seconds: float = 1.6) -> list[Recording]:
+    """Returns the beginnings of several utterances with this process's own results."""
+    recognizer = StreamingRecognizer(model, CONTEXT, max_streams=1)
+    recordings = []
+    for utterance in golden_utterances():
+        samples = read_audio(utterance.path, 16000)[: int(16000 * seconds)]
+        reply = Reply.of_result(recognizer.open_stream().finish(samples))
+        recordings.append(Recording(samples, Expected(reply.text, reply.words, reply.tokens)))
+    return recordings
+
+
+def stream_all(
+    stream: RawStream,
+    recording: Recording,
+    history: History,
+    pause_s: float = 0.0,
+    request_samples: int = REQUEST_SAMPLES,
+) -> History:
+    """Sends a whole stream; an error ends it."""
+    ends = [*range(request_samples, len(recording.samples), request_samples), len(recording.samples)]
+    for start, end in zip([0, *ends], ends, strict=False):
+        try:
+            reply = stream.send(recording.samples[start:end], start == 0, end == ends[-1])
+        except (InferenceServerException, OSError) as error:
+            history.error = str(error)
+            break
+        history.replies.append(reply)
+        time.sleep(pause_s)
+    return history
+
+
+@contextmanager
+def other_streams(server: RunningServer, recordings: list[Recording], count: int = 2) -> Iterator[Histories]:
+    """Sends whole streams one after the other meanwhile; every one must receive all its words."""
+    histories, is_over = Histories(), Event()
+
+    def run_streams(number: int) -> None:
+        chance = random.Random(number)
+        while not is_over.is_set():
+            name, recording = f"other-{number}-{time.monotonic_ns()}", chance.choice(recordings)
+            with RawStream(server.url("grpc"), name, timeout_s=60) as stream:
+                stream_all(
+                    stream, recording, histories.open(name, recording.expected), 0.02, chance.choice([1600, 3200, 8000])
+                )
+
+    threads = [Thread(target=run_streams, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield histories
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    histories.check()
+    assert histories.whole
+
+
+def send_empty_stream(server: RunningServer) -> None:
+    """Sends an empty stream, upon which the server expires idle streams."""
+    try:
+        with RawStream(server.url("grpc"), "empty") as stream:
+            stream.send(NO_SAMPLES, start=True, end=True)
+    except InferenceServerException as error:
+        assert "STREAM_LIMIT: " in str(error), error
+
+
+class KilledClient:
+    """A client in a process of its own, in mid-stream."""
+
+    def __init__(self, url: str, name: str, samples: np.ndarray):
+        _FORKS.set_forkserver_preload(["tests.helpers.server.killed_client"])
+        ours, theirs = _FORKS.Pipe(duplex=False)
+        self._going: Connection = ours
+        self._process = _FORKS.Process(target=stream_until_killed, args=(url, name, samples, theirs), daemon=True)
+        self._process.start()
+
+    def wait_until_going(self, timeout_s: float = 30.0) -> None:
+        """Waits until its first request has been answered."""
+        assert self._going.poll(timeout_s) and self._going.recv() == "going"
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self._process.kill()
+        self._process.join(10)
+
+
+def rejection(call: Callable[[], object]) -> str:
+    """Returns the message of the rejection that `call` must get."""
+    try:
+        call()
+    except InferenceServerException as error:
+        return str(error)
+    raise AssertionError("not rejected")

@@ -1,0 +1,150 @@
+import math
+
+import numpy as np
+import pytest
+
+from loadtest.checks import (
+    MAX_P99_LAG_MS,
+    GeneratorCheck,
+    check_generator,
+    chunk_duration_s,
+    find_bottlenecks,
+    late_chunks,
+    latencies_s,
+    reasons_to_fail,
+)
+from tests.helpers.loadtest_records import machine, model, request_rows
+
+GOOD = {"chunks": 1000, "late": 1, "p95_final_s": 1.0, "errors": 0, "rejections": 0, "streams": 64, "attempted": 57.6}
+
+
+def test_latency_counts_from_the_deadline_and_only_where_a_chunk_is_complete():
+    requests = request_rows(
+        {"completes_chunk": False},
+        {"deadline_s": 5.0, "sent_s": 5.3, "answered_s": 5.5, "completes_chunk": True},
+        {"deadline_s": 6.0, "sent_s": 6.0, "answered_s": 6.1, "is_last": True},
+    )
+    chunk_latency_s, final_latency_s = latencies_s(requests)
+    assert chunk_latency_s == pytest.approx([0.5])
+    assert final_latency_s == pytest.approx([0.1])
+
+
+def test_a_request_without_an_answer_counts_as_a_late_chunk():
+    chunk_latency_s, final_latency_s = latencies_s(request_rows({"answered_s": math.inf, "is_last": True}))
+    assert late_chunks(chunk_latency_s, 100.0) == 1
+    assert final_latency_s.tolist() == [math.inf]
+
+
+def test_late_is_more_than_one_chunk_after_it_was_complete():
+    assert late_chunks(np.array([0.0, 0.5599, 0.56, 0.5601, math.inf]), 0.56) == 2
+
+
+def test_the_limits_themselves_pass():
+    assert reasons_to_fail(**GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"late": 2}, "2 of 1000 chunks late"),
+        ({"p95_final_s": 1.001}, "above 1 s"),
+        ({"p95_final_s": math.inf}, "above 1 s"),
+        ({"errors": 1}, "1 streams failed"),
+        ({"rejections": 3}, "3 streams were rejected"),
+        ({"chunks": 0, "late": 0}, "too short"),
+        ({"p95_final_s": math.nan}, "too short"),
+        ({"attempted": 57.5}, "only 57.5 of 64 streams attempted"),
+    ],
+)
+def test_each_limit_fails_a_trial_by_itself(change, reason):
+    (found,) = reasons_to_fail(**GOOD | change)
+    assert reason in found
+
+
+def test_the_chunk_is_found_in_the_answers():
+    """Chunks of 560 ms in requests of 100 ms; the first is shorter, the last request flushes what is left."""
+    reached = (0.0, 0.0, 0.49, 0.49, 1.05, 1.05, 1.61, 1.61, 1.73)
+    rows = [{"audio_processed_s": value, "is_last": i == 8} for i, value in enumerate(reached)]
+    assert chunk_duration_s([request_rows(*rows)]) == 0.56
+
+
+def test_requests_that_hold_several_chunks_do_not_hide_a_single_one():
+    tables = [
+        request_rows({"audio_processed_s": 0.49}, {"audio_processed_s": 1.61}, {"audio_processed_s": 2.17}),
+        request_rows({"audio_processed_s": 1.05}, {"audio_processed_s": 2.17}),
+    ]
+    assert chunk_duration_s(tables) == 0.56
+
+
+@pytest.mark.parametrize("tables", [[], [request_rows()], [request_rows({"audio_processed_s": 0.49})]])
+def test_one_chunk_alone_tells_nothing(tables):
+    assert chunk_duration_s(tables) is None
+
+
+ON_TIME = GeneratorCheck(False, "on time")
+EASY = {"features": model(), "encoder": model(), "decoder": model(), "asr": model(queue_ms=1000.0)}
+
+
+def resources(use, models=EASY, generator=ON_TIME, rejections=0, threads=1) -> list[str]:
+    return [found.resource for found in find_bottlenecks(generator, use, models, rejections, threads)]
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "use", "is_bottleneck", "text"),
+    [
+        (MAX_P99_LAG_MS, machine(busiest=0.99), False, "on schedule: p99 of its lag 20.0 ms"),
+        (20.1, machine(busiest=0.95), True, "raise --processes"),
+        (50.0, machine(cores=2, encoder=1.0, generator=0.95), True, "run it on another one"),
+        (50.0, machine(cores=2, encoder=0.5, other_cores=1.5), True, "other programs used 1.50"),
+        (50.0, machine(cores=8), True, "of 8"),
+        (math.nan, machine(), False, "sent nothing"),
+    ],
+)
+def test_the_load_generator_is_judged_by_its_lag(lag_ms, use, is_bottleneck, text):
+    check = check_generator(lag_ms, use)
+    assert check.is_bottleneck == is_bottleneck
+    assert text in check.text
+
+
+def test_an_easy_load_uses_nothing_up():
+    assert resources(machine(encoder=0.5, generator=0.5)) == []
+
+
+def test_a_model_may_use_one_core_per_thread():
+    use = machine(encoder=0.95, decoder=0.5, server=1.5)
+    assert resources(use) == ["CPU of encoder"]
+    assert resources(use, threads=2) == []
+
+
+def test_a_full_machine_names_its_largest_parts():
+    (found,) = find_bottlenecks(ON_TIME, machine(cores=2, encoder=0.8, server=0.7, generator=0.4), EASY, 0)
+    assert found.resource == "CPU of the machine"
+    assert "encoder 0.80, tritonserver 0.70, load generator 0.40" in found.text
+
+
+def test_a_machine_that_others_fill_is_told_apart():
+    assert resources(machine(cores=2, encoder=0.4, other_cores=1.6)) == ["CPU of the machine, by other programs"]
+
+
+def test_the_longest_queue_counts_if_it_is_longer_than_the_work():
+    models = EASY | {"encoder": model(queue_ms=9.0, compute_ms=8.0), "decoder": model(queue_ms=8.0, compute_ms=2.0)}
+    assert resources(machine(), models) == ["queue of encoder"]
+    assert resources(machine(), EASY | {"encoder": model(queue_ms=9.0, compute_ms=10.0)}) == []
+
+
+def test_slots_come_first_and_an_overloaded_generator_next():
+    late = check_generator(80.0, machine(busiest=1.0))
+    assert resources(machine(busiest=1.0, encoder=0.95), generator=late, rejections=2) == [
+        "slots",
+        "load generator",
+        "CPU of encoder",
+    ]
+
+
+def test_a_generator_that_was_only_kept_waiting_comes_last():
+    use = machine(cores=2, encoder=0.95, generator=1.0)
+    assert resources(use, generator=check_generator(80.0, use))[-1] == "load generator"
+
+
+def test_nothing_is_known_of_models_without_their_counters():
+    assert resources(machine(), models={}) == []

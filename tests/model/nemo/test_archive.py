@@ -1,0 +1,107 @@
+"""A .nemo is an untrusted tar: every unsafe or broken one is rejected, and nothing is written."""
+
+import gzip
+import io
+import tarfile
+
+import pytest
+
+from penstock.errors import CheckpointError
+from penstock.model.nemo import archive as nemo_archive
+from penstock.model.nemo.importer import import_nemo
+from tests.helpers.golden import golden_case
+from tests.helpers.nemo_files import CONFIG, WEIGHTS, assert_rejected, nemo_members, tokenizer_member, write_nemo
+
+
+def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.linkname = kind, size, link
+    return info
+
+
+@pytest.mark.parametrize(
+    ("info", "match"),
+    [
+        (header("evil", tarfile.SYMTYPE, link="/etc/passwd"), "'evil' is a link, a device"),
+        (header("evil", tarfile.LNKTYPE, link=WEIGHTS), "'evil' is a link, a device"),
+        (header("evil", tarfile.CHRTYPE), "'evil' is a link, a device"),
+        (header("evil", tarfile.BLKTYPE), "'evil' is a link, a device"),
+        (header("evil", tarfile.FIFOTYPE), "'evil' is a link, a device"),
+        (header("/tmp/evil"), "'/tmp/evil' points outside"),
+        (header("../evil"), "'../evil' points outside"),
+        (header("a/../../evil"), "points outside"),
+        (header("a\\..\\evil"), "points outside"),
+        (header("C:evil"), "points outside"),
+        (header(f"./{WEIGHTS}"), f"{WEIGHTS} occurs twice"),
+        (header(f"x/.//../{WEIGHTS}"), "points outside"),
+        (header("huge", size=1 << 40), "'huge' has 1099511627776 bytes; accepted: at most"),
+    ],
+)
+def test_unsafe_members(info, match, tmp_path):
+    assert_rejected(write_nemo(tmp_path / "a.nemo", nemo_members(), extra=(info,)), match)
+
+
+def test_unsafe_members_in_a_gzipped_archive(tmp_path):
+    plain = write_nemo(tmp_path / "plain", nemo_members(), extra=(header("../evil"),))
+    (tmp_path / "a.nemo").write_bytes(gzip.compress(plain.read_bytes()))
+    assert_rejected(tmp_path / "a.nemo", "'../evil' points outside")
+
+
+@pytest.mark.parametrize("missing", [CONFIG, WEIGHTS, tokenizer_member()])
+def test_missing_members_are_named(missing, tmp_path):
+    members = nemo_members()
+    del members[missing]
+    assert_rejected(write_nemo(tmp_path / "a.nemo", members), f"member .*{missing[-15:]} is missing; found: ")
+
+
+@pytest.mark.parametrize("name", ["rnnt_hybrid", "rnnt_bytes"])  # gzipped and plain
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.1, 0.5, 0.9])
+def test_truncated_files(name, part, tmp_path):
+    data = golden_case(name).nemo_path.read_bytes()
+    (tmp_path / "a.nemo").write_bytes(data[: int(len(data) * part)])
+    assert_rejected(tmp_path / "a.nemo", "truncated|missing")
+
+
+@pytest.mark.parametrize("data", [b"PK\x03\x04 a zip", b"\x1f\x8b no gzip at all", b"\0" * 10240])
+def test_files_of_another_kind(data, tmp_path):
+    (tmp_path / "a.nemo").write_bytes(data)
+    assert_rejected(tmp_path / "a.nemo", "not a tar archive|broken or truncated gzip|is missing; found: nothing")
+
+
+def test_corrupt_gzip_data(tmp_path):
+    data = bytearray(golden_case("rnnt_hybrid").nemo_path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    (tmp_path / "a.nemo").write_bytes(data)
+    assert_rejected(tmp_path / "a.nemo", "broken or truncated gzip|contains more than tensors|is not finite|truncated")
+
+
+def test_a_gzip_bomb(tmp_path, monkeypatch):
+    monkeypatch.setattr(nemo_archive, "MAX_ARCHIVE_BYTES", 5 << 20)
+    (tmp_path / "a.nemo").write_bytes(gzip.compress(bytes(20 << 20)))
+    assert_rejected(tmp_path / "a.nemo", "decompresses to more than 5242880 bytes")
+
+
+def test_too_many_members(tmp_path):
+    extra = tuple(header(f"member{i}") for i in range(nemo_archive.MAX_MEMBERS))
+    assert_rejected(write_nemo(tmp_path / "a.nemo", nemo_members(), extra=extra), "more than 1000 members")
+
+
+def test_a_header_that_claims_huge_memory(tmp_path):
+    members = io.BytesIO()
+    with tarfile.open(fileobj=members, mode="w") as tar:
+        tar.addfile(header("path", tarfile.XHDTYPE, size=1 << 30))
+    (tmp_path / "a.nemo").write_bytes(members.getvalue() + bytes(4096))
+    assert_rejected(tmp_path / "a.nemo", "a tar header claims 1073741824 bytes")
+
+
+def test_an_oversized_configuration(tmp_path):
+    assert_rejected(
+        write_nemo(tmp_path / "a.nemo", nemo_members() | {CONFIG: b"#" * (17 << 20)}),
+        f"member {CONFIG} has 17825792 bytes; accepted: at most 16777216",
+    )
+
+
+def test_a_directory_or_nothing_in_place_of_the_file(tmp_path):
+    for name in ("none.nemo", "."):
+        with pytest.raises(CheckpointError, match="no such file"):
+            import_nemo(tmp_path / name, tmp_path / "bundle")

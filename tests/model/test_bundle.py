@@ -1,0 +1,150 @@
+"""Bundles: written whole, read in parts, every fault named."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from penstock.errors import CheckpointError
+from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, tensor_shapes, write_checkpoint
+from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+
+CONFIG = ModelConfig(
+    features=FeatureConfig(16000, 400, 160, 512, 80, 0.97, 2**-24),
+    encoder=EncoderConfig(80, 2, 8, 2, 16, 5, False, False, True, 8, 4, ((6, 1), (4, 0))),
+    transducer=TransducerConfig(10, 6, 2, 7, "relu", (0, 2)),
+    has_ctc_head=True,
+)
+
+
+@pytest.fixture
+def tensors() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=generator) for name, shape in tensor_shapes(CONFIG).items()}
+
+
+@pytest.fixture
+def bundle(tmp_path, tensors) -> Checkpoint:
+    return write_checkpoint(tmp_path / "bundle", CONFIG, tensors, b"pieces", {"file": "a.nemo"})
+
+
+def test_round_trip(bundle, tensors):
+    opened = Checkpoint(bundle.directory)
+    opened.verify()
+    assert opened.config == CONFIG
+    assert opened.config.encoder.contexts == (AttentionContext(6, 1), AttentionContext(4, 0))
+    assert opened.source == {"file": "a.nemo"}
+    assert opened.tokenizer_path.read_bytes() == b"pieces"
+    read = opened.tensors()
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensors[name]) for name in tensors)
+
+
+def test_tensors_by_prefix(bundle):
+    assert set(bundle.tensors("features.")) == {"features.window", "features.mel_filterbank"}
+    assert all(name.startswith(("joint.", "predictor.")) for name in bundle.tensors("joint.", "predictor."))
+
+
+def test_every_file_can_be_read_by_the_same_users(bundle):
+    assert len({path.stat().st_mode for path in bundle.directory.iterdir()}) == 1
+
+
+def test_a_folded_norm_leaves_a_bias_and_no_norm():
+    names = tensor_shapes(CONFIG)
+    assert "encoder.layers.0.convolution.depthwise.bias" in names
+    assert "encoder.layers.0.convolution.depthwise_norm.weight" not in names
+    assert "encoder.layers.0.attention.query.bias" not in names
+    assert names["joint.output.weight"] == (10 + 1 + 2, 7)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, TOKENIZER_FILE])
+def test_verify_sees_a_changed_file(bundle, name):
+    path = bundle.directory / name
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(CheckpointError, match=f"{name}: its SHA-256 is not"):
+        bundle.verify()
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, TOKENIZER_FILE, CONFIG_FILE])
+def test_a_missing_file_is_named(bundle, name):
+    (bundle.directory / name).unlink()
+    with pytest.raises(CheckpointError, match=name):
+        Checkpoint(bundle.directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda t: t.pop("joint.output.bias"), "tensor joint.output.bias is missing"),
+        (lambda t: t.update({"joint.output.bias": torch.zeros(3)}), r"joint.output.bias is torch.float32 \(3,\)"),
+        (lambda t: t.update({"joint.output.bias": torch.zeros(13, dtype=torch.int8)}), "torch.int8"),
+    ],
+)
+def test_a_wrong_tensor_in_the_file_is_named(bundle, change, match):
+    stored = load_file(bundle.directory / WEIGHTS_FILE)
+    change(stored)
+    save_file(stored, bundle.directory / WEIGHTS_FILE)
+    bundle.tensors("encoder.")  # the other parts can still be read
+    with pytest.raises(CheckpointError, match=match):
+        bundle.tensors("joint.")
+
+
+def test_broken_weights(bundle):
+    (bundle.directory / WEIGHTS_FILE).write_bytes(b"\xff" * 100)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        bundle.tensors()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda d: d.update(format="other"), '"format" must be'),
+        (lambda d: d.update(version=99), "version 99, supported: 1"),
+        (lambda d: d.pop("model"), "does not fit the schema"),
+        (lambda d: d["model"].update(features=3), "does not fit the schema"),
+        (lambda d: d["model"]["encoder"].update(contexts=[[6]]), "does not fit the schema"),
+        (lambda d: d["model"]["encoder"].update(contexts=[[6, 2, 1]]), "does not fit the schema"),
+        (lambda d: d["model"]["encoder"].update(unknown=1), "does not fit the schema"),
+        (lambda d: d["model"]["encoder"].update(n_heads=0), "n_heads: 0 is not supported"),
+        (lambda d: d["model"]["encoder"].update(n_layers="2"), "n_layers: '2' is not supported"),
+    ],
+)
+def test_a_wrong_config_is_rejected(bundle, change, match):
+    path = bundle.directory / CONFIG_FILE
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match=match):
+        Checkpoint(bundle.directory)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "nonsense"])
+def test_a_config_that_is_no_json_object(bundle, text):
+    (bundle.directory / CONFIG_FILE).write_text(text)
+    with pytest.raises(CheckpointError, match=r"not JSON|not a bundle"):
+        Checkpoint(bundle.directory)
+
+
+def test_writing_rejects_wrong_tensors_by_name(tmp_path, tensors):
+    without = {name: tensor for name, tensor in tensors.items() if name != "ctc.bias"}
+    with pytest.raises(CheckpointError, match=r"ctc\.bias is missing"):
+        write_checkpoint(tmp_path / "b", CONFIG, without, b"", {})
+    with pytest.raises(CheckpointError, match="extra is not expected"):
+        write_checkpoint(tmp_path / "b", CONFIG, tensors | {"extra": torch.zeros(1)}, b"", {})
+    with pytest.raises(CheckpointError, match=r"ctc.bias has shape \(2,\), expected \(11,\)"):
+        write_checkpoint(tmp_path / "b", CONFIG, tensors | {"ctc.bias": torch.zeros(2)}, b"", {})
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_model_without_a_ctc_head_has_no_tensors_for_it():
+    assert not any(name.startswith("ctc") for name in tensor_shapes(dataclasses.replace(CONFIG, has_ctc_head=False)))
+
+
+def test_the_bundled_model_is_intact():
+    checkpoint = Checkpoint(Path(__file__).parents[2] / "models" / "an4-rnnt-hybrid")
+    checkpoint.verify()
+    assert set(checkpoint.source) == {"file", "sha256", "class"}
+    assert checkpoint.tensors().keys() == tensor_shapes(checkpoint.config).keys()

@@ -1,0 +1,73 @@
+"""Configuration values: derived sizes, and rejections with key, value and what is supported."""
+
+import dataclasses
+
+import pytest
+
+from penstock.errors import CheckpointError, SettingError
+from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+
+FEATURES = FeatureConfig(16000, 400, 160, 512, 80, 0.97, 2**-24)
+ENCODER = EncoderConfig(80, 2, 24, 3, 48, 9, True, True, True, 8, 8, ((70, 13), (70, 6), (70, 1), (70, 0)))
+TRANSDUCER = TransducerConfig(64, 16, 1, 20, "relu", ())
+
+
+def test_times():
+    model = ModelConfig(FEATURES, ENCODER, TRANSDUCER)
+    assert (FEATURES.hop_ms, model.encoder_frame_ms, model.encoder_frame_samples) == (10.0, 80.0, 1280)
+    assert [model.chunk_ms(context) for context in ENCODER.contexts] == [1120.0, 560.0, 160.0, 80.0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "mel_bins", "bins"), [(8, 80, (41, 21, 11)), (8, 128, (65, 33, 17)), (4, 80, (41, 21))]
+)
+def test_subsampled_bins(factor, mel_bins, bins):
+    encoder = dataclasses.replace(ENCODER, subsampling_factor=factor, mel_bins=mel_bins)
+    assert (encoder.subsampled_mel_bins, encoder.subsampling_layers) == (bins, len(bins))
+
+
+def test_contexts_are_chosen_among_the_trained_ones():
+    assert ENCODER.select_context(None) == AttentionContext(70, 13)
+    assert ENCODER.select_context(AttentionContext(70, 1)).chunk_encoder_frames == 2
+    with pytest.raises(SettingError, match=r"\[70,2\] is not one of this checkpoint's: \[70,13\] \[70,6\]"):
+        ENCODER.select_context(AttentionContext(70, 2))
+
+
+def test_transducer_outputs():
+    assert (TRANSDUCER.is_tdt, TRANSDUCER.joint_outputs) == (False, 65)
+    tdt = dataclasses.replace(TRANSDUCER, tdt_durations=[0, 2, 4])
+    assert (tdt.is_tdt, tdt.joint_outputs, tdt.tdt_durations) == (True, 68, (0, 2, 4))
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "match"),
+    [
+        (FEATURES, {"hop_samples": 401}, "window_stride: 401"),
+        (FEATURES, {"window_samples": 401}, "even number"),
+        (FEATURES, {"fft_samples": 256}, "n_fft: 256"),
+        (FEATURES, {"preemphasis": 1.0}, "preemph: 1.0"),
+        (FEATURES, {"log_guard": 0.0}, "log_zero_guard_value: 0.0"),
+        (FEATURES, {"mel_bins": -80}, "mel_bins: -80"),
+        (ENCODER, {"subsampling_factor": 2}, "4 or 8"),
+        (ENCODER, {"n_heads": 5}, "a divisor of d_model 24"),
+        (ENCODER, {"n_heads": 0}, "n_heads: 0"),
+        (ENCODER, {"d_model": 9}, "an even number"),
+        (ENCODER, {"conv_kernel_size": 1}, "at least 2"),
+        (ENCODER, {"contexts": ()}, "at least one"),
+        (ENCODER, {"contexts": ((70, 12),)}, "multiple of right"),
+        (ENCODER, {"contexts": ((-1, -1),)}, "att_context_size"),
+        (ENCODER, {"contexts": ((0, 0),)}, "att_context_size"),
+        (TRANSDUCER, {"vocabulary_size": 0}, "vocabulary_size: 0"),
+        (TRANSDUCER, {"joint_activation": "gelu"}, "relu, tanh, sigmoid"),
+        (TRANSDUCER, {"tdt_durations": (1, 1)}, "different numbers"),
+        (TRANSDUCER, {"tdt_durations": (0,)}, "at least one above 0"),
+    ],
+)
+def test_unsupported_values_are_rejected(config, change, match):
+    with pytest.raises(CheckpointError, match=match):
+        dataclasses.replace(config, **change)
+
+
+def test_front_end_and_encoder_must_fit():
+    with pytest.raises(CheckpointError, match=r"encoder\.feat_in: 128 .* preprocessor\.features 80"):
+        ModelConfig(FEATURES, dataclasses.replace(ENCODER, mel_bins=128), TRANSDUCER)

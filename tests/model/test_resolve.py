@@ -1,0 +1,181 @@
+"""What `--model` may be: a bundle, a .nemo (imported once), a hub id."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from penstock.errors import CheckpointError
+from penstock.model.bundle import FORMAT_VERSION, Checkpoint, sha256_of
+from penstock.model.nemo.importer import import_nemo
+from penstock.model.resolve import cache_directory, resolve_model
+from tests.helpers.golden import golden_case
+from tests.helpers.nemo_files import WEIGHTS, Evil, nemo_members, saved, write_nemo
+
+NEMO = golden_case("rnnt_hybrid").nemo_path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def no_imports(monkeypatch) -> None:
+    def reject(*args: object, **kwargs: object) -> None:
+        raise AssertionError("nothing is to be imported")
+
+    monkeypatch.setattr(subprocess, "run", reject)
+
+
+def test_a_bundle_is_used_where_it_is(tmp_path, monkeypatch, cache, no_imports):
+    bundle = import_nemo(NEMO, tmp_path / "bundle").directory
+    assert resolve_model(bundle) == bundle
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model("bundle") == bundle  # absolute: a server's processes have another working directory
+    assert not cache.exists()
+
+
+def cached(cache: Path) -> Path:
+    """Puts NEMO into the cache without a process."""
+    return import_nemo(NEMO, cache / f"{sha256_of(NEMO)}-v{FORMAT_VERSION}").directory
+
+
+def test_two_at_once_and_then_never_again_for_the_same_content(cache, tmp_path, monkeypatch):
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(resolve_model, [NEMO, str(NEMO)])
+    assert first == second == cache / f"{sha256_of(NEMO)}-v{FORMAT_VERSION}"
+    Checkpoint(first).verify()
+    copy = tmp_path / "renamed.nemo"
+    copy.write_bytes(NEMO.read_bytes())
+    monkeypatch.setattr(subprocess, "run", None)  # any further import fails
+    assert resolve_model(copy) == first
+    assert [path.name for path in cache.iterdir()] == [first.name]
+
+
+def test_a_damaged_cache_entry_is_made_again(cache):
+    directory = cached(cache)
+    (directory / "weights.safetensors").unlink()
+    assert resolve_model(NEMO) == directory
+    Checkpoint(directory).verify()
+
+
+def test_nothing_that_unpickles_is_loaded_here(cache):
+    cached(cache)
+    script = (
+        "import sys; from penstock.model.resolve import resolve_model; resolve_model(sys.argv[1]);"
+        "print(sorted(name for name in sys.modules if name.startswith('penstock.model.nemo')))"
+    )
+    finished = subprocess.run([sys.executable, "-c", script, str(NEMO)], capture_output=True, text=True, check=True)
+    assert finished.stdout == "[]\n"
+
+
+def test_an_import_that_finds_a_finished_bundle_leaves_it(tmp_path, monkeypatch):
+    """The slower of two processes: the bundle appears while it converts."""
+    target = tmp_path / "bundle"
+    convert = import_nemo.__globals__["_convert"]
+
+    def overtaken(*args: object) -> Path:
+        monkeypatch.setitem(import_nemo.__globals__, "_convert", convert)
+        import_nemo(NEMO, target)
+        return convert(*args)
+
+    monkeypatch.setitem(import_nemo.__globals__, "_convert", overtaken)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        import_nemo(NEMO, target)
+    Checkpoint(target).verify()
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_malicious_file_is_rejected_and_not_cached(tmp_path, cache):
+    marker = tmp_path / "marker"
+    path = write_nemo(tmp_path / "a.nemo", nemo_members() | {WEIGHTS: saved({"joint.enc.bias": Evil(marker)})})
+    with pytest.raises(CheckpointError, match=rf"^CHECKPOINT_INVALID: {path}: model_weights.ckpt: contains more"):
+        resolve_model(path)
+    assert not marker.exists()
+    assert list(cache.iterdir()) == []
+
+
+def test_a_killed_import_is_reported(monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, -9, "", ""))
+    with pytest.raises(CheckpointError, match="killed by signal 9"):
+        resolve_model(NEMO)
+
+
+@pytest.mark.parametrize("source", ["nothing-here", "a/b/c", "models/none.nemo", "", "../x/y", "org/name/", "/no/such"])
+def test_anything_else_is_rejected_with_what_is_accepted(source, tmp_path, monkeypatch, no_imports):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", None)  # none of these may reach the hub
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(CheckpointError, match=r"accepted: a bundle directory|not a bundle: config.json") as caught:
+        resolve_model(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_or_directory_of_another_kind(tmp_path, no_imports):
+    (tmp_path / "model.onnx").write_bytes(b"x")
+    with pytest.raises(
+        CheckpointError, match=r"is not a model; accepted: a bundle directory, a \.nemo file, or a hub id"
+    ):
+        resolve_model(tmp_path / "model.onnx")
+    with pytest.raises(CheckpointError, match=r"not a bundle: config\.json"):
+        resolve_model(tmp_path)
+
+
+def hub(monkeypatch, snapshot: Path) -> list[str]:
+    fetched = []
+
+    def download(repo_id: str, allow_patterns: list[str]) -> str:
+        assert allow_patterns == ["*.nemo"]
+        fetched.append(repo_id)
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return fetched
+
+
+def test_a_hub_id_is_fetched_then_imported(tmp_path, monkeypatch, cache):
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    (snapshot / "model.nemo").symlink_to(NEMO)  # as the hub's cache has it
+    fetched = hub(monkeypatch, snapshot)
+    expected = cached(cache)
+    directory = resolve_model("nvidia/stt_en_fastconformer_hybrid_large_streaming_multi")
+    assert fetched == ["nvidia/stt_en_fastconformer_hybrid_large_streaming_multi"]
+    assert directory == expected
+    (snapshot / "second.nemo").symlink_to(NEMO)
+    with pytest.raises(CheckpointError, match=r"one .nemo file; found: model.nemo, second.nemo"):
+        resolve_model("nvidia/two")
+
+
+def test_a_hub_repository_without_a_nemo_file(tmp_path, monkeypatch):
+    hub(monkeypatch, tmp_path)
+    with pytest.raises(CheckpointError, match=r"found: none"):
+        resolve_model("org/name")
+
+
+def test_without_a_network_the_error_is_one_sentence(monkeypatch):
+    def fail(*args: object, **kwargs: object) -> None:
+        raise LocalEntryNotFoundError("Got: ConnectError: no network.\nPlease check your internet connection.")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(CheckpointError) as caught:
+        resolve_model("nvidia/some-model")
+    assert str(caught.value) == (
+        "MODEL_NOT_FOUND: nvidia/some-model: no such file or directory, and it cannot be fetched from the "
+        "Hugging Face hub (ConnectError: no network); accepted: a bundle directory, a .nemo file, or a hub id "
+        "such as nvidia/NAME"
+    )
+
+
+def test_where_the_cache_is(monkeypatch):
+    monkeypatch.delenv("PENSTOCK_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_directory() == Path("/somewhere/penstock")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_directory() == Path.home() / ".cache" / "penstock"

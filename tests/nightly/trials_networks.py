@@ -1,0 +1,192 @@
+"""Fault trials of connections. Each returns its figures and raises AssertionError where it failed."""
+
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+from tritonclient.utils import InferenceServerException
+
+from tests.helpers.server.history import Expected, Histories, History
+from tests.helpers.server.raw_stream import RawStream, Reply
+from tests.helpers.server.recordings import NO_SAMPLES, REQUEST_SAMPLES, Recording, other_streams, rejection
+from tests.helpers.server.resources import Figures, read_metrics
+from tests.helpers.server.running import RunningServer
+from tests.helpers.server.tcp_proxy import TcpProxy
+from tests.nightly.trials_streams import SPARE_STREAMS, wait_until_expired
+
+_LOST = ("START flag", "was lost by a later stage", "STREAM_LOST: ")
+"""Rejections of a stream after Triton dropped one of its requests between two models."""
+
+
+def cut_networks(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+    """A connection is cut between two requests: the stream goes on over a new one, before the idle timeout."""
+    histories = Histories()
+    with other_streams(server, recordings, count=1) as others:
+        for number in range(count):
+            recording, middle = recordings[number % len(recordings)], len(recordings[0].samples) // 2
+            history = histories.open(f"cut-{number}", recording.expected)
+            with TcpProxy(server.ports.grpc) as proxy, RawStream(proxy.url, history.name, timeout_s=2) as stream:
+                history.replies.append(stream.send(recording.samples[:middle], start=True))
+                proxy.cut()
+                rejection(lambda stream=stream: stream.send(NO_SAMPLES))
+            with RawStream(server.url("grpc"), history.name) as again:
+                history.replies.append(again.send(recording.samples[middle:], end=True))
+    histories.check()
+    return {"streams": count, "other_streams": others.whole}
+
+
+def stalled_networks(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+    """Connections stall in mid-stream, all sockets open: the client's request times out, the stream expires."""
+    timeout_s, stalled, reported_s, freed_s = 1.0, 0, [], []
+    with other_streams(server, recordings, count=1) as others:
+        while stalled < count:
+            some = min(max(1, server.max_streams - SPARE_STREAMS), count - stalled)
+            expired = read_metrics(server)["streams_expired_total"]
+            names = [f"stalled-{stalled + i}" for i in range(some)]
+            with _stalled_streams(server, recordings, names, timeout_s) as streams, ThreadPoolExecutor(some) as pool:
+                silent_since = time.monotonic()
+                reported_s += pool.map(_time_until_error, streams)
+                freed_s.append(wait_until_expired(server, expired + some, silent_since))
+            stalled += some
+    assert timeout_s <= min(reported_s) and max(reported_s) < timeout_s + 1.0, reported_s
+    assert max(freed_s) < 1.0, freed_s
+    return {
+        "clients": stalled,
+        "reported_s_max": max(reported_s),
+        "freed_after_timeout_s_max": max(freed_s),
+        "other_streams": others.whole,
+    }
+
+
+@contextmanager
+def _stalled_streams(
+    server: RunningServer, recordings: list[Recording], names: list[str], timeout_s: float
+) -> Iterator[list[RawStream]]:
+    """Yields streams that have begun, each over a proxy of its own that has stalled since."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(TcpProxy(server.ports.grpc)) for _ in names]
+        streams = [
+            stack.enter_context(RawStream(proxy.url, name, timeout_s=timeout_s))
+            for proxy, name in zip(proxies, names, strict=True)
+        ]
+        with ThreadPoolExecutor(len(names)) as pool:
+            list(pool.map(lambda stream: stream.send(recordings[0].samples[:REQUEST_SAMPLES], start=True), streams))
+        for proxy in proxies:
+            proxy.stall()
+        yield streams
+
+
+def _time_until_error(stream: RawStream) -> float:
+    """Returns the seconds until the client of a stalled connection raises DEADLINE_EXCEEDED."""
+    started = time.monotonic()
+    error = rejection(lambda: stream.send(NO_SAMPLES))
+    assert "Deadline Exceeded" in error, error
+    return time.monotonic() - started
+
+
+def cut_requests(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+    """A connection is cut with a request in flight: its client gets an error and continues on a new connection.
+
+    In a third of the cases the request is lost, in a third the reply, and in the rest either or neither. Words may be
+    missing then; none is repeated.
+    """
+    chance, outcomes = random.Random(count), Counter()
+    with other_streams(server, recordings, count=1) as others:
+        for number in range(count):
+            cut = (_lose_request, _lose_reply, _cut_at_random)[number % 3]
+            cut(server, recordings[number % len(recordings)], f"in-flight-{number}", chance.uniform(0, 0.15), outcomes)
+    return dict(outcomes) | {"other_streams": others.whole}
+
+
+def _cut_in_flight(
+    server: RunningServer,
+    recording: Recording,
+    name: str,
+    interfere: Callable[[TcpProxy], None],
+    wait: Callable[[], object],
+) -> tuple[list[Reply], str | None]:
+    """Cuts a stream's connection after the request with its second half and `wait`; returns its replies and error."""
+    middle = len(recording.samples) // 2
+    with (
+        TcpProxy(server.ports.grpc) as proxy,
+        RawStream(proxy.url, name, timeout_s=20) as stream,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        replies = [stream.send(recording.samples[:middle], start=True)]
+        interfere(proxy)
+        sending = pool.submit(stream.send, recording.samples[middle:])
+        wait()
+        proxy.cut()
+        try:
+            return [*replies, sending.result(timeout=5)], None
+        except InferenceServerException as error:
+            assert "UNAVAILABLE" in str(error), error
+            return replies, str(error)
+
+
+def _lose_request(server: RunningServer, recording: Recording, name: str, pause_s: float, outcomes: Counter) -> None:
+    """Sent again, the request is processed once."""
+    replies, error = _cut_in_flight(server, recording, name, TcpProxy.stall, lambda: time.sleep(pause_s))
+    assert error
+    with RawStream(server.url("grpc"), name) as again:
+        replies.append(again.send(recording.samples[len(recording.samples) // 2 :], end=True))
+    problems = History(name, recording.expected, replies).problems()
+    assert not problems, problems
+    outcomes["sent_again"] += 1
+
+
+def _lose_reply(server: RunningServer, recording: Recording, name: str, pause_s: float, outcomes: Counter) -> None:
+    """The words of the lost reply are not repeated; all others arrive."""
+
+    def wait() -> None:
+        time.sleep(0.1 + pause_s)
+        _send_half(server, recording, f"{name}-behind")  # sent later and already answered
+
+    replies, error = _cut_in_flight(server, recording, name, lambda proxy: proxy.stall(replies_only=True), wait)
+    assert error
+    with RawStream(server.url("grpc"), name) as again:
+        replies.append(again.send(NO_SAMPLES, end=True))
+    assert replies[-1].text == recording.expected.text, (replies, recording.expected)
+    _check_once(replies, recording.expected, may_miss=True)
+    outcomes["reply_lost"] += 1
+
+
+def _cut_at_random(server: RunningServer, recording: Recording, name: str, pause_s: float, outcomes: Counter) -> None:
+    """The request was processed, or it was not, or the stream is lost."""
+    half = _send_half(server, recording, f"{name}-half")
+    replies, error = _cut_in_flight(server, recording, name, lambda _: None, lambda: time.sleep(pause_s))
+    with RawStream(server.url("grpc"), name) as again:
+        try:
+            replies.append(again.send(NO_SAMPLES, end=True))
+        except InferenceServerException as error_again:
+            assert error and any(words in str(error_again) for words in _LOST), error_again
+            problems = History(name, recording.expected, replies, str(error_again)).problems()
+            assert not problems, problems
+            outcomes["stream_lost"] += 1
+            return
+    has_arrived = replies[-1].processed_s > half.processed_s
+    expected = recording.expected if has_arrived else Expected(half.text, half.words, half.tokens)
+    assert replies[-1].text == expected.text, (error, replies, expected)
+    _check_once(replies, expected, may_miss=has_arrived and error is not None)
+    outcomes["answered" if error is None else "reply_lost" if has_arrived else "not_arrived"] += 1
+
+
+def _send_half(server: RunningServer, recording: Recording, name: str) -> Reply:
+    """Returns the reply to the first half of a recording."""
+    with RawStream(server.url("grpc"), name) as stream:
+        return stream.send(recording.samples[: len(recording.samples) // 2], start=True, end=True)
+
+
+def _check_once(replies: list[Reply], whole: Expected, may_miss: bool) -> None:
+    """Checks that the replies hold each word once, in order; may_miss: a reply before the last was lost."""
+    for what in ("words", "tokens"):
+        *first, last = (getattr(reply, what) for reply in replies)
+        first, expected = tuple(itertools.chain(*first)), getattr(whole, what)
+        missed = len(expected) - len(first) - len(last)
+        message = f"{what} {first} and then {last}, expected {expected}"
+        assert missed >= 0 if may_miss else missed == 0, message
+        assert first + last == expected[: len(first)] + expected[len(expected) - len(last) :], message

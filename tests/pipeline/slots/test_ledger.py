@@ -1,0 +1,79 @@
+"""The ledger's counters, within one process and in a file that several share."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from penstock.pipeline.slots.ledger import STAGES, SlotLedger
+
+
+@pytest.fixture(params=["memory", "file"])
+def ledger(request, tmp_path) -> SlotLedger:
+    return SlotLedger(4, tmp_path / "made" / "slots" if request.param == "file" else None)
+
+
+def settled(ledger: SlotLedger, generation: int) -> list[int]:
+    """Settled requests of every slot."""
+    return [ledger.settled_requests(slot, generation) for slot in range(4)]
+
+
+def test_a_new_ledger_is_zero(ledger):
+    assert settled(ledger, 5) == [0, 0, 0, 0]
+    assert [ledger.failed_generation(slot) for slot in range(4)] == [0, 0, 0, 0]
+
+
+def test_requests_settled_by_any_stage_count(ledger):
+    for stage, slot in (("encoder", 1), ("decoder", 1), ("decoder", 3)):
+        ledger.settle(stage, slot, 5)
+    assert settled(ledger, 5) == [0, 2, 0, 1]
+
+
+def test_only_requests_of_the_generation_asked_for_count(ledger):
+    for stage, generation in (("decoder", 5), ("encoder", 5), ("decoder", 6), ("decoder", 5), ("decoder", 6)):
+        ledger.settle(stage, 2, generation)
+    assert [ledger.settled_requests(2, generation) for generation in (4, 5, 6, 7)] == [0, 1, 2, 0]
+    ledger.settle("encoder", 2, 6)
+    assert [ledger.settled_requests(2, generation) for generation in (5, 6)] == [0, 3]
+
+
+def test_the_latest_failure_counts(ledger):
+    for stage, slot, generation in (("encoder", 2, 50), ("decoder", 2, 70), ("decoder", 2, 60), ("encoder", 0, 10)):
+        ledger.fail(stage, slot, generation)
+    assert [ledger.failed_generation(slot) for slot in range(4)] == [10, 0, 70, 0]
+
+
+def test_generations_as_large_as_clocks_give(ledger):
+    generation = 2**62 + 1
+    ledger.fail("encoder", 0, generation)
+    assert ledger.failed_generation(0) == generation
+
+
+def test_two_ledgers_on_one_file_are_one(tmp_path):
+    first = SlotLedger(4, tmp_path / "slots")
+    first.settle("encoder", 2, 7)
+    second = SlotLedger(4, tmp_path / "slots")
+    second.settle("decoder", 2, 7)
+    second.fail("decoder", 1, 9)
+    assert settled(first, 7) == settled(second, 7) == [0, 0, 2, 0]
+    assert first.failed_generation(1) == 9
+
+
+def test_other_processes_are_seen_at_once(tmp_path):
+    ledger = SlotLedger(4, tmp_path / "slots")
+    program = (
+        "import sys; from pathlib import Path; from penstock.pipeline.slots.ledger import SlotLedger;"
+        "ledger = SlotLedger(4, Path(sys.argv[1])); stage = sys.argv[2];"
+        "[ledger.settle(stage, 1, 3) for _ in range(1000)]; ledger.fail(stage, 2, 5)"
+    )
+    others = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "slots"), stage]) for stage in STAGES]
+    assert [other.wait(60) for other in others] == [0, 0]
+    assert settled(ledger, 3) == [0, 2000, 0, 0]
+    assert ledger.failed_generation(2) == 5
+
+
+def test_only_the_owner_may_read_the_file(tmp_path):
+    SlotLedger(3, tmp_path / "slots")
+    assert (tmp_path / "slots").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "slots").stat().st_size == len(STAGES) * 3 * 3 * np.dtype(np.int64).itemsize

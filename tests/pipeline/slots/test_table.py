@@ -1,0 +1,342 @@
+"""The stream table: which stream gets a slot, and when a slot is free again."""
+
+import re
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from penstock.errors import StreamError, StreamErrorKind
+from penstock.pipeline.slots.ledger import STAGES, SlotLedger
+from penstock.pipeline.slots.table import Lease, StreamTable, slot_count
+
+IDLE_S = 10.0
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Rig:
+    """A table for `max_streams` on a ledger, and a clock that only the test moves."""
+
+    def __init__(self, max_streams: int = 2, ledger: SlotLedger | None = None):
+        self.clock = Clock()
+        self.ledger = ledger or SlotLedger(slot_count(max_streams))
+        self.table = StreamTable(max_streams, self.ledger, IDLE_S, self.clock)
+
+    def request(self, stream_id: str) -> Lease:
+        """A request that goes to the later stages."""
+        lease = self.table.look_up(stream_id)
+        self.table.forward(lease)
+        return lease
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def rejection(call, *args) -> StreamError:
+    with pytest.raises(StreamError) as caught:
+        call(*args)
+    return caught.value
+
+
+@pytest.mark.parametrize(("max_streams", "slots"), [(1, 3), (2, 4), (16, 18), (64, 72), (1000, 1125)])
+def test_there_are_a_few_more_slots_than_streams(max_streams, slots):
+    assert slot_count(max_streams) == slots
+
+
+def test_a_full_table_rejects_by_name_and_disturbs_no_stream(rig):
+    leases = {name: rig.table.open(name) for name in ("one", "two")}
+    error = rejection(rig.table.open, "three")
+    assert error.kind is StreamErrorKind.UNAVAILABLE
+    assert re.search(r"'three' rejected: all 2 stream slots are taken", str(error))
+    assert {name: rig.table.look_up(name) for name in leases} == leases
+
+
+def test_a_live_stream_may_be_restarted_in_a_full_table(rig):
+    first = rig.table.open("one")
+    rig.table.open("two")
+    rig.table.forward(first)
+    second = rig.table.open("one")
+    assert second.slot != first.slot  # its last request is still on its way
+    assert second.generation > first.generation
+    assert rig.table.look_up("one") == second
+
+
+def hold_all_slots(rig: Rig) -> list[Lease]:
+    """Streams that have ended, each with one request on its way."""
+    leases = []
+    for name in range(rig.table.slots):
+        rig.table.open(name)
+        leases.append(rig.request(name))
+        rig.table.close(name)
+    return leases
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_slot_is_free_once_its_requests_have_come_out(stage):
+    rig = Rig(max_streams=1)
+    lease = hold_all_slots(rig)[1]
+    assert rejection(rig.table.open, "next").kind is StreamErrorKind.UNAVAILABLE
+    rig.ledger.settle(stage, *lease)
+    assert rig.table.open("next").slot == lease.slot
+
+
+def test_lost_requests_hold_a_slot_only_so_long():
+    rig = Rig(max_streams=1)
+    hold_all_slots(rig)
+    rig.clock.now += IDLE_S - 0.1
+    assert rejection(rig.table.open, "next").kind is StreamErrorKind.UNAVAILABLE
+    rig.clock.now += 0.1
+    rig.table.open("next")
+
+
+def test_a_slot_that_lost_requests_once_is_as_good_as_any():
+    rig = Rig(max_streams=1)
+    hold_all_slots(rig)
+    rig.clock.now += IDLE_S
+    for _ in range(2 * rig.table.slots):
+        rig.table.open("next")
+        rig.ledger.settle("decoder", *rig.request("next"))
+        rig.table.close("next")
+
+
+@pytest.mark.parametrize("order", [("silent", "busy"), ("busy", "silent")])
+def test_a_silent_stream_is_expired_and_says_so(rig, order):
+    for name in order:
+        rig.table.open(name)
+    for _ in range(3):
+        rig.clock.now += IDLE_S / 2
+        rig.table.look_up("busy")
+    assert rig.table.live_streams == 1
+    error = rejection(rig.table.look_up, "silent")
+    assert error.kind is StreamErrorKind.NOT_FOUND
+    assert re.search(r"'silent' is not open: it expired after 10 s without a request", str(error))
+    rig.table.open("silent")
+    rig.table.look_up("silent")
+
+
+def test_the_limit_itself_is_not_too_late(rig):
+    rig.table.open("one")
+    rig.clock.now += IDLE_S
+    rig.table.look_up("one")
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_an_unknown_stream_is_rejected(rig, start):
+    if start:
+        rig.table.open("one")
+        rig.table.close("one")
+    error = rejection(rig.table.look_up, "one")
+    assert error.kind is StreamErrorKind.NOT_FOUND
+    assert "'one' is not open" in str(error)
+    assert "START" in str(error)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stream_that_a_later_stage_lost(rig, stage):
+    lease = rig.table.open("one")
+    rig.ledger.fail(stage, lease.slot, lease.generation)
+    error = rejection(rig.table.look_up, "one")
+    assert error.kind is StreamErrorKind.INTERNAL
+    assert "lost by a later stage" in str(error)
+    assert "was lost" in str(rejection(rig.table.look_up, "one"))
+    rig.table.open("one")
+    rig.table.look_up("one")
+
+
+@pytest.mark.parametrize("ask", [lambda rig: rig.table.count_free(), lambda rig: rig.table.open("three").slot])
+def test_the_next_start_gets_the_slot_of_a_lost_stream(rig, ask):
+    """The lost stream's client may never come back, and its requests still have to be settled first."""
+    leases = [rig.table.open(name) for name in ("one", "two")]
+    first, second = [rig.request("one") for _ in range(2)]
+    rig.ledger.fail("decoder", leases[0].slot, leases[0].generation)
+    for lease in (first, second):
+        rig.ledger.settle("decoder", *lease)
+    assert ask(rig) is not None
+    assert rig.table.live_streams + rig.table.count_free() == 2
+    assert "'one' is not open: it was lost by a later stage" in str(rejection(rig.table.look_up, "one"))
+    assert rig.table.look_up("two") == leases[1]
+    assert rig.table.ended_streams == 1
+
+
+def test_the_failure_of_an_earlier_stream_does_not_touch_the_next(rig):
+    lease = rig.table.open("one")
+    rig.table.close("one")
+    slots = {rig.table.open(name).slot for name in ("two", "three")}
+    rig.ledger.fail("encoder", lease.slot, lease.generation)
+    assert lease.slot in slots
+    assert [rig.table.look_up(name).slot in slots for name in ("two", "three")] == [True, True]
+
+
+def test_a_new_table_on_an_old_ledger(rig):
+    """The first stage has restarted: nothing that the ledger remembers concerns the new streams."""
+    for name in ("one", "two"):
+        old = rig.table.open(name)
+        rig.ledger.settle("decoder", *old)
+        rig.ledger.fail("decoder", old.slot, old.generation)
+    again = Rig(ledger=rig.ledger)
+    leases = [again.table.open(name) for name in ("one", "two")]
+    assert all(lease.generation > old.generation for lease in leases)
+    assert again.table.look_up("one") == leases[0]
+    lease = again.request("one")
+    again.table.close("one")
+    used = [again.table.open(name).slot for name in ("three",)]
+    assert lease.slot not in used
+
+
+class StreamTableMachine(RuleBasedStateMachine):
+    """Random histories against a plain account of the holders."""
+
+    MAX_STREAMS = 3
+    names = st.sampled_from("abcde")
+
+    def __init__(self):
+        super().__init__()
+        self.rig = Rig(self.MAX_STREAMS)
+        self.live: dict[str, Lease] = {}
+        self.last_request: dict[str, float] = {}
+        self.failed: set[str] = set()
+        self.ends: dict[str, str] = {}
+        self.closing: dict[Lease, float] = {}  # when its slot is free whatever has come out
+        self.pending: dict[Lease, int] = {}  # requests on their way, those of slots that were given on too
+        self.latest_generation = 0
+        self.opened = self.expired = self.rejected = 0
+
+    @property
+    def now(self) -> float:
+        return self.rig.clock.now
+
+    def drop(self, name: str, why: str, held_s: float = IDLE_S) -> None:
+        self.closing[self.live.pop(name)] = self.now + held_s
+        self.ends[name] = why
+        self.failed.discard(name)
+
+    def expire(self) -> None:
+        for name in [n for n in self.live if self.now - self.last_request[n] > IDLE_S]:
+            self.drop(name, "expired", 0.5)
+            self.expired += 1
+
+    def drop_lost(self) -> None:
+        for name in sorted(self.failed):
+            self.drop(name, "was lost")
+
+    def held(self) -> set[int]:
+        """Slots of closed streams with requests that may be on their way."""
+        return {lease.slot for lease, until in self.closing.items() if self.pending[lease] > 0 and self.now < until}
+
+    def free(self) -> int:
+        return slot_count(self.MAX_STREAMS) - len(self.live) - len(self.held())
+
+    @rule(seconds=st.sampled_from([2.0, 5.0, IDLE_S, 11.0]))
+    def wait(self, seconds):
+        self.rig.clock.now += seconds
+
+    @rule(name=names)
+    def open(self, name):
+        self.expire()
+        if name in self.live:
+            self.drop(name, "was started again")
+        self.drop_lost()
+        if len(self.live) == self.MAX_STREAMS or not self.free():
+            assert rejection(self.rig.table.open, name).kind is StreamErrorKind.UNAVAILABLE
+            self.rejected += 1
+            return
+        lease = self.rig.table.open(name)
+        assert lease.generation > self.latest_generation
+        assert lease.slot not in {other.slot for other in self.live.values()}
+        assert lease.slot not in self.held()
+        self.pending[lease] = 0
+        self.latest_generation = lease.generation
+        self.live[name], self.last_request[name] = lease, self.now
+        self.opened += 1
+
+    @rule()
+    def count_free(self):
+        self.expire()
+        self.drop_lost()
+        assert self.rig.table.count_free() == min(self.MAX_STREAMS - len(self.live), self.free())
+
+    @rule(name=names)
+    def request(self, name):
+        self.expire()
+        if name in self.failed:
+            assert rejection(self.rig.table.look_up, name).kind is StreamErrorKind.INTERNAL
+            self.drop(name, "was lost")
+        elif name in self.live:
+            lease = self.rig.request(name)
+            assert lease == self.live[name]
+            self.pending[lease] += 1
+            self.last_request[name] = self.now
+        else:
+            error = rejection(self.rig.table.look_up, name)
+            assert error.kind is StreamErrorKind.NOT_FOUND
+            assert self.ends.get(name, "was never started") in str(error)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def close(self, data):
+        name = data.draw(st.sampled_from(sorted(self.live)))
+        self.rig.table.close(name)
+        self.drop(name, "has ended")
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), stage=st.sampled_from(STAGES))
+    def fail(self, data, stage):
+        name = data.draw(st.sampled_from(sorted(self.live)))
+        lease = self.live[name]
+        self.rig.ledger.fail(stage, lease.slot, lease.generation)
+        self.failed.add(name)
+
+    @precondition(lambda self: any(self.pending.values()))
+    @rule(data=st.data(), stage=st.sampled_from(STAGES))
+    def settle(self, data, stage):
+        """Maybe so late that the slot has been given on."""
+        lease = data.draw(st.sampled_from(sorted(lease for lease, count in self.pending.items() if count)))
+        self.rig.ledger.settle(stage, *lease)
+        self.pending[lease] -= 1
+
+    @invariant()
+    def no_slot_twice(self):
+        slots = [lease.slot for lease in self.live.values()]
+        assert len(set(slots)) == len(slots) <= self.MAX_STREAMS
+        assert self.rig.table.live_streams == len(self.live)
+
+    @invariant()
+    def everybody_is_counted(self):
+        table = self.rig.table
+        assert (table.started_streams, table.expired_streams, table.rejected_starts) == (
+            self.opened,
+            self.expired,
+            self.rejected,
+        )
+        assert table.ended_streams == self.opened - self.expired - len(self.live)
+
+
+TestStreamTable = StreamTableMachine.TestCase
+TestStreamTable.settings = settings(
+    max_examples=60, stateful_step_count=50, derandomize=True, database=None, deadline=None
+)
+
+
+def test_an_expired_stream_that_lost_requests_frees_its_slot_within_a_second():
+    rig = Rig(max_streams=1)
+    for name in range(rig.table.slots):
+        rig.table.open(name)
+        rig.request(name)  # never settled: dropped with its client's connection
+        rig.clock.now += IDLE_S + 0.1
+    rig.clock.now += 0.3  # the last of them is expired now
+    assert rig.table.count_free() == 1
+    rig.clock.now += 0.5
+    found = set()
+    for _ in range(rig.table.slots):
+        found.add(rig.table.open("next").slot)
+        rig.request("next")  # so that the next one, a restart, takes another slot
+    assert found == set(range(rig.table.slots))

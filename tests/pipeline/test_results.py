@@ -1,0 +1,39 @@
+"""A request without new frames is answered with the last result, without new words and tokens."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.results import StreamText
+from penstock.pipeline.stream_decoders import Decoded
+from penstock.pipeline.words import Token
+
+STABLE, UNSTABLE = [Token(5, 0, 1, -0.1), Token(9, 2, 1, -0.2)], [Token(11, 4, 1, -0.3)]
+
+
+@pytest.fixture
+def text(golden_bundle) -> StreamText:
+    checkpoint = golden_bundle("rnnt_hybrid")
+    return StreamText(Tokenizer(checkpoint.tokenizer_path), checkpoint.config)
+
+
+def test_nothing_new_is_the_last_answer_without_its_news(text):
+    last = text.update(Decoded(STABLE, UNSTABLE, []), 8960, False)
+    quiet = text.unchanged(8960)
+    assert last.tokens and last.text
+    assert quiet == replace(last, words=(), tokens=())
+    assert text.unchanged(8960) is quiet
+    assert text.update(Decoded([], UNSTABLE, []), 8960, False) == quiet
+
+
+def test_a_kept_answer_ends_with_what_comes_next(text):
+    before = text.unchanged(0)
+    assert (before.text, before.audio_processed_s, before.is_final) == ("", 0.0, False)
+    last = text.update(Decoded(STABLE, [], []), 8960, False)
+    assert text.unchanged(8960).text == last.text
+    assert text.unchanged(17920).audio_processed_s == 1.12
+    final = text.update(Decoded([], [], []), 20000, True)
+    after = text.unchanged(20000)
+    assert (final.segment, final.text) == (0, last.text)
+    assert (after.segment, after.text, after.audio_processed_s) == (1, "", 1.25)

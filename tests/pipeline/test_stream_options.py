@@ -1,0 +1,111 @@
+"""Options of a stream: read, defaulted and rejected by name."""
+
+import math
+
+import pytest
+
+from penstock.errors import PenstockError, StreamError, StreamErrorKind
+from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.stream_options import StreamOptions, parse_stream_options
+from tests.helpers.phrases import NumberTokenizer
+
+WITH_LM = DecodingConfig(lm="some.arpa", lm_weight=0.3, beam_size=8)
+TOKENIZER = NumberTokenizer([False] * 3000)
+
+
+def test_nothing_chosen_is_greedy_without_anything():
+    assert parse_stream_options({}, DecodingConfig(), TOKENIZER) == StreamOptions()
+
+
+def test_defaults_are_the_servers():
+    options = parse_stream_options({"decoder": "alsd"}, WITH_LM, TOKENIZER)
+    assert (options.decoder, options.beam_size, options.n_best, options.lm_weight) == ("alsd", 8, 0, 0.3)
+    assert parse_stream_options({"lm_weight": 0}, WITH_LM, TOKENIZER).lm_weight == 0
+
+
+@pytest.mark.parametrize("phrases", ['["3 12", ["7", -1.5]]', ["3 12", ("7", -1.5)]])
+def test_phrases_with_and_without_their_own_boost(phrases):
+    options = parse_stream_options({"boosted_phrases": phrases, "boost": 3}, DecodingConfig(), TOKENIZER)
+    assert options.phrases == (((3, 12), 3.0), ((7,), -1.5))
+
+
+REJECTED = [
+    ({"language": "de", "decoder": "alsd"}, "'language' is not an option of the stream start; known: decoder"),
+    ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; known: greedy, alsd, aes"),
+    ({"decoder": 3}, "decoder 3 is not known"),
+    ({"decoder": "alsd", "lm_fusion": "eq2-late"}, "'lm_fusion' is not an option of the stream start; known: decoder"),
+    ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0; accepted: integers from 1 to 8"),
+    ({"decoder": "aes", "beam_size": 10_000}, "beam_size is 10000; accepted: integers from 1 to 8"),
+    ({"decoder": "aes", "beam_size": 2.0}, "beam_size is 2.0"),
+    ({"decoder": "aes", "beam_size": True}, "beam_size is True"),
+    ({"beam_size": 4}, "beam_size needs decoder alsd or aes; the stream's is greedy"),
+    ({"n_best": 1}, "n_best needs decoder"),
+    ({"decoder": "alsd", "beam_size": 2, "n_best": 3}, "n_best is 3; accepted: integers from 0 to 2"),
+    ({"lm_weight": -0.1}, "lm_weight is -0.1; accepted: numbers from 0 to 10"),
+    ({"lm_weight": math.nan}, "lm_weight is nan"),
+    ({"lm_weight": "0.5"}, "lm_weight is '0.5'"),
+    ({"boost": 2.0}, "boost is given without boosted_phrases"),
+    ({"boosted_phrases": "new york"}, "boosted_phrases is not JSON"),
+    ({"boosted_phrases": "[" * 100_000}, "boosted_phrases is not JSON"),
+    ({"boosted_phrases": '{"a": 1}'}, "boosted_phrases is dict; accepted: a JSON list"),
+    ({"boosted_phrases": '[["a", 1, 2]]'}, "entry 1 is"),
+    ({"boosted_phrases": "[3]"}, "entry 1 is 3"),
+    ({"decoder": "x" * 100_000}, "decoder 'x{59}[.]{3} is not known"),
+    ({"x" * 100_000: 1}, "'x{59}[.]{3} is not an option"),
+    ({"decoder": "alsd", "beam_size": 10**5000}, "beam_size is a value too long to write"),
+    ({"boosted_phrases": [["a", 10**5000]]}, "has boost a value too long to write"),
+    ({"boosted_phrases": [[["a"] * 1000]]}, r"entry 1 is \[\['a', .*[.]{3};"),
+    ({"boosted_phrases": '["a", ""]'}, r"phrase 2 \(''\) is empty"),
+    ({"boosted_phrases": '[["a", NaN]]'}, r"phrase 1 \('a'\) has boost nan"),
+    ({"boosted_phrases": '["a"]', "boost": math.nan}, "boost is nan; accepted: numbers from -100 to 100"),
+    ({"boosted_phrases": "[]", "boost": math.inf}, "boost is inf; accepted: numbers from -100 to 100"),
+    ({"boosted_phrases": '["a"]', "boost": 10**400}, "boost is 1000"),
+    ({7: 1, "speed": 2}, "'speed', 7 is not an option"),
+    ({"boosted_phrases": ["x" * 201]}, "has 201 characters"),
+    ({"boosted_phrases": [f"word {i}" for i in range(2001)]}, "more than 2000 phrases"),
+]
+
+
+@pytest.mark.parametrize(("options", "match"), REJECTED)
+def test_what_is_wrong_is_named(options, match):
+    with pytest.raises(StreamError, match=match) as rejected:
+        parse_stream_options(options, WITH_LM, TOKENIZER)
+    assert rejected.value.kind is StreamErrorKind.INVALID_ARGUMENT
+
+
+def test_a_weight_without_a_language_model():
+    with pytest.raises(StreamError, match=r"lm_weight is 0.5, but no language model is loaded; accepted: 0"):
+        parse_stream_options({"lm_weight": 0.5}, DecodingConfig(), TOKENIZER)
+    assert parse_stream_options({"lm_weight": 0.0}, DecodingConfig(), TOKENIZER) == StreamOptions()
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"beam_size": 33}, "beam_size is 33; accepted: integers from 1 to 32"),
+        ({"beam_size": 0}, "beam_size is 0"),
+        ({"beam_size": 2.5}, "beam_size is 2.5"),
+        ({"beam_size": True}, "beam_size is True"),
+        ({"beam_size": "4"}, "beam_size is '4'"),
+        ({"beam_size": None}, "beam_size is None"),
+        ({"lm": ""}, "lm is ''; accepted: a file"),
+        ({"lm": "x", "lm_weight": math.nan}, "lm_weight is nan"),
+        ({"lm": "x", "lm_weight": True}, "lm_weight is True"),
+        ({"lm_weight": 0.5}, "lm_weight is 0.5, but there is no language model"),
+        ({"kernels": "triton"}, "kernels is 'triton'; accepted: auto, torch, fused"),
+        ({"cuda_graphs": "on"}, "cuda_graphs is 'on'; accepted: auto, full_graph, no_while_loops, no_graphs"),
+        ({"lm_fusion": "eq4-late"}, "lm_fusion is 'eq4-late'; accepted: eq2-early, eq2-late"),
+        ({"lm_fusion": None}, "lm_fusion is None"),
+        ({"length_normalisation": 1}, "length_normalisation is 1; accepted: True, False"),
+        ({"max_symbols": 0}, "max_symbols is 0; accepted: integers from 1 to 50"),
+        ({"max_symbols": 51}, "max_symbols is 51"),
+        ({"aes_expansions": 0}, "aes_expansions is 0; accepted: integers from 1 to 10"),
+        ({"aes_margin": math.inf}, "aes_margin is inf; accepted: numbers from 0 to 100"),
+        ({"aes_margin": -1}, "aes_margin is -1"),
+        ({"aes_extra_labels": 33}, "aes_extra_labels is 33"),
+        ({"phrase_memory_mib": 15}, "phrase_memory_mib is 15; accepted: integers from 16 to 16384"),
+    ],
+)
+def test_a_wrong_decoder_option_is_named(fields, match):
+    with pytest.raises(PenstockError, match=match):
+        DecodingConfig(**fields)

@@ -1,0 +1,69 @@
+"""A convolution trained as if its input were centred computes what it did."""
+
+import copy
+
+import pytest
+import torch
+
+from recipes.an4.conditioning import condition, release
+
+MEAN, DEVIATION = -12.0, 3.5
+
+
+@pytest.fixture
+def convolution():
+    torch.manual_seed(1)
+    return torch.nn.Conv2d(1, 6, 3, stride=2, padding=1).double()
+
+
+def features(seed: int = 2) -> torch.Tensor:
+    return MEAN + DEVIATION * torch.randn(
+        4, 1, 20, 16, dtype=torch.double, generator=torch.Generator().manual_seed(seed)
+    )
+
+
+def test_it_computes_the_same_before_in_between_and_after(convolution):
+    names = convolution.state_dict().keys()
+    wanted = convolution(features())
+    condition(convolution, MEAN, DEVIATION)
+    torch.testing.assert_close(convolution(features()), wanted)
+    release(convolution)
+    torch.testing.assert_close(convolution(features()), wanted)
+    assert convolution.state_dict().keys() == names
+
+
+def test_a_trained_one_is_released_as_it_is(convolution):
+    condition(convolution, MEAN, DEVIATION)
+    optimizer = torch.optim.Adam(convolution.parameters(), lr=0.01)
+    for seed in range(5):
+        optimizer.zero_grad()
+        convolution(features(seed)).square().mean().backward()
+        optimizer.step()
+    wanted = convolution(features()).detach()
+    release(convolution)
+    torch.testing.assert_close(convolution(features()).detach(), wanted)
+
+
+def test_a_step_moves_the_output_far_less(convolution):
+    moved = []
+    for is_conditioned in (False, True):
+        layer = copy.deepcopy(convolution)
+        if is_conditioned:
+            condition(layer, MEAN, DEVIATION)
+        before = layer(features()).detach()
+        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+        layer(features(3)).mean().backward()
+        optimizer.step()
+        moved.append(float((layer(features()).detach() - before)[:, :, 1:-1, 1:-1].mean().abs()))
+    assert moved[1] < 0.1 * moved[0]
+
+
+def test_its_state_can_be_restored(convolution):
+    other = copy.deepcopy(convolution)
+    for layer in (convolution, other):
+        condition(layer, MEAN, DEVIATION)
+    with torch.no_grad():
+        for tensor in convolution.parameters():
+            tensor.add_(1.0)
+    other.load_state_dict(convolution.state_dict())
+    torch.testing.assert_close(other(features()), convolution(features()))

@@ -1,0 +1,131 @@
+"""`scripts/fault_trials.py`: which trials run, what is written, and that one failure ends no other; no server."""
+
+import importlib
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """With two trials, of which `failing_streams` fails, and servers that are not there."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    module = importlib.import_module("fault_trials")
+    ran = []
+
+    def passing_streams(server, recordings, count):
+        ran.append(("passing_streams", server.max_streams, count))
+        return {"streams": count, "freed_s_max": 0.25, "memory_grown_kb_per_stream": 1.5, "NOT_FOUND": 3}
+
+    def failing_streams(server, recordings, count):
+        ran.append(("failing_streams", server.max_streams, count))
+        raise AssertionError("2 problems: stream | 7:\n no final reply")
+
+    @contextmanager
+    def server(max_streams, idle_s):
+        yield SimpleNamespace(max_streams=max_streams, idle_s=idle_s)
+
+    monkeypatch.setattr(module, "SHARED_SERVER_TRIALS", {failing_streams: 1000, passing_streams: 10})
+    monkeypatch.setattr(module, "server", server)
+    monkeypatch.setattr(module, "make_recordings", lambda model: [])
+    monkeypatch.setattr(module, "run_trial", lambda trial, *rest: trial(*rest))
+    monkeypatch.setattr(module.trials_server, "stopped_under_load", lambda model, recordings: {"whole": 5})
+    monkeypatch.setattr(
+        module.trials_server,
+        "lost_stage",
+        lambda model, recordings, name, number: {"model": name, "signal": number.name, "reason": f"model {name} ended"},
+    )
+    module.ran = ran
+    return module
+
+
+def read(path: Path) -> dict[str, dict]:
+    return {row["trial"]: row for row in json.loads(path.read_text(encoding="utf-8"))["trials"]}
+
+
+def test_all_trials_run_and_one_that_fails_ends_no_other(script, tmp_path, capsys):
+    path = tmp_path / "faults.json"
+    assert script.main(["--scale", "0.1", "--json", str(path)]) == 1
+    assert script.ran == [("failing_streams", 20, 100), ("passing_streams", 20, 2)]
+    rows = read(path)
+    assert len(rows) == 2 + 1 + 6
+    assert rows["failing_streams"]["failed"].startswith("AssertionError: 2 problems")
+    assert (rows["passing_streams"]["streams"], rows["passing_streams"]["freed_s_max"]) == (2, 0.25)
+    assert all(row["took_s"] >= 0 and row["cpu_s"] >= 0 for row in rows.values())
+    table = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == table
+    lines = table.splitlines()
+    assert "| **failed**: AssertionError: 2 problems: stream / 7: no final reply" in lines[2]
+    assert "streams 2, freed at most 0.25 s, memory grown 1.50 KiB per stream, NOT_FOUND: 3" in lines[3]
+    assert "| `lost_stage encoder SIGSTOP`" in table and "| reason model encoder ended" in table
+    assert {line.count("|") for line in lines[:11]} == {4}
+    circumstances = lines[-1]
+    assert circumstances.startswith("`fault_trials.py --scale 0.1 --json ")
+    document = json.loads(path.read_text(encoding="utf-8"))["machine"]
+    assert all(str(document[name]) in circumstances for name in ("commit", "date", "hardware"))
+
+
+def test_parts_of_a_run_add_up(script, tmp_path):
+    path = tmp_path / "faults.json"
+    assert script.main(["--only", "passing", "--json", str(path)]) == 0
+    assert script.main(["--only", "encoder", "stopped", "--json", str(path)]) == 0
+    assert list(read(path)) == [
+        "passing_streams",
+        "stopped_under_load",
+        "lost_stage encoder SIGKILL",
+        "lost_stage encoder SIGSTOP",
+    ]
+    assert script.ran == [("passing_streams", 20, 10)]
+    line = path.with_suffix(".md").read_text(encoding="utf-8").splitlines()[-1]
+    assert line.startswith(
+        f"`fault_trials.py --only passing --json {path}; fault_trials.py --only encoder stopped --json"
+    )
+
+
+def test_a_trial_that_runs_again_replaces_its_row(script, tmp_path):
+    path = tmp_path / "faults.json"
+    for scale, count in (("1", 10), ("0.5", 5)):
+        script.main(["--only", "passing", "--scale", scale, "--json", str(path)])
+        assert read(path)["passing_streams"]["streams"] == count
+
+
+def test_what_another_commit_has_written_does_not_count(script, tmp_path):
+    path = tmp_path / "faults.json"
+    path.write_text(json.dumps({"machine": {"commit": "another", "command": ""}, "trials": [{"trial": "old"}]}))
+    assert script.main(["--only", "passing", "--json", str(path)]) == 0
+    assert list(read(path)) == ["passing_streams"]
+
+
+def test_names_are_listed_and_unknown_ones_rejected(script, capsys):
+    assert script.main(["--list"]) == 0
+    names = ["failing_streams", "passing_streams", "stopped_under_load"]
+    assert capsys.readouterr().out.splitlines()[:3] == names
+    assert script.main(["--only", "nonsense"]) == 2
+    assert "no trial is called nonsense" in capsys.readouterr().err
+    assert script.ran == []
+
+
+def test_the_full_size_is_what_the_document_says():
+    document = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    source = (ROOT / "scripts" / "fault_trials.py").read_text(encoding="utf-8")
+    assert "killed_clients: 1000," in source and "1,000 killed clients" in document.replace("\n", " ")
+    assert "short_streams: 10_000," in source and "10,000 short streams" in document.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("streams", 3, "streams 3"),
+        ("gone_s", 2.0, "gone 2.00 s"),
+        ("rejected_ms_max", 41.7, "rejected at most 41.7 ms"),
+        ("memory_during_mb", 3.25, "memory during 3.25 MiB"),
+        ("HTTP 400", 12, "HTTP 400: 12"),
+    ],
+)
+def test_figures_as_text(script, name, value, words):
+    assert script.phrase(name, value) == words

@@ -1,0 +1,132 @@
+"""scripts/gpu_session.py without a GPU: which parts run, with which options, and how it names what is missing."""
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from benchmarks import decoding as benchmark
+
+ROOT = Path(__file__).parents[2]
+
+BUNDLED = ("bundled-an4-rnnt-hybrid", "bundled-an4-tdt-hybrid")
+
+
+@pytest.fixture
+def script(monkeypatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_session", ROOT / "scripts" / "gpu_session.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "describe", lambda environment: {})
+    monkeypatch.setattr(module, "report_missing", lambda modules: True)
+    return module
+
+
+@pytest.fixture
+def session(script, monkeypatch, tmp_path) -> Callable[..., list[tuple[str, list[str]]]]:
+    """Runs the script with arguments; returns names and commands of what it would run."""
+
+    def session(*arguments: str, status: int = 0) -> list[tuple[str, list[str]]]:
+        ran = []
+
+        def run(command, _, name):
+            ran.append((name, command[1:]))
+            return status
+
+        monkeypatch.setattr(script, "run", run)
+        monkeypatch.setattr(sys, "argv", ["gpu_session.py", "--out", str(tmp_path / "out"), *arguments])
+        assert script.main() == status
+        return ran
+
+    return session
+
+
+def read_options(command: list[str]) -> argparse.Namespace:
+    """Parses options like the benchmark; an option that it does not know ends the test."""
+    assert command[:2] == ["-m", "benchmarks.decoding"]
+    args = benchmark.build_parser().parse_args(command[2:])
+    args.device = "cpu"
+    assert args.json.parent.is_dir()
+    return args
+
+
+def test_everything_in_order(session):
+    names = [name for name, _ in session()]
+    assert names == ["gpu_tests", "greedy", *BUNDLED, "beams-rnnt", "beams-tdt"]
+
+
+def test_parts_can_be_had_alone_and_together_make_the_whole(session):
+    first, second = session("--only", "tests,greedy"), session("--only", "beams-tdt,bundled,beams-rnnt")
+    assert first + second == session()
+
+
+def test_the_benchmark_takes_its_options(session):
+    for name, command in session("--", "--batch", "2", "--repeats", "3")[1:]:
+        args = read_options(command)
+        plan = benchmark._checked_plan(args)
+        assert (plan.batches, plan.repeats, args.json.stem) == ([2], 3, name)
+        assert "label-looping" in plan.decoders, "what everything is compared with"
+        assert all((ROOT / path).is_file() for path in args.audio or [])
+        assert bool(args.audio) == bool(args.model)
+
+
+def test_what_is_compared(session):
+    plans = {name: benchmark._checked_plan(read_options(command)) for name, command in session()[1:]}
+    assert {"label-looping", "frame-looping", "boosted"} <= set(plans["greedy"].decoders)
+    for name in ("beams-rnnt", "beams-tdt"):
+        assert plans[name].beams == [1, 2, 4, 8, 12] and plans[name].batches == [1, 4, 16, 32]
+    assert {"alsd", "aes", "boosted"} <= set(plans["bundled-an4-rnnt-hybrid"].decoders)
+
+
+def test_one_failure_is_the_status_and_stops_nothing(session):
+    assert len(session(status=1)) == 4 + len(BUNDLED)
+
+
+def test_an_unknown_part_is_rejected_by_name(session, capsys):
+    with pytest.raises(SystemExit):
+        session("--only", "tests,benchmark")
+    assert "'benchmark' is not a part; parts: tests, greedy, bundled" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named(script, monkeypatch, capsys):
+    monkeypatch.undo()
+    assert not script.report_missing({"no_such_module": "its-wheel", "torch": "torch"})
+    assert "bring the wheels its-wheel in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("skips", "missing", "status"),
+    [(0, "", 0), (0, "triton", 0), (2, "triton", 0), (2, "", 1), (2, "pytest_timeout", 1)],
+)
+def test_skipped_tests_are_no_success(script, monkeypatch, capsys, tmp_path, skips, missing, status):
+    case = '<testcase><skipped type="pytest.skip" message="cuda-bindings is too old"/></testcase>'
+
+    def run(command, session, name):
+        (report,) = [option.partition("=")[2] for option in command if option.startswith("--junitxml=")]
+        Path(report).write_text(f"<testsuites><testsuite><testcase/>{case * skips}</testsuite></testsuites>")
+        return 0
+
+    monkeypatch.setattr(script, "run", run)
+    monkeypatch.setattr(script, "is_missing", lambda module: module == missing)
+    assert script.run_tests(script.Session(tmp_path, {}, [])) == status
+    assert ("skipped 2: cuda-bindings is too old" in capsys.readouterr().out) == bool(skips)
+
+
+def test_a_package_that_others_left_empty_is_missing(script, monkeypatch, tmp_path):
+    (tmp_path / "emptied").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert [script.is_missing(name) for name in ("emptied", "emptied.bindings", "torch.nn")] == [False, True, False]
+
+
+def test_files_with_gpu_tests_are_found(script):
+    """Those with the marker in them, or in a fixture that they use."""
+    chosen = script.gpu_tests()
+    assert {"tests/gpu/test_cuda_graphs.py", "tests/kernels", "tests/benchmarks/test_decoding.py"} <= set(chosen)
+    users = [path for path in (ROOT / "tests").rglob("test_*.py") if "kernel_device" in path.read_text()]
+    for path in users:
+        place = path.relative_to(ROOT)
+        assert {str(place), *map(str, place.parents)} & set(chosen) or path == Path(__file__), place

@@ -1,0 +1,144 @@
+"""The adapters of the three models, chained as in the ensemble, with a fake of Triton's module."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from penstock import StreamingRecognizer
+from penstock.model.bundle import Checkpoint
+from penstock.pipeline.decoder_stage import DecoderStage
+from penstock.pipeline.encoder_stage import EncoderStage
+from penstock.pipeline.features_stage import FeatureStage
+from penstock.serving.model_repository import find_model_repository
+from tests.helpers.fake_triton import END, START, Request, Response, load_adapter, triton_module
+from tests.helpers.golden import golden_samples
+
+MODELS = ("features", "encoder", "decoder")
+REQUEST_SAMPLES = 1600
+
+
+class Ensemble:
+    """The three models in one process."""
+
+    def __init__(self, repository: Path):
+        self.adapters = {name: load_adapter(repository, name) for name in MODELS}
+
+    def answer(self, requests: list[Request]) -> list[Response]:
+        """Runs the requests as one batch; outputs of a model are inputs of the next."""
+        answers: list[Response] = [Response() for _ in requests]
+        live, tensors = list(range(len(requests))), [dict(request.tensors) for request in requests]
+        for name in MODELS:
+            made = [
+                Request(tensors[i], requests[i].parameters(), requests[i].flags(), requests[i].correlation_id())
+                for i in live
+            ]
+            for i, answer in zip(live, self.adapters[name].execute(made), strict=True):
+                answers[i] = answer
+                tensors[i] |= answer.tensors
+            live = [i for i in live if answers[i].error is None]
+        return answers
+
+    def finalize(self) -> None:
+        for adapter in self.adapters.values():
+            adapter.finalize()
+
+
+@pytest.fixture
+def model(golden_bundle) -> Path:
+    return golden_bundle("rnnt_hybrid").directory
+
+
+@contextmanager
+def running_ensemble(model, monkeypatch, tmp_path) -> Iterator[Ensemble]:
+    """Configured as in a server for 3 streams."""
+    variables = {"MODEL": model, "RUNTIME_DIR": tmp_path, "MAX_STREAMS": "3", "DEVICE": "cpu"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", str(value))
+    frozen, threads = gc.get_freeze_count(), torch.get_num_threads()
+    try:
+        with triton_module(monkeypatch):
+            made = Ensemble(find_model_repository())
+            yield made
+            made.finalize()
+    finally:
+        torch.set_num_threads(threads)
+        if not frozen:
+            gc.unfreeze()
+
+
+@pytest.fixture
+def ensemble(model, monkeypatch, tmp_path) -> Iterator[Ensemble]:
+    with running_ensemble(model, monkeypatch, tmp_path) as made:
+        yield made
+
+
+def parts_of(samples: np.ndarray) -> list[np.ndarray]:
+    return [samples[at : at + REQUEST_SAMPLES] for at in range(0, len(samples), REQUEST_SAMPLES)]
+
+
+def request(stream: str, part: np.ndarray, is_first: bool, is_last: bool, parameters: str = "{}") -> Request:
+    return Request({"AUDIO": part[None]}, parameters, START * is_first | END * is_last, stream)
+
+
+def test_the_ensemble_gives_the_recognizer_s_results(ensemble, model):
+    """The streams are out of step, so that every batch mixes requests with and without chunks."""
+    samples = golden_samples("medium").numpy()
+    parts = parts_of(samples)
+    recognizer = StreamingRecognizer(model, max_streams=3)
+    streams = {name: recognizer.open_stream(name) for name in "abc"}
+    delays = {"a": 0, "b": 1, "c": 4}
+    compared = 0
+    for step in range(len(parts) + max(delays.values())):
+        live = {name: step - late for name, late in delays.items() if 0 <= step - late < len(parts)}
+        sent = [request(name, parts[at], at == 0, at == len(parts) - 1) for name, at in live.items()]
+        for (name, at), found in zip(live.items(), ensemble.answer(sent), strict=True):
+            stream = streams[name]
+            expected = stream.finish(parts[at]) if at == len(parts) - 1 else stream.push(parts[at])
+            assert found["TEXT"].item().decode() == expected.text
+            assert found["SEGMENT"].item() == expected.segment
+            assert found["IS_FINAL"].item() == expected.is_final
+            assert found["AUDIO_PROCESSED"].item() == np.float32(expected.audio_processed_s)
+            assert [word.decode() for word in found["WORDS"][0]] == [word.text for word in expected.words]
+            assert found["TOKENS"][0].tolist() == [token.id for token in expected.tokens]
+            assert found["TIMESTAMPS"][0].tolist() == [token.timestamp for token in expected.tokens]
+            compared += len(expected.tokens)
+    assert compared > 10
+
+
+def test_a_rejected_request_does_not_affect_its_batch(ensemble):
+    silence = np.zeros(REQUEST_SAMPLES, np.float32)
+    good, unknown, nan = ensemble.answer(
+        [
+            request("a", silence, True, False),
+            request("unknown", silence, False, False),
+            request("b", np.full(REQUEST_SAMPLES, np.nan, np.float32), True, False),
+        ]
+    )
+    assert good.error is None
+    assert (unknown.error.code, nan.error.code) == ("NOT_FOUND", "INVALID_ARG")
+
+
+def test_what_the_decoder_rejects_is_not_counted_as_decoded(ensemble, model):
+    decoder, width = ensemble.adapters["decoder"], Checkpoint(model).config.encoder.d_model
+    forged = {"ENCODED": np.zeros((1, 9, width), np.float32), "TICKET": np.zeros((1, 7), np.int64)}
+    (answer,) = decoder.execute([Request(forged, "{}", START, "a")])
+    assert answer.error.code == "INVALID_ARG"
+    assert decoder._metrics._total == decoder._metrics._total_late == 0
+
+
+def test_stages_warm_up_with_their_largest_batch(model, monkeypatch, tmp_path):
+    warmed_up = []
+    for stage in (FeatureStage, EncoderStage, DecoderStage):
+        monkeypatch.setattr(stage, "warm_up", lambda stage, streams: warmed_up.append((type(stage), streams)))
+    with running_ensemble(model, monkeypatch, tmp_path):
+        assert warmed_up == [(FeatureStage, 64), (EncoderStage, 64), (DecoderStage, 64)]
+
+
+def test_models_freeze_what_they_have_loaded(ensemble):
+    """A full collection of a model's objects stalled it for 0.4 s."""
+    assert gc.get_freeze_count() > 10_000

@@ -1,0 +1,181 @@
+"""Counters and gauges say what happened, and cross to the server only when they change."""
+
+import importlib
+import sys
+import types
+
+import pytest
+
+from penstock.errors import StreamError
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters
+from penstock.serving.metrics import ChunkMetrics, DecodedFrames, StreamMetrics
+
+
+class Board:
+    """Makes metrics and keeps what they show."""
+
+    def __init__(self):
+        self.shown: dict[str, float] = {}
+        self.kinds: dict[str, str] = {}
+        self.calls = 0
+
+    def make(self, name: str, meaning: str, kind: str) -> types.SimpleNamespace:
+        assert meaning and name not in self.shown
+        self.shown[name], self.kinds[name] = 0.0, kind
+
+        def increment(value: float) -> None:
+            assert value >= 0
+            self.calls += 1
+            self.shown[name] += value
+
+        def replace(value: float) -> None:
+            assert kind == "gauge"
+            self.calls += 1
+            self.shown[name] = value
+
+        return types.SimpleNamespace(increment=increment, set=replace)
+
+    def __getitem__(self, name: str) -> float:
+        return self.shown[f"penstock_{name}"]
+
+
+class Rig:
+    """A table of two streams with metrics and a clock that only the test moves."""
+
+    def __init__(self):
+        self.now, self.board = 0.0, Board()
+        self.ledger = SlotLedger(slot_count(2))
+        self.table = StreamTable(2, self.ledger, 10.0, lambda: self.now)
+        self.metrics = StreamMetrics(self.board.make, self.table, 16000)
+
+    def counts(self) -> dict[str, float]:
+        self.metrics.update(0)
+        names = (
+            "streams_live",
+            "slots_free",
+            *(f"streams_{n}_total" for n in ("started", "ended", "expired", "refused")),
+        )
+        return {name.removesuffix("_total"): self.board[name] for name in names}
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_what_happens_to_streams_is_counted(rig):
+    assert rig.counts()["slots_free"] == 2
+    for name in "ab":
+        rig.table.open(name)
+    for name in "cd":
+        with pytest.raises(StreamError):
+            rig.table.open(name)
+    assert rig.counts() == {
+        "streams_live": 2, "slots_free": 0, "streams_started": 2, "streams_ended": 0, "streams_expired": 0,
+        "streams_refused": 2,
+    }  # fmt: skip
+    rig.table.close("a")
+    rig.table.open("b")  # started again
+    assert rig.counts() == {
+        "streams_live": 1, "slots_free": 1, "streams_started": 3, "streams_ended": 2, "streams_expired": 0,
+        "streams_refused": 2,
+    }  # fmt: skip
+
+
+def test_gauges_go_down_when_streams_expire_without_a_call_of_the_table(rig):
+    rig.table.open("a")
+    assert rig.counts()["streams_live"] == 1
+    rig.now = 10.1
+    assert rig.counts() == {
+        "streams_live": 0, "slots_free": 2, "streams_started": 1, "streams_ended": 0, "streams_expired": 1,
+        "streams_refused": 0,
+    }  # fmt: skip
+
+
+def test_a_slot_whose_requests_are_on_their_way_is_not_free(rig):
+    leases = []
+    for name in range(rig.table.slots):
+        leases.append(rig.table.open(name))
+        rig.table.forward(leases[-1])
+        rig.table.close(name)
+    assert (rig.counts()["streams_live"], rig.counts()["slots_free"]) == (0, 0)
+    rig.ledger.settle("decoder", *leases[0])
+    assert rig.counts()["slots_free"] == 1
+
+
+def test_audio_is_counted_in_seconds(rig):
+    for samples in (8000, 8000, 24000):
+        rig.metrics.update(samples)
+    assert rig.board["audio_seconds_total"] == 1.5
+
+
+def test_nothing_is_told_that_has_not_changed(rig):
+    rig.table.open("a")
+    rig.metrics.update(160)
+    calls = rig.board.calls
+    for _ in range(5):
+        rig.metrics.update(160)
+    assert rig.board.calls == calls
+
+
+def test_a_chunk_is_late_after_its_own_duration():
+    board, now = Board(), [0]
+    metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560, clock_ns=lambda: now[0])
+    received_ns = 5_000_000_000
+    now[0] = received_ns + 560_000_000
+    metrics.update([DecodedFrames(7, received_ns), DecodedFrames(0, 0), DecodedFrames(15, received_ns)])
+    assert (board["chunks_total"], board["chunks_late_total"]) == (4, 0)
+    now[0] += 1
+    metrics.update([DecodedFrames(14, received_ns), DecodedFrames(1, received_ns + 1)])
+    assert (board["chunks_total"], board["chunks_late_total"]) == (7, 2)
+
+
+def test_what_beams_give_up_is_counted():
+    board = Board()
+    metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560)
+    for losses in (NO_TRUNCATION, TruncationCounters(2, 0), TruncationCounters(2, 0), TruncationCounters(5, 1)):
+        metrics.update([], losses)
+    assert (board["beam_forced_frames_total"], board["beam_dropped_hypotheses_total"]) == (5, 1)
+    assert board.kinds["penstock_beam_forced_frames_total"] == "counter"
+    assert board.calls == 3
+
+
+def test_the_servers_own_interface(monkeypatch):
+    """A family of one metric without labels, of the requested kind, kept as long as its metric."""
+    made = []
+
+    class MetricFamily:
+        COUNTER, GAUGE = "COUNTER", "GAUGE"
+
+        def __init__(self, name: str, description: str, kind: str):
+            self.about, self.value = (name, description, kind), 0.0
+            made.append(self)
+
+        def Metric(self, labels: dict):  # noqa: N802
+            assert labels == {}
+            return types.SimpleNamespace(increment=self.increment, set=self.replace)
+
+        def increment(self, value: float) -> None:
+            self.value += value
+
+        def replace(self, value: float) -> None:
+            self.value = value
+
+    stub = types.SimpleNamespace(MetricFamily=MetricFamily)
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stub)
+    monkeypatch.delitem(sys.modules, "penstock.serving.triton_io", raising=False)
+    triton_io = importlib.import_module("penstock.serving.triton_io")
+    try:
+        counter = triton_io.make_metric("n_total", "things", "counter")
+        gauge = triton_io.make_metric("n", "things now", "gauge")
+        counter.increment(2)
+        counter.increment(3)
+        gauge.set(7)
+    finally:
+        sys.modules.pop("penstock.serving.triton_io", None)
+    assert [(family.about, family.value) for family in made] == [
+        (("n_total", "things", "COUNTER"), 5.0),
+        (("n", "things now", "GAUGE"), 7),
+    ]

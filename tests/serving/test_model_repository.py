@@ -1,0 +1,81 @@
+"""Where the Triton models are found, and their batching delay."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.serving import model_repository
+from penstock.serving.launch import ServerOptions
+from penstock.serving.model_repository import copy_with_queue_delay, find_model_repository
+from penstock.serving.server import TritonServer
+from penstock.serving.settings import QUEUE_DELAY_MS
+from penstock.serving.triton_install import TritonInstall
+
+
+@pytest.fixture
+def repository(tmp_path) -> Path:
+    (tmp_path / "models" / "asr").mkdir(parents=True)
+    (tmp_path / "models" / "asr" / "config.pbtxt").touch()
+    return tmp_path / "models"
+
+
+def test_option_before_variable_before_checkout(repository):
+    environment = {"PENSTOCK_MODEL_REPOSITORY": str(repository)}
+    assert find_model_repository(str(repository), {"PENSTOCK_MODEL_REPOSITORY": "/nowhere"}) == repository
+    assert find_model_repository(None, environment) == repository
+    assert find_model_repository(None, {}) == Path(__file__).parents[2] / "model_repository"
+
+
+def test_a_directory_without_the_models_is_rejected(tmp_path, monkeypatch):
+    with pytest.raises(PenstockError, match=r"asr/config\.pbtxt is missing"):
+        find_model_repository(str(tmp_path), {})
+    monkeypatch.setattr(model_repository, "_IN_CHECKOUT", tmp_path)
+    with pytest.raises(PenstockError, match=r"--model-repository or PENSTOCK_MODEL_REPOSITORY"):
+        find_model_repository(None, {})
+
+
+def delays_us(repository: Path) -> dict[str, int]:
+    """The batching delay of each model that has one."""
+    found = {}
+    for path in repository.glob("*/config.pbtxt"):
+        values = re.findall(r"max_queue_delay_microseconds: (\d+)", path.read_text())
+        assert len(values) <= 1
+        if values:
+            found[path.parent.name] = int(values[0])
+    return found
+
+
+def test_requests_wait_at_the_first_member_and_only_for_each_other_at_the_next():
+    delays = delays_us(find_model_repository())
+    assert set(delays) == {"features", "encoder", "decoder"}
+    assert 0 < delays["encoder"] == delays["decoder"] < delays["features"] <= 50_000
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "expected_us"), [(0, (0, 0)), (2, (2000, 2000)), (7, (7000, 3000)), (900, (900_000, 3000))]
+)
+def test_a_copy_differs_in_its_delays_alone(tmp_path, delay_ms, expected_us):
+    committed = find_model_repository()
+    before = delays_us(committed)
+    copy = copy_with_queue_delay(committed, tmp_path / "models", delay_ms)
+    first, others = expected_us
+    assert delays_us(copy) == {"features": first, "encoder": others, "decoder": others}
+    assert delays_us(committed) == before
+    assert find_model_repository(str(copy), {}) == copy
+    for path in committed.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            text, copied = (root.read_text() for root in (path, copy / path.relative_to(committed)))
+            assert re.sub(r"(delay_microseconds:) \d+", r"\1", text) == re.sub(
+                r"(delay_microseconds:) \d+", r"\1", copied
+            )
+
+
+@pytest.mark.parametrize("text", ["-1", "1001", "1.5", "soon"])
+def test_a_wrong_delay_starts_nothing(tmp_path, text):
+    options = ServerOptions(tmp_path, environment={QUEUE_DELAY_MS.variable: text})
+    server = TritonServer(TritonInstall(Path("/bin/false")), options)
+    with pytest.raises(PenstockError, match=f"PENSTOCK_QUEUE_DELAY_MS is '{text}'; accepted: integers from 0 to"):
+        server.start()
+    assert server.has_ended()

@@ -1,0 +1,33 @@
+import socket
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.serving.ports import Ports, claim_ports
+
+
+def test_zero_is_replaced_by_different_free_ports():
+    ports = claim_ports(Ports(), "127.0.0.1")
+    assert len(set(ports)) == 3
+    assert claim_ports(ports, "127.0.0.1") == ports  # given back
+
+
+def test_a_busy_port_is_named_with_its_option():
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(PenstockError, match=rf"grpc port {port} is in use on 127.0.0.1; .*--grpc-port"):
+            claim_ports(Ports(0, port, 0), "127.0.0.1")
+        with pytest.raises(PenstockError, match=rf"http port {port} is in use on 0.0.0.0"):
+            claim_ports(Ports(port, 0, 0), "0.0.0.0")
+
+
+def test_the_same_port_twice_is_rejected():
+    port = claim_ports(Ports(), "127.0.0.1").http
+    with pytest.raises(PenstockError, match=rf"metrics port {port} is in use"):
+        claim_ports(Ports(port, 0, port), "127.0.0.1")
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_number_that_is_no_port_is_named(port):
+    with pytest.raises(PenstockError, match=f"http port {port} "):
+        claim_ports(Ports(port, 0, 0), "127.0.0.1")

@@ -1,0 +1,58 @@
+import os
+
+from penstock.serving.server_log import ServerLog
+
+LOAD_ERROR = (
+    "E1121 02:24:04.545147 21781 model_lifecycle.cc:642] \"failed to load 'encoder' version 1: Internal: "
+    'CheckpointError: CHECKPOINT_INVALID: weights.safetensors: tensor \\"a\\" is missing\\n\\nAt:\\n  '
+    '/x/model.py(6): initialize\\n"'
+)
+BAD_OPTION = 'Bad option: "--http-port".'
+NOISE = "I1121 02:24:03.384666 21781 server.cc:604] nothing"
+
+
+def read_log(*lines: str, released: bool = False) -> tuple[ServerLog, list[str]]:
+    reader, writer = os.pipe()
+    forwarded: list[str] = []
+    log = ServerLog(os.fdopen(reader), forwarded.append, hold_back=not released)
+    with os.fdopen(writer, "w") as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+    log.wait_until_closed(5)
+    return log, forwarded
+
+
+def test_a_models_own_words_are_the_reason():
+    log, _ = read_log(NOISE, LOAD_ERROR, LOAD_ERROR, "error: creating server: Internal - failed to load all models")
+    assert log.failure_reason() == 'model encoder: CHECKPOINT_INVALID: weights.safetensors: tensor "a" is missing'
+
+
+def test_without_a_models_words_the_last_errors_are():
+    log, _ = read_log(NOISE, 'E1121 02:00:50.487795 10665 main.cc:245] "failed to start GRPC service"', "\tusage")
+    assert log.failure_reason() == "failed to start GRPC service"
+    assert read_log(BAD_OPTION, "  --usage")[0].failure_reason() == BAD_OPTION
+
+
+def test_a_crash_is_the_reason_whatever_was_wrong_with_the_machine():
+    no_gpu = 'E1121 18:11:21.996419 10894 server.cc:241] "CudaDriverHelper has not been initialized."'
+    crash = ("terminate called after throwing an instance of 'lock_exception'", "  what():  lock_exception")
+    log, _ = read_log(no_gpu, *crash, "Signal (6) received.", " 0# 0x000055FCA089352D in /x/tritonserver")
+    assert log.failure_reason() == (
+        "terminate called after throwing an instance of 'lock_exception'; what(): lock_exception; Signal (6) received."
+    )
+    assert read_log(no_gpu, "Signal (15) received.")[0].failure_reason() == "CudaDriverHelper has not been initialized."
+
+
+def test_what_was_before_the_server_was_ready_is_no_reason():
+    log, _ = read_log(LOAD_ERROR)
+    log.release()
+    assert log.failure_reason() == "its log is empty"
+
+
+def test_without_errors_the_last_lines_are():
+    assert read_log("one", "", "two")[0].failure_reason() == "one; two"
+    assert read_log()[0].failure_reason() == "its log is empty"
+
+
+def test_lines_are_held_back_until_wanted():
+    assert read_log(NOISE)[1] == []
+    assert read_log(NOISE, released=True)[1] == [NOISE + "\n"]

@@ -1,0 +1,210 @@
+"""Every setting: its variable, its flag, its default, and wrong values by name."""
+
+import itertools
+import os
+import re
+import shutil
+
+import pytest
+import torch
+
+from penstock.errors import PenstockError
+from penstock.graphs import select as cuda_graphs
+from penstock.kernels import capability
+from penstock.model.bundle import CONFIG_FILE
+from penstock.model.config import AttentionContext
+from penstock.pipeline import decoding_config
+from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.search_factory import fusion_strategy
+from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock.serving import settings
+from penstock.serving.model_repository import find_model_repository
+from penstock.serving.settings import SERVE_SETTINGS, Settings, parse_context
+
+
+@pytest.fixture
+def environment(golden_bundle) -> dict[str, str]:
+    return {"PENSTOCK_MODEL": str(golden_bundle("rnnt_hybrid").directory)}
+
+
+def test_the_model_alone_is_enough(environment):
+    settings = Settings.from_environment(environment)
+    assert settings.checkpoint.config.transducer.vocabulary_size == 48
+    assert settings.context == AttentionContext(14, 6)
+    assert (settings.max_streams, settings.slots) == (64, 72)
+    assert (settings.idle_limit_s, settings.threads) == (30.0, 1)
+    assert settings.device == ("cuda" if torch.cuda.is_available() else "cpu")
+    assert settings.runtime_directory.name == f"penstock-{os.getppid()}"  # the model processes have one parent
+
+
+def test_a_checkpoint_of_another_sample_rate_is_rejected(environment, tmp_path):
+    bundle = shutil.copytree(environment["PENSTOCK_MODEL"], tmp_path / "telephone")
+    config = bundle / CONFIG_FILE
+    config.write_text(config.read_text().replace('"sample_rate_hz": 16000', '"sample_rate_hz": 8000'))
+    with pytest.raises(PenstockError, match="telephone: a checkpoint for audio at 8000 Hz; accepted by a server"):
+        Settings.from_environment({"PENSTOCK_MODEL": str(bundle)})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "field", "value"),
+    [
+        ("PENSTOCK_CONTEXT", "6,1", "context", (6, 1)),
+        ("PENSTOCK_CONTEXT", "[5, 0]", "context", (5, 0)),
+        ("PENSTOCK_MAX_STREAMS", "7", "max_streams", 7),
+        ("PENSTOCK_IDLE_SECONDS", "2.5", "idle_limit_s", 2.5),
+        ("PENSTOCK_DEVICE", "cpu", "device", "cpu"),
+        ("PENSTOCK_DEVICE", "cuda:1", "device", "cuda:1"),
+        ("PENSTOCK_THREADS", "3", "threads", 3),
+        ("PENSTOCK_BEAM_SIZE", "8", "decoding", DecodingConfig(beam_size=8)),
+        ("PENSTOCK_CUDA_GRAPHS", "no_while_loops", "decoding", DecodingConfig(cuda_graphs="no_while_loops")),
+        ("PENSTOCK_KERNELS", "fused", "decoding", DecodingConfig(kernels="fused")),
+        ("PENSTOCK_LM_FUSION", "eq2-early", "decoding", DecodingConfig(lm_fusion="eq2-early")),
+        ("PENSTOCK_LENGTH_NORMALISATION", "0", "decoding", DecodingConfig(length_normalisation=False)),
+        ("PENSTOCK_AES_EXPANSIONS", "3", "decoding", DecodingConfig(aes_expansions=3)),
+        ("PENSTOCK_AES_MARGIN", "4", "decoding", DecodingConfig(aes_margin=4.0)),
+        ("PENSTOCK_AES_EXTRA_LABELS", "0", "decoding", DecodingConfig(aes_extra_labels=0)),
+        ("PENSTOCK_MAX_SYMBOLS", "5", "decoding", DecodingConfig(max_symbols=5)),
+        ("PENSTOCK_PHRASE_MEMORY_MIB", "16", "decoding", DecodingConfig(phrase_memory_mib=16)),
+        ("PENSTOCK_LM", "/x.arpa", "decoding", DecodingConfig(lm="/x.arpa")),
+        ("PENSTOCK_LM_WEIGHT", "0", "decoding", DecodingConfig()),
+    ],
+)
+def test_a_variable_sets_its_field(environment, variable, text, field, value):
+    assert getattr(Settings.from_environment(environment | {variable: text}), field) == value
+
+
+@pytest.mark.parametrize("variable", ["CONTEXT", "MAX_STREAMS", "IDLE_SECONDS", "RUNTIME_DIR", "DEVICE", "THREADS"])
+def test_an_empty_variable_is_as_none(environment, variable):
+    plain, empty = (Settings.from_environment(environment | extra) for extra in ({}, {f"PENSTOCK_{variable}": ""}))
+    fields = ("context", "max_streams", "idle_limit_s", "runtime_directory", "device", "threads")
+    assert all(getattr(plain, field) == getattr(empty, field) for field in fields)
+
+
+WRONG = {
+    "context": ("6", "70;6", "wide"),
+    "max_streams": ("0", "-3", "x", "nan", "1.5", "4001"),
+    "idle_seconds": ("0", "-3", "x", "nan", "inf", "60.5"),
+    "device": ("gpu", "cuda:", "CPU", "cuda:x"),
+    "threads": ("0", "1.5", "x"),
+    "lm_weight": ("-1", "11", "nan", "x"),
+    "lm_fusion": ("late", "EQ3-late"),
+    "length_normalisation": ("yes", "2"),
+    "aes_expansions": ("0", "11", "1.5"),
+    "aes_margin": ("-1", "101", "nan", "inf"),
+    "aes_extra_labels": ("-1", "33"),
+    "max_symbols": ("0", "51", "x"),
+    "phrase_memory_mib": ("15", "16385", "x"),
+    "beam_size": ("0", "33", "x"),
+    "cuda_graphs": ("on", "AUTO"),
+    "kernels": ("triton",),
+    "http_port": ("-1", "65536", "http"),
+    "grpc_port": ("-1", "65536"),
+    "metrics_port": ("-1", "65536"),
+    "listen_on_all_interfaces": ("yes", "2"),
+    "drain_seconds": ("0", "1.5"),
+    "verbose": ("yes", "2"),
+}
+CASES = [(setting, text) for setting in SERVE_SETTINGS for text in WRONG.get(setting.name, ())]
+
+
+@pytest.mark.parametrize(("setting", "text"), CASES, ids=lambda value: getattr(value, "name", value))
+def test_a_wrong_value_is_rejected_by_name_with_what_is_accepted(setting, text):
+    for environment, given, source in (({setting.variable: text}, None, setting.variable), ({}, text, setting.flag)):
+        with pytest.raises(PenstockError) as rejection:
+            setting.read(environment, given)
+        assert str(rejection.value) == f"SETTING_INVALID: {source} is {text!r}; accepted: {setting.accepted}"
+
+
+def test_a_flag_wins_even_over_a_wrong_variable():
+    environment = {"PENSTOCK_MAX_STREAMS": "many", "PENSTOCK_VERBOSE": "1"}
+    assert settings.MAX_STREAMS.read(environment, "5") == 5
+    assert settings.VERBOSE.read(environment, "False") is False
+    assert settings.VERBOSE.read(environment) is True
+
+
+@pytest.mark.parametrize("setting", SERVE_SETTINGS, ids=lambda setting: setting.name)
+def test_an_empty_variable_is_the_default_but_an_empty_flag_is_wrong(setting):
+    assert setting.read({setting.variable: ""}) == setting.read({}) == setting.default
+    with pytest.raises(PenstockError, match=f"{setting.flag} is ''; accepted: "):
+        setting.read({}, "")
+
+
+def test_defaults_are_accepted():
+    given = [setting for setting in SERVE_SETTINGS if setting.default is not None]
+    assert len(given) > 10
+    assert all(setting.parse(str(setting.default)) == setting.default for setting in given)
+
+
+def test_what_is_said_elsewhere_is_the_same_here():
+    assert decoding_config.CUDA_GRAPHS == cuda_graphs.MODES
+    assert decoding_config.KERNELS == capability.KERNELS
+    strategies = {fusion_strategy(name): name for name in decoding_config.LM_FUSIONS}
+    assert set(strategies) == {FusionStrategy(*pair) for pair in itertools.product(BlankScoring, Pruning)}
+    assert strategies[FusionStrategy()] == DecodingConfig.lm_fusion
+
+
+def test_every_setting_has_help_and_a_switch_has_a_default():
+    for setting in SERVE_SETTINGS:
+        assert setting.help
+        assert "%" not in setting.help + setting.accepted, "argparse formats help texts"
+        assert setting.metavar or isinstance(setting.default, bool)
+
+
+@pytest.mark.parametrize("variable", ["MAX_STREAMS", "IDLE_SECONDS", "DEVICE", "THREADS", "LM_WEIGHT", "KERNELS"])
+def test_a_model_rejects_a_wrong_variable(environment, variable):
+    with pytest.raises(PenstockError, match=f"PENSTOCK_{variable} is '-'; accepted: "):
+        Settings.from_environment(environment | {f"PENSTOCK_{variable}": "-"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"PENSTOCK_MODEL": ""}, "PENSTOCK_MODEL is not set"),
+        ({"PENSTOCK_MODEL": "/nowhere"}, "/nowhere: not a bundle"),
+        ({"PENSTOCK_CONTEXT": "6"}, "PENSTOCK_CONTEXT is '6'; accepted: LEFT,RIGHT, for example 70,6"),
+        ({"PENSTOCK_MAX_STREAMS": "4001"}, "PENSTOCK_MAX_STREAMS is '4001'; accepted: integers from 1 to 4000"),
+        ({"PENSTOCK_LM_WEIGHT": "0.3"}, "lm_weight is 0.3, but there is no language model"),
+        ({"PENSTOCK_CONTEXT": "70,6"}, r"context \[70,6\] is not one of this checkpoint's: \[14,6\] \[12,3\]"),
+    ],
+)
+def test_a_wrong_model_or_context_is_named(environment, changes, match):
+    with pytest.raises(PenstockError, match=match):
+        Settings.from_environment(environment | changes)
+
+
+def test_triton_can_hold_more_sequences_than_there_may_be_streams():
+    for model in ("features", "encoder", "decoder"):
+        text = (find_model_repository() / model / "config.pbtxt").read_text(encoding="utf-8")
+        (candidates,) = re.findall(r"max_candidate_sequences: (\d+)", text)
+        assert int(candidates) > settings.MAX_SEQUENCES
+
+
+def test_no_model_at_all():
+    with pytest.raises(PenstockError, match="PENSTOCK_MODEL is not set"):
+        Settings.from_environment({})
+
+
+@pytest.mark.parametrize("text", ["70,6", "70, 6", "[70,6]", " 70,6 "])
+def test_contexts_in_words(text):
+    assert parse_context(text) == AttentionContext(70, 6)
+
+
+@pytest.mark.parametrize("text", ["", "70", "70,6,1", "a,b", "70;6", "7.5,1"])
+def test_a_wrong_context_is_quoted(text):
+    with pytest.raises(PenstockError, match=f"context '{text}': expected LEFT,RIGHT"):
+        parse_context(text)
+
+
+def test_models_with_one_runtime_directory_share_a_ledger(environment, tmp_path):
+    settings = Settings.from_environment(environment | {"PENSTOCK_RUNTIME_DIR": str(tmp_path / "run")})
+    first, second = settings.open_ledger(), settings.open_ledger()
+    first.settle("encoder", settings.slots - 1, 4)
+    assert second.settled_requests(settings.slots - 1, 4) == 1
+    assert (tmp_path / "run" / "slots").exists()
+
+
+@pytest.mark.parametrize("model", ["features", "encoder", "decoder"])
+def test_triton_remembers_a_stream_longer_than_the_stream_table(model):
+    config = (find_model_repository() / model / "config.pbtxt").read_text()
+    (limit_us,) = re.findall(r"max_sequence_idle_microseconds: (\d+)", config)
+    assert int(limit_us) / 1e6 > settings.MAX_IDLE_S >= settings.IDLE_SECONDS.default

@@ -1,0 +1,114 @@
+"""Requests and tensors of the server, with a stand-in for Triton's own module."""
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.frontend.log_mel import MelChunks
+from penstock.pipeline.features_stage import FeatureReply
+from penstock.pipeline.results import Alternative, StreamResult
+from penstock.pipeline.slots.table import NO_LEASE, Lease
+from penstock.pipeline.slots.ticket import Ticket, TicketSigner
+from penstock.pipeline.stream_options import StreamOptions
+from penstock.pipeline.words import Token, Word
+from penstock.scoring.boosting.tokenization import TokenPhrase
+from tests.helpers.fake_triton import Request, triton_module
+
+OPTIONS = StreamOptions("alsd", 4, 2, 0.3, (TokenPhrase((3, 1), -1.5), TokenPhrase((7,), 2.0)))
+
+
+@pytest.fixture
+def triton_io(monkeypatch):
+    with triton_module(monkeypatch) as module:
+        yield module
+
+
+@pytest.mark.parametrize(
+    ("parameters", "options", "finalize"),
+    [
+        ("", {}, False),
+        ("{}", {}, False),
+        ('{"finalize":true}', {}, True),
+        ('{"finalize":"yes","decoder":"alsd"}', {"decoder": "alsd"}, "yes"),
+        ('{"n_best":2}', {"n_best": 2}, False),
+    ],
+)
+def test_finalize_is_no_option(triton_io, parameters, options, finalize):
+    request = Request({"AUDIO": np.zeros((1, 5), np.float32)}, parameters, flags=1)
+    audio = triton_io.audio_request(request)
+    assert (audio.options, audio.finalize) == (options, finalize)
+    assert (audio.stream_id, len(audio.samples), audio.is_start, audio.is_end) == ("a", 5, True, False)
+
+
+def test_more_than_one_row_is_no_audio(triton_io):
+    audio = triton_io.audio_request(Request({"AUDIO": np.zeros((2, 5), np.float32)}))
+    assert audio.samples.shape == (2, 5)
+
+
+def test_a_ticket_carries_what_the_features_stage_wrote(triton_io, tmp_path):
+    signer = TicketSigner.shared(tmp_path)
+    reply = FeatureReply(Lease(3, 2**60), MelChunks(torch.zeros(0, 4, 80), 2, 999), True, OPTIONS)
+    sent = triton_io.feature_response(reply, 77, signer)
+    found = triton_io.ticket(Request({"TICKET": sent["TICKET"]}), signer, reads_options=True)
+    assert found == Ticket(Lease(3, 2**60), 2, 999, True, 77, OPTIONS)
+    forged = sent["TICKET"].copy()
+    forged[0, 0] = 1
+    assert triton_io.ticket(Request({"TICKET": forged}), signer).lease == NO_LEASE
+
+
+def test_an_output_of_nothing_lies_on_the_host_wherever_its_tensor_is(triton_io):
+    sent = triton_io.tensor_output("MEL", torch.zeros(0, 4, 80, device="meta"))
+    assert (sent.as_numpy().shape, sent.as_numpy().dtype) == ((1, 0, 4, 80), np.float32)
+
+
+RESULT = StreamResult(
+    segment=2,
+    text="zwölf uhr",
+    is_final=True,
+    audio_processed_s=1.25,
+    words=(Word("zwölf", 40, 360, 0.5), Word("uhr", 400, 520, 0.25)),
+    tokens=(Token(7, 3, 1, -0.5),),
+    alternatives=(Alternative("zwölf", -1.5, -2.0, (Word("zwölf", 40, 360, 0.5),)),),
+)
+
+
+def test_a_result_becomes_every_output(triton_io):
+    sent = triton_io.result_response(RESULT)
+    expected = {
+        "SEGMENT": (np.int32, [2]),
+        "TEXT": (np.object_, ["zwölf uhr".encode()]),
+        "IS_FINAL": (np.bool_, [True]),
+        "AUDIO_PROCESSED": (np.float32, [1.25]),
+        "WORDS": (np.object_, ["zwölf".encode(), b"uhr"]),
+        "WORD_START_MS": (np.int32, [40, 400]),
+        "WORD_END_MS": (np.int32, [360, 520]),
+        "WORD_CONFIDENCE": (np.float32, [0.5, 0.25]),
+        "TOKENS": (np.int32, [7]),
+        "TIMESTAMPS": (np.int32, [3]),
+        "ALTERNATIVES": (np.object_, ["zwölf".encode()]),
+        "ALTERNATIVE_SCORES": (np.float32, [-1.5]),
+        "ALTERNATIVE_WORDS": (np.object_, [b'[["zw\\u00f6lf", 40, 360, 0.5]]']),
+    }
+    found = {name: (sent[name].dtype.type, sent[name].tolist()) for name in sent.tensors}
+    assert found == {name: (dtype, [values]) for name, (dtype, values) in expected.items()}
+
+
+def test_what_says_nothing_new_is_made_once(triton_io):
+    """Five of six requests complete no chunk, and each made tensor is memory taken and given back in two processes."""
+    quiet = StreamResult(0, "ten", False, 0.5, (), ())
+    first, again = (triton_io.result_response(quiet).tensors for _ in range(2))
+    assert all(first[name] is again[name] for name in first)
+    assert {tuple(first[name].as_numpy().shape) for name in first} == {(1, 1), (1, 0)}
+    other = triton_io.result_response(StreamResult(1, "ten", False, 0.5, (), ())).tensors
+    assert [name for name in first if other[name] is not first[name]] == ["SEGMENT"]
+    shapes = [(0, 7), (0, 7), (0, 8)]
+    frames = [triton_io.encoded_response(torch.zeros(*shape)).tensors["ENCODED"] for shape in shapes]
+    assert frames[0] is frames[1]
+    assert [one.as_numpy().shape for one in frames] == [(1, 0, 7), (1, 0, 7), (1, 0, 8)]
+    triton_io.release_outputs()
+    assert triton_io.encoded_response(torch.zeros(0, 7)).tensors["ENCODED"] is not frames[0]
+
+
+def test_frames_are_never_shared(triton_io):
+    sent = [triton_io.encoded_response(torch.full((2, 3), value))["ENCODED"] for value in (1.0, 2.0)]
+    assert [values.tolist() for values in sent] == [[[[value] * 3] * 2] for value in (1.0, 2.0)]

@@ -1,0 +1,129 @@
+"""A lost model is detected by its process, a stalled one by a probe without an answer; a slow one is left alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.serving import watchdog
+from penstock.serving.health import Health
+from penstock.serving.watchdog import Watchdog, find_model_processes
+
+WELL, ILL = Health(True, "all models answered"), Health(False, "Stub process is not healthy")
+IDLE = "import time; time.sleep(60)"
+BUSY = "while True: pass"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch) -> None:
+    limits = {"POLL_S": 0.02, "PROBE_INTERVAL_S": 0.05, "PROBE_TIMEOUT_S": 0.2, "STOPPED_LIMIT_S": 0.3}
+    for name, value in limits.items():
+        monkeypatch.setattr(watchdog, name, value)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str, str], subprocess.Popen]]:
+    """Starts a child process that looks like a model of that name."""
+    started = []
+
+    def run(name: str, program: str = IDLE) -> subprocess.Popen:
+        script = tmp_path / name / "1" / "model.py"
+        script.parent.mkdir(parents=True)
+        script.write_text(program)
+        process = subprocess.Popen(
+            [str(tmp_path / "triton_python_backend_stub"), str(script)], executable=sys.executable
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def watch(answer: Callable[[str, float], Health] = lambda *_: WELL) -> Watchdog:
+    return Watchdog(os.getpid(), "127.0.0.1:1", answer)
+
+
+def loss_within(watching: Watchdog, seconds: float) -> str | None:
+    deadline = time.monotonic() + seconds
+    while watching.loss is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return watching.loss
+
+
+def test_models_are_found_by_their_command(start):
+    processes = {start(name).pid: name for name in ("encoder", "decoder")}
+    subprocess.Popen([sys.executable, "-c", ""]).wait()
+    deadline = time.monotonic() + 5  # a child is itself only after its exec
+    while find_model_processes(os.getpid()) != processes and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert find_model_processes(os.getpid()) == processes
+    assert find_model_processes(1) == {}
+
+
+def started(start, program: str = IDLE) -> subprocess.Popen:
+    process = start("encoder", program)
+    while process.pid not in find_model_processes(os.getpid()):
+        time.sleep(0.01)
+    return process
+
+
+def test_all_is_well(start):
+    started(start)
+    with watch() as watching:
+        assert loss_within(watching, 0.5) is None
+
+
+def test_a_killed_model_is_named(start):
+    process = started(start)
+    with watch() as watching:
+        process.kill()
+        assert loss_within(watching, 5) == f"model encoder (process {process.pid}) has ended"
+
+
+def test_a_stopped_model_is_lost_after_a_while_and_not_before(start):
+    process = started(start)
+    with watch() as watching:
+        process.send_signal(signal.SIGSTOP)
+        assert loss_within(watching, 0.1) is None
+        process.send_signal(signal.SIGCONT)
+        assert loss_within(watching, 0.5) is None
+        process.send_signal(signal.SIGSTOP)
+        assert loss_within(watching, 5) == f"model encoder (process {process.pid}) has been stopped"
+
+
+def test_one_bad_answer_is_not_enough(start):
+    started(start)
+    answers = iter([ILL, WELL, ILL, WELL])
+    with watch(lambda *_: next(answers, WELL)) as watching:
+        assert loss_within(watching, 0.6) is None
+
+
+def test_two_bad_answers_in_a_row_are(start):
+    started(start)
+    with watch(lambda *_: ILL) as watching:
+        assert loss_within(watching, 5) == f"the models no longer serve: {ILL.reason}"
+
+
+def no_answer(_: str, timeout_s: float) -> Health:
+    time.sleep(timeout_s)
+    return Health(False, f"no answer within {timeout_s:g} s")
+
+
+def test_no_answer_of_idle_models_is_a_loss(start):
+    started(start)
+    with watch(no_answer) as watching:
+        assert "no answer" in loss_within(watching, 5)
+
+
+def test_no_answer_of_busy_models_is_none(start):
+    started(start, BUSY)
+    with watch(no_answer) as watching:
+        assert loss_within(watching, 1.0) is None

@@ -1,0 +1,44 @@
+"""Each package of penstock imports only packages below it (docs/architecture.md), and serving imports no trainer."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[1] / "src" / "penstock"
+FLOORS = (
+    ("cli",), ("commands",), ("training",), ("evaluation",), ("serving",), ("file_transcriber",), ("recognizer",),
+    ("pipeline",), ("decoding",), ("scoring",), ("encoder", "frontend", "graphs", "kernels"), ("model",),
+    ("reporting", "runtime"), ("errors", "version"),
+)  # fmt: skip
+"""From the top; packages of one floor do not import each other."""
+FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+ALWAYS_BANNED = {"transformers", "kaldifst", "benchmarks", "recipes", "loadtest", "tests"}
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of everything that a file imports, also inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCES)))
+def test_imports_point_down(path: Path) -> None:
+    own = path.relative_to(SOURCES).parts[0].removesuffix(".py")
+    for name in imports(path):
+        package, _, rest = name.partition(".")
+        assert package not in ALWAYS_BANNED, name
+        assert package != "nemo", f"{name}: only the oracle tests and recipes import NeMo"
+        used = rest.partition(".")[0]
+        if package == "penstock" and own != "__init__" and used != own:
+            assert FLOOR[used] > FLOOR[own], f"{own} imports {name}"
+
+
+def test_every_package_has_a_floor() -> None:
+    packages = {path.name.removesuffix(".py") for path in SOURCES.iterdir() if path.name not in ("__init__.py",)}
+    assert packages - {"__pycache__"} == FLOOR.keys()
