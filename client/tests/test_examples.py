@@ -16,6 +16,7 @@ from client.tests.helpers.fake_servers import GrpcServer
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import outputs
 from penstock_client.protocol import parse_reply
+from tests.helpers.native_log import without_native_log
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -31,7 +32,7 @@ def run(name, *arguments):
     command = [sys.executable, EXAMPLES / name, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert without_native_log(done.stderr) == ""
     return done.stdout.splitlines()
 
 
@@ -93,5 +94,6 @@ def test_an_absent_server_is_one_line(audio_file, url, wire):
     command = [sys.executable, EXAMPLES / "transcribe_file.py", audio_file, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: SERVER_UNREACHABLE: cannot reach a server at {url}")
-    assert done.stderr.count("\n") == 1
+    stderr = without_native_log(done.stderr)
+    assert stderr.startswith(f"error: SERVER_UNREACHABLE: cannot reach a server at {url}")
+    assert stderr.count("\n") == 1

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,6 +33,7 @@ _MICROPHONE = "microphone"
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command. Returns the exit status: 1 if any file failed, 130 after Ctrl-C."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before gRPC is imported: its log is not for users of the command
     parser = build_parser()
     args = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
