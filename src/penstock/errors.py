@@ -24,6 +24,7 @@ class ErrorCode(Enum):
     MODEL_NOT_FOUND = "the model does not exist locally or on the hub"
     CHECKPOINT_INVALID = "a checkpoint is unsafe, broken or not supported"
     LM_INVALID = "a language model file is broken or for another vocabulary"
+    GRAPH_INVALID = "a decoding graph cannot be built, is broken or for another model"
     MANIFEST_INVALID = "a manifest or one of its lines cannot be used"
     CORPUS_INVALID = "training or held-out text or speech cannot be used"
     OUTPUT_FAILED = "a result cannot be written"
@@ -82,6 +83,12 @@ class LanguageModelError(PenstockError):
     """A language model is broken or for another vocabulary."""
 
     code = ErrorCode.LM_INVALID
+
+
+class GraphError(PenstockError):
+    """A decoding graph cannot be built, is broken or for another model."""
+
+    code = ErrorCode.GRAPH_INVALID
 
 
 class ManifestError(PenstockError):
