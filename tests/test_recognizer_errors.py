@@ -59,7 +59,7 @@ BAD_REQUESTS = [
     ({"samples": bad(np.nan)}, "1 of 100 samples are not finite"),
     ({"samples": bad(np.inf)}, "1 of 100 samples are not finite"),
     ({"samples": bad(-np.inf)}, "1 of 100 samples are not finite"),
-    ({"samples": bad(40000.0)}, "1 of 100 samples are not finite or beyond 32768"),
+    ({"samples": bad(-2.01)}, r"1 of 100 samples are not finite or beyond 2; expected float32 in -1 .. 1 \(int16 div"),
     ({"samples": np.zeros(10, np.float64)}, r"samples are float64 \[10\], expected float32 \[n\]"),
     ({"samples": np.zeros(10, np.int16)}, r"samples are int16 \[10\]"),
     ({"samples": np.zeros((1, 10), np.float32)}, r"samples are float32 \[1, 10\]"),
@@ -94,6 +94,20 @@ def test_a_rejected_start_opens_nothing_and_a_rejected_end_closes(recognizer, fi
 def test_an_unknown_option_is_rejected_by_name(recognizer):
     error = rejection(recognizer, AudioRequest("new", NO_SAMPLES, is_start=True, options={"language": "de"}))
     assert "'language' is not an option of the stream start" in str(error)
+
+
+def test_samples_slightly_beyond_full_scale_are_accepted(recognizer):
+    """Lossy codecs and resampling overshoot."""
+    recognizer.process([AudioRequest("loud", bad(2.0), is_start=True)])
+    (result,) = recognizer.process([AudioRequest("loud", bad(-2.0), is_end=True)])
+    assert not isinstance(result, StreamError)
+
+
+def test_speech_scaled_as_int16_is_rejected(recognizer):
+    samples = 32768 * golden_samples("medium").numpy()
+    error = rejection(recognizer, AudioRequest("scaled", samples, is_start=True, is_end=True))
+    assert error.code is ErrorCode.AUDIO_INVALID
+    assert "int16 divided by 32768" in error.message
 
 
 def test_rejected_requests_do_not_disturb_their_batch(recognizer):

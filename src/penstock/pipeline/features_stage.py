@@ -22,7 +22,8 @@ from penstock.pipeline.stream_options import FINALIZE, StreamOptions, parse_stre
 from penstock.runtime import prepare_device
 
 MAX_REQUEST_S = 30.0
-MAX_MAGNITUDE = 32768.0
+MAX_MAGNITUDE = 2.0
+"""Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,6 @@ class FeatureStage:
         if not usable.all():
             return (
                 f"{int((~usable).sum())} of {len(samples)} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
-                "expected mono samples in -1 .. 1"
+                "expected float32 in -1 .. 1 (int16 divided by 32768)"
             )
         return None
