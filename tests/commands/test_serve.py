@@ -20,6 +20,8 @@ from penstock.serving.ports import Ports
 from penstock.serving.settings import SERVE_SETTINGS, Settings
 from penstock.serving.triton_install import TritonInstall
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def busy_port():
@@ -39,7 +41,6 @@ def busy_port():
         (["--model", "MODEL", "--http-port", "BUSY"], r"PORT_UNAVAILABLE: http port \d+ is in use"),
         (["--model", "MODEL", "--lm", "nowhere.arpa"], "--lm: no such file: nowhere.arpa"),
         (["--model", "MODEL", "--lm-weight", "0.3"], "lm_weight is 0.3, but there is no language model"),
-        ([], "--model is missing, and PENSTOCK_MODEL is not set"),
     ],
 )
 def test_what_can_be_checked_first_is_rejected_at_once(
@@ -77,6 +78,14 @@ def launched(bundled_model, monkeypatch) -> list[ServerOptions]:
     for port in Ports._fields:
         monkeypatch.setenv(f"PENSTOCK_{port.upper()}_PORT", "0")
     return options
+
+
+def test_without_a_model_the_bundled_one_is_served(launched, monkeypatch, capsys):
+    monkeypatch.delenv("PENSTOCK_MODEL")
+    assert main(["serve"]) == 0
+    assert capsys.readouterr().out.startswith("penstock: no --model: using the bundled an4-rnnt-hybrid, a demo for ")
+    settings = Settings.from_environment(launched[0].environment)
+    assert settings.checkpoint.directory.samefile(ROOT / "models" / "an4-rnnt-hybrid")
 
 
 VALUES = {

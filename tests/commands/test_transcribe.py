@@ -13,6 +13,8 @@ from penstock.errors import CheckpointError, PenstockError
 from penstock.pipeline.decoding_config import DecodingConfig
 from tests.helpers.golden import golden_case, golden_pcm, golden_utterances
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(scope="module")
 def model(golden_bundle) -> str:
@@ -150,7 +152,6 @@ def test_a_missing_manifest_is_named(model, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ([], "--model is missing"),
         (["--model", "MODEL"], "no audio"),
         (
             ["--model", "MODEL", "--request-ms", "0", "a.wav"],
@@ -177,3 +178,10 @@ def test_wrong_options_are_named(model, arguments, match):
 def test_a_missing_model_is_named(audio):
     with pytest.raises(CheckpointError, match=r"gone\.nemo: no such file"):
         run("--model", "gone.nemo", audio[0])
+
+
+def test_without_a_model_the_bundled_one_transcribes_and_is_named(capsys):
+    assert run("--context", "70,6", str(ROOT / "tests/data/an4/flac/an395-mjwl-b.flac")) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "enter one oh four\n"
+    assert printed.err.startswith("penstock: no --model: using the bundled an4-rnnt-hybrid, a demo for letters")

@@ -21,7 +21,7 @@ def repository(tmp_path) -> Path:
     return tmp_path / "models"
 
 
-def test_option_before_variable_before_checkout(repository):
+def test_option_before_variable_before_the_bundled_one(repository):
     environment = {"PENSTOCK_MODEL_REPOSITORY": str(repository)}
     assert find_model_repository(str(repository), {"PENSTOCK_MODEL_REPOSITORY": "/nowhere"}) == repository
     assert find_model_repository(None, environment) == repository
@@ -31,7 +31,7 @@ def test_option_before_variable_before_checkout(repository):
 def test_a_directory_without_the_models_is_rejected(tmp_path, monkeypatch):
     with pytest.raises(PenstockError, match=r"asr/config\.pbtxt is missing"):
         find_model_repository(str(tmp_path), {})
-    monkeypatch.setattr(model_repository, "_IN_CHECKOUT", tmp_path)
+    monkeypatch.setattr(model_repository, "_BUNDLED", tmp_path)
     with pytest.raises(PenstockError, match=r"--model-repository or PENSTOCK_MODEL_REPOSITORY"):
         find_model_repository(None, {})
 

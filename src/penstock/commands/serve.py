@@ -54,9 +54,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
-    if not values.model:
-        model = settings.MODEL
-        raise SettingError(f"{model.flag} is missing, and {model.variable} is not set; accepted: {model.accepted}")
     if values.lm and not os.path.isfile(values.lm):
         raise SettingError(f"{_LM.source(args.lm)}: no such file: {values.lm}")
 
@@ -73,11 +70,13 @@ def _warn_about_wheel(install: TritonInstall, address: str) -> None:
 def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
     """The environment of the model processes, and the lines that describe what is served."""
     from penstock.model.bundle import Checkpoint
-    from penstock.model.resolve import resolve_model
+    from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
 
+    if not values.model:
+        print(f"penstock: {BUNDLED_MODEL_NOTICE}", flush=True)
     chosen = {setting.name: getattr(values, setting.name) for setting in DECODING_SETTINGS}
     decoding = DecodingConfig(**chosen | {"lm": values.lm and os.path.abspath(values.lm)})
-    checkpoint = Checkpoint(resolve_model(values.model))
+    checkpoint = Checkpoint(resolve_model(values.model or BUNDLED_MODEL))
     checkpoint.verify()
     context = settings.select_served_context(checkpoint, values.context)
     for_models = {

@@ -42,12 +42,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Transcribes each file. A file that fails is named on stderr and does not stop the others."""
     from penstock.file_transcriber import FileTranscriber
+    from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE
     from penstock.recognizer import StreamingRecognizer
     from penstock.runtime import prepare_process
 
     model = MODEL.read(given=MODEL.given(args))
-    if not model:
-        raise SettingError(f"{MODEL.flag} is missing; accepted: {MODEL.accepted}")
     _check(args)
     paths = args.audio + (_manifest_paths(Path(args.from_manifest)) if args.from_manifest else [])
     if not paths:
@@ -55,8 +54,10 @@ def run(args: argparse.Namespace) -> int:
     context, threads = (setting.read({}, setting.given(args)) for setting in (CONTEXT, THREADS))
     decoding = DecodingConfig(**{setting.name: setting.read({}, setting.given(args)) for setting in _SETTINGS})
     options = _stream_options(args, decoding)
+    if not model:
+        print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
     prepare_process(threads)
-    recognizer = StreamingRecognizer(model, context, max_streams=args.streams, decoding=decoding)
+    recognizer = StreamingRecognizer(model or BUNDLED_MODEL, context, max_streams=args.streams, decoding=decoding)
     recognizer.check_options(options)
     request_samples = max(1, round(args.request_ms * recognizer.sample_rate_hz / 1000))
     failures = 0

@@ -16,6 +16,11 @@ from penstock.errors import CheckpointError, ModelNotFoundError, split_code
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, sha256_of
 
 ACCEPTED = "a bundle directory, a .nemo file, or a hub id such as nvidia/NAME"
+BUNDLED_MODEL = Path(__file__).parents[1] / "bundled" / "an4-rnnt-hybrid"
+"""The model of commands that are given none."""
+BUNDLED_MODEL_NOTICE = (
+    f"no --model: using the bundled {BUNDLED_MODEL.name}, a demo for letters, digits, dates and a few commands"
+)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 

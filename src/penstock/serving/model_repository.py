@@ -8,24 +8,19 @@ from pathlib import Path
 from penstock.errors import SettingError
 from penstock.serving.settings import MODEL_REPOSITORY, QUEUE_DELAY_MS
 
-_IN_CHECKOUT = Path(__file__).resolve().parents[3] / "model_repository"
+_BUNDLED = Path(__file__).resolve().parents[1] / "bundled" / "model_repository"
 _FIRST_MODEL = "features"
 _DELAY = re.compile(r"(?<=max_queue_delay_microseconds:)\s*\d+")
 
 
 def find_model_repository(named: str | None = None, environment: Mapping[str, str] = os.environ) -> Path:
-    """`named`, else $PENSTOCK_MODEL_REPOSITORY, else the checkout's; SettingError if that directory has no `asr`.
-
-    The wheel does not contain the models, so an installation without a checkout sets the variable, as the images do.
-    """
+    """`named`, else $PENSTOCK_MODEL_REPOSITORY, else the bundled one; SettingError if it has no `asr`."""
     given = MODEL_REPOSITORY.read(environment, named)
-    path = Path(given).expanduser().absolute() if given else _IN_CHECKOUT
+    path = Path(given).expanduser().absolute() if given else _BUNDLED.resolve()
     if (path / "asr" / "config.pbtxt").is_file():
         return path
-    if given:
-        raise SettingError(f"{given}: not a model repository of Penstock, asr/config.pbtxt is missing")
     raise SettingError(
-        "model_repository/ not found: Penstock does not run from a checkout; name the directory with "
+        f"{given or path}: not a model repository of Penstock, asr/config.pbtxt is missing; name one with "
         f"{MODEL_REPOSITORY.flag} or {MODEL_REPOSITORY.variable}"
     )
 

@@ -47,7 +47,10 @@ def _device(given: str) -> str:
     return given
 
 
-MODEL = Setting("model", text("a bundle directory, a .nemo file or a hub id"), None, "MODEL", "checkpoint", "required")
+MODEL = Setting(
+    "model", text("a bundle directory, a .nemo file or a hub id"), None, "MODEL", "checkpoint",
+    unset="the bundled an4-rnnt-hybrid",
+)  # fmt: skip
 CONTEXT = Setting(
     "context",
     Values(parse_context, lambda value: isinstance(value, AttentionContext), "LEFT,RIGHT, for example 70,6"),
@@ -83,7 +86,7 @@ DRAIN_SECONDS = Setting(
     page="#health-and-stopping",
 )  # fmt: skip
 MODEL_REPOSITORY = Setting(
-    "model_repository", text("a directory"), None, "DIR", "directory of the Triton models", unset="the checkout's"
+    "model_repository", text("a directory"), None, "DIR", "directory of the Triton models", unset="the bundled one"
 )
 VERBOSE = Setting("verbose", switch(), False, None, "print the complete server log")
 
