@@ -2,7 +2,7 @@
 
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy.typing as npt
@@ -42,8 +42,9 @@ class Client(ClientBase):
 
     A stream fails if the server leaves audio unanswered for `timeout_s`. A stream connects with its first audio, so an
     absent server shows there. A failed attempt to connect is repeated; audio is never sent twice (see
-    `ConnectionOptions`). Use as a context manager, or call `close`. Raises ValueError for an invalid url, protocol or
-    certificate file. `connection` replaces the network, as in a test.
+    `ConnectionOptions`). Use as a context manager, or call `close`; a client that is left open is closed when it
+    and its streams are no longer referenced, or when the program ends. Raises ValueError for an invalid url, protocol
+    or certificate file. `connection` replaces the network, as in a test.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class Client(ClientBase):
         super().__init__(endpoint)
         self._connection = connect(endpoint) if connection is None else connection
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        # Also at the end of the program: a gRPC channel that is still open then never lets it end.
+        self._close_once = weakref.finalize(self, close_all, self._streams, self._connection)
 
     def open_stream(self, stream_id: StreamId | None = None, options: StreamOptions | None = None) -> Stream:
         """A new stream. Its id must not be in use on the server: that stream would be restarted.
@@ -69,7 +72,7 @@ class Client(ClientBase):
         """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
-        stream = Stream(stream_id, transport, self._parameters(options))
+        stream = Stream(stream_id, transport, self._parameters(options), owner=self)
         self._streams.add(stream)
         return stream
 
@@ -102,18 +105,23 @@ class Client(ClientBase):
     def close(self) -> None:
         """Closes the remaining streams and the connection."""
         self._is_closed = True
-        streams = list(self._streams)
-        for stream in streams:  # all their ends are sent before waiting for the first
-            stream.cancel()
-        for stream in streams:
-            stream.close()
-        self._connection.close()
+        self._close_once()
 
     def __enter__(self) -> "Client":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def close_all(streams: Iterable[Stream], connection: Connection) -> None:
+    """Closes the streams and their connection."""
+    streams = list(streams)
+    for stream in streams:  # all their ends are sent before waiting for the first
+        stream.cancel()
+    for stream in streams:
+        stream.close()
+    connection.close()
 
 
 def connect(endpoint: Endpoint) -> Connection:

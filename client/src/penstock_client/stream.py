@@ -43,9 +43,16 @@ class Stream(StreamBase):
     One thread may send while another iterates. A single thread calls `poll` between sends and iterates after `finish`.
     """
 
-    def __init__(self, stream_id: StreamId, transport: Transport, parameters: Mapping[str, Parameter] | None = None):
+    def __init__(
+        self,
+        stream_id: StreamId,
+        transport: Transport,
+        parameters: Mapping[str, Parameter] | None = None,
+        owner: object = None,
+    ):
         super().__init__(stream_id, parameters)
         self._transport = transport
+        self._owner = owner  # referenced, so that a client is not closed while one of its streams is used
 
     def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
