@@ -94,7 +94,8 @@ class StreamingRecognizer:
         idle_limit_s: float = float("inf"),
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
-        """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's, its first by default.
+        """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's, by default the
+        one with chunks of 560 ms, else its first.
 
         decoding: language model, beam size and other settings; each stream's options choose from them.
         """

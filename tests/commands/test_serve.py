@@ -140,7 +140,7 @@ def test_the_models_run_with_what_the_launcher_checked(launched):
     assert main(["serve", "--lm-weight", "0", "--max-streams", "7"]) == 0
     settings = Settings.from_environment(launched[0].environment)
     assert (settings.max_streams, settings.idle_limit_s, settings.decoding) == (7, 30.0, DecodingConfig())
-    assert settings.context == (70, 13)
+    assert settings.context == (70, 6)
 
 
 def test_help_says_what_each_flag_is(capsys):
@@ -148,8 +148,8 @@ def test_help_says_what_each_flag_is(capsys):
         main(["serve", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert (
-        "--context L,R attention context in encoder frames; LEFT,RIGHT, for example 70,6 (the checkpoint's first)"
-        in text
+        "--context L,R attention context in encoder frames; LEFT,RIGHT, for example 70,6 "
+        "(560 ms chunks if the model has them, else its first)" in text
     )
     assert all(setting.flag in text for setting in SERVE_SETTINGS)
 

@@ -27,10 +27,24 @@ def test_subsampled_bins(factor, mel_bins, bins):
 
 
 def test_contexts_are_chosen_among_the_trained_ones():
-    assert ENCODER.select_context(None) == AttentionContext(70, 13)
+    assert ENCODER.select_context(None) == AttentionContext(70, 6)
     assert ENCODER.select_context(AttentionContext(70, 1)).chunk_encoder_frames == 2
     with pytest.raises(SettingError, match=r"\[70,2\] is not one of this checkpoint's: \[70,13\] \[70,6\]"):
         ENCODER.select_context(AttentionContext(70, 2))
+
+
+@pytest.mark.parametrize(
+    ("factor", "contexts", "default"),
+    [
+        (8, ((70, 13), (70, 6), (70, 0)), (70, 6)),
+        (8, ((14, 6), (70, 6)), (14, 6)),
+        (8, ((70, 13), (70, 0)), (70, 13)),
+        (4, ((70, 6), (140, 13)), (140, 13)),
+    ],
+)
+def test_the_default_context_has_chunks_of_560_ms_if_the_checkpoint_has_them(factor, contexts, default):
+    encoder = dataclasses.replace(ENCODER, subsampling_factor=factor, contexts=contexts)
+    assert encoder.default_context == default
 
 
 def test_transducer_outputs():

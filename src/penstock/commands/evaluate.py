@@ -129,7 +129,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
 
 
 def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> list["AttentionContext"]:
-    """Contexts in the order given, without duplicates; the model's first by default."""
+    """Contexts in the order given, without duplicates; the checkpoint's default if none is given."""
     from penstock.serving.settings import parse_context
 
     if not selected:

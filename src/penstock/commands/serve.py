@@ -95,8 +95,11 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
         checkpoint.config.chunk_ms(context),
         bytes_per_stream(checkpoint.config, context, decoding.beam_size) / 1e6,
     )
+    others = [str(each) for each in checkpoint.config.encoder.contexts if each != context]
+    choice = f" (default; {settings.CONTEXT.flag} also takes {' '.join(others)})" if others else ""
     return environment, [
-        f"{checkpoint.directory.name}: {kind}, context {context}, chunks of {chunk_ms:g} ms",
+        f"{checkpoint.directory.name}: {kind}, context {context}{'' if values.context else choice}, "
+        f"chunks of {chunk_ms:g} ms",
         f"{values.max_streams} streams, {megabytes:.2f} MB each",
     ]
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from penstock.errors import CheckpointError, SettingError
 
 DEFAULT_MAX_SYMBOLS = 10
+DEFAULT_CHUNK_MEL_FRAMES = 56
+"""560 ms, the default of `penstock serve` where the checkpoint has it."""
 
 
 class AttentionContext(NamedTuple):
@@ -79,7 +81,7 @@ class EncoderConfig:
     subsampling_factor: int
     subsampling_channels: int
     contexts: tuple[AttentionContext, ...]
-    """The contexts the checkpoint was trained with; the first is the default."""
+    """The contexts the checkpoint was trained with."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "contexts", tuple(AttentionContext(*pair) for pair in self.contexts))
@@ -115,10 +117,17 @@ class EncoderConfig:
             bins.append(bins[-1] // 2 + 1)
         return tuple(bins[1:])
 
+    @property
+    def default_context(self) -> AttentionContext:
+        """The first context with chunks of `DEFAULT_CHUNK_MEL_FRAMES`, else the first of all."""
+        factor = self.subsampling_factor
+        fitting = [each for each in self.contexts if factor * each.chunk_encoder_frames == DEFAULT_CHUNK_MEL_FRAMES]
+        return (fitting or self.contexts)[0]
+
     def select_context(self, context: AttentionContext | None) -> AttentionContext:
         """Returns `context`, or the default for None; raises SettingError for a context that was not trained."""
         if context is None:
-            return self.contexts[0]
+            return self.default_context
         if context not in self.contexts:
             known = " ".join(map(str, self.contexts))
             raise SettingError(f"context {AttentionContext(*context)} is not one of this checkpoint's: {known}")

@@ -64,7 +64,7 @@ class DecoderStage:
         decoding: DecodingConfig = DEFAULT_DECODING,
         context: AttentionContext | None = None,
     ):
-        """context: sets the chunk length that graphs are captured for; the checkpoint's first by default."""
+        """context: sets the chunk length that graphs are captured for; the checkpoint's default if None."""
         self._config = checkpoint.config
         choice = select_driver(decoding.cuda_graphs, device)
         self._chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames

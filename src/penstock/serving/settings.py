@@ -54,7 +54,7 @@ MODEL = Setting(
 CONTEXT = Setting(
     "context",
     Values(parse_context, lambda value: isinstance(value, AttentionContext), "LEFT,RIGHT, for example 70,6"),
-    None, "L,R", "attention context in encoder frames", unset="the checkpoint's first",
+    None, "L,R", "attention context in encoder frames", unset="560 ms chunks if the model has them, else its first",
 )  # fmt: skip
 MAX_STREAMS = Setting("max_streams", whole(1, MAX_SEQUENCES), 64, "N", "maximum live streams")
 IDLE_SECONDS = Setting(
