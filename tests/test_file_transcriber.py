@@ -86,7 +86,43 @@ def test_a_stream_that_fails_does_not_stop_the_others(recognizer, paths, tmp_pat
     assert tokens(transcripts[0]) == tokens(transcripts[4])
 
 
-@pytest.mark.parametrize("samples", [0, 1, 100])
+def test_a_truncated_file_has_its_text_and_an_error(recognizer, paths):
+    whole = golden_pcm("medium").numpy()
+    path = paths[0].with_name("cut.wav")
+    soundfile.write(path, whole, 16000)
+    path.write_bytes(path.read_bytes()[: -len(whole)])  # half of the samples, of two bytes each
+    soundfile.write(path.with_name("half.wav"), whole[: len(whole) // 2], 16000)
+    cut, half, other = transcribe(recognizer, [path, path.with_name("half.wav"), paths[1]], 16000)
+    assert cut.error.startswith(f"AUDIO_INVALID: {path}: is truncated")
+    assert (tokens(cut), cut.text) == (tokens(half), half.text)
+    assert tokens(half)
+    assert (half.error, other.error) == (None, None)
+
+
+def test_each_channel_is_a_transcript(recognizer, tmp_path):
+    """Also where a file has more channels than the recognizer has streams."""
+    path = tmp_path / "call.wav"
+    signals = [golden_pcm(signal).numpy()[:16000] for signal in ("medium", "long")]
+    soundfile.write(path, np.stack([*signals, *signals], axis=1), 16000)
+    transcripts = list(FileTranscriber(recognizer, 1600, channel="each").transcribe([path, tmp_path / "gone.wav"]))
+    assert [transcript.channel for transcript in transcripts] == ["1", "2", "3", "4", None]
+    assert [transcript.name for transcript in transcripts[:2]] == [f"{path} [1]", f"{path} [2]"]
+    first, second, third, fourth, _ = map(tokens, transcripts)
+    assert first == third != second == fourth
+    assert transcripts[-1].error
+    (alone,) = FileTranscriber(recognizer, 1600, channel=2).transcribe([path])
+    assert (tokens(alone), alone.name) == (second, str(path))
+
+
+def test_channels_that_cancel_give_a_warning(recognizer, tmp_path):
+    path = tmp_path / "call.wav"
+    samples = golden_pcm("medium").numpy()
+    soundfile.write(path, np.stack([samples, -samples], axis=1), 16000)
+    (transcript,) = transcribe(recognizer, [path], 16000)
+    assert transcript.warning.startswith(f"{path}: its channels cancel")
+
+
+@pytest.mark.parametrize("samples", [1, 100])
 def test_a_file_too_short_for_a_frame_has_no_text(recognizer, tmp_path, samples):
     soundfile.write(tmp_path / "a.wav", np.zeros(samples), 16000)
     (transcript,) = transcribe(recognizer, [tmp_path / "a.wav"], 1600)

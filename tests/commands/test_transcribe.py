@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 
@@ -126,6 +128,52 @@ def test_a_failed_file_is_named_and_the_others_are_done(model, audio, capsys):
     errors = captured.err.splitlines()
     assert errors[0].startswith(f"penstock: error: AUDIO_INVALID: {broken}: not a readable audio file")
     assert errors[1] == "penstock: error: AUDIO_INVALID: gone.wav: no such file"
+
+
+@pytest.fixture
+def call(tmp_path) -> str:
+    """Two channels in opposite phase."""
+    samples = golden_pcm("medium").numpy()
+    soundfile.write(tmp_path / "call.wav", np.stack([samples, -samples], axis=1), 16000)
+    return str(tmp_path / "call.wav")
+
+
+def test_each_channel_has_its_name(model, call, capsys):
+    assert run("--model", model, "--channel", "each", call) == 0
+    assert [line.partition(": ")[0] for line in lines(capsys)] == [f"{call} [left]", f"{call} [right]"]
+    assert run("--model", model, "--channel", "each", "--json", call) == 0
+    documents = [json.loads(line) for line in lines(capsys)]
+    assert [(document["audio"], document["channel"]) for document in documents] == [(call, "left"), (call, "right")]
+
+
+def test_channels_that_cancel_give_a_warning(model, call, capsys):
+    assert run("--model", model, call) == 0
+    warning = f"penstock: warning: {call}: its channels cancel in the mix (opposite phase): choose one, or each"
+    assert warning in capsys.readouterr().err
+    assert run("--model", model, "--channel", "2", call) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_truncated_file_gives_the_text_so_far_and_fails(model, audio, capsys):
+    content = Path(audio[0]).read_bytes()
+    Path(audio[0]).write_bytes(content[: len(content) // 2])
+    assert run("--model", model, "--context", "6,1", audio[0]) == 1
+    out, err = capsys.readouterr()
+    assert out.strip()
+    assert f"penstock: error: AUDIO_INVALID: {audio[0]}: is truncated" in err
+
+
+def test_standard_input(model, audio, capfd):
+    with Path(audio[0]).open("rb") as file:
+        kept = os.dup(0)
+        os.dup2(file.fileno(), 0)
+        try:
+            assert run("--model", model, "--json", "-") == 0
+        finally:
+            os.dup2(kept, 0)
+            os.close(kept)
+    document = json.loads(capfd.readouterr().out)
+    assert (document["audio"], document["audio_s"]) == ("-", len(golden_pcm("medium")) / 16000)
 
 
 def test_a_manifest_names_files_beside_it_or_anywhere(model, audio, capsys, tmp_path):

@@ -1,11 +1,18 @@
 """Audio files of any format, rate and number of channels; unusable ones are named."""
 
+import os
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 import soundfile
 
-from penstock.errors import AudioError
-from penstock.frontend.audio_file import read_audio
+from penstock.errors import AudioError, PackageError
+from penstock.frontend.audio_file import audio_seconds, load_audio, read_audio
 from tests.helpers.golden import golden_utterances
 
 
@@ -22,8 +29,13 @@ def tone(rate: int, seconds: float = 0.5, hz: float = 440.0) -> np.ndarray:
         ("wav", "PCM_24", 1e-6),
         ("wav", "FLOAT", 0.0),
         ("wav", "ULAW", 0.02),
+        ("wav", "ALAW", 0.02),
+        ("au", "PCM_16", 1e-4),
+        ("aiff", "PCM_16", 1e-4),
         ("flac", "PCM_16", 1e-4),
         ("ogg", "VORBIS", 0.05),
+        ("ogg", "OPUS", 0.05),
+        ("mp3", "MPEG_LAYER_III", 0.05),
     ],
 )
 def test_formats(tmp_path, suffix, subtype, tolerance):
@@ -54,12 +66,6 @@ def test_channels_are_averaged(tmp_path, gains):
     np.testing.assert_allclose(read_audio(tmp_path / "a.wav", 16000), np.mean(gains) * tone(16000), atol=1e-6)
 
 
-@pytest.mark.parametrize("rate", [16000, 44100])
-def test_a_file_without_samples_is_empty_audio(tmp_path, rate):
-    soundfile.write(tmp_path / "a.wav", np.zeros(0, np.float32), rate)
-    assert read_audio(str(tmp_path / "a.wav"), 16000).shape == (0,)
-
-
 def test_real_speech():
     path = golden_utterances()[0].path
     assert len(read_audio(path, 16000)) == soundfile.info(path).frames
@@ -69,7 +75,7 @@ def test_real_speech():
     ("name", "content", "match"),
     [
         ("gone.wav", None, "no such file"),
-        ("empty.wav", b"", "not a readable audio file"),
+        ("empty.wav", b"", "has no audio$"),
         ("text.wav", b"hello, this is no audio" * 10, "not a readable audio file"),
         ("samples.raw", bytes(100), "not a readable audio file"),
     ],
@@ -77,13 +83,23 @@ def test_real_speech():
 def test_unusable_files_are_named(tmp_path, name, content, match):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(AudioError, match=rf"{name}: {match}"):
-        read_audio(tmp_path / name, 16000)
+    for read in (lambda path: read_audio(path, 16000), audio_seconds):
+        with pytest.raises(AudioError, match=rf"{name}: {match}"):
+            read(tmp_path / name)
 
 
 def test_a_directory_is_no_audio(tmp_path):
-    with pytest.raises(AudioError, match="not a readable audio file"):
+    with pytest.raises(AudioError, match=f"{tmp_path}: is a directory"):
         read_audio(tmp_path, 16000)
+
+
+@pytest.mark.parametrize("rate", [16000, 44100])
+def test_a_file_without_samples_has_no_audio(tmp_path, rate):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.zeros(0, np.float32), rate)
+    for read in (lambda path: read_audio(path, 16000), audio_seconds):
+        with pytest.raises(AudioError, match=r"a\.wav: has no audio"):
+            read(path)
 
 
 @pytest.mark.parametrize("rate", [16000, 8000])
@@ -92,4 +108,101 @@ def test_samples_that_are_not_finite_are_rejected(tmp_path, rate):
     samples[100] = np.nan
     soundfile.write(tmp_path / "a.wav", samples, rate, subtype="FLOAT")
     with pytest.raises(AudioError, match=r"a\.wav: some samples are not finite"):
+        read_audio(tmp_path / "a.wav", 16000)
+
+
+def write_cut(path: Path, format: str, subtype: str, kept: float) -> None:
+    """20 s of noise, of which the file ends after the share `kept` of its bytes."""
+    soundfile.write(path, np.random.default_rng(0).normal(0, 0.1, 320_000), 16000, format=format, subtype=subtype)
+    path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
+
+
+@pytest.mark.parametrize("format", ["WAV", "WAVEX", "AU", "AIFF", "FLAC", "VORBIS", "OPUS"])
+def test_a_truncated_file_is_named_and_its_audio_is_kept(tmp_path, format):
+    path = tmp_path / "a"
+    container = {"VORBIS": "OGG", "OPUS": "OGG"}.get(format, format)
+    write_cut(path, container, format if container == "OGG" else "PCM_16", 1.0)
+    assert load_audio(path, 16000).problem is None
+    write_cut(path, container, format if container == "OGG" else "PCM_16", 0.6)
+    audio = load_audio(path, 16000)
+    assert audio.problem.startswith(f"{path}: is truncated")
+    assert 5.0 < len(audio.tracks[0].samples) / 16000 < 15.0
+    with pytest.raises(AudioError, match=r"a: is truncated.*: ends after "):
+        read_audio(path, 16000)
+
+
+@pytest.mark.parametrize("stated", [0xFFFFFFFF, 0x80000000, 0x7FFFFF00, 0x7FFFF000])
+def test_a_size_that_the_writer_did_not_know_is_no_truncation(tmp_path, stated):
+    """As ffmpeg, arecord and sox write to a pipe."""
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(16000), 16000)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"data" + struct.pack("<I", 16000), b"data" + struct.pack("<I", stated)))
+    audio = load_audio(path, 16000)
+    assert (audio.problem, audio.tracks[0].samples.size) == (None, 8000)
+
+
+STEREO = np.stack([tone(16000, hz=300), tone(16000, hz=500)], axis=1)
+
+
+@pytest.mark.parametrize(("channel", "index"), [("left", 0), ("right", 1), (1, 0), (2, 1)])
+def test_one_channel(tmp_path, channel, index):
+    soundfile.write(tmp_path / "a.wav", STEREO, 16000, subtype="FLOAT")
+    np.testing.assert_array_equal(read_audio(tmp_path / "a.wav", 16000, channel), STEREO[:, index])
+
+
+def test_each_channel(tmp_path):
+    soundfile.write(tmp_path / "a.wav", STEREO, 16000, subtype="FLOAT")
+    left, right = load_audio(tmp_path / "a.wav", 8000, "each").tracks
+    assert (left.channel, right.channel) == ("left", "right")
+    assert (left.samples.size, right.samples.size) == (4000, 4000)
+
+
+def test_a_channel_that_the_file_does_not_have(tmp_path):
+    soundfile.write(tmp_path / "a.wav", tone(16000), 16000)
+    with pytest.raises(AudioError, match=r"a\.wav: has 1 channel, so there is no channel right"):
+        read_audio(tmp_path / "a.wav", 16000, "right")
+
+
+def test_channels_that_cancel_in_the_mix_give_a_warning(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, np.stack([tone(16000), -tone(16000)], axis=1), 16000)
+    with pytest.warns(UserWarning, match=r"a\.wav: its channels cancel in the mix"):
+        read_audio(path, 16000)
+    assert load_audio(path, 16000, "left").warning is None
+
+
+@pytest.mark.parametrize("source", ["pipe", "redirection"])
+def test_standard_input(tmp_path, source):
+    path = tmp_path / "a.flac"
+    soundfile.write(path, tone(16000), 16000)
+    program = "from penstock.frontend.audio_file import read_audio; print(len(read_audio('-', 16000)))"
+    with path.open("rb") as file:
+        given = {"input": file.read()} if source == "pipe" else {"stdin": file}
+        ended = subprocess.run([sys.executable, "-c", program], **given, capture_output=True, check=True)
+    assert ended.stdout.split() == [b"8000"]
+
+
+def test_a_fifo(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    soundfile.write(tmp_path / "a.wav", tone(16000), 16000, subtype="ULAW")
+    writer = threading.Thread(
+        target=(tmp_path / "fifo").write_bytes, args=[(tmp_path / "a.wav").read_bytes()], daemon=True
+    )
+    writer.start()
+    np.testing.assert_array_equal(read_audio(tmp_path / "fifo", 16000), read_audio(tmp_path / "a.wav", 16000))
+
+
+@pytest.mark.parametrize(
+    ("failure", "match"), [(ImportError("no package"), "pip install soundfile"), (OSError("no library"), "libsndfile1")]
+)
+def test_without_libsndfile_the_error_says_what_to_install(tmp_path, monkeypatch, failure, match):
+    class Absent:
+        def find_spec(self, name, path=None, target=None):
+            if name == "soundfile":
+                raise failure
+
+    monkeypatch.delitem(sys.modules, "soundfile")
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    with pytest.raises(PackageError, match=match):
         read_audio(tmp_path / "a.wav", 16000)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ManifestError, SettingError
+from penstock.frontend.channels import ACCEPTED, MIX, Channel, parse_channel
 from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, DecodingConfig
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
 
@@ -20,10 +21,13 @@ _SETTINGS = tuple(setting for setting in DECODING_SETTINGS if setting.decoders)
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
     parser = subparsers.add_parser("transcribe", help="transcribe audio files without a server")
-    parser.add_argument("audio", nargs="*", metavar="AUDIO", help="wav, flac or ogg files")
+    parser.add_argument("audio", nargs="*", metavar="AUDIO", help="audio files; - is standard input")
     parser.add_argument("--from-manifest", metavar="FILE", help="NeMo manifest with the audio files (JSON lines)")
     MODEL.add_flag(parser)
     CONTEXT.add_flag(parser)
+    parser.add_argument(
+        "--channel", default=MIX, metavar="NAME", help=f"what to transcribe of several channels: {ACCEPTED} ({MIX})"
+    )
     parser.add_argument("--request-ms", type=float, default=100.0, metavar="MS", help="audio per request (100)")
     parser.add_argument("--streams", type=int, default=8, metavar="N", help="files streamed in parallel (8)")
     THREADS.add_flag(parser)
@@ -48,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     model = MODEL.read(given=MODEL.given(args))
     _check(args)
+    channel = _channel(args)
     paths = args.audio + (_manifest_paths(Path(args.from_manifest)) if args.from_manifest else [])
     if not paths:
         raise SettingError("no audio: give files, or a manifest with --from-manifest")
@@ -61,14 +66,16 @@ def run(args: argparse.Namespace) -> int:
     recognizer.check_options(options)
     request_samples = max(1, round(args.request_ms * recognizer.sample_rate_hz / 1000))
     failures = 0
-    for transcript in FileTranscriber(recognizer, request_samples, options).transcribe(paths):
+    for transcript in FileTranscriber(recognizer, request_samples, options, channel).transcribe(paths):
+        if transcript.warning:
+            print(f"penstock: warning: {transcript.warning} with --channel", file=sys.stderr, flush=True)
+        if transcript.text or not transcript.error:
+            names = len(paths) > 1 or transcript.channel is not None
+            text = f"{transcript.name}: {transcript.text}" if names else transcript.text
+            print(json.dumps(_document(transcript), ensure_ascii=False) if args.json else text, flush=True)
         if transcript.error:
             failures += 1
             print(f"penstock: error: {transcript.error}", file=sys.stderr, flush=True)
-        elif args.json:
-            print(json.dumps(_document(transcript), ensure_ascii=False), flush=True)
-        else:
-            print(f"{transcript.audio}: {transcript.text}" if len(paths) > 1 else transcript.text, flush=True)
     return 1 if failures else 0
 
 
@@ -77,6 +84,13 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingError(f"--request-ms is {args.request_ms:g}; accepted: numbers above 0, up to {MAX_REQUEST_MS}")
     if args.streams < 1:
         raise SettingError(f"--streams is {args.streams}; accepted: positive numbers")
+
+
+def _channel(args: argparse.Namespace) -> Channel:
+    try:
+        return parse_channel(args.channel)
+    except ValueError as error:
+        raise SettingError(f"--{error}") from error
 
 
 def _stream_options(args: argparse.Namespace, decoding: DecodingConfig) -> dict[str, Any]:
@@ -101,6 +115,7 @@ def _manifest_paths(manifest: Path) -> list[str]:
 def _document(transcript: "FileTranscript") -> dict[str, Any]:
     return {
         "audio": transcript.audio,
+        **({} if transcript.channel is None else {"channel": transcript.channel}),
         "text": transcript.text,
         "tokens": [token.id for token in transcript.tokens],
         "timestamps": [token.timestamp for token in transcript.tokens],

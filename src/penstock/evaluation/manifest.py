@@ -5,9 +5,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import soundfile
-
 from penstock.errors import AudioError, ManifestError
+from penstock.frontend.audio_file import audio_seconds
 
 _DURATION_TOLERANCE_S = 0.5
 
@@ -70,18 +69,6 @@ def _parse(manifest: Path, number: int, line: str) -> Utterance:
         speaker=_speaker(where, entry),
         stated_s=_duration(where, entry),
     )
-
-
-def audio_seconds(path: Path) -> float:
-    """Duration from the header of an audio file. Raises AudioError if it is missing, unreadable or empty."""
-    try:
-        header = soundfile.info(path)
-    except (OSError, RuntimeError, TypeError) as error:  # soundfile's own are RuntimeErrors; TypeError for *.raw
-        reason = "not a readable audio file" if path.exists() else "no such file"
-        raise AudioError(f"{path}: {reason}") from error
-    if not header.frames:
-        raise AudioError(f"{path}: has no audio")
-    return header.frames / header.samplerate
 
 
 def _entry(where: str, line: str) -> dict:

@@ -1,27 +1,58 @@
-"""Reads audio files with soundfile and resamples them with soxr."""
+"""Audio files as samples; what is wrong with one is said with its name."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import soundfile
-import soxr
 
-from penstock.errors import AudioError
+from penstock.errors import AudioError, PackageError
+from penstock.frontend import sound_file
+from penstock.frontend.channels import EACH, MIX, Channel
+from penstock.frontend.sound_file import Audio
 
 
-def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
-    """Returns mono samples [n] float32 in -1 .. 1 at `sample_rate_hz`; channels are averaged.
+def read_audio(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) -> np.ndarray:
+    """Mono samples [n] float32 in -1 .. 1 at `sample_rate_hz`: the mix of all channels, or one channel.
 
-    Reads wav, flac, ogg and every other format of libsndfile. Raises AudioError with the name of an unusable file.
+    Reads wav, flac, ogg, mp3 and every other format of libsndfile. Raises AudioError with the name of an unusable or
+    truncated file, PackageError without libsndfile. Warns where the channels cancel in the mix.
     """
+    if channel == EACH:
+        raise ValueError("channel is 'each', which gives several tracks: use load_audio")
+    audio = load_audio(path, sample_rate_hz, channel)
+    if audio.problem:
+        raise AudioError(audio.problem)
+    if audio.warning:
+        warnings.warn(audio.warning, stacklevel=2)
+    return audio.tracks[0].samples
+
+
+def load_audio(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) -> Audio:
+    """The tracks of a file at `sample_rate_hz`, also of a truncated one; `-` is standard input.
+
+    Its problem and warning start with the file's name. Raises AudioError with the name of an unusable file,
+    PackageError without libsndfile.
+    """
+    with _named(path):
+        audio = sound_file.load(path, sample_rate_hz, channel)
+    return Audio(
+        audio.tracks, audio.problem and f"{path}: {audio.problem}", audio.warning and f"{path}: {audio.warning}"
+    )
+
+
+def audio_seconds(path: str | Path) -> float:
+    """Duration from the header of a file. Raises AudioError if it is missing, not audio or empty."""
+    with _named(path):
+        return sound_file.seconds(path)
+
+
+@contextmanager
+def _named(path: str | Path) -> Iterator[None]:
     try:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (OSError, RuntimeError, TypeError) as error:  # soundfile raises RuntimeErrors, and TypeError for *.raw
-        reason = "no such file" if not Path(path).exists() else f"not a readable audio file ({error})"
-        raise AudioError(f"{path}: {reason}") from error
-    mono = samples.mean(axis=1)
-    if rate != sample_rate_hz:
-        mono = soxr.resample(mono, rate, sample_rate_hz)
-    if not np.isfinite(mono).all():
-        raise AudioError(f"{path}: some samples are not finite numbers")
-    return np.ascontiguousarray(mono, np.float32)
+        yield
+    except ImportError as error:
+        raise PackageError(str(error)) from error
+    except ValueError as error:
+        raise AudioError(f"{path}: {error}") from error
