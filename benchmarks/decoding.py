@@ -147,7 +147,7 @@ def _checked_plan(args: argparse.Namespace) -> "Plan":
                 raise SettingError(f"--{name}: {value!r} is not supported; supported: {', '.join(known)}")
     beams = _numbers("beams", args.beams, MAX_BEAM_SIZE)
     args.context = _context(args.context)
-    check_device(args.device)
+    check_device(args.device, "--device")
     if args.json:
         check_writable(args.json)
     decoders, kernels = (list(dict.fromkeys(names)) for names in (decoders, kernels))

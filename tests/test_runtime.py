@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from penstock.runtime import prepare_device
+from penstock.errors import SettingError
+from penstock.recognizer import StreamingRecognizer
+from penstock.runtime import check_device, prepare_device
 
 
 @pytest.fixture
@@ -11,6 +13,8 @@ def made_current(monkeypatch) -> list[torch.device]:
     """Devices that were made the process's own, on a machine that may have none."""
     devices: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     kept = torch.backends.cudnn.allow_tf32
     yield devices
     torch.backends.cudnn.allow_tf32 = kept
@@ -27,3 +31,27 @@ def test_float32_is_not_rounded_on_a_gpu(made_current, name, is_rounded):
     torch.backends.cudnn.allow_tf32 = True
     prepare_device(torch.device(name))
     assert torch.backends.cudnn.allow_tf32 is is_rounded
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "build", "accepted"),
+    [
+        ("cuda", 0, None, "cpu; this build of torch has no CUDA"),
+        ("cuda:1", 0, "13.0", "cpu; torch finds no CUDA device here"),
+        ("cuda:2", 2, "13.0", "cpu, cuda, cuda:NUMBER up to 1"),
+        ("gpu", 2, "13.0", "cpu, cuda, cuda:NUMBER up to 1"),
+    ],
+)
+def test_a_device_that_torch_cannot_use_is_rejected(monkeypatch, device, count, build, accepted):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.version, "cuda", build)
+    with pytest.raises(SettingError) as rejection:
+        check_device(device, "--device")
+    assert str(rejection.value) == f"SETTING_INVALID: --device is {device!r}; accepted: {accepted}"
+
+
+def test_a_recognizer_rejects_a_missing_gpu(monkeypatch, bundled_model):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SettingError, match="device is 'cuda'; accepted: cpu; "):
+        StreamingRecognizer(bundled_model, device="cuda")

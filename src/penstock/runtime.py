@@ -40,23 +40,33 @@ def freeze_loaded() -> None:
     gc.freeze()
 
 
-def check_device(device: str) -> None:
-    """Raises SettingError if this machine does not have the device of `--device`."""
+def check_device(device: "str | torch.device", source: str = "device") -> None:
+    """Raises SettingError if torch cannot use the device here; source: name of the flag or argument."""
     import torch
 
-    if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
-        found = "cpu, cuda" if torch.cuda.is_available() else "cpu; there is no CUDA device here"
-        raise SettingError(f"--device is {device!r}, expected {found}")
+    if str(device) == "cpu":
+        return
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if str(device) in ("cuda", *(f"cuda:{index}" for index in range(count))) and count:
+        return
+    if count:
+        accepted = f"cpu, cuda, cuda:NUMBER up to {count - 1}"
+    elif torch.version.cuda is None:
+        accepted = "cpu; this build of torch has no CUDA"
+    else:
+        accepted = "cpu; torch finds no CUDA device here"
+    raise SettingError(f"{source} is {str(device)!r}; accepted: {accepted}")
 
 
 def prepare_device(device: "str | torch.device") -> "torch.device":
-    """Makes the device this process's current one and returns it.
+    """Makes the device this process's current one and returns it; SettingError if torch cannot use it here.
 
     Switches TF32 off: cuDNN convolutions use it by default, and some images enable it for matrix products. It keeps ten
     bits of a number, so the encoder's output would differ from the CPU's by more than 1e-4.
     """
     import torch
 
+    check_device(device)
     chosen = torch.device(device)
     if chosen.type == "cuda":
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

@@ -4,7 +4,10 @@ import socket
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save_file
 
 from penstock.cli import main
 from penstock.commands import serve
@@ -19,6 +22,7 @@ from penstock.serving.launch import ServerOptions
 from penstock.serving.ports import Ports
 from penstock.serving.settings import SERVE_SETTINGS, Settings
 from penstock.serving.triton_install import TritonInstall
+from tests.helpers.ngram_golden import arpa_path
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,15 +44,22 @@ def busy_port():
         (["--model", "MODEL", "--model-repository", "src"], "src: not a model repository"),
         (["--model", "MODEL", "--http-port", "BUSY"], r"PORT_UNAVAILABLE: http port \d+ is in use"),
         (["--model", "MODEL", "--lm", "nowhere.arpa"], "--lm: no such file: nowhere.arpa"),
+        (["--lm", __file__], r"LM_INVALID: \S+test_serve\.py: line \d+: .*: not an ARPA file"),
+        (["--lm", "NO_LM"], r"LM_INVALID: \S+no\.safetensors: not a language model of this version of Penstock"),
+        (["--threads", "1000000"], "--threads is '1000000'; accepted: integers from 1 to 256"),
+        (["--device", "cuda"], "--device is 'cuda'; accepted: cpu; "),
+        (["--http-port", "8765", "--grpc-port", "8765"], "PORT_UNAVAILABLE: --http-port and --grpc-port are both 8765"),
         (["--model", "MODEL", "--lm-weight", "0.3"], "lm_weight is 0.3, but there is no language model"),
     ],
 )
 def test_what_can_be_checked_first_is_rejected_at_once(
-    bundled_model, busy_port, capsys, monkeypatch, arguments, message
+    bundled_model, busy_port, capsys, monkeypatch, tmp_path, arguments, message
 ):
     monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
-    known = {"MODEL": str(bundled_model), "BUSY": str(busy_port)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    save_file({"a": np.zeros(1)}, tmp_path / "no.safetensors")
+    known = {"MODEL": str(bundled_model), "BUSY": str(busy_port), "NO_LM": str(tmp_path / "no.safetensors")}
     ports = [f"--{name}-port=0" for name in Ports._fields]
     started = time.process_time()
     assert main(["serve", *ports, *(known.get(argument, argument) for argument in arguments)]) == 1
@@ -91,7 +102,7 @@ def test_without_a_model_the_bundled_one_is_served(launched, monkeypatch, capsys
 VALUES = {
     "context": "70,1", "max_streams": "5", "idle_seconds": "2.5", "device": "cpu", "threads": "2",
     "queue_delay_ms": "7",
-    "lm": __file__,
+    "lm": str(arpa_path("3")),
     "lm_weight": "0.25", "lm_fusion": "eq2-late", "beam_size": "2", "aes_expansions": "3", "aes_margin": "1.5",
     "aes_extra_labels": "1", "max_symbols": "4", "phrase_memory_mib": "64", "cuda_graphs": "no_graphs",
     "kernels": "torch",

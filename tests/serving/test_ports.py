@@ -23,7 +23,7 @@ def test_a_busy_port_is_named_with_its_option():
 
 def test_the_same_port_twice_is_rejected():
     port = claim_ports(Ports(), "127.0.0.1").http
-    with pytest.raises(PenstockError, match=rf"metrics port {port} is in use"):
+    with pytest.raises(PenstockError, match=rf"--http-port and --metrics-port are both {port}; choose two ports"):
         claim_ports(Ports(port, 0, port), "127.0.0.1")
 
 

@@ -85,7 +85,7 @@ WRONG = {
     "max_streams": ("0", "-3", "x", "nan", "1.5", "4001"),
     "idle_seconds": ("0", "-3", "x", "nan", "inf", "60.5"),
     "device": ("gpu", "cuda:", "CPU", "cuda:x"),
-    "threads": ("0", "1.5", "x"),
+    "threads": ("0", "1.5", "x", "1000000"),
     "lm_weight": ("-1", "11", "nan", "x"),
     "lm_fusion": ("late", "EQ3-late"),
     "length_normalisation": ("yes", "2"),

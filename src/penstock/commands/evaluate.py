@@ -110,7 +110,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     checkpoint = Checkpoint(resolve_model(args.model))
     contexts = _contexts(checkpoint.config.encoder, args.context)
     threads, device = args.threads or 1, args.device or "cpu"
-    check_device(device)
+    check_device(device, "--device")
     prepare_process(threads)
     model = {
         "path": args.model,

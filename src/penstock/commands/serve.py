@@ -7,13 +7,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.errors import ServerError, SettingError
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
+from penstock.runtime import check_device
 from penstock.serving import settings
 from penstock.serving.launch import ALL_INTERFACES, LOOPBACK, ServerOptions
+from penstock.serving.limits import raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server import TritonServer
@@ -41,7 +44,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Checks everything that can be checked first, then serves."""
     values = argparse.Namespace(**{setting.name: setting.read(given=setting.given(args)) for setting in SERVE_SETTINGS})
-    _check_files(args, values)
+    _check_lm(args, values)
+    raise_open_file_limit(values.max_streams)
+    if values.device:
+        check_device(values.device, settings.DEVICE.source(args.device))
     address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
     ports = Ports(values.http_port, values.grpc_port, values.metrics_port)
     claim_ports(ports, address)
@@ -53,9 +59,14 @@ def run(args: argparse.Namespace) -> int:
     return _serve(TritonServer(install, options, sys.stderr.write, values.verbose), description)
 
 
-def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
-    if values.lm and not os.path.isfile(values.lm):
+def _check_lm(args: argparse.Namespace, values: argparse.Namespace) -> None:
+    if not values.lm:
+        return
+    if not os.path.isfile(values.lm):
         raise SettingError(f"{_LM.source(args.lm)}: no such file: {values.lm}")
+    from penstock.scoring.ngram.file_check import check_lm_file
+
+    check_lm_file(Path(values.lm))
 
 
 def _warn_about_wheel(install: TritonInstall, address: str) -> None:

@@ -15,6 +15,7 @@ LOOPBACK, ALL_INTERFACES = "127.0.0.1", "0.0.0.0"
 _CLOSED_APIS = "shared-memory,model-repository,trace,logging"
 _MODEL_START_S = 300  # Triton's default of 30 is too short for a large checkpoint or a busy machine
 _POOLED_REQUESTS = 4096
+_GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")  # Linux; Windows' subsystem for it
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -42,6 +43,8 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
         "allow-sagemaker": "false",
         "allow-vertex-ai": "false",
     }
+    if not _has_gpu(options):
+        arguments["pinned-memory-pool-byte-size"] = 0  # else Triton warns that it found no CUDA driver to pin memory
     for name, port in ports._asdict().items():
         arguments |= {f"{name}-address": options.address, f"{name}-port": port}
     # These interfaces are not used, so the secret is not kept. Other users of the machine can read the command line,
@@ -72,6 +75,10 @@ def launch_environment(install: TritonInstall, options: ServerOptions, runtime: 
     if install.library_directories:
         environment["LD_LIBRARY_PATH"] = _joined(install.library_directories, environment.get("LD_LIBRARY_PATH"))
     return environment
+
+
+def _has_gpu(options: ServerOptions) -> bool:
+    return options.environment.get("PENSTOCK_DEVICE") != "cpu" and any(map(os.path.exists, _GPU_FILES))
 
 
 def working_directory(runtime: Path) -> Path:

@@ -1,6 +1,7 @@
 """The three ports of a server. They are checked before anything starts, so that an error names a port in use."""
 
 import errno
+import itertools
 import socket
 from typing import NamedTuple
 
@@ -16,10 +17,13 @@ class Ports(NamedTuple):
 
 
 def claim_ports(wanted: Ports, address: str) -> Ports:
-    """The ports with each 0 replaced by a free one; PortError names a port that cannot be bound.
+    """The ports with each 0 replaced by a free one; PortError names a port that is given twice or cannot be bound.
 
     All are bound at the same time, so that they differ, and released for the server.
     """
+    for first, second in itertools.combinations(Ports._fields, 2):
+        if getattr(wanted, first) == getattr(wanted, second) != 0:
+            raise PortError(f"--{first}-port and --{second}-port are both {getattr(wanted, first)}; choose two ports")
     sockets: list[socket.socket] = []
     try:
         for name, port in zip(Ports._fields, wanted, strict=True):

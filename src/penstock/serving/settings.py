@@ -66,7 +66,8 @@ DEVICE = Setting(
     "device", Values(_device, lambda value: True, "cpu, cuda, cuda:NUMBER"), None, "DEVICE", "device of the models",
     unset="cuda if available, else cpu",
 )  # fmt: skip
-THREADS = Setting("threads", whole(1), 1, "N", "CPU threads of each model process")
+MAX_THREADS = 256
+THREADS = Setting("threads", whole(1, MAX_THREADS), 1, "N", "CPU threads of each model process")
 QUEUE_DELAY_MS = Setting(
     "queue_delay_ms", whole(0, 1000), None, "MS", "batching delay, in milliseconds",
     unset="40, in config.pbtxt of the features model", page="serving.md#batching-delay",

@@ -81,6 +81,15 @@ def read_arpa(path: str | Path) -> Arpa:
             raise ArpaError(f"{path}: line {error.line}: {error}") from error
 
 
+def check_arpa(path: Path) -> None:
+    """ArpaError unless the file begins as an ARPA file does. Reads no n-grams, so it takes no time."""
+    with _open(path) as lines:
+        try:
+            _Reader(lines).read_header()
+        except _LineError as error:
+            raise ArpaError(f"{path}: line {error.line}: {error}") from error
+
+
 def write_arpa(arpa: Arpa, path: str | Path) -> None:
     """Writes UTF-8 text and replaces `path`. LanguageModelError names a word that the format cannot hold."""
     for word in arpa.words:
@@ -144,7 +153,7 @@ class _Reader:
         self._index: dict[bytes, int] = {}
 
     def read(self) -> Arpa:
-        counts = self._read_header()
+        counts = self.read_header()
         sections = []
         for order, count in enumerate(counts, start=1):
             self._expect(rb"\%d-grams:" % order)
@@ -175,7 +184,7 @@ class _Reader:
                 raise self._fail(f"expected {_show(wanted)}, found {_show(line)}")
         raise self._fail(f"the file ends where {_show(wanted)} is expected")
 
-    def _read_header(self) -> list[int]:
+    def read_header(self) -> list[int]:
         """Anything may come before the data section, as the format's description has it."""
         is_first = True
         while (line := self._next()) != b"\\data\\":

@@ -19,13 +19,12 @@ from safetensors.numpy import save
 
 from penstock.errors import CheckpointError, LanguageModelError, OutputError, SettingError
 from penstock.scoring.ngram.arpa import BEGIN, END, UNKNOWN, ArpaError, read_arpa
+from penstock.scoring.ngram.file_check import FORMAT, FORMAT_VERSION, SUFFIX, check_metadata
 from penstock.scoring.ngram.lm import NgramLm
 from penstock.scoring.ngram.tables import NgramTables, build_tables, check_tables
 
-SUFFIX = ".safetensors"
 NEMO_TOKEN_OFFSET = 100
 _SPECIAL = (BEGIN, END, UNKNOWN)
-_FORMAT, _FORMAT_VERSION = "penstock-ngram-lm", "1"
 _FLOATS = {"arc_scores", "root_scores", "backoff_scores", "final_scores"}
 _NAMED_IN_ERRORS = 5
 
@@ -80,7 +79,7 @@ def save_tables(tables: NgramTables, path: str | Path, names: TokenNames) -> Non
     path = Path(path)
     if path.suffix != SUFFIX:
         raise SettingError(f"{path}: the name must end in {SUFFIX}")
-    metadata = {"format": _FORMAT, "version": _FORMAT_VERSION, "tokens": json.dumps(names.pieces)}
+    metadata = {"format": FORMAT, "version": FORMAT_VERSION, "tokens": json.dumps(names.pieces)}
     try:
         path.write_bytes(save(tables._asdict(), metadata))
     except (SafetensorError, OSError) as error:
@@ -91,8 +90,7 @@ def _read_saved(path: Path, names: TokenNames) -> NgramTables:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            if (metadata.get("format"), metadata.get("version")) != (_FORMAT, _FORMAT_VERSION):
-                raise LanguageModelError(f"{path}: not a language model of this version of Penstock")
+            check_metadata(path, metadata)
             _check_tokens(path, metadata, names)
             arrays = {name: np.array(file.get_tensor(name)) for name in NgramTables._fields}
     except (SafetensorError, OSError, TypeError) as error:  # TypeError: a number type that numpy lacks
