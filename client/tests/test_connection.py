@@ -44,6 +44,12 @@ def test_certificates_need_tls(protocol):
         Endpoint("localhost:1", protocol, options=ConnectionOptions(root_certificates="ca.pem"))
 
 
+@pytest.mark.parametrize("port", [0, 65_536, 99_999])
+def test_a_port_beyond_the_last_one_is_rejected(port):
+    with pytest.raises(ValueError, match=f"url is 'localhost:{port}': the port is {port}, expected 1 to 65535"):
+        Endpoint(f"localhost:{port}")
+
+
 @given(st.floats(0, 100) | st.floats(1000, 3000))
 def test_pauses_grow_and_add_up_to_the_retry_time(retry_s):
     pauses_s = list(retry_pauses_s(retry_s))

@@ -13,6 +13,7 @@ ProtocolName = Literal["grpc", "http", "grpcs", "https"]
 """The protocols of Triton; grpcs and https use TLS."""
 
 _HEADER_NAME = re.compile(r"[0-9a-z_.\-]+")
+_MAX_PORT = 65_535
 _OWN_HEADERS = {
     "connection",
     "content-encoding",
@@ -83,6 +84,8 @@ class Endpoint:
         host, _, port = self.url.rpartition(":")
         if not host or "/" in self.url or not port.isascii() or not port.isdigit():
             raise ValueError(f"url is {self.url!r}, expected host:port, for example localhost:8001")
+        if not 1 <= int(port) <= _MAX_PORT:
+            raise ValueError(f"url is {self.url!r}: the port is {int(port)}, expected 1 to {_MAX_PORT}")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s is {self.timeout_s!r}, expected a positive number")
         options = self.options

@@ -38,8 +38,9 @@ class ServerUnreachableError(ClientError):
     code = "SERVER_UNREACHABLE"
 
     def __init__(self, url: str, reason: str):
-        super().__init__(f"cannot reach a server at {url}: {one_line(reason)}")
         self.url = url
+        self.reason = one_line(reason)
+        super().__init__(f"cannot reach a server at {url}: {self.reason}")
 
 
 class StreamError(ClientError):

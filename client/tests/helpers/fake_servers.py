@@ -138,6 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
     recognizer: FakeRecognizer
     latest_headers: dict[str, str]
 
+    def do_GET(self) -> None:
+        self._reply(200 if self.path == "/v2/health/live" else 404, b"", None)
+
     def do_POST(self) -> None:
         assert self.path == "/v2/models/asr/infer"
         type(self).latest_headers = {name.lower(): value for name, value in self.headers.items()}

@@ -4,10 +4,12 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+from penstock_client.connection import Endpoint
 from penstock_client.errors import StreamId
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.async_channel import AsyncChannel
 from penstock_client.transport.base import JOIN_TIMEOUT_S
+from penstock_client.transport.probe import explain
 
 
 class AsyncTransport(Protocol):
@@ -46,8 +48,9 @@ class AsyncConnection(Protocol):
 class TaskTransport(AsyncChannel, ABC):
     """An `AsyncTransport` with a task that starts with the stream's first request."""
 
-    def __init__(self, stream_id: StreamId, url: str, timeout_s: float):
-        super().__init__(stream_id, url, timeout_s)
+    def __init__(self, stream_id: StreamId, endpoint: Endpoint, timeout_s: float):
+        super().__init__(stream_id, endpoint.url, timeout_s)
+        self._endpoint = endpoint
         self._stream_id = stream_id
         self._task: asyncio.Task[None] | None = None
 
@@ -71,6 +74,13 @@ class TaskTransport(AsyncChannel, ABC):
         finally:
             self._task.cancel()  # does nothing to one that is done
         await asyncio.wait([self._task], timeout=JOIN_TIMEOUT_S)
+
+    async def _fail_connection(self, reason: str) -> None:
+        """Fails the stream because its connection did. Where no server was reached, says what answers there."""
+        if self.session.is_unreached:
+            reason = await asyncio.to_thread(explain, self._endpoint, reason)
+        with self.update() as session:
+            session.connection_lost(reason)
 
     async def _run_to_end(self) -> None:
         try:

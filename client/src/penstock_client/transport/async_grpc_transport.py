@@ -47,8 +47,7 @@ class AsyncGrpcTransport(TaskTransport):
     """One stream as one call."""
 
     def __init__(self, endpoint: Endpoint, grpc_channel: grpc.aio.Channel, stream_id: StreamId, timeout_s: float):
-        super().__init__(stream_id, endpoint.url, timeout_s)
-        self._endpoint = endpoint
+        super().__init__(stream_id, endpoint, timeout_s)
         self._grpc_channel = grpc_channel
 
     async def _run(self) -> None:
@@ -57,11 +56,9 @@ class AsyncGrpcTransport(TaskTransport):
             if not self.session.is_over:
                 await self._read()
         except grpc.RpcError as error:
-            with self.update() as session:
-                session.connection_lost(reason(error))
+            await self._fail_connection(reason(error))
         except grpc.aio.UsageError as error:  # the channel was closed meanwhile
-            with self.update() as session:
-                session.connection_lost(str(error))
+            await self._fail_connection(str(error))
 
     async def _wait_for_connection(self) -> None:
         """Returns with a connection, or without one in time: the error of the call that is then made says why."""

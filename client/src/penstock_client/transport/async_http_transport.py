@@ -12,7 +12,7 @@ import aiohttp
 from yarl import URL
 
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.errors import ClientError, StreamId
+from penstock_client.errors import ClientError, ServerUnreachableError, StreamId
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.async_base import TaskTransport
 from penstock_client.transport.http_wire import HEADER_LENGTH, NOT_HTTP, post_of, read_response, tls_context
@@ -42,8 +42,7 @@ class AsyncHttpTransport(TaskTransport):
     """One stream as a sequence of POSTs."""
 
     def __init__(self, endpoint: Endpoint, session: aiohttp.ClientSession, stream_id: StreamId, timeout_s: float):
-        super().__init__(stream_id, endpoint.url, timeout_s)
-        self._endpoint = endpoint
+        super().__init__(stream_id, endpoint, timeout_s)
         self._http = session
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
 
@@ -54,6 +53,8 @@ class AsyncHttpTransport(TaskTransport):
                     result = await self._post_with_retries(request)
                     with self.update() as session:
                         session.deliver(result)
+                except ServerUnreachableError as error:
+                    await self._fail_connection(error.reason)
                 except ClientError as error:
                     with self.update() as session:
                         session.fail(error)
@@ -61,8 +62,7 @@ class AsyncHttpTransport(TaskTransport):
             with self.update() as session:
                 session.time_out()
         except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
-            with self.update() as session:
-                session.connection_lost(_reason(error))
+            await self._fail_connection(_reason(error))
 
     async def _post_with_retries(self, request: Request) -> Result:
         """Repeats a failed attempt to connect, only where none of the stream's audio can have reached the server."""

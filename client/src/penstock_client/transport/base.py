@@ -4,9 +4,11 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+from penstock_client.connection import Endpoint
 from penstock_client.errors import StreamId
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.channel import Channel
+from penstock_client.transport.probe import explain
 
 JOIN_TIMEOUT_S = 1.0
 """How long closing waits for a transport's thread or task once its network call is interrupted."""
@@ -51,8 +53,10 @@ class Connection(Protocol):
 class ThreadTransport(Channel, ABC):
     """A `Transport` with a thread that starts with the stream's first request."""
 
-    def __init__(self, stream_id: StreamId, url: str, timeout_s: float):
-        super().__init__(stream_id, url, timeout_s)
+    def __init__(self, stream_id: StreamId, endpoint: Endpoint, timeout_s: float):
+        super().__init__(stream_id, endpoint.url, timeout_s)
+        self._endpoint = endpoint
+        self._stream_id = stream_id
         self._thread = threading.Thread(target=self._run_to_end, name=f"penstock {stream_id}", daemon=True)
 
     @abstractmethod
@@ -80,6 +84,15 @@ class ThreadTransport(Channel, ABC):
         self._thread.join(timeout_s)
         self._interrupt()
         self._thread.join(JOIN_TIMEOUT_S)
+
+    def _fail_connection(self, reason: str) -> None:
+        """Fails the stream because its connection did. Where no server was reached, says what answers there."""
+        with self._lock:
+            is_unreached = self._session.is_unreached
+        if is_unreached:
+            reason = explain(self._endpoint, reason)
+        with self.update() as session:
+            session.connection_lost(reason)
 
     def _run_to_end(self) -> None:
         try:

@@ -59,10 +59,8 @@ class GrpcTransport(ThreadTransport):
     """One stream as one call. Its thread makes the call once there is a connection, and reads the replies."""
 
     def __init__(self, connection: GrpcConnection, stream_id: StreamId, timeout_s: float):
-        super().__init__(stream_id, connection.endpoint.url, timeout_s)
+        super().__init__(stream_id, connection.endpoint, timeout_s)
         self._connection = connection
-        self._endpoint = connection.endpoint
-        self._stream_id = stream_id
         self._states: _States = queue.SimpleQueue()
         self._calling = threading.Lock()
         self._call: grpc.Call | None = None
@@ -84,11 +82,9 @@ class GrpcTransport(ThreadTransport):
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 self._connection.has_been_ready = False
-            with self.update() as session:
-                session.connection_lost(reason(error))
+            self._fail_connection(reason(error))
         except ValueError as error:  # gRPC raises it for a channel that was closed meanwhile
-            with self.update() as session:
-                session.connection_lost(str(error))
+            self._fail_connection(str(error))
 
     def _connect(self) -> Iterable[service_pb2.ModelStreamInferResponse] | None:
         """Waits for the connection, and makes the call; None where the stream was cancelled meanwhile.

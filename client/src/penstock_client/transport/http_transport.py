@@ -7,7 +7,7 @@ import ssl
 from contextlib import suppress
 
 from penstock_client.connection import Endpoint, retry_pauses_s
-from penstock_client.errors import ClientError, StreamId
+from penstock_client.errors import ClientError, ServerUnreachableError, StreamId
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.base import ThreadTransport
 from penstock_client.transport.http_wire import HEADER_LENGTH, NOT_HTTP, post_of, read_response, tls_context
@@ -32,9 +32,7 @@ class HttpTransport(ThreadTransport):
     """One stream as a sequence of POSTs, made by its thread."""
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None, stream_id: StreamId, timeout_s: float):
-        super().__init__(stream_id, endpoint.url, timeout_s)
-        self._endpoint = endpoint
-        self._stream_id = stream_id
+        super().__init__(stream_id, endpoint, timeout_s)
         if tls is None:
             self._connection = http.client.HTTPConnection(endpoint.url, timeout=timeout_s)
         else:
@@ -55,8 +53,7 @@ class HttpTransport(ThreadTransport):
             with self.update() as session:
                 session.time_out()
         except (OSError, http.client.HTTPException) as error:
-            with self.update() as session:
-                session.connection_lost(_reason(error))
+            self._fail_connection(_reason(error))
         finally:
             self._connection.close()
 
@@ -71,6 +68,8 @@ class HttpTransport(ThreadTransport):
                 result = self._post(request)
                 with self.update() as session:
                     session.deliver(result)
+            except ServerUnreachableError as error:
+                self._fail_connection(error.reason)
             except ClientError as error:
                 with self.update() as session:
                     session.fail(error)

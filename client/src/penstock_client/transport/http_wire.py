@@ -94,7 +94,10 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:
 def _error(endpoint: Endpoint, stream_id: StreamId, status: int, body: bytes) -> ClientError:
     try:
         message = json.loads(body)["error"]
+        is_triton = status != http.HTTPStatus.METHOD_NOT_ALLOWED  # Triton's metrics port
     except (ValueError, KeyError, TypeError):
+        is_triton = False
+    if not is_triton:
         return ServerUnreachableError(endpoint.url, f"HTTP status {status} without an error message of Triton")
     is_unavailable = status == http.HTTPStatus.SERVICE_UNAVAILABLE
     return stream_error(stream_id, str(message), ServerFullError if is_unavailable else StreamError)

@@ -78,6 +78,11 @@ class Session:
         return not (self._is_connected and self._start_is_sent)
 
     @property
+    def is_unreached(self) -> bool:
+        """True where a lost connection means that no Penstock server was reached; False once it is over or answered."""
+        return not self._has_replies and self.failure is None
+
+    @property
     def close_timeout_s(self) -> float:
         """How much longer closing may wait for the server to take the stream's last request."""
         if self.is_unsent:

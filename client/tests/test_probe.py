@@ -1,0 +1,126 @@
+"""Wrong ports and protocols: the error says what answers there, and what to use."""
+
+import json
+import socket
+import threading
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.certificates import make_certificates
+from client.tests.helpers.fake_servers import GrpcServer, HttpServer
+from client.tests.helpers.fakes import FakeRecognizer
+from penstock_client import ServerUnreachableError
+from penstock_client.connection import Endpoint
+from penstock_client.transport import probe
+
+TIMEOUT_S = 400.0
+GRPC_PORT, HTTP_PORT = r"gRPC port \(8001 by default\)", r"HTTP port \(8000 by default\)"
+
+
+@pytest.fixture(autouse=True)
+def ample_time(monkeypatch):
+    monkeypatch.setattr(probe, "_BUDGET_S", 60.0)
+
+
+class MetricsServer:
+    """The metrics port of Triton."""
+
+    def __init__(self, recognizer):
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _MetricsHandler)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _MetricsHandler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self._reply(200, b"# HELP nv_inference_count\nnv_inference_count 1\n" if self.path == "/metrics" else b"")
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._reply(405, json.dumps({"error": "Method Not Allowed"}).encode())
+
+    def _reply(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+SERVERS = {"grpc": GrpcServer, "http": HttpServer, "metrics": MetricsServer}
+
+
+@pytest.mark.parametrize(
+    "server, protocol, advice",
+    [
+        ("grpc", "http", f"this port speaks gRPC; use protocol 'grpc', or the server's {HTTP_PORT}"),
+        ("http", "grpc", f"this port speaks HTTP; use protocol 'http', or the server's {GRPC_PORT}"),
+        ("grpc", "grpcs", "this port speaks gRPC without TLS; use protocol 'grpc'"),
+        ("http", "https", "this port speaks HTTP without TLS; use protocol 'http'"),
+        ("metrics", "grpc", f"this is a server's metrics port; use its {GRPC_PORT}"),
+        ("metrics", "http", f"this is a server's metrics port; use its {HTTP_PORT}"),
+    ],
+)
+def test_the_error_says_what_answers(client_class, recognizer, server, protocol, advice):
+    with closing(SERVERS[server](recognizer)) as running:
+        url = f"127.0.0.1:{running.port}"
+        with (
+            client_class(url, protocol, timeout_s=TIMEOUT_S) as client,
+            pytest.raises(
+                ServerUnreachableError, match=f"SERVER_UNREACHABLE: cannot reach a server at {url}: {advice}$"
+            ),
+        ):
+            client.transcribe(np.zeros(10))
+    assert recognizer.requests == []
+
+
+@pytest.mark.parametrize("server, protocol", [(GrpcServer, "grpc"), (HttpServer, "http")])
+def test_servers_with_tls(tmp_path, server, protocol):
+    with closing(server(FakeRecognizer(), make_certificates(tmp_path))) as running:
+        url = f"127.0.0.1:{running.port}"
+        advice = f"this port requires TLS; use protocol '{protocol}s'"
+        assert probe.explain(Endpoint(url, protocol, timeout_s=TIMEOUT_S), "reason") == advice
+        assert probe.explain(Endpoint(url, protocol + "s", timeout_s=TIMEOUT_S), "reason") == "reason"
+
+
+@pytest.mark.parametrize("server", ["grpc", "http"])
+def test_the_reason_stays_where_the_protocol_is_right(recognizer, server):
+    with closing(SERVERS[server](recognizer)) as running:
+        endpoint = Endpoint(f"127.0.0.1:{running.port}", server, timeout_s=TIMEOUT_S)
+        assert probe.explain(endpoint, "reason") == "reason"
+
+
+def test_the_reason_stays_where_something_else_answers():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer():
+            for _ in range(2):
+                near, _ = listener.accept()
+                near.recv(10)
+                near.sendall(b"220 mail.example ESMTP\r\n")
+                near.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        endpoint = Endpoint("127.0.0.1:{1}".format(*listener.getsockname()), timeout_s=TIMEOUT_S)
+        assert probe.explain(endpoint, "reason") == "reason"
+
+
+def test_a_silent_port_takes_a_part_of_the_timeout():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint("127.0.0.1:{1}".format(*listener.getsockname()), timeout_s=0.4)
+        assert probe.explain(endpoint, "reason") == "reason"
+
+
+def test_nothing_answers():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = "localhost:{1}".format(*free.getsockname())
+    assert probe.explain(Endpoint(url, timeout_s=TIMEOUT_S), "reason") == "connection refused"
