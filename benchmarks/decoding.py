@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import AudioError, PackageError, PenstockError, SettingError
+from penstock.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,9 +120,7 @@ def _checked_plan(args: argparse.Namespace) -> "Plan":
         if getattr(args, name) and args.model and not args.random:
             raise SettingError(f"--{name} goes with --random: a model has its own")
     if args.nemo and find_spec("nemo") is None:
-        raise PackageError(
-            "--nemo: nemo_toolkit is not installed; it comes with the extra: pip install 'penstock[oracle]'"
-        )
+        raise PackageError(f"--nemo: nemo_toolkit is not installed: {install_command('oracle')}")
     from benchmarks.measure import Plan
     from benchmarks.random_models import ENCODERS, KINDS, NO_ENCODER, TRANSDUCERS
     from benchmarks.systems import ALL_DECODERS, DECODERS

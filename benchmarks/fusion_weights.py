@@ -34,6 +34,7 @@ from penstock.decoding.transducer import TransducerNetwork
 from penstock.errors import PackageError, PenstockError, RunError
 from penstock.evaluation.errors import EditCounts, bootstrap_interval, compare, total
 from penstock.evaluation.manifest import Utterance, read_manifest
+from penstock.extras import install_command
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
@@ -136,7 +137,7 @@ def weights(text: str) -> list[float]:
 
 def check_and_measure(arguments: argparse.Namespace) -> tuple[list[Utterance], list[Point]]:
     """Checks all inputs before the work. Raises PenstockError."""
-    required = {"jiwer": "pip install 'penstock[evaluate]'"}
+    required = {"jiwer": install_command("evaluate")}
     if arguments.plot:
         required["matplotlib"] = "pip install matplotlib, or omit --plot"
     for package, remedy in required.items():

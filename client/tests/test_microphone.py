@@ -56,7 +56,7 @@ def test_stop_ends_the_iteration_after_the_recorded_blocks(plug_in, samples):
 
 def test_a_missing_package_is_named(plug_in):
     plug_in(None)
-    with pytest.raises(MicrophoneError, match=r"needs the package sounddevice: pip install 'penstock-client\[mic\]'"):
+    with pytest.raises(MicrophoneError, match=r"needs the package sounddevice: pip install sounddevice"):
         Microphone()
 
 

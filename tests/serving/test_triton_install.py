@@ -81,7 +81,7 @@ def test_neither_found_says_what_to_install(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    with pytest.raises(PenstockError, match=r"pip install --no-deps nvidia-pytriton"):
+    with pytest.raises(PenstockError, match=r"nvidia-pytriton is not installed; `pip install '.*'` brings one, or set"):
         find_triton({"PATH": ""})
 
 

@@ -86,9 +86,7 @@ def _load() -> ModuleType:
     try:
         import sounddevice
     except ImportError as error:
-        raise MicrophoneError(
-            "the microphone needs the package sounddevice: pip install 'penstock-client[mic]'"
-        ) from error
+        raise MicrophoneError("the microphone needs the package sounddevice: pip install sounddevice") from error
     except OSError as error:  # the package is installed, PortAudio is not
         raise MicrophoneError(f"the microphone needs the library PortAudio: {one_line(error)}") from error
     package: ModuleType = sounddevice  # it has no types

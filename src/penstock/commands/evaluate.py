@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import PackageError, SettingError
+from penstock.extras import install_command
 
 if TYPE_CHECKING:
     from penstock.evaluation.manifest import Utterance
@@ -81,7 +82,7 @@ def _check(args: argparse.Namespace) -> None:
             raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id (or --url)")
     missing = [package for package in _EXTRA if find_spec(package) is None]
     if missing:
-        raise PackageError(f"{missing[0]} is not installed; it comes with the extra: pip install 'penstock[evaluate]'")
+        raise PackageError(f"{missing[0]} is not installed: {install_command('evaluate')}")
 
 
 def _warn_of_durations(utterances: list["Utterance"]) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import TritonInstallError
+from penstock.extras import install_command
 
 WHEEL = "nvidia-pytriton"
 _STUB = "triton_python_backend_stub"
@@ -52,7 +53,7 @@ def find_triton(environment: Mapping[str, str] = os.environ) -> TritonInstall:
     except importlib.metadata.PackageNotFoundError:
         raise TritonInstallError(
             f"no tritonserver found: not on PATH, and the wheel {WHEEL} is not installed; "
-            f"`pip install --no-deps {WHEEL}` brings one, or set PENSTOCK_TRITONSERVER to the server's path"
+            f"`{install_command('server')}` brings one, or set PENSTOCK_TRITONSERVER to the server's path"
         ) from None
     return _assemble(Path(str(wheel.locate_file(""))), wheel.version)
 

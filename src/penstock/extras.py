@@ -1,0 +1,32 @@
+"""How to install what an extra of pyproject.toml needs, into any environment that has Penstock."""
+
+import importlib.metadata
+import re
+
+_NAME = "penstock"
+_OF_EXTRA = re.compile(r"""\s*;\s*extra\s*==\s*["'](.+)["']$""")
+_OWN_EXTRAS = re.compile(rf"{_NAME}\[(.+)\]$")
+
+
+def install_command(extra: str) -> str:
+    """The pip command for the packages of `extra`: it names them, because Penstock itself is on no package index.
+
+    Without metadata, as in a source tree that is not installed, the command is that of a checkout.
+    """
+    try:
+        requirements = _requirements(extra)
+    except importlib.metadata.PackageNotFoundError:
+        requirements = []
+    return f"pip install {' '.join(repr(each) for each in requirements) or repr(f'.[{extra}]')}"
+
+
+def _requirements(extra: str) -> list[str]:
+    """Requirements of `extra` without those on Penstock's own extras, which are resolved."""
+    found = []
+    for line in importlib.metadata.requires(_NAME) or ():
+        requirement, marker = _OF_EXTRA.sub("", line), _OF_EXTRA.search(line)
+        if marker is None or marker[1] != extra:
+            continue
+        own = _OWN_EXTRAS.match(requirement)
+        found += [each for name in own[1].split(",") for each in _requirements(name)] if own else [requirement]
+    return list(dict.fromkeys(found))
