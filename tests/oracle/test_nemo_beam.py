@@ -25,7 +25,7 @@ from nemo.collections.asr.parts.submodules.rnnt_malsd_batched_computer import Mo
 from nemo.collections.asr.parts.submodules.tdt_malsd_batched_computer import ModifiedALSDBatchedTDTComputer
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.beam.sizes import AesLimits, BeamSizes
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
@@ -36,7 +36,11 @@ pytestmark = pytest.mark.oracle
 
 UTTERANCES, LONGEST = 40, 60
 MIN_SHARE = 0.99
-AES_LIMITS = {"maes_num_steps": 2, "maes_expansion_beta": 2, "maes_expansion_gamma": 2.3}
+AES_LIMITS = {
+    "maes_num_steps": AesLimits().expansions_per_frame,
+    "maes_expansion_beta": AesLimits().extra_labels,
+    "maes_expansion_gamma": AesLimits().margin,
+}
 
 
 def is_rnnt(name: str) -> bool:

@@ -64,7 +64,7 @@ class Step(NamedTuple):
 class AesParameters:
     """The parameters of `penstock.decoding.beam.sizes.AesLimits`."""
 
-    expansions: int = 2
+    expansions: int = 5
     margin: float = 2.3
     extra: int = 2
 
