@@ -13,6 +13,8 @@ from penstock.cli import main
 from penstock.commands import serve
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStateStore
+from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc.state import CtcStateStore
 from penstock.decoding.greedy.state import GreedyStateStore
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.encoder.state import EncoderState
@@ -172,5 +174,6 @@ def test_bytes_per_stream_is_what_the_states_take(golden_bundle, case):
     network = TransducerNetwork(checkpoint)
     for context in config.encoder.contexts:
         encoder = EncoderState(config.encoder, context, 3, "cpu", network.dtype)
-        states = (encoder, GreedyStateStore(network, 3), BeamStateStore(network, 3, BeamSizes(3)))
+        beams = BeamStateStore(network, 3, BeamSizes(3))
+        states = (encoder, GreedyStateStore(network, 3), beams, CtcStateStore(CtcHead(checkpoint), 3))
         assert serve.bytes_per_stream(config, context, 3) == sum(state.bytes_per_slot for state in states)

@@ -76,6 +76,20 @@ def changed_state(path: Path, change: Callable[[dict], object], case: str = "rnn
     return write_nemo(path, nemo_members(case) | {WEIGHTS: saved(state)})
 
 
+def write_ctc_nemo(path: Path, change: Callable[[dict], object] = lambda decoder: None) -> Path:
+    """A .nemo of a CTC model: encoder and CTC head of the golden hybrid; `change` modifies the head's configuration."""
+    members, state = nemo_members(), nemo_state()
+    document = yaml.safe_load(members[CONFIG])
+    document["target"] = "nemo.collections.asr.models.ctc_bpe_models.EncDecCTCModelBPE"
+    document["decoder"] = document.pop("aux_ctc")["decoder"] | {"num_classes": 48}
+    change(document["decoder"])
+    for name in ("joint", "decoding", "loss", "model_defaults"):
+        document.pop(name, None)
+    kept = {name: tensor for name, tensor in state.items() if not name.startswith(("decoder.", "joint."))}
+    kept = {name.replace("ctc_decoder.", "decoder."): tensor for name, tensor in kept.items()}
+    return write_nemo(path, members | {CONFIG: yaml.safe_dump(document).encode(), WEIGHTS: saved(kept)})
+
+
 class Evil:
     """Touches a file when unpickled."""
 

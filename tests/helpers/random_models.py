@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from penstock.model.bundle import Checkpoint, tensor_shapes, write_checkpoint
-from penstock.model.config import EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.model.config import CtcConfig, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
 from penstock.model.nemo.mel_filterbank import hann_window, mel_filterbank
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.reference.greedy import GreedyReference
@@ -60,6 +60,20 @@ def random_checkpoint(
     _set_blank_rate(config, tensors, blank_rate)
     tokenizer = nemo_members()[tokenizer_member()]
     return write_checkpoint(directory / f"random-{seed}", config, tensors, tokenizer, {})
+
+
+def random_ctc_checkpoint(
+    directory: Path, seed: int, encoder: EncoderConfig = SMALL_ENCODER, blank_rate: float = 0.5
+) -> Checkpoint:
+    """A checkpoint with a CTC head alone, about `blank_rate` of whose frames are blank."""
+    features = FeatureConfig(16000, 400, 160, 512, encoder.mel_bins, 0.97, 2**-24)
+    config = ModelConfig(features, encoder, None, CtcConfig(_VOCABULARY))
+    generator = torch.Generator().manual_seed(seed)
+    tensors = _random_tensors(config, generator)
+    logits = torch.randn(400, encoder.d_model, generator=generator) @ tensors["ctc.weight"].t() + tensors["ctc.bias"]
+    tensors["ctc.bias"][-1] += (logits[:, :-1].amax(dim=1) - logits[:, -1]).quantile(blank_rate)
+    tokenizer = nemo_members()[tokenizer_member()]
+    return write_checkpoint(directory / f"random-ctc-{seed}", config, tensors, tokenizer, {})
 
 
 def with_encoder(config: EncoderConfig, **changes: object) -> EncoderConfig:

@@ -10,13 +10,20 @@ from safetensors.torch import load_file, save_file
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, tensor_shapes, write_checkpoint
-from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.model.config import (
+    AttentionContext,
+    CtcConfig,
+    EncoderConfig,
+    FeatureConfig,
+    ModelConfig,
+    TransducerConfig,
+)
 
 CONFIG = ModelConfig(
     features=FeatureConfig(16000, 400, 160, 512, 80, 0.97, 2**-24),
     encoder=EncoderConfig(80, 2, 8, 2, 16, 5, False, False, True, 8, 4, ((6, 1), (4, 0))),
     transducer=TransducerConfig(10, 6, 2, 7, "relu", (0, 2)),
-    has_ctc_head=True,
+    ctc=CtcConfig(10),
 )
 
 
@@ -139,8 +146,29 @@ def test_writing_rejects_wrong_tensors_by_name(tmp_path, tensors):
     assert not (tmp_path / "b").exists()
 
 
-def test_a_model_without_a_ctc_head_has_no_tensors_for_it():
-    assert not any(name.startswith("ctc") for name in tensor_shapes(dataclasses.replace(CONFIG, has_ctc_head=False)))
+def test_a_model_without_a_head_has_no_tensors_for_it():
+    assert not any(name.startswith("ctc") for name in tensor_shapes(dataclasses.replace(CONFIG, ctc=None)))
+    without = tensor_shapes(dataclasses.replace(CONFIG, transducer=None))
+    assert not any(name.startswith(("joint", "predictor")) for name in without)
+    assert without["ctc.weight"] == (11, 8)
+
+
+def test_a_ctc_model_is_read_back(tmp_path, tensors):
+    config = dataclasses.replace(CONFIG, transducer=None)
+    kept = {name: tensors[name] for name in tensor_shapes(config)}
+    assert write_checkpoint(tmp_path / "ctc", config, kept, b"pieces", {}).config == config
+
+
+@pytest.mark.parametrize("has_ctc_head", [True, False])
+def test_bundles_that_only_say_whether_there_is_a_ctc_head(bundle, has_ctc_head):
+    path = bundle.directory / CONFIG_FILE
+    document = json.loads(path.read_text())
+    del document["model"]["ctc"]
+    document["model"]["has_ctc_head"] = has_ctc_head
+    path.write_text(json.dumps(document))
+    assert Checkpoint(bundle.directory).config == dataclasses.replace(
+        CONFIG, ctc=CtcConfig(10) if has_ctc_head else None
+    )
 
 
 def test_the_bundled_model_is_intact():

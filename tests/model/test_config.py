@@ -5,7 +5,14 @@ import dataclasses
 import pytest
 
 from penstock.errors import CheckpointError, SettingError
-from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.model.config import (
+    AttentionContext,
+    CtcConfig,
+    EncoderConfig,
+    FeatureConfig,
+    ModelConfig,
+    TransducerConfig,
+)
 
 FEATURES = FeatureConfig(16000, 400, 160, 512, 80, 0.97, 2**-24)
 ENCODER = EncoderConfig(80, 2, 24, 3, 48, 9, True, True, True, 8, 8, ((70, 13), (70, 6), (70, 1), (70, 0)))
@@ -16,6 +23,16 @@ def test_times():
     model = ModelConfig(FEATURES, ENCODER, TRANSDUCER)
     assert (FEATURES.hop_ms, model.encoder_frame_ms, model.encoder_frame_samples) == (10.0, 80.0, 1280)
     assert [model.chunk_ms(context) for context in ENCODER.contexts] == [1120.0, 560.0, 160.0, 80.0]
+
+
+def test_heads():
+    both = ModelConfig(FEATURES, ENCODER, TRANSDUCER, CtcConfig(64))
+    assert (both.vocabulary_size, both.head_name) == (64, "RNN-T + CTC")
+    alone = ModelConfig(FEATURES, ENCODER, None, CtcConfig(32))
+    assert (alone.vocabulary_size, alone.head_name) == (32, "CTC")
+    for heads in ((None, None), (TRANSDUCER, CtcConfig(63))):
+        with pytest.raises(CheckpointError, match="a transducer, a CTC head, or both of one size"):
+            ModelConfig(FEATURES, ENCODER, *heads)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from penstock.graphs.driver import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline import search_factory
+from penstock.pipeline.decoder_offer import DecoderOffer
 from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
 from penstock.pipeline.decoding_config import LM_FUSIONS, DecodingConfig
 from penstock.pipeline.results import StreamResult
@@ -61,7 +62,7 @@ def decoded(checkpoint: Checkpoint, decoding: DecodingConfig, options: dict) -> 
     """A stream of 20 encoder frames."""
     frames = torch.randn(20, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(3))
     stage = DecoderStage(checkpoint, 1, SlotLedger(1), decoding=decoding)
-    parsed = parse_stream_options(options, decoding, Tokenizer(checkpoint.tokenizer_path))
+    parsed = parse_stream_options(options, decoding, Tokenizer(checkpoint.tokenizer_path), DecoderOffer({}))
     (result,) = stage.process([DecoderRequest(Lease(0, 1), frames, 0, True, True, parsed)])
     assert isinstance(result, StreamResult) and len(result.tokens) >= 5
     return result

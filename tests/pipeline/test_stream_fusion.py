@@ -12,6 +12,7 @@ from penstock.graphs.select import Choice
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline import decoder_stage as decoder
+from penstock.pipeline.decoder_offer import DecoderOffer
 from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.slots.ledger import SlotLedger
@@ -40,7 +41,9 @@ class Streams:
         beams = {10: "alsd", 20: "aes", 40: "alsd", 50: "aes"}
         kinds = [{"decoder": beams.get(stream, "greedy")} for stream in range(STREAMS)]
         self.options = [
-            parse_stream_options({**kind, "boosted_phrases": phrases(chance)}, DEFAULT_DECODING, tokenizer)
+            parse_stream_options(
+                {**kind, "boosted_phrases": phrases(chance)}, DEFAULT_DECODING, tokenizer, DecoderOffer({})
+            )
             for kind in kinds
         ]
 

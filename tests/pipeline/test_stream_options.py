@@ -5,33 +5,39 @@ import math
 import pytest
 
 from penstock.errors import PenstockError, StreamError, StreamErrorKind
+from penstock.pipeline.decoder_offer import DecoderOffer
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.pipeline.stream_options import StreamOptions, parse_stream_options
 from tests.helpers.phrases import NumberTokenizer
 
 WITH_LM = DecodingConfig(lm="some.arpa", lm_weight=0.3, beam_size=8)
 TOKENIZER = NumberTokenizer([False] * 3000)
+ALL = DecoderOffer({})
+
+
+def parse(options: dict, config: DecodingConfig, offer: DecoderOffer = ALL) -> StreamOptions:
+    return parse_stream_options(options, config, TOKENIZER, offer)
 
 
 def test_nothing_chosen_is_greedy_without_anything():
-    assert parse_stream_options({}, DecodingConfig(), TOKENIZER) == StreamOptions()
+    assert parse({}, DecodingConfig()) == StreamOptions()
 
 
 def test_defaults_are_the_servers():
-    options = parse_stream_options({"decoder": "alsd"}, WITH_LM, TOKENIZER)
+    options = parse({"decoder": "alsd"}, WITH_LM)
     assert (options.decoder, options.beam_size, options.n_best, options.lm_weight) == ("alsd", 8, 0, 0.3)
-    assert parse_stream_options({"lm_weight": 0}, WITH_LM, TOKENIZER).lm_weight == 0
+    assert parse({"lm_weight": 0}, WITH_LM).lm_weight == 0
 
 
 @pytest.mark.parametrize("phrases", ['["3 12", ["7", -1.5]]', ["3 12", ("7", -1.5)]])
 def test_phrases_with_and_without_their_own_boost(phrases):
-    options = parse_stream_options({"boosted_phrases": phrases, "boost": 3}, DecodingConfig(), TOKENIZER)
+    options = parse({"boosted_phrases": phrases, "boost": 3}, DecodingConfig())
     assert options.phrases == (((3, 12), 3.0), ((7,), -1.5))
 
 
 REJECTED = [
     ({"language": "de", "decoder": "alsd"}, "'language' is not an option of the stream start; known: decoder"),
-    ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; known: greedy, alsd, aes"),
+    ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; offered: greedy, alsd, aes, ctc"),
     ({"decoder": 3}, "decoder 3 is not known"),
     ({"decoder": "alsd", "lm_fusion": "eq2-late"}, "'lm_fusion' is not an option of the stream start; known: decoder"),
     ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0; accepted: integers from 1 to 8"),
@@ -69,14 +75,14 @@ REJECTED = [
 @pytest.mark.parametrize(("options", "match"), REJECTED)
 def test_what_is_wrong_is_named(options, match):
     with pytest.raises(StreamError, match=match) as rejected:
-        parse_stream_options(options, WITH_LM, TOKENIZER)
+        parse(options, WITH_LM)
     assert rejected.value.kind is StreamErrorKind.INVALID_ARGUMENT
 
 
 def test_a_weight_without_a_language_model():
     with pytest.raises(StreamError, match=r"lm_weight is 0.5, but no language model is loaded; accepted: 0"):
-        parse_stream_options({"lm_weight": 0.5}, DecodingConfig(), TOKENIZER)
-    assert parse_stream_options({"lm_weight": 0.0}, DecodingConfig(), TOKENIZER) == StreamOptions()
+        parse({"lm_weight": 0.5}, DecodingConfig())
+    assert parse({"lm_weight": 0.0}, DecodingConfig()) == StreamOptions()
 
 
 @pytest.mark.parametrize(

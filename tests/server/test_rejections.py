@@ -23,7 +23,7 @@ _WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 MANY = [" ".join(_WORDS[int(digit)] for digit in f"{number:030d}") for number in range(700)]
 """Each of 30 words, more than 20,000 tokens together."""
 REJECTED = [
-    ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; known: greedy, alsd, aes"),
+    ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; offered: greedy, alsd, aes, ctc"),
     ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0; accepted: integers from 1 to 4"),
     ({"decoder": "aes", "beam_size": 10_000}, "beam_size is 10000; accepted: integers from 1 to 4"),
     ({"lm_weight": 0.5}, "lm_weight is 0.5, but no language model is loaded; accepted: 0"),

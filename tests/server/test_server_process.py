@@ -268,8 +268,8 @@ def test_serve_prints_what_it_serves_and_stops_cleanly(repository, bundled_model
     arguments = ("--model", str(bundled_model), "--context", "70,6", "--max-streams", "5")
     with serve_command(*arguments, "--model-repository", str(repository)) as process:
         output = read_until(process, "ready")
-        assert "an4-rnnt-hybrid: RNN-T, context [70,6], chunks of 560 ms" in output
-        assert re.search(r"5 streams, 0\.\d+ MB each", output)
+        assert "an4-rnnt-hybrid: RNN-T + CTC, context [70,6], chunks of 560 ms" in output
+        assert re.search(r"5 streams, 0\.\d+ MB each, decoders greedy, alsd, aes, ctc", output)
         assert probe(re.search(r"HTTP (\S+),", output)[1]).is_healthy
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0

@@ -24,8 +24,8 @@ class TritonPythonModel:
         lm = settings.decoding.lm or "none"
         triton_io.log_start(
             "decoder",
-            f"on {settings.device}, driver {self._stage.driver_name}, kernels {self._stage.kernels}, "
-            f"language model: {lm}",
+            f"{', '.join(self._stage.decoders)} on {settings.device}, driver {self._stage.driver_name}, "
+            f"kernels {self._stage.kernels}, language model: {lm}",
         )
         frames, config = settings.context.chunk_encoder_frames, settings.checkpoint.config
         self._metrics = ChunkMetrics(triton_io.make_metric, frames, config.chunk_ms(settings.context))

@@ -98,17 +98,20 @@ def _warn_of_durations(utterances: list["Utterance"]) -> None:
 
 def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iterator[tuple["Conditions", "RunResult"]]:
     """One run per context and decoder."""
-    from penstock.evaluation.decoder_choice import GREEDY, parse_decoder
+    from penstock.evaluation.decoder_choice import DecoderChoice, parse_decoder
     from penstock.evaluation.report import Conditions
     from penstock.evaluation.runs import Variant, collect, recognize_in_process
     from penstock.model.bundle import CONFIG_FILE, Checkpoint, sha256_of
     from penstock.model.resolve import resolve_model
+    from penstock.pipeline.decoder_offer import offer_decoders
+    from penstock.pipeline.decoding_config import DEFAULT_DECODING
     from penstock.recognizer import StreamingRecognizer
     from penstock.reporting import describe_hardware
     from penstock.runtime import check_device, prepare_process
 
-    decoders = [parse_decoder(text) for text in dict.fromkeys(args.decoder or [])] or [GREEDY]
+    decoders = [parse_decoder(text) for text in dict.fromkeys(args.decoder or [])]
     checkpoint = Checkpoint(resolve_model(args.model))
+    decoders = decoders or [DecoderChoice(offer_decoders(checkpoint.config, DEFAULT_DECODING).default)]
     contexts = _contexts(checkpoint.config.encoder, args.context)
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")

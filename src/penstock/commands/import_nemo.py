@@ -25,11 +25,13 @@ def run(args: argparse.Namespace) -> int:
 
     checkpoint = import_nemo(args.nemo, args.directory, half=args.half, replace=args.force)
     encoder, transducer = checkpoint.config.encoder, checkpoint.config.transducer
-    kind = f"TDT {list(transducer.tdt_durations)}" if transducer.is_tdt else "RNN-T"
+    kind = checkpoint.config.head_name
+    if transducer is not None and transducer.is_tdt:
+        kind = kind.replace("TDT", f"TDT {list(transducer.tdt_durations)}")
     contexts = " ".join(map(str, encoder.contexts))
     print(
         f"{args.directory}: {checkpoint.source['class']}, {kind}, {encoder.n_layers} layers of {encoder.d_model}, "
-        f"{transducer.vocabulary_size} tokens, contexts {contexts}"
+        f"{checkpoint.config.vocabulary_size} tokens, contexts {contexts}"
     )
     return 0
 

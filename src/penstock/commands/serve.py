@@ -11,7 +11,8 @@ from pathlib import Path
 
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.errors import ServerError, SettingError
-from penstock.model.config import AttentionContext, ModelConfig
+from penstock.model.config import AttentionContext, ModelConfig, TransducerConfig
+from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
 from penstock.runtime import check_device
 from penstock.serving import settings
@@ -25,7 +26,9 @@ from penstock.serving.triton_install import TritonInstall, find_triton
 from penstock.serving.watchdog import Watchdog
 
 _POLL_S = 0.2
-_LM = next(setting for setting in DECODING_SETTINGS if setting.name == "lm")
+_CTC_BYTES = 3 * 8 + 4
+"""Size of a slot of `CtcStateStore`."""
+_FILES = tuple(setting for setting in DECODING_SETTINGS if setting.name in ("lm", "graph"))
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -44,7 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     """Checks everything that can be checked first, then serves."""
     values = argparse.Namespace(**{setting.name: setting.read(given=setting.given(args)) for setting in SERVE_SETTINGS})
-    _check_lm(args, values)
+    _check_files(args, values)
     raise_open_file_limit(values.max_streams)
     if values.device:
         check_device(values.device, settings.DEVICE.source(args.device))
@@ -59,14 +62,15 @@ def run(args: argparse.Namespace) -> int:
     return _serve(TritonServer(install, options, sys.stderr.write, values.verbose), description)
 
 
-def _check_lm(args: argparse.Namespace, values: argparse.Namespace) -> None:
-    if not values.lm:
-        return
-    if not os.path.isfile(values.lm):
-        raise SettingError(f"{_LM.source(args.lm)}: no such file: {values.lm}")
-    from penstock.scoring.ngram.file_check import check_lm_file
+def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
+    for setting in _FILES:
+        path = getattr(values, setting.name)
+        if path and not os.path.isfile(path):
+            raise SettingError(f"{setting.source(setting.given(args))}: no such file: {path}")
+    if values.lm:
+        from penstock.scoring.ngram.file_check import check_lm_file
 
-    check_lm_file(Path(values.lm))
+        check_lm_file(Path(values.lm))
 
 
 def _warn_about_wheel(install: TritonInstall, address: str) -> None:
@@ -86,9 +90,11 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
     if not values.model:
         print(f"penstock: {BUNDLED_MODEL_NOTICE}", flush=True)
     chosen = {setting.name: getattr(values, setting.name) for setting in DECODING_SETTINGS}
-    decoding = DecodingConfig(**chosen | {"lm": values.lm and os.path.abspath(values.lm)})
+    paths = {setting.name: chosen[setting.name] and os.path.abspath(chosen[setting.name]) for setting in _FILES}
+    decoding = DecodingConfig(**chosen | paths)
     checkpoint = Checkpoint(resolve_model(values.model or BUNDLED_MODEL))
     checkpoint.verify()
+    offer = offer_decoders(checkpoint.config, decoding)
     context = settings.select_served_context(checkpoint, values.context)
     for_models = {
         settings.MODEL: checkpoint.directory.absolute(),
@@ -101,7 +107,6 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
         **{setting: getattr(decoding, setting.name) for setting in DECODING_SETTINGS},
     }
     environment = {setting.variable: "" if value is None else str(value) for setting, value in for_models.items()}
-    kind = "TDT" if checkpoint.config.transducer.is_tdt else "RNN-T"
     chunk_ms, megabytes = (
         checkpoint.config.chunk_ms(context),
         bytes_per_stream(checkpoint.config, context, decoding.beam_size) / 1e6,
@@ -109,24 +114,33 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
     others = [str(each) for each in checkpoint.config.encoder.contexts if each != context]
     choice = f" (default; {settings.CONTEXT.flag} also takes {' '.join(others)})" if others else ""
     return environment, [
-        f"{checkpoint.directory.name}: {kind}, context {context}{'' if values.context else choice}, "
-        f"chunks of {chunk_ms:g} ms",
-        f"{values.max_streams} streams, {megabytes:.2f} MB each",
+        f"{checkpoint.directory.name}: {checkpoint.config.head_name}, "
+        f"context {context}{'' if values.context else choice}, chunks of {chunk_ms:g} ms",
+        f"{values.max_streams} streams, {megabytes:.2f} MB each, decoders {', '.join(offer.names)}",
     ]
 
 
 def bytes_per_stream(config: ModelConfig, context: AttentionContext, beam_size: int) -> int:
-    """Memory of one stream's state on the device: encoder, greedy and beam state; computed without torch."""
-    beam = BeamSizes(beam_size)
-    encoder, transducer = config.encoder, config.transducer
+    """Memory of one stream's state on the device: encoder and decoders but `wfst`; computed without torch."""
+    encoder = config.encoder
     cached_frames = context.left + context.chunk_encoder_frames
     keys_and_values = 2 * encoder.n_layers * cached_frames * encoder.d_model
     conv_tails = encoder.n_layers * (encoder.conv_kernel_size - 1) * encoder.d_model
     columns = encoder.mel_bins + encoder.subsampling_channels * sum(encoder.subsampled_mel_bins[:-1])
+    heads = 0
+    if config.transducer is not None:
+        heads += _transducer_bytes(config.transducer, BeamSizes(beam_size))
+    if config.ctc is not None:
+        heads += _CTC_BYTES
+    return 4 * (keys_and_values + conv_tails + columns) + heads
+
+
+def _transducer_bytes(transducer: TransducerConfig, beam: BeamSizes) -> int:
+    """Size of a slot of `GreedyStateStore` and of `BeamStateStore`."""
     predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.joint_hidden
     counters = 6  # chunks; search position, frames, labels at the frame; language model and phrase list
     greedy = 4 * (predictor + 1) + 8 * counters
-    return 4 * (keys_and_values + conv_tails + columns) + greedy + _beam_bytes(predictor, transducer.joint_hidden, beam)
+    return greedy + _beam_bytes(predictor, transducer.joint_hidden, beam)
 
 
 def _beam_bytes(predictor: int, joint_hidden: int, beam: BeamSizes) -> int:

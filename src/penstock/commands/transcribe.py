@@ -31,7 +31,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--request-ms", type=float, default=100.0, metavar="MS", help="audio per request (100)")
     parser.add_argument("--streams", type=int, default=8, metavar="N", help="files streamed in parallel (8)")
     THREADS.add_flag(parser)
-    parser.add_argument("--decoder", default="greedy", metavar="NAME", help=f"search: {', '.join(DECODERS)} (greedy)")
+    parser.add_argument(
+        "--decoder", metavar="NAME", help=f"search: {', '.join(DECODERS)} (greedy; ctc without a transducer)"
+    )
     parser.add_argument("--n-best", type=int, metavar="N", help="alternatives in the JSON output, with alsd or aes")
     for setting in _SETTINGS:
         setting.add_flag(parser)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from penstock.decoding.tensor_tree import copy_into, overwrite
+from penstock.errors import CheckpointError
 from penstock.kernels.capability import AUTO, FUSED, resolve
 from penstock.kernels.contracts import JointChoice, JointWeights, LstmLayerWeights, PredictorStates, PredictorWeights
 from penstock.model.bundle import Checkpoint
@@ -83,6 +84,8 @@ class TransducerNetwork:
     ):
         """kernels: "auto", "torch" or "fused"; PenstockError where "fused" is not possible (`capability.resolve`)."""
         config = checkpoint.config.transducer
+        if config is None:
+            raise CheckpointError(f"{checkpoint.directory}: has no transducer, only {checkpoint.config.head_name}")
         tensors = {n: t.to(device, dtype) for n, t in checkpoint.tensors("predictor.", "joint.").items()}
         self.config = config
         self.device, self.dtype = prepare_device(device), dtype

@@ -31,7 +31,7 @@ class DecoderChoice:
     @property
     def stream_options(self) -> dict[str, object]:
         """Options of every stream, sent with its first request."""
-        return {} if self.name == decoding_config.GREEDY else {"decoder": self.name}
+        return {"decoder": self.name}
 
 
 GREEDY = DecoderChoice(decoding_config.GREEDY)
@@ -46,7 +46,8 @@ def parse_decoder(text: str) -> DecoderChoice:
     options: dict[str, Any] = {}
     for part in rest.split(",") if has_options else []:
         option, _, value = part.partition("=")
-        setting = settings.get(_SHORT.get(option, option))
+        names = (_SHORT.get(option, option), f"{name}_{option}")  # "beam" of wfst is "wfst_beam"
+        setting = next((settings[known] for known in names if known in settings), None)
         if setting is None:
             raise SettingError(
                 f"decoder {text!r}: {option!r} is not an option of {name}; options: {', '.join(settings)}"

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from penstock.errors import CheckpointError
-from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.model.config import (
+    AttentionContext,
+    CtcConfig,
+    EncoderConfig,
+    FeatureConfig,
+    ModelConfig,
+    TransducerConfig,
+)
 
 if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
@@ -37,9 +44,10 @@ def tensor_shapes(config: ModelConfig) -> Shapes:
     shapes |= _subsampling_shapes(config.encoder)
     for layer in range(config.encoder.n_layers):
         shapes |= {f"encoder.layers.{layer}.{name}": s for name, s in _layer_shapes(config.encoder).items()}
-    shapes |= _transducer_shapes(config.transducer, config.encoder.d_model)
-    if config.has_ctc_head:
-        shapes |= _linear("ctc", config.encoder.d_model, config.transducer.vocabulary_size + 1, True)
+    if config.transducer is not None:
+        shapes |= _transducer_shapes(config.transducer, config.encoder.d_model)
+    if config.ctc is not None:
+        shapes |= _linear("ctc", config.encoder.d_model, config.ctc.vocabulary_size + 1, True)
     return shapes
 
 
@@ -221,8 +229,15 @@ def _config_from_document(document: dict[str, Any], path: Path) -> ModelConfig:
         return ModelConfig(
             features=FeatureConfig(**model["features"]),
             encoder=EncoderConfig(**encoder),
-            transducer=TransducerConfig(**model["transducer"]),
-            has_ctc_head=model["has_ctc_head"],
+            transducer=None if model["transducer"] is None else TransducerConfig(**model["transducer"]),
+            ctc=_ctc_from_model(model),
         )
     except (TypeError, KeyError, ValueError) as error:
         raise CheckpointError(f'{path}: "model" does not fit the schema: {error}') from error
+
+
+def _ctc_from_model(model: dict[str, Any]) -> CtcConfig | None:
+    """The CTC head; bundles of earlier versions name only whether the transducer is accompanied by one."""
+    if "has_ctc_head" in model:
+        return CtcConfig(model["transducer"]["vocabulary_size"]) if model["has_ctc_head"] else None
+    return None if model["ctc"] is None else CtcConfig(**model["ctc"])

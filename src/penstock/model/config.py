@@ -173,17 +173,43 @@ class TransducerConfig:
 
 
 @dataclass(frozen=True)
+class CtcConfig:
+    """CTC head: one linear layer from an encoder frame to the logits of labels and blank."""
+
+    vocabulary_size: int
+    """Labels without blank; blank is the label `vocabulary_size`."""
+
+    def __post_init__(self) -> None:
+        _require_sizes(self, "vocabulary_size")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """Configuration of one checkpoint."""
+    """Configuration of one checkpoint: an encoder with a Transducer, a CTC head, or both."""
 
     features: FeatureConfig
     encoder: EncoderConfig
-    transducer: TransducerConfig
-    has_ctc_head: bool = False
+    transducer: TransducerConfig | None
+    ctc: CtcConfig | None = None
 
     def __post_init__(self) -> None:
         _require(self.features.mel_bins == self.encoder.mel_bins, "encoder.feat_in", self.encoder.mel_bins,
                  f"preprocessor.features {self.features.mel_bins}")  # fmt: skip
+        sizes = {head.vocabulary_size for head in (self.transducer, self.ctc) if head is not None}
+        _require(len(sizes) == 1, "vocabulary_size", sorted(sizes), "a transducer, a CTC head, or both of one size")
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, labels without blank."""
+        head = self.transducer or self.ctc
+        assert head is not None  # checked when built
+        return head.vocabulary_size
+
+    @property
+    def head_name(self) -> str:
+        """The heads in words: RNN-T, TDT, RNN-T + CTC, TDT + CTC or CTC."""
+        kind = None if self.transducer is None else "TDT" if self.transducer.is_tdt else "RNN-T"
+        return " + ".join(name for name in (kind, "CTC" if self.ctc else None) if name)
 
     @property
     def encoder_frame_samples(self) -> int:

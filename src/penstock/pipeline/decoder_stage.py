@@ -7,24 +7,25 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.host_copy import copy_to_device
-from penstock.decoding.transducer import TransducerNetwork
 from penstock.errors import ErrorCode, StreamError
 from penstock.graphs.select import select_driver
+from penstock.kernels.capability import resolve
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import BEAM_DECODERS, DEFAULT_DECODING, GREEDY, DecodingConfig
+from penstock.pipeline.decoder_builder import DecoderParts, build_stream_decoders
+from penstock.pipeline.decoder_offer import offer_decoders
+from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.results import StreamResult, StreamText
-from penstock.pipeline.search_factory import SearchFactory
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
-from penstock.pipeline.stream_decoders import BeamStreamDecoder, Chunk, Decoded, GreedyStreamDecoder, StreamDecoder
+from penstock.pipeline.stream_decoders import BeamStreamDecoder, Chunk, Decoded
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
-from penstock.pipeline.truncation import TruncationCounters
+from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters
+from penstock.runtime import prepare_device
 
 MAX_CAPTURED_BATCH = 64
 """`max_batch_size` in the decoder's config.pbtxt. Larger batches are decoded without CUDA graphs."""
@@ -66,41 +67,49 @@ class DecoderStage:
     ):
         """context: sets the chunk length that graphs are captured for; the checkpoint's default if None."""
         self._config = checkpoint.config
-        choice = select_driver(decoding.cuda_graphs, device)
+        self._device = prepare_device(device)
         self._chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
-        self._network = TransducerNetwork(checkpoint, device, kernels=decoding.kernels)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._fusion = StreamFusion(checkpoint, self._tokenizer, decoding, slots, device)
-        captured_batch = min(slots, MAX_CAPTURED_BATCH)
-        searches = SearchFactory(self._network, decoding, choice.driver, captured_batch, self._chunk_encoder_frames)
-        beams = BeamStateStore(self._network, slots, searches.beam_sizes)
-        self._stream_decoders: dict[str, StreamDecoder] = {GREEDY: GreedyStreamDecoder(searches, slots, self._fusion)}
-        self._beam_decoders = [BeamStreamDecoder(name, searches, beams, self._fusion) for name in BEAM_DECODERS]
-        self._stream_decoders |= zip(BEAM_DECODERS, self._beam_decoders, strict=True)
+        offer, choice = offer_decoders(checkpoint.config, decoding), select_driver(decoding.cuda_graphs, device)
+        parts = DecoderParts(
+            checkpoint=checkpoint,
+            decoding=decoding,
+            fusion=self._fusion,
+            driver=choice.driver,
+            device=self._device,
+            slots=slots,
+            max_batch=min(slots, MAX_CAPTURED_BATCH),
+            chunk_encoder_frames=self._chunk_encoder_frames,
+        )
+        self._stream_decoders = build_stream_decoders(offer, parts)
+        self._default = StreamOptions(decoder=offer.default)
         self.driver_name = choice.driver.name
         """CUDA graph mode of the searches, for the log."""
+        self.kernels = resolve(decoding.kernels, self._device, torch.float32)
+        """Kernels of greedy search, "torch" or "fused", for the log."""
         self._options = [StreamOptions()] * slots
         self._texts: dict[int, StreamText] = {}  # by slot
         self._guard = SlotGuard("decoder", slots, ledger)
 
     @property
-    def kernels(self) -> str:
-        """Kernels of greedy search, "torch" or "fused", for the log."""
-        return self._network.kernels
+    def decoders(self) -> tuple[str, ...]:
+        """Names of the decoders, for the log."""
+        return tuple(self._stream_decoders)
 
     @property
     def truncation(self) -> TruncationCounters:
         """Truncation counters of all beams since the start."""
-        totals = [decoder.truncation.total for decoder in self._beam_decoders]
-        return TruncationCounters(*map(sum, zip(*totals, strict=True)))
+        totals = [d.truncation.total for d in self._stream_decoders.values() if isinstance(d, BeamStreamDecoder)]
+        return TruncationCounters(*map(sum, zip(NO_TRUNCATION, *totals, strict=True)))
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
         """Decodes one chunk of `streams` streams with each decoder: memory is allocated before the first request."""
         slots = list(range(min(streams, len(self._options))))
         width = self._config.encoder.d_model
-        encoded = torch.zeros(len(slots), self._chunk_encoder_frames, width, device=self._network.device)
-        lengths = torch.full((len(slots),), self._chunk_encoder_frames, device=self._network.device)
+        encoded = torch.zeros(len(slots), self._chunk_encoder_frames, width, device=self._device)
+        lengths = torch.full((len(slots),), self._chunk_encoder_frames, device=self._device)
         for decoder in self._stream_decoders.values():
             # Beam size 1: tensors have the shapes of a full beam, and a beam of silence must prune nothing.
             decoder.open(slots, [StreamOptions()] * len(slots))
@@ -139,7 +148,7 @@ class DecoderStage:
                 continue
             slot = request.lease.slot
             try:
-                options = request.options or StreamOptions()
+                options = request.options or self._default
                 self._fusion.open(slot, options)
             except StreamError as error:
                 self._guard.reject(request.lease, error.message)
@@ -187,7 +196,7 @@ class DecoderStage:
         return decoded
 
     def _chunk(self, requests: list[DecoderRequest]) -> Chunk:
-        device = self._network.device
+        device = self._device
         lengths = copy_to_device([len(r.encoded) for r in requests], torch.int64, device)
         encoded = torch.nn.utils.rnn.pad_sequence([r.encoded.to(device) for r in requests], batch_first=True)
         return Chunk(

@@ -11,9 +11,18 @@ from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, AesLimits
 from penstock.errors import SettingError
 from penstock.pipeline.setting import Setting, Values, choice, real, switch, text, whole
 
-GREEDY = "greedy"
-BEAM_DECODERS = ("alsd", "aes")
-DECODERS = (GREEDY, *BEAM_DECODERS)
+GREEDY, CTC, WFST = "greedy", "ctc", "wfst"
+TRANSDUCER_BEAMS = ("alsd", "aes")
+BEAM_DECODERS = TRANSDUCER_BEAMS
+"""Searches of `decoding/beam`, with a beam size per stream."""
+TRANSDUCER_DECODERS = (GREEDY, *TRANSDUCER_BEAMS)
+CTC_DECODERS = (CTC, WFST)
+DECODERS = (*TRANSDUCER_DECODERS, *CTC_DECODERS)
+"""All searches; `decoder_offer` has those of a model."""
+LM_DECODERS = TRANSDUCER_DECODERS
+"""Searches that add the scores of the n-gram language model."""
+N_BEST_DECODERS = (*BEAM_DECODERS, WFST)
+BOOSTED_DECODERS = (*LM_DECODERS, WFST)
 MAX_LM_WEIGHT = 10.0
 # The names of penstock.graphs.select and penstock.kernels.capability, which import torch.
 CUDA_GRAPHS = ("auto", "full_graph", "no_while_loops", "no_graphs")
@@ -36,20 +45,22 @@ class DecodingConfig:
 
     lm: str | None = _option(
         text("a file: ARPA, or the output of `penstock lm compile`"), None, "FILE", "n-gram language model",
-        page="language_model.md", decoders=DECODERS,
+        page="language_model.md", decoders=LM_DECODERS,
     )  # fmt: skip
-    lm_weight: float = _option(real(MAX_LM_WEIGHT), 0.0, "W", "default weight of the language model", decoders=DECODERS)
+    lm_weight: float = _option(
+        real(MAX_LM_WEIGHT), 0.0, "W", "default weight of the language model", decoders=LM_DECODERS
+    )
     beam_size: int = _option(
         whole(1, MAX_BEAM_SIZE), 4, "K", "maximum hypotheses per stream", page="beam_search.md",
         decoders=BEAM_DECODERS,
     )  # fmt: skip
     lm_fusion: str = _option(
         choice(*LM_FUSIONS), "eq3-late", "NAME", "fusion strategy of the language model in beam search",
-        page="beam_search.md#settings", decoders=BEAM_DECODERS,
+        page="beam_search.md#settings", decoders=TRANSDUCER_BEAMS,
     )  # fmt: skip
     length_normalisation: bool = _option(
         switch(), True, None, "rank hypotheses by score / (labels + 1), not by score",
-        decoders=BEAM_DECODERS,
+        decoders=TRANSDUCER_BEAMS,
     )  # fmt: skip
     aes_expansions: int = _option(
         whole(1, 10), AesLimits().expansions_per_frame, "N", "AES++: maximum labels per hypothesis and frame",
@@ -67,6 +78,23 @@ class DecodingConfig:
         whole(1, 50), None, "N", "maximum labels per frame in greedy search and ALSD++",
         unset="the checkpoint's, else 10", decoders=(GREEDY, "alsd"),
     )  # fmt: skip
+    graph: str | None = _option(
+        text("a file: the output of `penstock graph build`"), None, "FILE", "decoding graph of a CTC head",
+        decoders=(WFST,),
+    )  # fmt: skip
+    wfst_lm_weight: float = _option(
+        real(MAX_LM_WEIGHT), 1 / 3, "W", "WFST: default weight of the graph", decoders=(WFST,)
+    )
+    wfst_beam: float = _option(
+        real(50, low=1), 10.0, "NATS", "WFST: prune tokens this far below the best one", decoders=(WFST,)
+    )
+    wfst_max_active: int = _option(whole(64, 16_384), 2048, "N", "WFST: maximum tokens per stream", decoders=(WFST,))
+    wfst_blank_penalty: float = _option(
+        real(10), 0.0, "NATS", "WFST: subtracted from blank's log-probability", decoders=(WFST,)
+    )
+    wfst_skip_blank: float = _option(
+        real(1, low=0.5), 1.0, "P", "WFST: skip frames in which blank's probability is above this", decoders=(WFST,)
+    )
     phrase_memory_mib: int = _option(
         whole(16, 16_384), 512, "MIB", "memory for the boosted phrases of all streams on the decoder's device, in MiB",
         page="boosting.md#memory",

@@ -15,6 +15,7 @@ from penstock.frontend.log_mel import ChunkGeometry, FeatureExtractor, LogMel, M
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import Lease, StreamTable
@@ -95,7 +96,7 @@ class FeatureStage:
         geometry = chunk_geometry(config, config.encoder.select_context(context))
         self.table = table
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots, place)
-        self._decoding = decoding
+        self._decoding, self._offer = decoding, offer_decoders(config, decoding)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self.samples_taken = 0
         """Samples of all accepted requests."""
@@ -145,7 +146,7 @@ class FeatureStage:
 
     def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
-        return parse_stream_options(options, self._decoding, self._tokenizer)
+        return parse_stream_options(options, self._decoding, self._tokenizer, self._offer)
 
     def _admit(self, request: AudioRequest) -> "_Admission | StreamError":
         """Gives a valid request its stream's lease; validates the options before the stream takes a slot."""

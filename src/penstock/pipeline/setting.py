@@ -37,10 +37,10 @@ def whole(low: int, high: float = math.inf) -> Values:
     return Values(int, lambda value: type(value) is int and low <= value <= high, f"integers {limits}")
 
 
-def real(high: float) -> Values:
-    """Numbers from 0 to `high`, both included; not NaN."""
+def real(high: float, low: float = 0) -> Values:
+    """Numbers from `low` to `high`, both included; not NaN."""
     return Values(
-        float, lambda value: type(value) in (int, float) and 0 <= value <= high, f"numbers from 0 to {high:g}"
+        float, lambda value: type(value) in (int, float) and low <= value <= high, f"numbers from {low:g} to {high:g}"
     )
 
 

@@ -153,16 +153,16 @@ class BeamStreamDecoder(StreamDecoder):
 
 def _greedy_tokens(hyps: BatchedHyps) -> list[list[Token]]:
     host = hyps.to_host()
-    return _rows_of_tokens((host.labels, host.timestamps, host.durations, host.scores), host.lengths)
+    return rows_of_tokens((host.labels, host.timestamps, host.durations, host.scores), host.lengths)
 
 
 def _tokens(lists: TokenLists) -> list[list[Token]]:
     """lists: [B, M] on the host."""
     tokens, lengths = lists
-    return _rows_of_tokens((tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores), lengths)
+    return rows_of_tokens((tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores), lengths)
 
 
-def _rows_of_tokens(fields: tuple[torch.Tensor, ...], lengths: torch.Tensor) -> list[list[Token]]:
+def rows_of_tokens(fields: tuple[torch.Tensor, ...], lengths: torch.Tensor) -> list[list[Token]]:
     """fields: of the tokens, each [B, M] on the host; lengths: [B]."""
     counts = lengths.tolist()
     longest = max(counts)

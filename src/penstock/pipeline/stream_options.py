@@ -5,16 +5,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import BEAM_DECODERS, DECODERS, GREEDY, MAX_LM_WEIGHT, DecodingConfig
+from penstock.pipeline.decoder_offer import DecoderOffer
+from penstock.pipeline.decoding_config import (
+    BEAM_DECODERS,
+    BOOSTED_DECODERS,
+    GREEDY,
+    LM_DECODERS,
+    MAX_LM_WEIGHT,
+    N_BEST_DECODERS,
+    WFST,
+    DecodingConfig,
+)
 from penstock.scoring.boosting.phrases import MAX_BOOST, Phrase, check_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
 
 DEFAULT_BOOST = 2.0
 FINALIZE = "finalize"
 """Parameter of any request, not an option: true if a segment ends with it."""
-_NAMES = ("decoder", "beam_size", "n_best", "lm_weight", "boosted_phrases", "boost")
+_DECODERS_WITH = {
+    "beam_size": BEAM_DECODERS,
+    "n_best": N_BEST_DECODERS,
+    "lm_weight": (*LM_DECODERS, WFST),
+    "boosted_phrases": BOOSTED_DECODERS,
+    "boost": BOOSTED_DECODERS,
+}
+_NAMES = ("decoder", *_DECODERS_WITH)
 
 
 @dataclass(frozen=True)
@@ -23,44 +41,51 @@ class StreamOptions:
 
     decoder: str = GREEDY
     beam_size: int = 1
-    """K, at most the server's; 1 for greedy."""
+    """K, at most the server's; 1 for searches without a beam size."""
     n_best: int = 0
     """Alternatives in the final result."""
     lm_weight: float = 0.0
+    """Weight of the language model, for `wfst` of the graph."""
     phrases: TokenPhrases = ()
 
 
-def parse_stream_options(options: Mapping[str, Any], config: DecodingConfig, tokenizer: Tokenizer) -> StreamOptions:
+def parse_stream_options(
+    options: Mapping[str, Any], config: DecodingConfig, tokenizer: Tokenizer, offer: DecoderOffer
+) -> StreamOptions:
     """Validates the parameters of a stream's first request and tokenizes its phrases.
 
     StreamError OPTION_INVALID or PHRASES_INVALID names the wrong one and what is accepted.
 
-    decoder: one of `DECODERS`; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; boosted_phrases: a JSON
-    list of phrases or of [phrase, boost] pairs, as text or already read; boost: of phrases that name none.
+    decoder: one of the offered ones; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; boosted_phrases: a
+    JSON list of phrases or of [phrase, boost] pairs, as text or already read; boost: of phrases that name none.
     """
     unknown = sorted(map(shown, set(options) - set(_NAMES)))
     if unknown:
         names = ", ".join(unknown[:5]) + (" and others" if len(unknown) > 5 else "")
         raise _rejection(f"{names} is not an option of the stream start; known: {', '.join(_NAMES)}")
-    decoder = options.get("decoder", GREEDY)
-    if decoder not in DECODERS:
-        raise _rejection(f"decoder {shown(decoder)} is not known; known: {', '.join(DECODERS)}")
+    decoder = options.get("decoder", offer.default)
+    if problem := offer.problem_with(decoder):
+        raise _rejection(problem)
+    for name, decoders in _DECODERS_WITH.items():
+        if name in options and decoder not in decoders:
+            raise _rejection(f"{name} needs decoder {offer.alternatives(decoders)}; the stream's is {decoder}")
     beam_size, n_best = _beam(options, decoder, config)
     phrases = tokenize_phrases(_phrases(options), tokenizer)
-    return StreamOptions(decoder, beam_size, n_best, _lm_weight(options, config), phrases)
+    return StreamOptions(decoder, beam_size, n_best, _lm_weight(options, decoder, config), phrases)
 
 
 def _beam(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> tuple[int, int]:
-    if decoder == GREEDY:
-        for name in ("beam_size", "n_best"):
-            if name in options:
-                raise _rejection(f"{name} needs decoder {' or '.join(BEAM_DECODERS)}; the stream's is {decoder}")
-        return 1, 0
-    beam_size = _whole(options, "beam_size", config.beam_size, 1, config.beam_size)
-    return beam_size, _whole(options, "n_best", 0, 0, beam_size)
+    beam_size = 1
+    if decoder in BEAM_DECODERS:
+        beam_size = _whole(options, "beam_size", config.beam_size, 1, config.beam_size)
+    return beam_size, _whole(options, "n_best", 0, 0, beam_size if decoder in BEAM_DECODERS else MAX_BEAM_SIZE)
 
 
-def _lm_weight(options: Mapping[str, Any], config: DecodingConfig) -> float:
+def _lm_weight(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> float:
+    if decoder == WFST:
+        return _real(options, "lm_weight", config.wfst_lm_weight, 0.0, MAX_LM_WEIGHT)
+    if decoder not in LM_DECODERS:
+        return 0.0
     weight = _real(options, "lm_weight", config.lm_weight, 0.0, MAX_LM_WEIGHT)
     if weight and not config.lm:
         raise _rejection(f"lm_weight is {weight:g}, but no language model is loaded; accepted: 0")

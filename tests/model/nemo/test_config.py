@@ -25,7 +25,7 @@ def set_key(values: dict, path: str, value: object) -> dict:
 @pytest.mark.parametrize(
     ("path", "value", "supported"),
     [
-        ("target", "nemo.collections.asr.models.EncDecCTCModelBPE", "EncDecRNNTBPEModel or EncDecHybridRNNTCTCBPE"),
+        ("target", "nemo.collections.asr.models.EncDecMultiTaskModel", "EncDecRNNTBPEModel or EncDecHybridRNNTCTCBPE"),
         ("target", None, "EncDecRNNTBPEModel"),
         ("tokenizer.type", "wpe", "'bpe'"),
         ("tokenizer.type", "agg", "'bpe'"),

@@ -19,10 +19,12 @@ from tests.helpers.golden import GoldenCase, golden_case, golden_cases
 from tests.helpers.nemo_files import (
     CONFIG,
     WEIGHTS,
+    assert_rejected,
     changed_config,
     changed_state,
     nemo_members,
     nemo_state,
+    write_ctc_nemo,
     write_nemo,
 )
 
@@ -48,10 +50,44 @@ def test_every_golden_checkpoint_becomes_a_bundle(case: GoldenCase, tmp_path):
     assert checkpoint.config.encoder.contexts == tuple(AttentionContext(*pair) for pair in case.contexts)
     assert checkpoint.config.transducer.tdt_durations == case.durations
     assert_same_front_end(tensors["features.window"], tensors["features.mel_filterbank"], case)
-    class_name = "EncDecHybridRNNTCTCBPEModel" if checkpoint.config.has_ctc_head else "EncDecRNNTBPEModel"
+    class_name = "EncDecHybridRNNTCTCBPEModel" if checkpoint.config.ctc else "EncDecRNNTBPEModel"
     assert checkpoint.source == {
         "file": case.nemo_path.name, "sha256": sha256_of(case.nemo_path), "class": class_name
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "head", [{}, {"num_classes": -1, "vocabulary": ["a"] * 48}, {"feat_in": None}], ids=["number", "list", "no width"]
+)
+def test_a_ctc_model_becomes_a_bundle_with_the_ctc_head_alone(tmp_path, head):
+    checkpoint = import_nemo(
+        write_ctc_nemo(tmp_path / "ctc.nemo", lambda decoder: decoder.update(head)), tmp_path / "b"
+    )
+    hybrid = import_nemo(golden_case("rnnt_hybrid").nemo_path, tmp_path / "hybrid")
+    assert (checkpoint.config.transducer, checkpoint.config.ctc) == (None, hybrid.config.ctc)
+    assert checkpoint.source["class"] == "EncDecCTCModelBPE"
+    assert (checkpoint.config.head_name, hybrid.config.head_name) == ("CTC", "RNN-T + CTC")
+    tensors, same = checkpoint.tensors(), hybrid.tensors("features.", "encoder.", "ctc.")
+    assert tensors.keys() == same.keys()
+    assert all(torch.equal(tensors[name], same[name]) for name in tensors)
+
+
+@pytest.mark.parametrize(
+    ("head", "match"),
+    [
+        ({"num_classes": 40}, r"has 48 pieces, expected 40 as decoder\.num_classes"),
+        (
+            {"num_classes": -1, "vocabulary": None},
+            r"decoder\.num_classes: -1 is not supported; supported: the number of labels",
+        ),
+        ({"num_classes": 10**9}, r"decoder\.num_classes: 1000000000 is not supported"),
+        ({"feat_in": 7}, r"decoder\.feat_in: 7 is not supported; supported: 24"),
+        ({"add_blank": False}, r"decoder\.add_blank: False is not supported"),
+        ({"_target_": "nemo.collections.asr.modules.LSTMDecoder"}, r"supported: ConvASRDecoder"),
+    ],
+)
+def test_an_unsupported_ctc_head_is_named(tmp_path, head, match):
+    assert_rejected(write_ctc_nemo(tmp_path / "ctc.nemo", lambda decoder: decoder.update(head)), match)
 
 
 def test_configuration_values(tmp_path):
@@ -64,7 +100,7 @@ def test_configuration_values(tmp_path):
     assert (encoder.has_conv_layer_norm, encoder.use_bias, encoder.xscaling) == (True, True, True)
     assert (transducer.vocabulary_size, transducer.predictor_layers, transducer.joint_activation) == (300, 1, "sigmoid")
     assert transducer.tdt_durations == (1, 0, 3)
-    assert not config.has_ctc_head
+    assert config.ctc is None
     other = import_nemo(golden_case("rnnt_batch_norm").nemo_path, tmp_path / "other").config
     assert (other.encoder.has_conv_layer_norm, other.encoder.use_bias, other.encoder.xscaling) == (False, False, False)
     assert (other.transducer.predictor_layers, other.encoder.mel_bins) == (2, 128)

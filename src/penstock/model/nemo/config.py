@@ -12,6 +12,7 @@ from penstock.errors import CheckpointError
 from penstock.model.config import (
     DEFAULT_MAX_SYMBOLS,
     AttentionContext,
+    CtcConfig,
     EncoderConfig,
     FeatureConfig,
     ModelConfig,
@@ -19,7 +20,8 @@ from penstock.model.config import (
 )
 from penstock.model.nemo.untrusted_yaml import Section
 
-MODEL_CLASSES = ("EncDecRNNTBPEModel", "EncDecHybridRNNTCTCBPEModel")
+_CTC_MODEL, _HYBRID_MODEL = "EncDecCTCModelBPE", "EncDecHybridRNNTCTCBPEModel"
+MODEL_CLASSES = ("EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL)
 MAX_LAYERS = 256
 MAX_CONTEXT = 10_000
 MAX_FFT = 1 << 14
@@ -51,11 +53,15 @@ def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
     tokenizer_member = _tokenizer(root.section("tokenizer"))
     features, mel_band = _features(root.section("preprocessor"))
     encoder = _encoder(root.section("encoder"))
-    transducer, joint_has_dropout = _transducer(root, encoder.d_model)
-    has_ctc_head = class_name == "EncDecHybridRNNTCTCBPEModel"
-    if has_ctc_head:
-        _ctc_head(root.section("aux_ctc").section("decoder"), encoder.d_model, transducer.vocabulary_size)
-    model = ModelConfig(features, encoder, transducer, has_ctc_head)
+    transducer, ctc, joint_has_dropout = None, None, False
+    if class_name == _CTC_MODEL:
+        ctc = _ctc_head(root.section("decoder"), encoder.d_model)
+    else:
+        transducer, joint_has_dropout = _transducer(root, encoder.d_model)
+    if class_name == _HYBRID_MODEL:
+        assert transducer is not None
+        ctc = _aux_ctc_head(root.section("aux_ctc").section("decoder"), encoder.d_model, transducer.vocabulary_size)
+    model = ModelConfig(features, encoder, transducer, ctc)
     return NemoConfig(model, class_name, tokenizer_member, mel_band, joint_has_dropout)
 
 
@@ -292,8 +298,26 @@ def _max_symbols(root: Section) -> int:
     return greedy.integer(key, minimum=1) if greedy.get(key) else DEFAULT_MAX_SYMBOLS
 
 
-def _ctc_head(section: Section, d_encoder: int, vocabulary_size: int) -> None:
-    _class_of(section, "_target_", ("ConvASRDecoder",))
-    _same(section, "feat_in", d_encoder, "encoder.d_model")
+def _aux_ctc_head(section: Section, d_encoder: int, vocabulary_size: int) -> CtcConfig:
+    """The head beside a transducer, whose number of labels it has."""
+    _convolution(section, d_encoder)
     if section.get("num_classes", -1) != 0:
         _same(section, "num_classes", vocabulary_size, "decoder.vocab_size")
+    return CtcConfig(vocabulary_size)
+
+
+def _ctc_head(section: Section, d_encoder: int) -> CtcConfig:
+    """The only head of a CTC model; a placeholder in place of the number of labels stands for the listed ones."""
+    _convolution(section, d_encoder)
+    labels = section.get("vocabulary")
+    has_number = section.get("num_classes", -1) not in (None, -1, 0)
+    if not has_number and not (isinstance(labels, list) and labels):
+        section.reject("num_classes", section.get("num_classes", -1), "the number of labels, or a vocabulary")
+    return CtcConfig(section.integer("num_classes") if has_number else len(labels))
+
+
+def _convolution(section: Section, d_encoder: int) -> None:
+    """Checks that a CTC head is one convolution of width 1 over labels and blank."""
+    _class_of(section, "_target_", ("ConvASRDecoder",))
+    section.only("add_blank", True, (True,))
+    _same(section, "feat_in", d_encoder, "encoder.d_model")

@@ -75,9 +75,10 @@ def _read_tokenizer(archive: NemoArchive, config: NemoConfig) -> bytes:
         pieces = sentencepiece.SentencePieceProcessor(model_proto=data).get_piece_size()
     except (RuntimeError, OSError, ValueError) as error:
         raise CheckpointError(f"{name}: not a SentencePiece model: {error}") from error
-    expected = config.model.transducer.vocabulary_size
+    expected = config.model.vocabulary_size
     if pieces != expected:
-        raise CheckpointError(f"{name}: has {pieces} pieces, expected {expected} as decoder.vocab_size")
+        size = "decoder.vocab_size" if config.model.transducer else "decoder.num_classes"
+        raise CheckpointError(f"{name}: has {pieces} pieces, expected {expected} as {size}")
     return data
 
 

@@ -157,6 +157,8 @@ def source_of(name: str, shape: tuple[int, ...], config: NemoConfig) -> NemoTens
         return NemoTensor(f"decoder.prediction.dec_rnn.lstm.{_LAST_NAMES[last]}{parts[-1]}", shape)
     elif place == "joint.output":
         source = f"joint.joint_net.{2 if config.joint_has_dropout else 1}"
+    elif place == "ctc" and config.model.transducer is None:  # the only head has the place of the predictor
+        source = "decoder.decoder_layers.0"
     else:
         source = _NAMES[place]
     return NemoTensor(f"{source}.{_LAST_NAMES.get(last, last)}", _source_shape(place, last, shape))

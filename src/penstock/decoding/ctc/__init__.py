@@ -1,0 +1,1 @@
+"""CTC decoding: the head's log-probabilities and greedy search."""

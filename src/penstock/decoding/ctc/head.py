@@ -1,0 +1,32 @@
+"""The CTC head: encoder frames to log-probabilities of labels and blank, for every CTC search."""
+
+import torch
+
+from penstock.errors import CheckpointError
+from penstock.model.bundle import Checkpoint
+from penstock.runtime import prepare_device
+
+
+class CtcHead:
+    """Linear layer and log-softmax of a checkpoint with a CTC head."""
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
+        """CheckpointError for a checkpoint without a CTC head."""
+        config = checkpoint.config.ctc
+        if config is None:
+            raise CheckpointError(f"{checkpoint.directory}: has no CTC head, only {checkpoint.config.head_name}")
+        self.device, self.dtype = prepare_device(device), dtype
+        self.vocabulary_size = config.vocabulary_size
+        """V, labels without blank."""
+        tensors = {name: tensor.to(self.device, dtype) for name, tensor in checkpoint.tensors("ctc.").items()}
+        self._weight, self._bias = tensors["ctc.weight"].t().contiguous(), tensors["ctc.bias"]
+
+    @property
+    def blank(self) -> int:
+        """The blank label, behind all others."""
+        return self.vocabulary_size
+
+    def log_probs(self, encoded: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities [B, T, V + 1] of labels and blank, blank last; encoded: [B, T, D], T may be 0."""
+        logits = torch.addmm(self._bias, encoded.flatten(0, 1).to(self.dtype), self._weight)
+        return torch.log_softmax(logits, dim=-1).unflatten(0, encoded.shape[:2])

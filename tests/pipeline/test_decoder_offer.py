@@ -1,0 +1,63 @@
+"""Decoders follow from the model's heads and the settings, and what is not offered says what it needs."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from penstock.errors import SettingError
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import CtcConfig
+from penstock.pipeline.decoder_offer import offer_decoders
+from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoding_config import CTC_DECODERS, DECODERS, TRANSDUCER_DECODERS, WFST, DecodingConfig
+from penstock.pipeline.results import StreamResult
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import Lease
+from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
+
+PLAIN, WITH_GRAPH = DecodingConfig(), DecodingConfig(graph="some.safetensors")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Checkpoint:
+    return random_checkpoint(tmp_path_factory.mktemp("transducer"), 1)
+
+
+def test_a_transducer_alone(checkpoint):
+    offer = offer_decoders(checkpoint.config, PLAIN)
+    assert (offer.names, offer.default) == (TRANSDUCER_DECODERS, "greedy")
+    assert offer.problem_with("alsd") is None
+    assert offer.problem_with("ctc") == (
+        f"decoder 'ctc' is not offered: it needs a model with a CTC head; offered: {', '.join(TRANSDUCER_DECODERS)}"
+    )
+    assert offer.problem_with(3) == f"decoder 3 is not known; offered: {', '.join(TRANSDUCER_DECODERS)}"
+    assert offer.alternatives(("alsd", "aes", "ctc")) == "alsd or aes"
+    with pytest.raises(SettingError, match="graph is given, but the model has no CTC head"):
+        offer_decoders(checkpoint.config, WITH_GRAPH)
+
+
+def test_a_ctc_head_alone(checkpoint):
+    config = dataclasses.replace(checkpoint.config, transducer=None, ctc=CtcConfig(48))
+    offer = offer_decoders(config, PLAIN)
+    assert (offer.names, offer.default) == (tuple(name for name in CTC_DECODERS if name != WFST), "ctc")
+    assert "is not offered: it needs a model with a transducer; offered: ctc" in offer.problem_with("greedy")
+    assert "is not offered: it needs a decoding graph (--graph); offered: ctc" in offer.problem_with("wfst")
+    assert offer_decoders(config, WITH_GRAPH).names == CTC_DECODERS
+
+
+def test_both_heads(checkpoint):
+    config = dataclasses.replace(checkpoint.config, ctc=CtcConfig(48))
+    offer = offer_decoders(config, WITH_GRAPH)
+    assert (offer.names, offer.default, dict(offer.needs)) == (DECODERS, "greedy", {})
+
+
+def test_a_stage_builds_what_is_offered_and_starts_streams_with_the_default(tmp_path):
+    checkpoint = random_ctc_checkpoint(tmp_path, 1)
+    stage = DecoderStage(checkpoint, 2, SlotLedger(2))
+    assert stage.decoders == offer_decoders(checkpoint.config, PLAIN).names
+    stage.warm_up(2)
+    frames = torch.randn(20, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(1))
+    (result,) = stage.process([DecoderRequest(Lease(0, 1), frames, 0, True, True)])
+    assert isinstance(result, StreamResult) and result.tokens
+    assert sum(stage.truncation) == 0
