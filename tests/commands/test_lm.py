@@ -8,6 +8,7 @@ import pytest
 
 from penstock.commands import lm
 from penstock.errors import PenstockError
+from penstock.scoring.ngram.arpa import read_arpa
 from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
 
 TEXT = "enter six two\nyes\n\n  \nrubout g m e f three nine\nno\n"
@@ -103,3 +104,25 @@ def test_a_missing_model_or_text_is_named(bundled_model, text, tmp_path):
 def test_standard_input_is_read_once_only(bundled_model, tmp_path):
     with pytest.raises(PenstockError, match="--heldout - and TEXT -: standard input can be read once only"):
         run("build", "--model", bundled_model, "--out", tmp_path / "lm.arpa", "--heldout", "-", "-")
+
+
+def test_words_need_no_model(tmp_path, text, capsys):
+    out, heldout = tmp_path / "words.arpa", tmp_path / "heldout.txt"
+    heldout.write_text("enter six\nenter seven\n", encoding="utf-8")
+    assert run("build", "--words", "--order", "2", "--out", out, "--heldout", heldout, text) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == f"{out}: 4 sentences, 12 words"
+    assert captured.out.splitlines()[1] == "1-grams: 15"  # 12 words, <unk>, <s>, </s>
+    assert captured.out.splitlines()[3].endswith("per word over 2 sentences, 4 words, 1 of them unknown")
+    assert "unknown" not in captured.err
+    arpa = read_arpa(out)
+    assert arpa.words[:4] == ["<unk>", "enter", "six", "two"]
+    total = sum(10.0**score for score in arpa.sections[0].log10_probabilities[:-2].tolist())
+    end = 10.0 ** float(arpa.sections[0].log10_probabilities[-1])
+    assert total + end == pytest.approx(1, abs=1e-5)
+
+
+def test_a_sentence_mark_is_no_word(tmp_path, capsys):
+    (tmp_path / "marked.txt").write_text("<s> enter </s>\n", encoding="utf-8")
+    with pytest.raises(PenstockError, match=r"CORPUS_INVALID: .*marked\.txt: contains <s>"):
+        run("build", "--words", "--out", tmp_path / "words.arpa", tmp_path / "marked.txt")

@@ -1,4 +1,4 @@
-"""`penstock lm`: builds an n-gram language model over a recognizer's tokens, and compiles one for fast loading."""
+"""`penstock lm`: builds an n-gram language model over a recognizer's tokens or words; compiles one for fast loading."""
 
 import argparse
 import os
@@ -12,6 +12,7 @@ from penstock.errors import CorpusError, SettingError
 if TYPE_CHECKING:
     from penstock.scoring.ngram.estimation.kneser_ney import Discounts
     from penstock.scoring.ngram.estimation.text import TextTokenizer
+    from penstock.scoring.ngram.estimation.word_text import WordText
     from penstock.scoring.ngram.io import TokenNames
 
 
@@ -20,7 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser(
         "lm",
         help="build or compile an n-gram language model",
-        description="N-gram language models over the tokens of a checkpoint.",
+        description="N-gram language models over the tokens of a checkpoint, or over words.",
     )
     parts = parser.add_subparsers(required=True, metavar="ACTION")
     _add_build(parts)
@@ -35,7 +36,7 @@ def _add_build(parts: argparse._SubParsersAction) -> None:
     parser = parts.add_parser(
         "build",
         help="build an ARPA file from text",
-        description="Estimates an n-gram model (interpolated modified Kneser-Ney) over the tokens of a recognizer.",
+        description="Estimates an n-gram model (interpolated modified Kneser-Ney) over a recognizer's tokens or words.",
     )
     parser.add_argument("text", nargs="+", metavar="TEXT", help="UTF-8 text, one sentence per line; -: standard input")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the ARPA file to write")
@@ -49,6 +50,11 @@ def _add_build(parts: argparse._SubParsersAction) -> None:
         help="drop n-grams with at most N occurrences; one N per order, the last for all higher orders: 0 0 1",
     )
     parser.add_argument("--heldout", metavar="TEXT", help="print the perplexity on this held-out text")
+    parser.add_argument(
+        "--words",
+        action="store_true",
+        help="a model of words, for `penstock graph build`; without --model",
+    )
     _add_model(parser)
     parser.set_defaults(run=run_build)
 
@@ -68,24 +74,34 @@ def run_build(args: argparse.Namespace) -> int:
     """Prints the n-gram counts, and with --heldout the perplexity."""
     from penstock.scoring.ngram.arpa import write_arpa
     from penstock.scoring.ngram.estimation.build import build_lm
-    from penstock.scoring.ngram.estimation.text import TextTokenizer
-    from penstock.scoring.ngram.io import read_token_names
 
     if any(count < 0 for count in args.prune):
         raise SettingError(f"--prune holds {min(args.prune)}, expected counts from 0 on")
     if args.heldout:
         _check_heldout(args)
-    tokenizer_path = _tokenizer_path(args.model)
-    names, text = read_token_names(tokenizer_path), TextTokenizer(tokenizer_path)
-    built = build_lm(text.read(args.text), names, args.order, args.prune)
-    _warn(text, built.discounts)
+    text, units = _open_text(args), "words" if args.words else "tokens"
+    sentences = list(text.read(args.text)) if args.words else text.read(args.text)  # a text tells its words at its end
+    built = build_lm(sentences, text.names, args.order, args.prune)
+    if not args.words:  # a text has no words that its model lacks
+        _warn_of_unknown(text)
+    _warn_of_fallback(built.discounts)
     write_arpa(built.arpa, args.out)
-    print(f"{args.out}: {text.sentences} sentences, {text.tokens} tokens")
+    print(f"{args.out}: {text.sentences} sentences, {text.tokens} {units}")
     for order, count in enumerate(built.arpa.counts, start=1):
         print(f"{order}-grams: {count}")
     if args.heldout:
-        _print_perplexity(args, tokenizer_path, names)
+        _print_perplexity(args, text.names, units)
     return 0
+
+
+def _open_text(args: argparse.Namespace, names: "TokenNames | None" = None) -> "TextTokenizer | WordText":
+    """A reader of text; names: of a finished model."""
+    from penstock.scoring.ngram.estimation.text import TextTokenizer
+    from penstock.scoring.ngram.estimation.word_text import WordText
+
+    if args.words:
+        return WordText(names.pieces if names else None)
+    return TextTokenizer(_tokenizer_path(args.model))
 
 
 def _check_heldout(args: argparse.Namespace) -> None:
@@ -118,13 +134,16 @@ def _tokenizer_path(model: str | None) -> Path:
     return Checkpoint(resolve_model(model)).tokenizer_path
 
 
-def _warn(text: "TextTokenizer", discounts: Sequence["Discounts"]) -> None:
+def _warn_of_unknown(text: "TextTokenizer | WordText") -> None:
     if text.unknown_tokens:
         print(
             f"penstock: warning: {text.unknown_tokens} of {text.tokens} tokens are unknown to the model's tokenizer: "
             "does the text match the model's training text in case and punctuation?",
             file=sys.stderr,
         )
+
+
+def _warn_of_fallback(discounts: Sequence["Discounts"]) -> None:
     orders = [str(order) for order, each in enumerate(discounts, start=1) if each.is_fallback]
     if orders:
         print(
@@ -133,17 +152,16 @@ def _warn(text: "TextTokenizer", discounts: Sequence["Discounts"]) -> None:
         )
 
 
-def _print_perplexity(args: argparse.Namespace, tokenizer_path: Path, names: "TokenNames") -> None:
-    from penstock.scoring.ngram.estimation.text import TextTokenizer
+def _print_perplexity(args: argparse.Namespace, names: "TokenNames", units: str) -> None:
     from penstock.scoring.ngram.io import TokenFormat, load_ngram_lm
     from penstock.scoring.ngram.perplexity import measure_perplexity
 
-    text = TextTokenizer(tokenizer_path)
+    text = _open_text(args, names)
     lm = load_ngram_lm(args.out, names, token_format=TokenFormat.PIECES)
     perplexity = measure_perplexity(lm, text.read([args.heldout]))
     if not perplexity.sentences:
         raise CorpusError(f"{args.heldout}: there is no text")
     print(
-        f"perplexity {perplexity.per_token:.3f} per token over {perplexity.sentences} sentences, "
-        f"{perplexity.tokens} tokens, {text.unknown_tokens} of them unknown"
+        f"perplexity {perplexity.per_token:.3f} per {units[:-1]} over {perplexity.sentences} sentences, "
+        f"{perplexity.tokens} {units}, {text.unknown_tokens} of them unknown"
     )

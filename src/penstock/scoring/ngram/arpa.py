@@ -117,6 +117,13 @@ def _write_section(file: TextIO, words: list[str], section: ArpaSection, is_high
         file.write(f"{line}\n" if is_highest or words[row[-1]] == END else f"{line}\t{backoff:.7g}\n")
 
 
+def check_sentence_marks(arpa: Arpa) -> None:
+    """Raises ArpaError for a model without the marks of a sentence's begin and end."""
+    for mark in (BEGIN, END):
+        if mark not in arpa.words:
+            raise ArpaError(f"{mark} is not among the 1-grams")
+
+
 class _LineError(Exception):
     def __init__(self, line: int, message: str):
         super().__init__(message)

@@ -90,11 +90,15 @@ class ContextTree:
 
     def final_log10_scores(self) -> np.ndarray:
         """Scores [S] float64 of the end of the sentence, back-off included."""
-        scores = self._per_node(self._ends, np.nan)
+        scores = self.ending_log10_scores()
         for nodes in self._by_depth(1):
             nodes = nodes[np.isnan(scores[nodes])]
             scores[nodes] = self.log10_backoffs[nodes] + scores[self.suffixes[nodes]]
         return scores
+
+    def ending_log10_scores(self) -> np.ndarray:
+        """Scores [S] float64 of the end of the sentence where the file has the n-gram, else nan."""
+        return self._per_node(self._ends, np.nan)
 
     def _without_unreachable(self, section: ArpaSection) -> ArpaSection:
         """Drops n-grams across sentence boundaries, which IRSTLM counts: no search reaches them."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.errors import LanguageModelError
-from penstock.scoring.ngram.arpa import BEGIN, END, LOG10_ZERO, MAX_ORDER, UNKNOWN, Arpa, ArpaError
+from penstock.scoring.ngram.arpa import LOG10_ZERO, MAX_ORDER, UNKNOWN, Arpa, check_sentence_marks
 from penstock.scoring.ngram.context_tree import ROOT, ContextTree
 
 _LN10 = float(np.log(10.0))
@@ -48,9 +48,7 @@ def build_tables(arpa: Arpa, labels: np.ndarray, vocabulary_size: int) -> NgramT
     A label that the file lacks scores as `<unk>`, or `LOG10_ZERO` if there is none. Raises ArpaError for an n-gram
     that occurs twice (with its line) and for a missing sentence mark.
     """
-    for mark in (BEGIN, END):
-        if mark not in arpa.words:
-            raise ArpaError(f"{mark} is not among the 1-grams")
+    check_sentence_marks(arpa)
     tree = ContextTree(arpa)
     words = _WordLabels(arpa.words, labels, vocabulary_size)
     # 1) the tree's arcs are by words; an arc by `<unk>` is one by every label that the file lacks

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.errors import CorpusError
-from penstock.scoring.ngram.io import load_sentencepiece
+from penstock.scoring.ngram.io import load_sentencepiece, read_token_names
 
 STANDARD_INPUT = "-"
 
@@ -15,6 +15,7 @@ class TextTokenizer:
 
     def __init__(self, tokenizer_path: str | Path):
         self._model = load_sentencepiece(tokenizer_path)
+        self.names = read_token_names(tokenizer_path)
         self.sentences = 0
         self.tokens = 0
         self.unknown_tokens = 0
@@ -26,7 +27,7 @@ class TextTokenizer:
         A file that cannot be read, and bytes that are not UTF-8, raise CorpusError naming file and line.
         """
         for source in sources:
-            for line in _lines(source):
+            for line in read_lines(source):
                 labels = self._model.encode(line, add_bos=False, add_eos=False)
                 if labels:
                     self.sentences += 1
@@ -35,7 +36,8 @@ class TextTokenizer:
                     yield labels
 
 
-def _lines(source: str) -> Iterator[str]:
+def read_lines(source: str) -> Iterator[str]:
+    """The lines of a file (`-`: standard input) that are not blank, stripped; CorpusError names file and line."""
     name = "standard input" if source == STANDARD_INPUT else source
     try:
         if source == STANDARD_INPUT:
