@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from penstock.commands import evaluate, health, import_nemo, lm, serve, transcribe
+from penstock.commands import evaluate, graph, health, import_nemo, lm, serve, transcribe
 from penstock.errors import PenstockError
 from penstock.version import __version__
 
@@ -16,7 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (import_nemo, serve, health, transcribe, evaluate, lm):
+    for command in (import_nemo, serve, health, transcribe, evaluate, lm, graph):
         command.add_parser(subparsers)
     return parser
 

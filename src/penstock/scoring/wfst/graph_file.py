@@ -97,6 +97,15 @@ class DecodingGraph:
         """Size of all arrays in bytes."""
         return sum(getattr(self, name).nbytes for name in ARRAYS)
 
+    def describe_size(self) -> str:
+        """The sizes of the graph in words."""
+        others = len(self.closure_targets) - self.state_count
+        return (
+            f"{self.state_count:,} states, {len(self.arc_labels):,} arcs (at most {self.largest_degree:,} per state), "
+            f"{others:,} closure entries (at most {self.largest_closure - 1:,} per state), "
+            f"{self.array_bytes / _MIB:.1f} MiB"
+        )
+
     def spellings(self, word: int) -> list[list[int]]:
         """The token sequences of one word 1 .. W-1, the primary one first."""
         first, last = int(self.spelling_words[word]), int(self.spelling_words[word + 1])

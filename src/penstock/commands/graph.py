@@ -1,0 +1,118 @@
+"""`penstock graph`: builds a decoding graph from a language model of words, and describes one."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import GraphError, OutputError, SettingError
+
+if TYPE_CHECKING:
+    from penstock.scoring.wfst.building.lexicon import Entries
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Registers the command and its two actions."""
+    parser = subparsers.add_parser(
+        "graph",
+        help="build or describe a decoding graph",
+        description="Decoding graphs of words over CTC labels, for the decoder wfst.",
+    )
+    parts = parser.add_subparsers(required=True, metavar="ACTION")
+    _add_build(parts)
+    info = parts.add_parser("info", help="describe a decoding graph")
+    info.add_argument("graph", type=Path, metavar="GRAPH", help="a file that `penstock graph build` wrote")
+    info.set_defaults(run=run_info)
+
+
+def _add_build(parts: argparse._SubParsersAction) -> None:
+    parser = parts.add_parser(
+        "build",
+        help="build a decoding graph from a language model of words",
+        description="Compiles a language model of words and their spellings into one graph over CTC labels.",
+    )
+    parser.add_argument("--model", default=os.environ.get("PENSTOCK_MODEL"), help="bundle, .nemo file or hub id")
+    parser.add_argument("--lm", required=True, type=Path, metavar="ARPA", help="ARPA file of words, plain or gzip")
+    words = parser.add_mutually_exclusive_group()
+    words.add_argument("--words", type=Path, metavar="FILE", help="one word a line: only these, not all of the model")
+    words.add_argument(
+        "--lexicon", type=Path, metavar="FILE", help="WORD [PIECE ...] a line: only these words, with their spellings"
+    )
+    parser.add_argument("--topology", choices=("normal", "compact"), default="normal", help="of CTC (normal)")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="FILE", help="output file; its name ends in .safetensors"
+    )
+    parser.add_argument("--openfst", type=Path, metavar="FILE", help="also write OpenFst's format, for other decoders")
+    parser.add_argument("--force", action="store_true", help="replace existing files")
+    parser.set_defaults(run=run_build)
+
+
+def run_build(args: argparse.Namespace) -> int:
+    """Prints the size of every part and the time."""
+    from penstock.model.bundle import Checkpoint, sha256_of
+    from penstock.model.resolve import resolve_model
+    from penstock.model.tokenizer import Tokenizer
+    from penstock.scoring.ngram.arpa import read_arpa
+    from penstock.scoring.wfst.building.compile import compile_graph
+    from penstock.scoring.wfst.building.fst_arrays import write_openfst
+    from penstock.scoring.wfst.building.lexicon import build_lexicon, lm_words
+    from penstock.scoring.wfst.graph_file import check_name, write_graph
+
+    started = time.monotonic()
+    check_name(args.out)
+    for path in filter(None, (args.out, args.openfst)):
+        _check_output(path, args.force)
+    if not args.model:
+        raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id")
+    tokenizer_path = Checkpoint(resolve_model(args.model)).tokenizer_path
+    tokenizer = Tokenizer(tokenizer_path)
+    arpa = read_arpa(args.lm)
+    try:
+        known = lm_words(arpa.words, tokenizer)
+        entries = _entries(args, known)
+        lexicon = build_lexicon(entries, known, tokenizer)
+        digest = sha256_of(tokenizer_path)
+        compiled = compile_graph(arpa, lexicon, args.topology, tokenizer.size, digest, print)
+    except GraphError as error:
+        raise GraphError(f"{args.lm}: {error.message}") from error
+    if len(entries) < len(known):
+        print(
+            f"penstock: warning: {len(known) - len(entries)} of {len(known)} words of {args.lm} are not in "
+            f"{args.words or args.lexicon}: the graph cannot recognize them",
+            file=sys.stderr,
+        )
+    write_graph(compiled.graph, args.out)
+    if args.openfst:
+        write_openfst(compiled.fst, args.openfst)
+    print(f"{args.out}: written after {time.monotonic() - started:.1f} s")
+    return 0
+
+
+def run_info(args: argparse.Namespace) -> int:
+    """Prints what a graph is for and its sizes."""
+    from penstock.scoring.wfst.graph_file import read_graph
+
+    graph = read_graph(args.graph)
+    print(f"{args.graph}: {graph.topology} CTC topology")
+    print(f"words: {len(graph.words) - 1:,}, spellings: {len(graph.spelling_offsets) - 1:,}")
+    print(f"model: {graph.vocabulary_size} tokens, tokenizer SHA-256 {graph.tokenizer_sha256}")
+    print(f"size: {graph.describe_size()}")
+    return 0
+
+
+def _entries(args: argparse.Namespace, known: list[str]) -> "Entries":
+    from penstock.scoring.wfst.building.lexicon import read_entries
+
+    path = args.words or args.lexicon
+    return read_entries(path, with_pieces=args.lexicon is not None) if path else {word: [()] for word in known}
+
+
+def _check_output(path: Path, force: bool) -> None:
+    """Checks before the work that a file can be written."""
+    if path.exists() and not force:
+        raise OutputError(f"{path} exists; --force replaces it")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        reason = "is a directory" if path.is_dir() else f"there is no directory {path.absolute().parent}"
+        raise OutputError(f"{path}: {reason}")

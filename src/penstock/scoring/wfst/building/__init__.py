@@ -1,0 +1,1 @@
+"""Builds decoding graphs offline, on a CPU, with kaldifst (extra `graph`)."""

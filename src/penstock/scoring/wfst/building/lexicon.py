@@ -1,0 +1,213 @@
+"""The words of a graph, their spellings as tokens, and the transducer L from tokens to words.
+
+Words that share a spelling, and spellings that begin others, end with a disambiguation symbol #1, #2 ..., so that L∘G
+can be determinized (Mohri, Pereira & Riley 2008, section 4).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.errors import GraphError, cut
+from penstock.model.tokenizer import Tokenizer
+from penstock.scoring.ngram.arpa import BEGIN, END, UNKNOWN
+from penstock.scoring.wfst.building.fst_arrays import EPSILON, FstArrays, join_arcs
+
+_SPECIAL = (BEGIN, END, UNKNOWN)
+_SPACE = "\u2581"
+_NEMO_TOKEN_OFFSET = 100
+_NAMED_IN_ERRORS = 5
+
+Entries = Mapping[str, Sequence[Sequence[str]]]
+"""The spellings of each word as names of pieces; () stands for the tokenizer's own spelling."""
+
+
+class Lexicon(NamedTuple):
+    """Words and spellings, as in `DecodingGraph`."""
+
+    words: tuple[str, ...]
+    """[W], word 0 is ""."""
+    spelling_words: np.ndarray
+    """[W + 1] int32."""
+    spelling_offsets: np.ndarray
+    """[P + 1] int32."""
+    spelling_tokens: np.ndarray
+    """int32, tokens 0 .. V-1."""
+
+    def spellings(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(word, tokens) of each spelling."""
+        words = np.repeat(np.arange(len(self.words)), np.diff(self.spelling_words)).tolist()
+        offsets, tokens = self.spelling_offsets.tolist(), self.spelling_tokens.tolist()
+        for word, first, last in zip(words, offsets[:-1], offsets[1:], strict=True):
+            yield word, tuple(tokens[first:last])
+
+
+class Symbols(NamedTuple):
+    """Labels of the transducers. Inputs: token + 1, blank, #0, #1 ...; outputs: words, #0."""
+
+    vocabulary_size: int
+    word_count: int
+    """W, word 0 included."""
+
+    @property
+    def blank(self) -> int:
+        """Input label of blank."""
+        return self.vocabulary_size + 1
+
+    @property
+    def backoff_input(self) -> int:
+        """#0 as an input; #k follows k labels later."""
+        return self.vocabulary_size + 2
+
+    @property
+    def backoff_output(self) -> int:
+        """#0 as a word."""
+        return self.word_count
+
+
+def lm_words(words: Sequence[str], tokenizer: Tokenizer) -> list[str]:
+    """The words of a language model without its special ones; GraphError if they are pieces of a tokenizer."""
+    found = [word for word in words if word not in _SPECIAL]
+    pieces = [word for word in found if _SPACE in word]
+    last = _NEMO_TOKEN_OFFSET + tokenizer.size
+    is_offset = all(len(word) == 1 and _NEMO_TOKEN_OFFSET <= ord(word) < last for word in found)
+    if pieces or (is_offset and any(_spell(word, tokenizer) is None for word in found)):
+        raise GraphError(
+            f"the language model's words are pieces of a tokenizer ({_names(pieces or found)}), expected whole words: "
+            "`penstock lm build --words` makes such a model"
+        )
+    if not found:
+        raise GraphError("the language model has no words")
+    return found
+
+
+def read_entries(path: Path, with_pieces: bool) -> Entries:
+    """Reads a list of words, or with_pieces a lexicon: `WORD [PIECE ...]` a line; a word may have several lines.
+
+    GraphError names the file and, if known, the line.
+    """
+    entries: dict[str, list[tuple[str, ...]]] = {}
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise GraphError(f"{path}: {error.strerror or error}") from error
+    for number, line in enumerate(lines, start=1):
+        try:
+            word, *pieces = line.decode("utf-8-sig" if number == 1 else "utf-8").split() or [""]
+        except UnicodeDecodeError as error:
+            raise GraphError(f"{path}: line {number}: not UTF-8: {error}") from error
+        if word in _SPECIAL or (pieces and not with_pieces):
+            accepted = "WORD [PIECE ...]" if with_pieces else "one word; --lexicon takes spellings"
+            raise GraphError(f"{path}: line {number}: {cut(repr(' '.join([word, *pieces])))}, expected {accepted}")
+        if word and tuple(pieces) not in entries.setdefault(word, []):
+            entries[word].append(tuple(pieces))
+    if not entries:
+        raise GraphError(f"{path}: there are no words")
+    return entries
+
+
+def build_lexicon(entries: Entries, known: Iterable[str], tokenizer: Tokenizer) -> Lexicon:
+    """The lexicon of `entries`.
+
+    GraphError counts and names words that are not `known`, those of the language model; words that the tokenizer
+    cannot write; and pieces that it lacks.
+    """
+    _reject(sorted(entries.keys() - set(known)), "are not in the language model", "words among its 1-grams")
+    labels = _piece_labels(tokenizer)
+    lacking = {piece for each in entries.values() for pieces in each for piece in pieces if piece not in labels}
+    _reject(sorted(lacking), "are not pieces of the model's tokenizer", "pieces as in its vocabulary", "pieces")
+    counts, spellings, unwritable = [0], [], []
+    for word, each in entries.items():
+        found = []
+        for pieces in each:
+            tokens = [labels[piece] for piece in pieces] if pieces else _spell(word, tokenizer)
+            if tokens is None:
+                unwritable.append(word)
+            elif tokens not in found:
+                found.append(tokens)
+        counts.append(len(found))
+        spellings += found
+    _reject(
+        unwritable,
+        "cannot be written by the model's tokenizer",
+        "words in its alphabet; leave them out (--words) or spell them (--lexicon)",
+    )
+    return Lexicon(
+        words=("", *entries),
+        spelling_words=_offsets(counts),
+        spelling_offsets=_offsets([len(tokens) for tokens in spellings]),
+        spelling_tokens=np.array([token for tokens in spellings for token in tokens], np.int32),
+    )
+
+
+def lexicon_fst(lexicon: Lexicon, symbols: Symbols) -> FstArrays:
+    """L: a loop of arcs at state 0 per spelling, the word on its first token; a loop of #0. Sorted by output."""
+    paths = []
+    ends = disambiguation(lexicon)
+    for (word, tokens), end in zip(lexicon.spellings(), ends, strict=True):
+        labels = [token + 1 for token in tokens]
+        paths.append((word, [*labels, symbols.backoff_input + end] if end else labels))
+    lengths = np.array([len(labels) for _, labels in paths])
+    arcs = int(lengths.sum())
+    is_first = np.zeros(arcs, bool)
+    is_first[np.cumsum(lengths) - lengths] = True
+    is_last = np.roll(is_first, -1)
+    # The arcs of a path lead through states of its own, numbered along all paths: state 0 is where paths begin and end.
+    inner = np.cumsum(~is_last)
+    outputs = np.where(is_first, np.repeat([word for word, _ in paths], lengths), EPSILON)
+    inputs = np.array([label for _, labels in paths for label in labels])
+    sources = np.where(is_first, 0, np.roll(inner, 1))
+    targets = np.where(is_last, 0, inner)
+    final_weights = np.full(int(inner[-1]) + 1, np.inf)
+    final_weights[0] = 0
+    backoff = (np.zeros(1, int), symbols.backoff_input, symbols.backoff_output, 0.0, 0)
+    fst = join_arcs(0, final_weights, (sources, inputs, outputs, 0.0, targets), backoff)
+    return fst.select(np.lexsort((fst.outputs, fst.sources)))
+
+
+def disambiguation(lexicon: Lexicon) -> list[int]:
+    """The k of #k behind each spelling [P]; 0: none. Spellings that are equal get 1, 2, ...."""
+    spellings = [tokens for _, tokens in lexicon.spellings()]
+    times = Counter(spellings)
+    beginnings = {tokens[:length] for tokens in times for length in range(1, len(tokens))}
+    seen: dict[tuple[int, ...], int] = defaultdict(int)
+    result = []
+    for tokens in spellings:
+        if times[tokens] > 1 or tokens in beginnings:
+            seen[tokens] += 1
+        result.append(seen[tokens])
+    return result
+
+
+def _spell(word: str, tokenizer: Tokenizer) -> list[int] | None:
+    """The tokenizer's spelling; None where it has none."""
+    tokens = tokenizer.encode(word)
+    return None if not tokens or tokenizer.unknown in tokens else tokens
+
+
+def _piece_labels(tokenizer: Tokenizer) -> dict[str, int]:
+    """Tokens by the name of their piece, without the unknown token and control tokens."""
+    labels = {}
+    for token in range(tokenizer.size):
+        piece = tokenizer.piece(token)
+        name = f"<0x{piece[0]:02X}>" if isinstance(piece, bytes) else piece.replace(" ", _SPACE)
+        if name and token != tokenizer.unknown:
+            labels[name] = token
+    return labels
+
+
+def _reject(names: Sequence[str], problem: str, accepted: str, what: str = "words") -> None:
+    if names:
+        raise GraphError(f"{len(names)} {what} {problem}: {_names(names)}; accepted: {accepted}")
+
+
+def _names(words: Sequence[str]) -> str:
+    more = f" and {len(words) - _NAMED_IN_ERRORS} more" if len(words) > _NAMED_IN_ERRORS else ""
+    return ", ".join(cut(repr(word)) for word in words[:_NAMED_IN_ERRORS]) + more
+
+
+def _offsets(counts: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)

@@ -1,0 +1,55 @@
+"""The direct composition equals that with an explicit transducer T, and T is the rule of CTC."""
+
+import itertools
+
+import kaldifst
+import numpy as np
+import pytest
+
+from penstock.scoring.wfst.building.fst_arrays import FstArrays, from_fst
+from penstock.scoring.wfst.building.topology import compose_topology
+from tests.helpers.ctc_transducers import collapse, compact_collapses, topology_text
+from tests.helpers.graph_paths import only, openfst_best_path
+
+V = 3
+DISAMBIGUATION = range(V + 2, V + 4)
+# Words over tokens 1 .. 3 with a back-off (5), an end of a word (6) and weights.
+LG = (
+    "0 1 1 1 0.5\n1 2 2 0 0.25\n1 3 6 0\n2 4 3 0 0.5\n3 0 5 0 1.0\n4 0 5 0 0.75\n0 3 3 2 1.5\n4 4 3 3 2.0\n"
+    "1 1 1 2 3.0\n3 0.25\n4 0\n"
+).replace(" ", "\t")
+
+
+def composed(topology: str) -> tuple[FstArrays, FstArrays]:
+    """Ours and that of OpenFst."""
+    lg = kaldifst.compile(LG)
+    kaldifst.arcsort(lg, "ilabel")
+    t = kaldifst.compile(topology_text(topology, V, DISAMBIGUATION))
+    kaldifst.arcsort(t, "olabel")
+    theirs = from_fst(kaldifst.compose(t, lg))
+    arrays = from_fst(lg)
+    closed = arrays._replace(inputs=np.where(arrays.inputs > V, 0, arrays.inputs))
+    return compose_topology(closed, topology, V), theirs
+
+
+@pytest.mark.parametrize("topology", ["normal", "compact"])
+def test_equal_to_an_explicit_transducer(topology):
+    ours, theirs = composed(topology)
+    assert str(ours) == str(theirs)
+    for labels in itertools.product(range(V + 1), repeat=5):
+        assert openfst_best_path(ours, only(labels, V)) == openfst_best_path(theirs, only(labels, V))
+
+
+@pytest.mark.parametrize("topology", ["normal", "compact"])
+def test_the_rule_of_ctc(topology):
+    ours, _ = composed(topology)
+    lg = from_fst(kaldifst.compile(LG))
+    lg = lg._replace(inputs=np.where(lg.inputs > V, 0, lg.inputs))
+    accepted = 0
+    for labels in itertools.product(range(V + 1), repeat=4):
+        texts = {collapse(labels, V)} if topology == "normal" else compact_collapses(labels, V)
+        costs = [openfst_best_path(lg, only(tokens, V)).cost if tokens else np.inf for tokens in texts]
+        found = openfst_best_path(ours, only(labels, V)).cost
+        assert found == min(costs)
+        accepted += found < np.inf
+    assert 10 < accepted < 4**4
