@@ -1,18 +1,16 @@
 """Transcribes audio files through the streaming recognizer, several at once."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from penstock.errors import AudioError, StreamError
-from penstock.frontend.audio_file import load_audio
+from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.frontend.channels import MIX, Channel
 from penstock.pipeline.features_stage import AudioRequest
 from penstock.pipeline.results import Alternative, StreamResult
 from penstock.pipeline.words import Token, Word
-from penstock.recognizer import StreamingRecognizer
+from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
 
 
 @dataclass
@@ -45,23 +43,47 @@ class FileTranscript:
 
 
 class _OpenFile:
-    """A file or channel that is being transcribed."""
+    """A file that is being transcribed."""
 
-    def __init__(self, samples: np.ndarray, transcript: FileTranscript, options: dict, problem: AudioError | None):
-        self.index = 0
-        """Number in the order of the files."""
-        self.samples, self.transcript, self.options, self.problem = samples, transcript, options, problem
-        self.position = 0
-
-    def next_request(self, request_samples: int) -> AudioRequest:
-        start, self.position = self.position, self.position + request_samples
-        samples = self.samples[start : self.position]
-        options = self.options if start == 0 else {}
-        return AudioRequest(self.index, samples, is_start=start == 0, is_end=self.is_done, options=options)
+    def __init__(self, index: int, path: str | Path, audio: AudioBlocks):
+        self.index, self._audio = index, audio
+        self.transcripts = [FileTranscript(str(path), track.channel) for track in audio.tracks]
+        self.tracks = [
+            _OpenTrack((index, number), track, transcript)
+            for number, (track, transcript) in enumerate(zip(audio.tracks, self.transcripts, strict=True))
+        ]
 
     @property
     def is_done(self) -> bool:
-        return self.position >= len(self.samples)
+        return all(track.is_done for track in self.tracks)
+
+    def close(self) -> None:
+        """Closes the file; what concerns it as a whole is told once, with its last track."""
+        last = self.transcripts[-1]
+        last.warning = self._audio.warning
+        if self._audio.problem and not last.error:
+            last.error = str(AudioError(self._audio.problem))
+        self._audio.close()
+
+
+class _OpenTrack:
+    """A track of an open file, and its stream."""
+
+    def __init__(self, stream_id: tuple[int, int], audio: AudioTrack, transcript: FileTranscript):
+        self.stream_id, self._audio, self.transcript = stream_id, audio, transcript
+        self.is_started = False
+        self.samples = 0
+        """Samples that have been recognized."""
+
+    @property
+    def is_done(self) -> bool:
+        return self._audio.is_done or self.transcript.error is not None
+
+    def next_request(self, samples: int, options: dict) -> AudioRequest:
+        """Raises AudioError where the file turns out to be unusable."""
+        read = self._audio.read(samples)
+        is_start, self.is_started = not self.is_started, True
+        return AudioRequest(self.stream_id, read, is_start, self._audio.is_done, options if is_start else {})
 
 
 class FileTranscriber:
@@ -85,64 +107,77 @@ class FileTranscriber:
 
         With channel "each" every channel of a file has its own.
         """
-        waiting = enumerate(self._open(paths))
+        for transcripts in in_order(self.transcribe_numbered(enumerate(paths))):
+            yield from transcripts
+
+    def transcribe_numbered(
+        self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
+    ) -> Iterator[tuple[int, list[FileTranscript]]]:
+        """Yields the number and the transcripts of each file as soon as it is done.
+
+        files: numbers and paths; the next one is taken when a stream is free. on_audio: called with the seconds of
+        audio of every step.
+        """
+        waiting = iter(files)
         open_files: list[_OpenFile] = []
-        finished: dict[int, FileTranscript] = {}
-        next_index = 0
+        tracks: list[_OpenTrack] = []
+        """Streams that run or wait, those of one file side by side."""
         has_more = True
         while has_more or open_files:
-            has_more = self._fill(waiting, open_files, finished)
-            open_files = self._advance(open_files, finished)
-            while next_index in finished:
-                yield finished.pop(next_index)
-                next_index += 1
+            while has_more and len(tracks) < self._recognizer.table.max_streams:
+                entry = next(waiting, None)
+                if entry is None:
+                    has_more = False
+                    break
+                try:
+                    file = _OpenFile(*entry, AudioBlocks(entry[1], self._recognizer.sample_rate_hz, self._channel))
+                except AudioError as error:
+                    yield entry[0], [FileTranscript(str(entry[1]), error=str(error))]
+                    continue
+                open_files.append(file)
+                tracks += file.tracks
+            on_audio(self._advance(tracks[: self._recognizer.table.max_streams]))
+            for file in [file for file in open_files if file.is_done]:
+                file.close()
+                open_files.remove(file)
+                yield file.index, file.transcripts
+            tracks = [track for track in tracks if not track.is_done]
 
-    def _open(self, paths: Iterable[str | Path]) -> Iterator[_OpenFile | FileTranscript]:
-        """Each file or channel, read when it is asked for; a transcript with the error of a file that is unusable."""
-        rate_hz = self._recognizer.sample_rate_hz
-        for path in paths:
+    def _advance(self, tracks: list[_OpenTrack]) -> float:
+        """Sends one request per track; returns the seconds of audio in all of them."""
+        requests: list[AudioRequest] = []
+        sent: list[_OpenTrack] = []
+        for track in tracks:
             try:
-                audio = load_audio(path, rate_hz, self._channel)
+                requests.append(track.next_request(self._request_samples, self._options))
+                sent.append(track)
             except AudioError as error:
-                yield FileTranscript(str(path), error=str(error))
-                continue
-            problem = AudioError(audio.problem) if audio.problem else None
-            for number, track in enumerate(audio.tracks, 1):
-                is_last = number == len(audio.tracks)  # what concerns the whole file is told once
-                transcript = FileTranscript(str(path), track.channel, len(track.samples) / rate_hz)
-                transcript.warning = audio.warning if is_last else None
-                yield _OpenFile(track.samples, transcript, self._options, problem if is_last else None)
-
-    def _fill(
-        self,
-        waiting: Iterator[tuple[int, _OpenFile | FileTranscript]],
-        open_files: list[_OpenFile],
-        finished: dict[int, FileTranscript],
-    ) -> bool:
-        """Opens files while streams are free; returns whether more may be waiting."""
-        while len(open_files) < self._recognizer.table.max_streams:
-            entry = next(waiting, None)
-            if entry is None:
-                return False
-            index, file = entry
-            if isinstance(file, FileTranscript):
-                finished[index] = file
-                return True  # results before it are yielded first
-            file.index = index
-            open_files.append(file)
-        return True
-
-    def _advance(self, open_files: list[_OpenFile], finished: dict[int, FileTranscript]) -> list[_OpenFile]:
-        """Sends one request per open file; returns the files that still have audio."""
-        results = self._recognizer.process([file.next_request(self._request_samples) for file in open_files])
-        for file, result in zip(open_files, results, strict=True):
+                self._fail(track, str(error))
+        results = self._recognizer.process(requests)
+        samples = 0
+        for track, request, result in zip(sent, requests, results, strict=True):
             if isinstance(result, StreamError):
-                file.transcript.error = f"{result.code}: {file.transcript.audio}: {result.message}"
-                self._recognizer.process([AudioRequest(file.index, np.zeros(0, np.float32), is_end=True)])
-            else:
-                file.transcript.add(result)
-                if file.is_done and file.problem:
-                    file.transcript.error = str(file.problem)
-            if file.is_done or file.transcript.error:
-                finished[file.index] = file.transcript
-        return [file for file in open_files if file.index not in finished]
+                self._fail(track, f"{result.code}: {track.transcript.audio}: {result.message}")
+                continue
+            track.samples += len(request.samples)
+            track.transcript.audio_s = track.samples / self._recognizer.sample_rate_hz
+            track.transcript.add(result)
+            samples += len(request.samples)
+        return samples / self._recognizer.sample_rate_hz
+
+    def _fail(self, track: _OpenTrack, error: str) -> None:
+        """Notes the error and frees the stream's slot."""
+        track.transcript.error = error
+        if track.is_started:
+            self._recognizer.process([AudioRequest(track.stream_id, NO_SAMPLES, is_end=True)])
+
+
+def in_order(numbered: Iterable[tuple[int, list[FileTranscript]]]) -> Iterator[list[FileTranscript]]:
+    """Yields what has the numbers 0, 1, 2 ..., each as soon as those before it have come."""
+    early: dict[int, list[FileTranscript]] = {}
+    next_number = 0
+    for number, transcripts in numbered:
+        early[number] = transcripts
+        while next_number in early:
+            yield early.pop(next_number)
+            next_number += 1

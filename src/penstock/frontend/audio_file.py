@@ -35,7 +35,7 @@ def load_audio(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) ->
     Its problem and warning start with the file's name. Raises AudioError with the name of an unusable file,
     PackageError without libsndfile.
     """
-    with _named(path):
+    with named(path):
         audio = sound_file.load(path, sample_rate_hz, channel)
     return Audio(
         audio.tracks, audio.problem and f"{path}: {audio.problem}", audio.warning and f"{path}: {audio.warning}"
@@ -44,12 +44,13 @@ def load_audio(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) ->
 
 def audio_seconds(path: str | Path) -> float:
     """Duration from the header of a file. Raises AudioError if it is missing, not audio or empty."""
-    with _named(path):
+    with named(path):
         return sound_file.seconds(path)
 
 
 @contextmanager
-def _named(path: str | Path) -> Iterator[None]:
+def named(path: str | Path) -> Iterator[None]:
+    """Turns ValueError and ImportError of `sound_file` into errors with a code and the file's name."""
     try:
         yield
     except ImportError as error:

@@ -6,6 +6,7 @@ keeps the copies equal.
 
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
@@ -52,25 +53,59 @@ def load(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) -> Audio
     A truncated file has the tracks up to its end, and `problem`. Raises ValueError with the reason why a file is
     unusable, such as samples that are not finite or a missing channel, and ImportError without libsndfile.
     """
-    soundfile = _soundfile()
-    damage = None
-    try:
-        with open_file(path) as file, soundfile.SoundFile(file) as sound:
-            rate_hz, stated = sound.samplerate, _stated_frames(sound)
-            blocks = [np.zeros((0, sound.channels), np.float32)]
-            try:
-                while len(block := sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
-                    blocks.append(block)
-            except soundfile.LibsndfileError as error:
-                damage = error.error_string.rstrip(".")
-            is_cut = _is_cut_ogg(file)
-    except (OSError, RuntimeError, TypeError) as error:
-        raise ValueError(_reason(error)) from error
-    samples = np.concatenate(blocks)  # [n, channels]
-    problem = _problem(len(samples) / rate_hz, stated / rate_hz, damage, is_cut)
+    with SoundReader(path) as reader:
+        samples = np.concatenate([np.zeros((0, reader.channels), np.float32), *reader.blocks()])  # [n, channels]
     monitor = MixMonitor(channel)
     monitor.add(samples)
-    return Audio(tracks(samples, rate_hz, sample_rate_hz, channel), problem, monitor.warning)
+    return Audio(tracks(samples, reader.rate_hz, sample_rate_hz, channel), reader.problem, monitor.warning)
+
+
+class SoundReader:
+    """Reads a file block by block; close it, or use it as a context manager.
+
+    Raises ValueError with the reason why a file is unusable, and ImportError without libsndfile.
+    """
+
+    def __init__(self, path: str | Path):
+        self._soundfile = _soundfile()
+        self._file: BinaryIO | None = None
+        self._sound: Any = None
+        try:
+            self._file = open_file(path)
+            self._sound = self._soundfile.SoundFile(self._file)
+        except (OSError, RuntimeError, TypeError) as error:
+            self.close()
+            raise ValueError(_reason(error)) from error
+        self.rate_hz: int = self._sound.samplerate
+        self.channels: int = self._sound.channels
+        self.problem: str | None = None
+        """Why the file ends early; set after the last block."""
+
+    def blocks(self) -> Iterator[npt.NDArray[np.float32]]:
+        """Samples [n, channels], up to the end of the file or its damage."""
+        stated, frames, damage = _stated_frames(self._sound), 0, None
+        try:
+            while len(block := self._sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
+                frames += len(block)
+                yield block
+        except self._soundfile.LibsndfileError as error:
+            damage = error.error_string.rstrip(".")
+        except (OSError, RuntimeError) as error:
+            raise ValueError(_reason(error)) from error
+        is_cut = self._file is not None and _is_cut_ogg(self._file)
+        self.problem = _problem(frames / self.rate_hz, stated / self.rate_hz, damage, is_cut)
+
+    def close(self) -> None:
+        """Closes the file."""
+        for each in (self._sound, self._file):
+            if each is not None:
+                each.close()
+
+    def __enter__(self) -> "SoundReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def tracks(samples: npt.NDArray[np.float32], rate_hz: int, sample_rate_hz: int, channel: Channel = MIX) -> list[Track]:

@@ -1,0 +1,123 @@
+"""Files read block by block: the samples of `load_audio`, in memory that does not grow with the file."""
+
+import io
+import tracemalloc
+
+import numpy as np
+import pytest
+import soundfile
+
+from penstock.errors import AudioError
+from penstock.frontend import sound_file
+from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
+from penstock.frontend.audio_file import load_audio
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(sound_file, "_BLOCK_FRAMES", 1000)
+
+
+def noise(frames: int, channels: int = 1) -> np.ndarray:
+    return np.random.default_rng(0).normal(0, 0.1, (frames, channels)).astype(np.float32)
+
+
+def read(track: AudioTrack, count: int) -> list[np.ndarray]:
+    parts = []
+    while not track.is_done:
+        parts.append(track.read(count))
+    return parts
+
+
+@pytest.mark.parametrize("count", [1, 700, 1000, 3500, 100_000])
+@pytest.mark.parametrize(("rate_hz", "channel"), [(16000, "mix"), (44100, "mix"), (8000, "right"), (48000, "each")])
+def test_the_samples_are_those_of_the_whole_file(tmp_path, rate_hz, channel, count):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, noise(3500, 2), rate_hz)
+    whole = load_audio(path, 16000, channel)
+    blocks = AudioBlocks(path, 16000, channel)
+    assert [track.channel for track in blocks.tracks] == [track.channel for track in whole.tracks]
+    for track, expected in zip(blocks.tracks, whole.tracks, strict=True):
+        parts = read(track, count)
+        np.testing.assert_array_equal(np.concatenate(parts), expected.samples)
+        assert all(len(part) == count for part in parts[:-1])
+        assert len(parts[-1]), "the last samples are known to be the last"
+    blocks.close()
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sound_file, "_BLOCK_FRAMES", 65_536)
+    path = tmp_path / "hour.wav"
+    with soundfile.SoundFile(path, "w", 16000, 1, "PCM_U8") as file:
+        for _ in range(60):
+            file.write(np.zeros(60 * 16000, np.float32))
+    blocks = AudioBlocks(path, 16000)
+    tracemalloc.start()
+    try:
+        samples = 0
+        while not blocks.tracks[0].is_done:
+            samples += len(blocks.tracks[0].read(8960))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        blocks.close()
+    assert samples == 3600 * 16000
+    assert peak_bytes < 4 * 2**20
+
+
+def test_a_truncated_file_is_read_to_its_end(tmp_path):
+    path = tmp_path / "cut.wav"
+    soundfile.write(path, noise(5000), 16000)
+    path.write_bytes(path.read_bytes()[:-5000])
+    blocks = AudioBlocks(path, 16000)
+    assert sum(map(len, read(blocks.tracks[0], 300))) == 2500
+    assert blocks.problem == load_audio(path, 16000).problem
+    assert blocks.problem.startswith(f"{path}: is truncated")
+
+
+def test_channels_that_cancel_give_a_warning(tmp_path):
+    path = tmp_path / "call.wav"
+    soundfile.write(path, noise(5000) * [1, -1], 16000)
+    blocks = AudioBlocks(path, 16000)
+    read(blocks.tracks[0], 300)
+    assert blocks.warning == load_audio(path, 16000).warning
+    assert blocks.warning
+
+
+def test_samples_that_are_not_finite_are_an_error_when_they_are_reached(tmp_path):
+    path = tmp_path / "a.wav"
+    samples = noise(5000)
+    samples[4000] = np.nan
+    soundfile.write(path, samples, 16000, subtype="FLOAT")
+    (track,) = AudioBlocks(path, 16000).tracks
+    assert len(track.read(2000)) == 2000
+    with pytest.raises(AudioError, match=r"a\.wav: some samples are not finite numbers"):
+        read(track, 2000)
+
+
+def test_standard_input_is_read_once_for_all_channels(monkeypatch):
+    content = io.BytesIO()
+    soundfile.write(content, noise(3500, 2), 16000, format="WAV")
+    content.seek(0)
+    monkeypatch.setattr(sound_file, "open_file", lambda path: content)
+    tracks = AudioBlocks("-", 16000, "each").tracks
+    assert [sum(map(len, read(track, 100))) for track in tracks] == [3500, 3500]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no such file"), (b"", "has no audio"), (b"no audio", "not a readable audio file")],
+)
+def test_an_unusable_file_is_named(tmp_path, content, message):
+    path = tmp_path / "a.wav"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(AudioError, match=rf"a\.wav: {message}"):
+        AudioBlocks(path, 16000)
+
+
+def test_a_missing_channel_is_named(tmp_path):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, noise(100), 16000)
+    with pytest.raises(AudioError, match="there is no channel 2"):
+        AudioBlocks(path, 16000, 2)
