@@ -11,13 +11,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+AUTO, DEFAULT = "auto", "default"
+DEFAULT_SIZE = "4.7 GB installed, instead of 0.8 GB"
+"""torch 2.13.0 with its CUDA packages, and its CPU build."""
+REMEDY = (
+    "Name a place that has it with the build argument PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS, or another build with "
+    f"TORCH_BUILD ({DEFAULT}: the index's own)."
+)
+
 
 def main() -> int:
     """Exit status of pip."""
     parser = argparse.ArgumentParser(description="Installs lock files, and torch at the version of locks/pins.txt.")
     parser.add_argument("locks", nargs="+", type=Path, help="requirements with hashes, complete")
     parser.add_argument(
-        "--torch-build", metavar="LABEL", help='cpu, cu130 ..., "" for the index\'s own; none: no torch'
+        "--torch-build",
+        metavar="LABEL",
+        help=f"cpu, cu130 ...; {DEFAULT}: the index's own; {AUTO}: cpu where offered, else {DEFAULT}; none: no torch",
     )
     args = parser.parse_args()
     files = [word for path in args.locks for word in ("-r", str(path))]
@@ -29,11 +39,16 @@ def main() -> int:
 
 def _install_torch(build: str) -> None:
     """Alone: its builds differ in their hashes. Leaves out its headers and own tests."""
-    if _pip_install(f"torch=={_torch_version()}{'+' if build else ''}{build}") != 0:
-        sys.exit(
-            f"torch build {build!r} is not offered here. Name a place that has it with the build argument "
-            "PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS, or another build with TORCH_BUILD (empty: the index's own)."
-        )
+    choices = ["cpu", DEFAULT] if build == AUTO else [build]
+    for choice in choices:
+        label = "" if choice == DEFAULT else f"+{choice}"
+        if _pip_install(f"torch=={_torch_version()}{label}") == 0:
+            break
+        print(f"torch build {choice!r} is not offered here. {REMEDY}", flush=True)
+        if choice != choices[-1]:
+            print(f"Taking the index's own build, which may be the one for CUDA: {DEFAULT_SIZE}.", flush=True)
+    else:
+        sys.exit(1)
     for torch in Path(os.environ["PIP_PYTHON"]).parents[1].glob("lib/python3*/site-packages/torch"):
         for folder in ("include", "test"):
             shutil.rmtree(torch / folder, ignore_errors=True)

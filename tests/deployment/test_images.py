@@ -300,12 +300,27 @@ def test_the_build_of_torch_is_the_one_asked_for(installer, tmp_path):
     ]
     assert not headers.exists()
     assert headers.parent.exists()
-    assert installer("a.txt", "--torch-build", "")[1] == ["torch==2.13.0"]
+    assert installer("a.txt", "--torch-build", "default")[1] == ["torch==2.13.0"]
 
 
-def test_a_build_of_torch_that_is_not_offered_is_named(installer):
-    with pytest.raises(SystemExit, match=r"torch build 'cpu' is not offered here.*PIP_EXTRA_INDEX_URL.*TORCH_BUILD"):
+def test_a_build_of_torch_that_is_not_offered_is_named(installer, capsys):
+    with pytest.raises(SystemExit, match="1"):
         installer("a.txt", "--torch-build", "cpu", pip_statuses=(0, 1))
+    expected = r"torch build 'cpu' is not offered here.*PIP_EXTRA_INDEX_URL.*TORCH_BUILD"
+    assert re.search(expected, capsys.readouterr().out)
+
+
+def test_without_a_cpu_build_of_torch_the_default_one_is_taken_and_its_size_named(installer, capsys):
+    commands = installer("a.txt", "--torch-build", "auto", pip_statuses=(0, 1, 0))
+    assert commands[1:] == [["torch==2.13.0+cpu"], ["torch==2.13.0"]]
+    assert "Taking the index's own build, which may be the one for CUDA: 4.7 GB installed" in capsys.readouterr().out
+    assert installer("a.txt", "--torch-build", "auto")[1:] == [["torch==2.13.0+cpu"]]
+
+
+def test_images_build_without_variables():
+    assert _defaults(SERVICES["server"]["build"]["args"]["TORCH_BUILD"]) == "auto"
+    override = yaml.safe_load((ROOT / "docker" / "compose.gpu.yaml").read_text(encoding="utf-8"))
+    assert _defaults(override["services"]["server"]["build"]["args"]["TORCH_BUILD"]) == "default"
 
 
 def test_without_a_build_there_is_no_torch(installer):
