@@ -44,11 +44,15 @@ def latencies_s(requests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns latencies in seconds from a table of REQUEST, infinite without an answer.
 
     [n] from the end of each chunk's audio to the answer that covers it; [m] from the end of each utterance's audio to
-    its final text. A request without an answer counts as a chunk: it may have completed one.
+    its final text. A request without an answer counts as a chunk: it may have completed one (`is_chunk`).
     """
     latency_s = requests["answered_s"] - requests["deadline_s"]
-    is_chunk = requests["completes_chunk"] | np.isinf(requests["answered_s"])
-    return latency_s[is_chunk], latency_s[requests["is_last"]]
+    return latency_s[is_chunk(requests)], latency_s[requests["is_last"]]
+
+
+def is_chunk(requests: np.ndarray) -> np.ndarray:
+    """Returns [n] bool: requests that completed a chunk, and those without an answer."""
+    return requests["completes_chunk"] | np.isinf(requests["answered_s"])
 
 
 def late_chunks(latency_s: np.ndarray, chunk_s: float) -> int:

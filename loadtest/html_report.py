@@ -6,16 +6,24 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from loadtest import plots
-from loadtest.report import finite, number, window_lines
+from loadtest.report import finite, number, summary_sentence, window_lines
 from penstock.errors import OutputError
 
 _STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 1080px; margin: 2em auto; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: .6em 0 1.4em; font-variant-numeric: tabular-nums }
-th, td { padding: .2em .7em; text-align: right; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left }
-th { font-weight: 600; border-bottom: 2px solid #999 } .scroll { overflow-x: auto } img { max-width: 100% }
-pre { white-space: pre-wrap; background: #f6f6f6; padding: .8em }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2.5em auto; padding: 0 1.2em; color: #1f2933 }
+h1 { font-size: 1.5em; margin: 0 } h2 { font-size: 1.1em; margin: 2.2em 0 .4em; color: #52606d }
+.summary { font-size: 1.25em; line-height: 1.4; margin: .8em 0 1.2em }
+.verdict { display: inline-block; padding: .05em .7em; border-radius: 1em; color: #fff; font-size: .75em;
+  vertical-align: middle; margin-left: .8em } .pass { background: #2f8f5b } .fail { background: #b8433f }
+.tiles { display: flex; flex-wrap: wrap; gap: .8em } .tile { flex: 1 1 120px; padding: .7em .9em; border-radius: .5em;
+  background: #f3f5f7 } .tile b { display: block; font-size: 1.5em; font-weight: 600 } .tile span { color: #52606d }
+.about { color: #52606d; margin: 0 }
+table { border-collapse: collapse; margin: .6em 0 1.4em; font-size: 13px; font-variant-numeric: tabular-nums }
+th, td { padding: .2em .7em; text-align: right; border-bottom: 1px solid #e4e7eb; vertical-align: top }
+th:first-child, td:first-child { text-align: left } .facts td { text-align: left }
+th { font-weight: 600; border-bottom: 2px solid #9aa5b1 } .scroll { overflow-x: auto } img { width: 100% }
+pre { white-space: pre-wrap; background: #f3f5f7; padding: .8em; border-radius: .5em; font-size: 13px }
+@media print { body { margin: 0; font-size: 12px } }
 """
 _STREAMS_HEADER = (
     "streams", "", "s", "chunks", "late", "chunk p50", "p95", "p99 ms", "end to final p50", "p95", "p99 ms",
@@ -37,22 +45,69 @@ def write_html(path: Path, document: dict) -> None:
 
 
 def render(document: dict) -> str:
-    """Returns the whole page."""
+    """Returns the whole page: the result on top, then plots, then every figure."""
     document = finite(document)
     windows = document["windows"]
     parts = [
-        "<h1>Load test</h1>",
+        _result(document),
+        _section("Plots", _plots(windows)),
         _capacity(document["capacity"]) if "capacity" in document else "",
         _section("Soak", _lines(document["soak"]["lines"])) if "soak" in document else "",
-        _section("Results", _lines([line for window in windows for line in window_lines(window)])),
+        _section("Checks", _lines([line for window in windows for line in window_lines(window)])),
         _section("Streams", _table(_STREAMS_HEADER, map(_streams_row, windows))),
-        _section("Plots", _plots(windows)),
         _section("Models", _models(windows)),
         _section("Processes", _processes(windows)),
         _section("Circumstances", _facts(document)),
     ]
-    head = f'<meta charset="utf-8"><title>Penstock load test</title><style>{_STYLE}</style>'
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>Penstock load test</title><style>{_STYLE}</style>"
+    )
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{chr(10).join(parts)}\n</body></html>\n'
+
+
+def _result(document: dict) -> str:
+    """The heading with pass or fail, the summary, what was tested, and the figures of the largest load that passed."""
+    windows = document["windows"]
+    has_passed = _has_passed(document)
+    verdict = (
+        f'<span class="verdict {"pass" if has_passed else "fail"}">{"passed" if has_passed else "not passed"}</span>'
+    )
+    server, circumstances = document["server"], document["circumstances"]
+    about = (server.get("model"), server.get("context"), circumstances["hardware"], circumstances["date"])
+    passed = [window for window in windows if window["passed"]]
+    shown = max(passed or windows, key=lambda window: window["streams"])
+    return "\n".join([
+        f"<h1>Load test{verdict}</h1>",
+        f'<p class="summary">{_escape(summary_sentence(document))}</p>',
+        f'<p class="about">{_escape(" · ".join(str(fact) for fact in about if fact))}</p>',
+        f"<h2>At {shown['streams']:g} streams</h2>",
+        f'<div class="tiles">{"".join(map(_tile, _key_figures(shown)))}</div>',
+    ])  # fmt: skip
+
+
+def _has_passed(document: dict) -> bool:
+    """As the command's exit status says."""
+    if "capacity" in document:
+        return document["capacity"]["streams"] > 0
+    return all(window["passed"] for window in document["windows"]) and document.get("soak", {}).get("passed", True)
+
+
+def _key_figures(window: dict) -> list[tuple[str, str]]:
+    wer = window["words"]["wer"]
+    return [
+        (f"{number(window['chunk_latency_ms']['p50'])} ms", "chunk to words, p50"),
+        (f"{number(window['chunk_latency_ms']['p95'])} ms", "chunk to words, p95"),
+        (f"{number(window['final_latency_ms']['p95'])} ms", "end to final text, p95"),
+        (f"{100 * window['late_share']:.2f} %", "late chunks"),
+        (f"{window['rejections']['count'] + window['errors']['count']}", "streams rejected or failed"),
+        ("-" if wer is None else f"{100 * wer:.1f} %", "word error rate"),
+    ]
+
+
+def _tile(figure: tuple[str, str]) -> str:
+    value, name = figure
+    return f'<div class="tile"><b>{_escape(value)}</b><span>{_escape(name)}</span></div>'
 
 
 def _streams_row(window: dict) -> list[object]:
@@ -95,12 +150,7 @@ def _processes(windows: list[dict]) -> str:
 
 
 def _plots(windows: list[dict]) -> str:
-    texts = [plots.latency_plot(windows)]
-    if all(window["models"] for window in windows):
-        texts.append(plots.queue_plot(windows))
-    if all(window["split_ms"] for window in windows):
-        texts.append(plots.split_plot(windows))
-    encoded = (base64.b64encode(text.encode()).decode() for text in texts)
+    encoded = (base64.b64encode(text.encode()).decode() for text in plots.draw_all(windows))
     return "\n".join(f'<img alt="" src="data:image/svg+xml;base64,{text}">' for text in encoded)
 
 
@@ -109,14 +159,13 @@ def _capacity(capacity: dict) -> str:
         [trial["streams"], number(trial["seconds"]), "pass" if trial["passed"] else "FAIL", "; ".join(trial["reasons"])]
         for trial in capacity["trials"]
     ]
-    table = _table(("streams", "s", "", "why not"), rows)
-    return _section("Capacity", f"<p><b>{_escape(capacity['text'])}</b></p>{table}")
+    return _section("Trials", _table(("streams", "s", "", "why not"), rows))
 
 
 def _facts(document: dict) -> str:
     facts = {**document["circumstances"], **document["server"], **document["options"]}
     rows = [[name.replace("_", " "), value] for name, value in facts.items() if value not in (None, "", [], {})]
-    return _table(("", ""), rows)
+    return f'<div class="facts">{_table(("", ""), rows)}</div>'
 
 
 def _section(title: str, content: str) -> str:

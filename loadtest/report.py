@@ -12,7 +12,7 @@ from penstock.errors import OutputError
 from penstock.reporting import commit, date_utc, describe_hardware, package_versions
 from penstock.version import __version__
 
-FORMAT, FORMAT_VERSION = "penstock-loadtest", 2
+FORMAT, FORMAT_VERSION = "penstock-loadtest", 3
 _PACKAGES = ("locust", "gevent", "grpcio", "tritonclient", "numpy")
 _OPTIONS = ("shape", "streams", "minutes", "stagger_seconds", "chunk_ms", "processes", *STREAMING_OPTIONS)
 
@@ -63,6 +63,38 @@ def finite(value: object) -> object:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def summary_sentence(document: dict) -> str:
+    """Returns the result in one sentence: what passed with which latency, or the first load that failed and why."""
+    if "capacity" in document:
+        return _capitalized(document["capacity"]["text"])
+    windows = sorted(document["windows"], key=lambda window: window["streams"])
+    passed = [window for window in windows if window["passed"]]
+    failed = next((window for window in windows if not window["passed"]), None)
+    sentence = ""
+    if passed:
+        most = passed[-1]
+        sentence = (
+            f"{_streams(most)} ran in real time for {most['seconds']:.0f} s: half of the words came within "
+            f"{number(most['chunk_latency_ms']['p50'])} ms of their chunk, 95 % within "
+            f"{number(most['chunk_latency_ms']['p95'])} ms, and 95 % of the final texts within "
+            f"{number(most['final_latency_ms']['p95'])} ms of the end of the audio"
+        )
+    if failed:
+        reasons = "; ".join(failed["reasons"])
+        sentence += f"{'; but ' if sentence else ''}{_streams(failed)} did not pass: {reasons}"
+    if "soak" in document and not document["soak"]["passed"]:
+        sentence += f"; the soak did not pass: {'; '.join(document['soak']['reasons'])}"
+    return f"{sentence}."
+
+
+def _streams(window: dict) -> str:
+    return f"{window['streams']:g} stream{'s' if window['streams'] != 1 else ''}"
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def window_lines(window: dict) -> list[str]:

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from loadtest.checks import check_generator, find_bottlenecks, late_chunks, latencies_s, reasons_to_fail
+from loadtest.distribution import histogram, series
 from loadtest.plan import Window
 from loadtest.processes import Usage, machine_use, read_usage
 from loadtest.records import COMPLETE, FAILED, REJECTED, Utterance, requests_between
@@ -66,7 +67,7 @@ def summarize(
     # An utterance belongs to the window in which its last request was sent.
     ended = [u for u in utterances if u.requests.size and begin_s <= u.requests["sent_s"][-1] < end_s]
     use = machine_use(before.usage, after.usage, conditions.cores)
-    streams, losses = _streams(requests, conditions.chunk_s, end_s - begin_s), _losses(ended)
+    streams, losses = _streams(requests, conditions.chunk_s, begin_s, end_s), _losses(ended)
     rejections = losses["rejections"]["count"]
     lag_ms = percentiles_ms(requests["lag_s"])
     models, metrics_problem = _models(before, after)
@@ -102,7 +103,7 @@ def summarize(
     }
 
 
-def _streams(requests: np.ndarray, chunk_s: float, seconds: float) -> dict:
+def _streams(requests: np.ndarray, chunk_s: float, begin_s: float, end_s: float) -> dict:
     chunk_latency_s, final_latency_s = latencies_s(requests)
     late = late_chunks(chunk_latency_s, chunk_s)
     answered = requests[np.isfinite(requests["answered_s"])]
@@ -117,7 +118,10 @@ def _streams(requests: np.ndarray, chunk_s: float, seconds: float) -> dict:
         "requests": len(requests),
         "unanswered_requests": len(requests) - len(answered),
         "round_trip_ms": percentiles_ms(answered["answered_s"] - answered["sent_s"]),
-        "rtfx": float(answered["audio_s"].sum()) / seconds,
+        "rtfx": float(answered["audio_s"].sum()) / (end_s - begin_s),
+        "chunk_histogram": histogram(chunk_latency_s),
+        "final_histogram": histogram(final_latency_s),
+        "series": series(requests, begin_s, end_s, chunk_s),
     }
 
 

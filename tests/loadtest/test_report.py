@@ -9,7 +9,7 @@ import pytest
 from loadtest import plots
 from loadtest.capacity import SearchPlan, capacity_document, slots_for
 from loadtest.html_report import render, write_html
-from loadtest.report import finite, make_folder, number, report_document, window_lines, write_json
+from loadtest.report import finite, make_folder, number, report_document, summary_sentence, window_lines, write_json
 from penstock.errors import PenstockError
 from tests.helpers.loadtest_records import spoken, summary
 
@@ -24,8 +24,7 @@ def draw_plots() -> None:
 @pytest.fixture(autouse=True)
 def no_plots(request, monkeypatch) -> None:
     if "draw_plots" not in request.fixturenames:
-        for name in ("latency_plot", "queue_plot", "split_plot"):
-            monkeypatch.setattr(plots, name, lambda windows: "<svg/>")
+        monkeypatch.setattr(plots, "_svg", lambda draw, height=0.0: "<svg/>")
 
 
 def window(streams: float = 2, delays_s: float = 0.02, requests: tuple = (100.0, 300.0)) -> dict:
@@ -62,13 +61,45 @@ def test_finite_keeps_everything_else():
     }
 
 
-def test_the_page_is_one_file_with_every_figure_and_three_plots(draw_plots):
+def test_the_page_is_one_file_with_every_figure_and_its_plots(draw_plots):
     pytest.importorskip("matplotlib")
-    page = render(document(window(2), window(4, delays_s=0.9)))
-    assert page.count('src="data:image/svg+xml;base64,') == 3
+    page = render(document(window(2), window(4, delays_s=0.9) | {"begin_s": 20.0}))
+    assert page.count('src="data:image/svg+xml;base64,') == 4  # latency and queue against streams, over time, parts
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "2 streams PASS" in page and "4 streams FAIL" in page
     assert "tiny" in page and "900" in page
+
+
+def test_one_window_has_a_histogram_and_a_series_and_no_curve_of_one_point(draw_plots):
+    pytest.importorskip("matplotlib")
+    drawn = [re.sub(r"<!--|-->", "", text) for text in plots.draw_all(finite([window()]))]
+    assert ["chunk to words" in text for text in drawn] == [True, False, False]
+    assert ["Over time" in text for text in drawn] == [False, True, False]
+    assert ["Parts of one request" in text for text in drawn] == [False, False, True]
+
+
+def test_trials_of_a_search_are_not_one_test():
+    assert plots.is_one_test([window(2), window(4) | {"begin_s": 20.0}])
+    assert not plots.is_one_test([window(2), window(4)])
+
+
+def test_the_summary_says_what_passed_and_what_did_not():
+    passed, failed = window(2), window(4, delays_s=1.2)
+    assert summary_sentence(document(passed)) == (
+        "2 streams ran in real time for 10 s: half of the words came within 20 ms of their chunk, 95 % within 20 ms, "
+        "and 95 % of the final texts within 20 ms of the end of the audio."
+    )
+    assert "of the audio; but 4 streams did not pass: 2 of 2 chunks late" in summary_sentence(document(failed, passed))
+    assert summary_sentence(document(failed)).startswith("4 streams did not pass: 2 of 2 chunks late")
+    soak = {"passed": False, "reasons": ["encoder grows"], "lines": []}
+    assert summary_sentence(document(passed) | {"soak": soak}).endswith("; the soak did not pass: encoder grows.")
+
+
+@pytest.mark.parametrize(("delays_s", "verdict"), [(0.02, "passed"), (1.2, "not passed")])
+def test_the_page_begins_with_the_verdict_and_the_summary(delays_s, verdict):
+    report = document(window(2, delays_s=delays_s))
+    page = render(report)
+    assert f'{verdict}</span></h1>\n<p class="summary">{summary_sentence(report)}</p>' in page
 
 
 def test_what_the_server_sent_is_text_and_no_markup():
@@ -76,9 +107,9 @@ def test_what_the_server_sent_is_text_and_no_markup():
     assert "<script>" not in render(document(bad))
 
 
-def test_a_page_without_the_server_s_counters_has_the_plot_that_is_left():
+def test_a_page_without_the_server_s_counters_has_the_plots_that_are_left():
     page = render(document(window(requests=(None, None))))
-    assert page.count("data:image/svg") == 1
+    assert page.count("data:image/svg") == 2
     assert "no queue and compute times: no metrics" in page
 
 
@@ -127,7 +158,9 @@ def test_no_capacity_at_all():
 
 def test_the_capacity_is_on_the_page():
     found = capacity_document([document(window(1, delays_s=2.0))], 0, PLAN)
-    assert "<h2>Capacity</h2>" in render(found)
+    page = render(found)
+    assert "<h2>Trials</h2>" in page
+    assert '<p class="summary">Maximum sustained streams (120 s): 0. At 1 streams' in page
 
 
 def test_a_server_has_more_slots_than_streams():
