@@ -101,6 +101,16 @@ def test_without_a_model_the_bundled_one_is_served(launched, monkeypatch, capsys
     assert settings.checkpoint.directory.samefile(ROOT / "models" / "an4-rnnt-hybrid")
 
 
+@pytest.mark.parametrize(
+    ("flags", "reach"), [([], r"\."), (["--listen-on-all-interfaces"], ", and its ports are open to other machines")]
+)
+def test_every_start_says_that_the_wheels_server_is_old(launched, monkeypatch, capsys, flags, reach):
+    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver"), Path("backends")))
+    assert main(["serve", *flags]) == 0
+    expected = rf"penstock: warning: the Triton server of the pip wheel is an old version .* vulnerabilities{reach}"
+    assert re.search(expected, capsys.readouterr().err)
+
+
 VALUES = {
     "context": "70,1", "max_streams": "5", "idle_seconds": "2.5", "device": "cpu", "threads": "2",
     "queue_delay_ms": "7",

@@ -14,8 +14,8 @@ from penstock_client.protocol import SAMPLE_RATE_HZ
 def read_audio(path: str | Path) -> npt.NDArray[np.float32]:
     """Mono samples [n] in -1 .. 1 at 16 kHz; other rates are resampled, channels are averaged.
 
-    Reads wav, flac, ogg and the other formats of libsndfile. Raises AudioError for a file that is missing, empty, not
-    audio, or has samples that are not finite.
+    Reads wav, flac, ogg, opus, mp3, au and the other formats of libsndfile. Raises AudioError for a file that is
+    missing, empty, not audio, or has samples that are not finite.
     """
     samples, rate_hz = _decode(path)  # [n, channels]
     if not samples.size:

@@ -14,7 +14,7 @@ from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
 
 _REALTIME_REQUEST_MS, _FILE_REQUEST_MS = 100.0, 1000.0
-"""At full speed requests are long, because each waits for the reply to the one before."""
+"""At full speed requests are long, because the server processes one after the other."""
 
 Progress = Callable[[Transcript, Sequence[Result]], None]
 """Receives the transcript and the results, one or more, that were just added to it."""

@@ -74,10 +74,11 @@ def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
 
 
 def _warn_about_wheel(install: TritonInstall, address: str) -> None:
-    if install.is_wheel and address != LOOPBACK:
+    if install.is_wheel:
+        reach = "" if address == LOOPBACK else ", and its ports are open to other machines"
         print(
-            "penstock: warning: the Triton server of the pip wheel is an old version with published vulnerabilities, "
-            "and its ports are open to other machines. Put a current tritonserver on PATH to serve other machines.",
+            "penstock: warning: the Triton server of the pip wheel is an old version with published vulnerabilities"
+            f"{reach}. Put a current tritonserver on PATH to serve clients that you do not trust.",
             file=sys.stderr,
         )
 

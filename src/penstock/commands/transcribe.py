@@ -21,7 +21,9 @@ _SETTINGS = tuple(setting for setting in DECODING_SETTINGS if setting.decoders)
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
     parser = subparsers.add_parser("transcribe", help="transcribe audio files without a server")
-    parser.add_argument("audio", nargs="*", metavar="AUDIO", help="audio files; - is standard input")
+    parser.add_argument(
+        "audio", nargs="*", metavar="AUDIO", help="wav, flac, ogg, opus, mp3 or au files; - is standard input"
+    )
     parser.add_argument("--from-manifest", metavar="FILE", help="NeMo manifest with the audio files (JSON lines)")
     MODEL.add_flag(parser)
     CONTEXT.add_flag(parser)

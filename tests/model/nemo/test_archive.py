@@ -102,6 +102,6 @@ def test_an_oversized_configuration(tmp_path):
 
 
 def test_a_directory_or_nothing_in_place_of_the_file(tmp_path):
-    for name in ("none.nemo", "."):
-        with pytest.raises(CheckpointError, match="no such file"):
+    for name, reason in (("none.nemo", "no such file"), (".", r"is a directory; accepted: a \.nemo file")):
+        with pytest.raises(CheckpointError, match=reason):
             import_nemo(tmp_path / name, tmp_path / "bundle")

@@ -212,7 +212,9 @@ def test_a_bundle_is_replaced_only_on_request_and_keeps_its_other_files(tmp_path
     first, second = (golden_case(name).nemo_path for name in ("rnnt_hybrid", "tdt_gaps"))
     bundle = import_nemo(first, tmp_path / "bundle").directory
     (bundle / "README.md").write_text("a model card")
-    with pytest.raises(CheckpointError, match="is a bundle; accepted: a new directory"):
+    with pytest.raises(
+        CheckpointError, match="is a bundle; accepted: a new or empty directory, or this one with --force"
+    ):
         import_nemo(second, bundle)
     assert not Checkpoint(bundle).config.transducer.is_tdt
     import_nemo(second, bundle, replace=True)

@@ -3,6 +3,7 @@
 import io
 import pickle
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.model.nemo.importer import import_nemo
+from penstock.model.nemo.weights import load_state_dict
 from tests.helpers.nemo_files import (
     WEIGHTS,
     Evil,
@@ -44,6 +46,17 @@ def test_a_malicious_pickle_is_rejected_and_not_run(wrap, tmp_path):
     assert not marker.exists()
     pickle.loads(pickle.dumps(Evil(marker)))
     assert marker.exists()  # the payload is live
+
+
+@pytest.mark.parametrize(
+    ("state", "named"), [({"a": Evil(Path("marker"))}, r"[\w.]+"), ({"a": Path("/")}, r"pathlib\.PosixPath")]
+)
+def test_an_error_names_the_class_and_never_advises_to_load_it(state, named, tmp_path):
+    path = tmp_path / "model_weights.ckpt"
+    torch.save(state, path)
+    expected = rf"model_weights\.ckpt: contains more than tensors, or is broken: it names {named}, which is not loaded$"
+    with pytest.raises(CheckpointError, match=expected):
+        load_state_dict(path)
 
 
 def test_a_pickle_in_the_older_torch_format(tmp_path):

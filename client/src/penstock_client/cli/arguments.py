@@ -25,7 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="penstock-client", description="Stream audio to a Penstock server and print its transcript."
     )
     add = parser.add_argument
-    add("audio", nargs="*", metavar="AUDIO", help="wav, flac or ogg file, any sample rate")
+    add("audio", nargs="*", metavar="AUDIO", help="wav, flac, ogg, opus, mp3 or au file, any sample rate")
     add(
         "--microphone",
         nargs="?",

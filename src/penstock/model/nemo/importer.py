@@ -50,7 +50,7 @@ def _convert(nemo_path: Path, scratch: Path, half: bool) -> Path:
 
 def _convert_checked(nemo_path: Path, scratch: Path, half: bool) -> Path:
     if not nemo_path.is_file():
-        raise CheckpointError("no such file")
+        raise CheckpointError("is a directory; accepted: a .nemo file" if nemo_path.is_dir() else "no such file")
     bundle, weights = scratch / "bundle", scratch / "weights"
     with NemoArchive(nemo_path, scratch) as archive:
         config = read_nemo_config(parse_yaml(archive.read("model_config.yaml", MAX_YAML_BYTES)))
@@ -86,10 +86,10 @@ def _reject_target(directory: Path, replace: bool) -> None:
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise CheckpointError(f"{directory}: is a file; accepted: a new directory")
+        raise CheckpointError(f"{directory}: is a file; accepted: a new or empty directory")
     is_bundle = (directory / CONFIG_FILE).is_file() and (directory / WEIGHTS_FILE).is_file()
     if any(directory.iterdir()) and not (replace and is_bundle):
-        accepted = "a new or empty directory" if replace or not is_bundle else "a new directory, or replacing it"
+        accepted = "a new or empty directory" + (", or this one with --force" if is_bundle else "")
         raise CheckpointError(f"{directory}: {'is a bundle' if is_bundle else 'is not empty'}; accepted: {accepted}")
 
 

@@ -18,6 +18,7 @@ from penstock.model.nemo.mel_filterbank import hann_window, mel_filterbank
 StateDict = dict[str, torch.Tensor]
 _WEIGHTS = "model_weights.ckpt"
 _BATCH_NORM_EPSILON = 1e-5  # the default of torch and of NeMo
+_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _NOT_NEEDED = re.compile(r".*\.num_batches_tracked")
 _UNPICKLING_ERRORS = (
     pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError,
@@ -79,8 +80,7 @@ def load_state_dict(path: Path) -> StateDict:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except _UNPICKLING_ERRORS as error:
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{_WEIGHTS}: contains more than tensors, or is broken: {reason}") from error
+        raise CheckpointError(f"{_WEIGHTS}: contains more than tensors, or is broken{_detail(error)}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{_WEIGHTS}: contains a {type(state).__name__}; accepted: a mapping of tensors")
     for name, tensor in state.items():
@@ -107,6 +107,14 @@ def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> Stat
     if unknown:
         raise CheckpointError(f"{_WEIGHTS}: tensor {unknown[0]} is not expected, one of {len(unknown)} such")
     return {name: _stored(name, tensor, half) for name, tensor in tensors.items()}
+
+
+def _detail(error: Exception) -> str:
+    """What torch found. Its own text advises to load with `weights_only=False`, which runs what the file says."""
+    if found := _GLOBAL.search(str(error)):
+        return f": it names {found[1]}, which is not loaded"
+    is_advice = isinstance(error, pickle.UnpicklingError) or not str(error)
+    return "" if is_advice else f": {str(error).splitlines()[0]}"
 
 
 def _reject_bombs(path: Path) -> None:
