@@ -17,6 +17,8 @@ def main(path: str, url: str, *phrases: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
     try:
         main(*sys.argv[1:])
     except ClientError as error:

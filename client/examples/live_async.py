@@ -48,6 +48,8 @@ async def show(stream: AsyncStream) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
     try:
         asyncio.run(main(*sys.argv[1:]))
     except ClientError as error:

@@ -33,4 +33,6 @@ async def transcribe(client: AsyncClient, slots: asyncio.Semaphore, path: str) -
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     asyncio.run(main(*sys.argv[1:]))

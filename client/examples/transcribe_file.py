@@ -18,6 +18,8 @@ def main(path: str, url: str = "localhost:8001") -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
     try:
         main(*sys.argv[1:])
     except ClientError as error:

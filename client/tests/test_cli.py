@@ -21,10 +21,11 @@ from client.tests.helpers.fakes import RejectionError, confidence, outputs
 from client.tests.helpers.terminal import Terminal
 from penstock_client.cli.main import main
 from penstock_client.protocol import parse_reply
+from tests.helpers.interrupt import SILENT_ENDS, SLOW_IMPORT, start_interruptible
 from tests.helpers.native_log import without_native_log
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
-COMMAND = [sys.executable, "-m", "penstock_client.cli.main"]
+COMMAND = [sys.executable, "-m", "penstock_client.cli"]
 TEXT = parse_reply("s", outputs(0, 38_400, True).get).text
 
 
@@ -283,6 +284,25 @@ def test_wrong_usage_is_rejected(capsys, arguments, reason):
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["a.wav", "--timeout", "x"], ["--nonsense"], []])
+def test_an_error_of_usage_is_one_line(capsys, arguments):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert re.fullmatch("penstock-client: error: .*\n", capsys.readouterr().err)
+
+
+@GRPC_ONLY
+def test_the_url_is_read_from_the_environment(url, audio_file, monkeypatch, capsys):
+    monkeypatch.setenv("PENSTOCK_URL", url)
+    assert main([str(audio_file)]) == 0
+    monkeypatch.setenv("PENSTOCK_URL", "nonsense")
+    assert main([str(audio_file), "--url", url]) == 0
+    assert capsys.readouterr().out == f"{TEXT}\n" * 2
+    with pytest.raises(SystemExit):
+        main([str(audio_file)])
+    assert "url is 'nonsense'" in capsys.readouterr().err
+
+
 def test_bad_lines_of_a_file_of_phrases_are_numbered(capsys, tmp_path):
     phrases = tmp_path / "phrases.txt"
     phrases.write_text("a\n\nb:\n")
@@ -348,26 +368,33 @@ def read_or_end(descriptor):
         return b""
 
 
-def start_interruptible(arguments):
-    """Starts the command so that Ctrl-C reaches it, also where the tests run in the background and ignore SIGINT.
-
-    Not by `preexec_fn`: the copy of this process would run gRPC's threads up to `exec`, and they log to its stderr.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        command = [*COMMAND, *map(str, arguments)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_ctrl_c_ends_cleanly_and_frees_the_stream(url, protocol, audio_file, recognizer):
-    process = start_interruptible([audio_file, "--url", url, "--protocol", protocol, "--simulate-realtime"])
+    arguments = [str(audio_file), "--url", url, "--protocol", protocol, "--simulate-realtime"]
+    process = start_interruptible([*COMMAND, *arguments])
     eventually(lambda: len(recognizer.requests) >= 2, within_s=60)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, without_native_log(err)) == (130, "", "")
     assert recognizer.requests[-1].is_end and not recognizer.received
+
+
+def test_ctrl_c_during_the_imports_is_silent(tmp_path):
+    (tmp_path / "soundfile.py").write_text(SLOW_IMPORT)
+    process = start_interruptible([*COMMAND, "--version"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode in SILENT_ENDS
+
+
+@GRPC_ONLY
+@pytest.mark.parametrize("arguments", [[], ["--json"], ["--interim"], ["--format", "srt"]])
+def test_a_full_disk_is_one_line(url, audio_file, arguments):
+    command = [*COMMAND, str(audio_file), "--url", url, *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    message = "penstock-client: error: OUTPUT_FAILED: standard output: no space left on device\n"
+    assert (done.returncode, without_native_log(done.stderr)) == (1, message)
 
 
 @GRPC_ONLY

@@ -97,3 +97,10 @@ def test_an_absent_server_is_one_line(audio_file, url, wire):
     stderr = without_native_log(done.stderr)
     assert stderr.startswith(f"error: SERVER_UNREACHABLE: cannot reach a server at {url}")
     assert stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_without_arguments_an_example_says_how_it_is_used(name):
+    done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"python {name}" in done.stderr and "Traceback" not in done.stderr

@@ -52,4 +52,4 @@ def test_it_does_not_require_torch(wheel):
 
 
 def test_it_installs_the_command(wheel):
-    assert b"penstock-client = penstock_client.cli.main:main" in file_named(wheel, ".dist-info/entry_points.txt")
+    assert b"penstock-client = penstock_client.cli.__main__:main" in file_named(wheel, ".dist-info/entry_points.txt")

@@ -1,16 +1,31 @@
 """The command `penstock`."""
 
 import argparse
+import contextlib
+import errno
+import os
 import sys
+from typing import NoReturn
 
-from penstock.commands import evaluate, graph, health, import_nemo, lm, serve, transcribe
-from penstock.errors import PenstockError
+from penstock.errors import ErrorCode, PenstockError
 from penstock.version import __version__
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
-def build_parser() -> argparse.ArgumentParser:
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage text; its subcommands' parsers are of the same class."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def build_parser() -> Parser:
     """The parser with all subcommands."""
-    parser = argparse.ArgumentParser(
+    from penstock.commands import evaluate, graph, health, import_nemo, lm, serve, transcribe
+
+    parser = Parser(
         prog="penstock",
         description="Streaming speech recognition for NeMo FastConformer models on Triton Inference Server.",
     )
@@ -22,18 +37,36 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one subcommand; returns the exit status."""
-    args = build_parser().parse_args(arguments)
+    """Runs one subcommand; returns the exit status, 130 after Ctrl-C, which may come as early as in the imports."""
     try:
-        return args.run(args)
+        args = build_parser().parse_args(arguments)
+        status = args.run(args)
+        sys.stdout.flush()
+        return status
     except PenstockError as error:
         print(f"penstock: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of the output has ended
-        sys.stderr.close()
+        _abandon_output()
         return 1
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        _abandon_output()
+        place = error.filename or "standard output"
+        print(
+            f"penstock: error: {ErrorCode.OUTPUT_FAILED.name}: {place}: {os.strerror(error.errno).lower()}",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _abandon_output() -> None:
+    """Discards what could not be written: Python would try again at its end, and print a traceback."""
+    with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError, ValueError):
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def test_clients_killed_in_mid_stream_give_their_slots_back(small_server: Runnin
     command = [
         sys.executable,
         "-m",
-        "penstock_client.cli.main",
+        "penstock_client.cli",
         "--url",
         small_server.url("grpc"),
         "--simulate-realtime",

@@ -1,61 +1,68 @@
-"""Client of a Penstock speech recognition server: streams audio and receives words while it is sent."""
+"""Client of a Penstock speech recognition server: streams audio and receives words while it is sent.
 
-from penstock_client.async_client import AsyncClient
-from penstock_client.async_stream import AsyncStream
-from penstock_client.audio import read_audio
-from penstock_client.client import Client
-from penstock_client.connection import ConnectionOptions
-from penstock_client.errors import (
-    AudioError,
-    ClientError,
-    ConnectionLostError,
-    MicrophoneError,
-    ProtocolError,
-    ReplyTimeoutError,
-    ServerFullError,
-    ServerUnreachableError,
-    StreamClosedError,
-    StreamError,
-    StreamId,
-    StreamNotOpenError,
-)
-from penstock_client.microphone import Microphone
-from penstock_client.options import StreamOptions
-from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Result, Word
-from penstock_client.stream import Stream
-from penstock_client.transcript import Segment, Transcript
-from penstock_client.transport.async_base import AsyncConnection
-from penstock_client.transport.base import Connection
+The public names are imported when first used, so that the command starts quickly.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
 from penstock_client.version import __version__
 
-__all__ = [
-    "SAMPLE_RATE_HZ",
-    "Alternative",
-    "AsyncClient",
-    "AsyncConnection",
-    "AsyncStream",
-    "AudioError",
-    "Client",
-    "ClientError",
-    "Connection",
-    "ConnectionLostError",
-    "ConnectionOptions",
-    "Microphone",
-    "MicrophoneError",
-    "ProtocolError",
-    "ReplyTimeoutError",
-    "Result",
-    "Segment",
-    "ServerFullError",
-    "ServerUnreachableError",
-    "Stream",
-    "StreamClosedError",
-    "StreamError",
-    "StreamId",
-    "StreamNotOpenError",
-    "StreamOptions",
-    "Transcript",
-    "Word",
-    "__version__",
-    "read_audio",
-]
+if TYPE_CHECKING:
+    from penstock_client.async_client import AsyncClient as AsyncClient
+    from penstock_client.async_stream import AsyncStream as AsyncStream
+    from penstock_client.audio import read_audio as read_audio
+    from penstock_client.client import Client as Client
+    from penstock_client.connection import ConnectionOptions as ConnectionOptions
+    from penstock_client.errors import AudioError as AudioError
+    from penstock_client.errors import ClientError as ClientError
+    from penstock_client.errors import ConnectionLostError as ConnectionLostError
+    from penstock_client.errors import MicrophoneError as MicrophoneError
+    from penstock_client.errors import ProtocolError as ProtocolError
+    from penstock_client.errors import ReplyTimeoutError as ReplyTimeoutError
+    from penstock_client.errors import ServerFullError as ServerFullError
+    from penstock_client.errors import ServerUnreachableError as ServerUnreachableError
+    from penstock_client.errors import StreamClosedError as StreamClosedError
+    from penstock_client.errors import StreamError as StreamError
+    from penstock_client.errors import StreamId as StreamId
+    from penstock_client.errors import StreamNotOpenError as StreamNotOpenError
+    from penstock_client.microphone import Microphone as Microphone
+    from penstock_client.options import StreamOptions as StreamOptions
+    from penstock_client.protocol import SAMPLE_RATE_HZ as SAMPLE_RATE_HZ
+    from penstock_client.protocol import Alternative as Alternative
+    from penstock_client.protocol import Result as Result
+    from penstock_client.protocol import Word as Word
+    from penstock_client.stream import Stream as Stream
+    from penstock_client.transcript import Segment as Segment
+    from penstock_client.transcript import Transcript as Transcript
+    from penstock_client.transport.async_base import AsyncConnection as AsyncConnection
+    from penstock_client.transport.base import Connection as Connection
+
+_PUBLIC = {
+    "async_client": ("AsyncClient",),
+    "async_stream": ("AsyncStream",),
+    "audio": ("read_audio",),
+    "client": ("Client",),
+    "connection": ("ConnectionOptions",),
+    "errors": (
+        "AudioError", "ClientError", "ConnectionLostError", "MicrophoneError", "ProtocolError", "ReplyTimeoutError",
+        "ServerFullError", "ServerUnreachableError", "StreamClosedError", "StreamError", "StreamId",
+        "StreamNotOpenError",
+    ),
+    "microphone": ("Microphone",),
+    "options": ("StreamOptions",),
+    "protocol": ("SAMPLE_RATE_HZ", "Alternative", "Result", "Word"),
+    "stream": ("Stream",),
+    "transcript": ("Segment", "Transcript"),
+    "transport.async_base": ("AsyncConnection",),
+    "transport.base": ("Connection",),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock_client' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"penstock_client.{_HOMES[name]}"), name)

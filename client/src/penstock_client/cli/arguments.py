@@ -2,10 +2,11 @@
 
 import argparse
 import math
+import os
 import re
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import NoReturn, get_args
 
 from penstock_client.cli.output import FORMATS
 from penstock_client.connection import ConnectionOptions, ProtocolName
@@ -16,14 +17,21 @@ from penstock_client.protocol import check_stream_id
 from penstock_client.version import __version__
 
 _GRPC_URL, _HTTP_URL = "localhost:8001", "localhost:8000"
+_URL_VARIABLE = "PENSTOCK_URL"
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exits with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="penstock-client", description="Stream audio to a Penstock server and print its transcript."
-    )
+    parser = Parser(prog="penstock-client", description="Stream audio to a Penstock server and print its transcript.")
     add = parser.add_argument
     add("audio", nargs="*", metavar="AUDIO", help="wav, flac, ogg, opus, mp3 or au file, any sample rate")
     add(
@@ -109,8 +117,8 @@ def input_descriptor() -> int:
 
 
 def read_url(args: argparse.Namespace) -> str:
-    """The server's host:port."""
-    return args.url or (_GRPC_URL if args.protocol.startswith("grpc") else _HTTP_URL)
+    """The server's host:port: --url, the variable PENSTOCK_URL, or the protocol's default."""
+    return args.url or os.environ.get(_URL_VARIABLE) or (_GRPC_URL if args.protocol.startswith("grpc") else _HTTP_URL)
 
 
 def read_connection_options(args: argparse.Namespace) -> ConnectionOptions:
@@ -154,7 +162,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("server").add_argument
-    add("--url", metavar="HOST:PORT", help=f"address of the server ({_GRPC_URL}, for HTTP {_HTTP_URL})")
+    address = f"address of the server (the variable {_URL_VARIABLE}, else {_GRPC_URL}, for HTTP {_HTTP_URL})"
+    add("--url", metavar="HOST:PORT", help=address)
     add("--protocol", choices=get_args(ProtocolName), default="grpc", help="grpcs and https use TLS (grpc)")
     add(
         "--timeout",

@@ -26,13 +26,13 @@ from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, di
 from penstock_client.protocol import SAMPLE_RATE_HZ
 from penstock_client.transcript import Transcript
 
-_FAILED, _INTERRUPTED = 1, 130
+_FAILED = 1
 _MICROPHONE = "microphone"
 """Reported in place of a file name."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command. Returns the exit status: 1 if any file failed, 130 after Ctrl-C."""
+    """Runs the command. Returns the exit status: 1 if any file failed, or if the output cannot be written."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before gRPC is imported: its log is not for users of the command
     parser = build_parser()
     args = parser.parse_args(arguments)
@@ -48,10 +48,18 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with client:
             return 0 if _transcribe_all(client, options, args, _report(args)) else _FAILED
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except BrokenPipeError:  # nothing reads our output any more
+    except OSError as error:  # errors of files and of the network are ClientErrors
+        _abandon_output()
+        if not isinstance(error, BrokenPipeError):  # nothing reads our output any more
+            reason = (error.strerror or str(error)).lower()
+            print(f"penstock-client: error: OUTPUT_FAILED: standard output: {reason}", file=sys.stderr)
         return _FAILED
+
+
+def _abandon_output() -> None:
+    """Discards what could not be written: Python would try again at its end, and print a traceback."""
+    with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError, ValueError):
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _transcribe_all(client: Client, options: StreamOptions, args: argparse.Namespace, report: Report) -> bool:
@@ -117,7 +125,3 @@ def _report(args: argparse.Namespace) -> Report:
     return PlainReport(
         sys.stdout, sys.stderr, names=len(args.audio) > 1, interim=args.interim, word_times=args.word_times
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

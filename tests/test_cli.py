@@ -1,0 +1,47 @@
+"""The command `penstock` as a whole: what it prints when it is used wrongly, interrupted, or cannot write."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import soundfile
+
+from penstock.cli import main
+from tests.helpers.golden import golden_pcm
+from tests.helpers.interrupt import SILENT_ENDS, SLOW_IMPORT, start_interruptible
+
+COMMAND = [sys.executable, "-m", "penstock.cli"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["transcribe", "--streams", "x"], ["transcribe", "--nonsense"]]
+)
+def test_an_error_of_usage_is_one_line(arguments, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert re.fullmatch("penstock( [a-z]+)?: error: .*\\n", capsys.readouterr().err)
+
+
+def test_ctrl_c_during_the_imports_is_silent(tmp_path):
+    (tmp_path / "numpy.py").write_text(SLOW_IMPORT)
+    process = start_interruptible([*COMMAND, "--version"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode in SILENT_ENDS
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_full_disk_is_one_line(golden_bundle, tmp_path, arguments):
+    audio = tmp_path / "short.wav"
+    soundfile.write(audio, golden_pcm("short").numpy(), 16_000)
+    model = golden_bundle("rnnt_hybrid").directory
+    command = [*COMMAND, "transcribe", "--model", model, "--context", "6,1", audio, *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert done.returncode == 1
+    assert done.stderr == "penstock: error: OUTPUT_FAILED: standard output: no space left on device\n"
