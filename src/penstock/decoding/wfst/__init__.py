@@ -1,0 +1,1 @@
+"""CTC beam search over a decoding graph of words."""

@@ -1,0 +1,95 @@
+"""How many entries a step works on: those that live, or all there is memory for.
+
+Entries of all rows of a batch follow each other in flat tensors. On a CPU the host knows how many there are, and
+tensors have just that size. What a CUDA graph captures has fixed shapes: entries behind the last live one are dead.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+
+
+class Expansion(NamedTuple):
+    """Entries of a CSR that belong to n sources, in order."""
+
+    sources: torch.Tensor
+    """[m] int64, 0 .. n-1"""
+    entries: torch.Tensor
+    """[m] int64"""
+    is_live: torch.Tensor | None
+    """[m] bool; None: all are."""
+
+
+class Chosen(NamedTuple):
+    """Positions where a mask is True, in order."""
+
+    positions: torch.Tensor
+    """[m] int64; in range where dead."""
+    is_live: torch.Tensor | None
+    """[m] bool; None: all are."""
+    count: torch.Tensor | int
+    """Live positions: [] int64, or a number on the host."""
+
+
+class Extent(Protocol):
+    """Sizes of flat tensors."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """True where shapes do not depend on values."""
+
+    def expand(self, starts: torch.Tensor, degrees: torch.Tensor, capacity: int) -> Expansion:
+        """Entries starts .. starts + degrees - 1 ([n] int32) of each source; at most `capacity` together."""
+
+    def choose(self, mask: torch.Tensor, capacity: int) -> Chosen:
+        """True positions of a mask [n] bool; at most `capacity`."""
+
+
+class LiveExtent:
+    """Only what lives; on a CPU."""
+
+    is_fixed = False
+
+    def __init__(self) -> None:
+        self._numbers = torch.arange(1024)
+
+    def expand(self, starts: torch.Tensor, degrees: torch.Tensor, capacity: int) -> Expansion:
+        """Sizes are those of the degrees."""
+        ends = degrees.cumsum(0)
+        total = int(ends[-1]) if len(ends) else 0
+        if total > len(self._numbers):
+            self._numbers = torch.arange(2 * total)
+        sources = torch.repeat_interleave(degrees, output_size=total)
+        shifts = (starts - ends).add_(degrees)
+        return Expansion(sources, shifts.index_select(0, sources).add_(self._numbers[:total]), None)
+
+    def choose(self, mask: torch.Tensor, capacity: int) -> Chosen:
+        """As many as are True."""
+        positions = mask.nonzero().squeeze(1)
+        return Chosen(positions, None, len(positions))
+
+
+class FixedExtent:
+    """All that memory has room for; never waits for the host."""
+
+    is_fixed = True
+
+    def __init__(self, device: torch.device, largest: int):
+        """largest: the largest capacity that will be asked for."""
+        self._numbers = torch.arange(largest, device=device)
+
+    def expand(self, starts: torch.Tensor, degrees: torch.Tensor, capacity: int) -> Expansion:
+        """Sizes are `capacity`."""
+        ends = degrees.cumsum(0)
+        slots = self._numbers[:capacity]
+        is_live = slots < ends[-1:]
+        sources = torch.searchsorted(ends, slots, right=True).clamp(max=len(degrees) - 1)
+        shifts = starts - ends + degrees
+        return Expansion(sources, torch.where(is_live, shifts.index_select(0, sources) + slots, 0), is_live)
+
+    def choose(self, mask: torch.Tensor, capacity: int) -> Chosen:
+        """`capacity` positions."""
+        ranks = mask.cumsum(0)
+        slots = self._numbers[:capacity]
+        positions = torch.searchsorted(ranks, slots, right=True).clamp(max=len(mask) - 1)
+        return Chosen(positions, slots < ranks[-1:], ranks[-1])

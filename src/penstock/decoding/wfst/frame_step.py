@@ -1,0 +1,310 @@
+"""One frame of all rows: follow arcs, prune, follow the closure, recombine, keep the best (docs/wfst.md).
+
+All tokens of a batch are flat tensors, those of a row together, rows in order. Order within a row, and with it every
+tie, depends on the row alone. Nothing here waits for the host where shapes are fixed.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock.decoding.wfst.cheapest import cheapest_within
+from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.extent import Expansion, Extent
+from penstock.decoding.wfst.recombination import Recombination
+from penstock.decoding.wfst.sizes import WfstSizes
+from penstock.scoring.automaton import Automaton
+from penstock.scoring.wfst.graph_file import NO_WORD
+
+
+class FlatTokens(NamedTuple):
+    """Fields of `penstock.decoding.wfst.state.Tokens`, [n]; nodes are numbered for the whole batch."""
+
+    rows: torch.Tensor
+    """int64, ascending where alive."""
+    states: torch.Tensor
+    """int32; the graph's `dead_state` where there is no token."""
+    phrases: torch.Tensor
+    """int64"""
+    costs: torch.Tensor
+    """float32; infinite where there is no token."""
+    nodes: torch.Tensor
+    """int32"""
+    last_frames: torch.Tensor
+    """int32"""
+
+
+class FlatNodes(NamedTuple):
+    """Fields of `penstock.decoding.wfst.state.Nodes` for the whole batch, [n]."""
+
+    rows: torch.Tensor
+    """int64"""
+    parents: torch.Tensor
+    pieces: torch.Tensor
+    words: torch.Tensor
+    frames: torch.Tensor
+    last_frames_before: torch.Tensor
+    scores: torch.Tensor
+
+
+class Frame(NamedTuple):
+    """A frame of B rows."""
+
+    offsets: torch.Tensor
+    """[B] int64, where the row's costs of labels begin in the chunk's."""
+    numbers: torch.Tensor
+    """[B] int32, frames of the segment before this one."""
+    is_idle: torch.Tensor | None
+    """[B] bool, True where the row takes no frame; None: all do."""
+
+
+class StreamBoosts(NamedTuple):
+    """What the rows of a batch boost."""
+
+    words: torch.Tensor
+    """[S, W] float32, boosts of words by row of the table."""
+    table_rows: torch.Tensor
+    """[B] int64, 0 .. S - 1"""
+    phrases: Automaton | None
+    """The automaton of the tokens' phrase states; None: no row has phrases."""
+
+
+class FrameStep:
+    """Takes frames of one chunk; the nodes that it makes add up until the chunk ends."""
+
+    def __init__(
+        self, graph: DeviceGraph, extent: Extent, recombination: Recombination, sizes: WfstSizes, beam: float, batch: int
+    ):
+        self._graph, self._extent, self._recombination, self._sizes = graph, extent, recombination, sizes
+        self._beam, self._batch = beam, batch
+
+    def begin(
+        self,
+        label_costs: torch.Tensor,
+        lm_weights: torch.Tensor,
+        bases: torch.Tensor,
+        base_nodes: int,
+        boosts: StreamBoosts | None,
+    ) -> None:
+        """Starts a chunk.
+
+        label_costs: [m] float32, of all frames: negative log-probabilities of the labels, of blank and of the graph's
+        `idle_label`, one row and frame after the other; lm_weights: [B] float32; bases: [B] float64, of the best
+        tokens; base_nodes: nodes of earlier chunks.
+        """
+        self._label_costs, self._lm_weights, self._boosts = label_costs, lm_weights, boosts
+        self.nodes: list[FlatNodes] = []
+        """What each step added, in order of their numbers, which begin at `base_nodes`."""
+        self._next_node = base_nodes
+        self.bases = bases.clone()
+        """[B] float64, costs taken off the tokens."""
+        self.narrowed = torch.zeros(self._batch, dtype=torch.int64, device=lm_weights.device)
+        """[B], passes that followed fewer arcs than the beam holds."""
+
+    def __call__(self, tokens: FlatTokens, frame: Frame) -> FlatTokens:
+        """The tokens after a frame."""
+        graph, extent, batch, idle = self._graph, self._extent, self._batch, frame.is_idle
+        # 1) emitting arcs of each token, [a]; in a row without a frame each token takes the idle arc
+        starts, degrees = (t.index_select(0, tokens.states) for t in (graph.arc_starts, graph.degrees))
+        if idle is not None:
+            idle_tokens = idle.index_select(0, tokens.rows)
+            starts = torch.where(idle_tokens, graph.idle_arc, starts)
+            degrees = torch.where(idle_tokens, (tokens.states != graph.dead_state).int(), degrees)
+        sources, arcs, is_live = self._expand(tokens.rows, tokens.costs, starts, degrees)
+        # 2) cost + weight + label's cost - boost
+        rows = tokens.rows.index_select(0, sources)
+        labels = graph.arc_labels.index_select(0, arcs)
+        offsets = frame.offsets.index_select(0, rows)
+        costs = graph.arc_weights.index_select(0, arcs) * self._lm_weights.index_select(0, rows)
+        costs = tokens.costs.index_select(0, sources) + costs
+        costs += self._label_costs.index_select(0, offsets + labels)
+        phrases = None
+        if self._boosts is not None:
+            phrases = tokens.phrases.index_select(0, sources)
+            costs, phrases = self._boost_arcs(costs, rows, arcs, phrases)
+        # 3) beam: relative to the least of the row
+        costs, is_near = self._prune(rows, costs, is_live)
+        near, is_live, _ = extent.choose(is_near, batch * self._sizes.arcs)
+        sources, arcs, rows, costs = (t.index_select(0, near) for t in (sources, arcs, rows, costs))
+        # 4) closure of each arc's target, [c]
+        targets = graph.arc_targets.index_select(0, arcs)
+        is_idle_arc = None
+        if idle is not None:
+            is_idle_arc = arcs == graph.idle_arc
+            targets = torch.where(is_idle_arc, tokens.states.index_select(0, sources), targets)
+        starts, degrees = (t.index_select(0, targets) for t in (graph.closure_starts, graph.closure_degrees))
+        if is_idle_arc is not None:
+            degrees = torch.where(is_idle_arc, 1, degrees)  # the state itself
+        if is_live is not None:
+            degrees = torch.where(is_live, degrees, 0)
+        emitted, entries, is_live = self._expand(rows, costs, starts, degrees)
+        closed_rows = rows.index_select(0, emitted)
+        closed_costs = graph.closure_weights.index_select(0, entries) * self._lm_weights.index_select(0, closed_rows)
+        closed_costs = costs.index_select(0, emitted) + closed_costs
+        if self._boosts is not None:
+            words = graph.closure_words.index_select(0, entries)
+            closed_costs -= self._word_boosts(closed_rows, words)
+        closed_costs, is_near = self._prune(closed_rows, closed_costs, is_live)
+        # 5) recombine tokens of equal states; 6) the best of each row
+        states = graph.closure_targets.index_select(0, entries)
+        keys = states.long()
+        if phrases is not None:
+            phrases = phrases.index_select(0, near).index_select(0, emitted)
+            keys = keys | (phrases << 32)
+        is_kept = self._recombination.survivors(closed_rows, keys, closed_costs, is_live)
+        if is_idle_arc is not None:
+            is_kept |= is_idle_arc.index_select(0, emitted)
+        is_kept &= is_near
+        kept, is_live = self._best_active(closed_rows, closed_costs, is_kept)
+        # 7) nodes of what begins on the way
+        rows_kept, states, emitted, entries, costs = (
+            t.index_select(0, kept) for t in (closed_rows, states, emitted, entries, closed_costs)
+        )
+        nodes, last_frames = self._trace(tokens, frame, Expansion(sources, arcs, None), rows, emitted, is_live)
+        nodes = self._trace_closure(frame, rows_kept, entries, nodes, last_frames, is_live)
+        phrases = torch.zeros_like(rows_kept) if phrases is None else phrases.index_select(0, kept)
+        if is_live is not None:
+            states = torch.where(is_live, states, graph.dead_state)
+            costs = torch.where(is_live, costs, torch.inf)
+        return FlatTokens(rows_kept, states, phrases, costs, nodes, last_frames)
+
+    def _expand(
+        self, rows: torch.Tensor, costs: torch.Tensor, starts: torch.Tensor, degrees: torch.Tensor
+    ) -> Expansion:
+        """Entries of each source; a row that has more than A follows those of its best sources."""
+        if self._extent.is_fixed:
+            degrees = self._narrow(rows, costs, degrees)
+        capacity = self._batch * self._sizes.arcs
+        expansion = self._extent.expand(starts, degrees, capacity)
+        if not self._extent.is_fixed and len(expansion.entries) > self._sizes.arcs:
+            narrowed = self._narrow(rows, costs, degrees)
+            if narrowed is not degrees:
+                return self._extent.expand(starts, narrowed, capacity)
+        return expansion
+
+    def _narrow(self, rows: torch.Tensor, costs: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
+        totals = torch.zeros(self._batch, dtype=torch.int64, device=rows.device).scatter_add_(0, rows, degrees.long())
+        is_over = totals > self._sizes.arcs
+        if not self._extent.is_fixed and not is_over.any():
+            return degrees
+        self.narrowed += is_over
+        return torch.where(cheapest_within(rows, costs, degrees, self._sizes.arcs, self._batch), degrees, 0)
+
+    def _prune(
+        self, rows: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Costs above the least of the row, which goes to `bases`; and whether they are within the beam."""
+        if is_live is not None:
+            costs = torch.where(is_live, costs, torch.inf)
+        least = torch.full((self._batch,), torch.inf, device=rows.device).scatter_reduce_(0, rows, costs, "amin")
+        if is_live is not None:
+            least = torch.where(least < torch.inf, least, 0)  # rows without tokens
+        self.bases += least
+        costs = costs - least.index_select(0, rows)
+        return costs, costs <= self._beam
+
+    def _best_active(
+        self, rows: torch.Tensor, costs: torch.Tensor, is_kept: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Positions of the max_active best of each row, and which are live."""
+        active, batch = self._sizes.max_active, self._batch
+        if not self._extent.is_fixed:
+            positions = self._extent.choose(is_kept, batch * active).positions
+            if len(positions) <= active or not (torch.bincount(rows.index_select(0, positions)) > active).any():
+                return positions, None
+        is_kept &= cheapest_within(rows, costs, is_kept.int(), active, batch)
+        chosen = self._extent.choose(is_kept, batch * active)
+        return chosen.positions, chosen.is_live
+
+    def _trace(
+        self,
+        tokens: FlatTokens,
+        frame: Frame,
+        taken: Expansion,
+        rows: torch.Tensor,
+        emitted: torch.Tensor,
+        is_live: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Nodes and last frames of the tokens that follow arcs `emitted`; one node for each arc that needs one."""
+        graph, (sources, arcs, _) = self._graph, taken
+        # 1) arcs that some token has taken and on which a piece or a word begins
+        places = emitted if is_live is None else torch.where(is_live, emitted, len(arcs))
+        is_taken = torch.zeros(len(arcs) + 1, dtype=torch.bool, device=rows.device).index_fill_(0, places.long(), True)
+        needs_node = is_taken[:-1] & graph.arc_has_node.index_select(0, arcs)
+        new, is_new, _ = self._extent.choose(needs_node, self._batch * self._sizes.max_active)
+        # 2) their nodes
+        new_arcs, new_sources, new_rows = (t.index_select(0, new) for t in (arcs, sources, rows))
+        pieces = graph.arc_pieces.index_select(0, new_arcs)
+        labels = graph.arc_labels.index_select(0, new_arcs)
+        costs = self._label_costs.index_select(0, frame.offsets.index_select(0, new_rows) + labels)
+        added = self._add(
+            FlatNodes(
+                new_rows,
+                tokens.nodes.index_select(0, new_sources),
+                pieces,
+                graph.arc_words.index_select(0, new_arcs),
+                frame.numbers.index_select(0, new_rows),
+                tokens.last_frames.index_select(0, new_sources),
+                torch.where(pieces >= 0, -costs, 0.0),
+            )
+        )
+        # 3) of each token: the node of its arc, or else that of the token before
+        of_arc = torch.empty(len(arcs) + 1, dtype=torch.int32, device=rows.device)
+        of_arc[:-1] = tokens.nodes.index_select(0, sources)
+        of_arc.index_copy_(0, new if is_new is None else torch.where(is_new, new, len(arcs)), added)
+        is_piece = graph.arc_labels.index_select(0, arcs) < graph.blank
+        last_frames = torch.where(
+            is_piece, frame.numbers.index_select(0, rows), tokens.last_frames.index_select(0, sources)
+        )
+        return of_arc.index_select(0, emitted), last_frames.index_select(0, emitted)
+
+    def _trace_closure(
+        self,
+        frame: Frame,
+        rows: torch.Tensor,
+        entries: torch.Tensor,
+        nodes: torch.Tensor,
+        last_frames: torch.Tensor,
+        is_live: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The tokens' nodes, with one more for each word that begins on the closure."""
+        words = self._graph.closure_words.index_select(0, entries)
+        needs_node = words != NO_WORD if is_live is None else (words != NO_WORD) & is_live
+        new, is_new, count = self._extent.choose(needs_node, len(words))
+        if is_new is None and not count:
+            return nodes
+        new_rows, new_words, parents, last = (t.index_select(0, new) for t in (rows, words, nodes, last_frames))
+        numbers = frame.numbers.index_select(0, new_rows)
+        no_piece, no_score = torch.full_like(numbers, -1), torch.zeros(len(new), device=rows.device)
+        added = self._add(FlatNodes(new_rows, parents, no_piece, new_words, numbers, last, no_score))
+        if is_new is None:
+            return nodes.index_copy(0, new, added)
+        padded = torch.empty(len(nodes) + 1, dtype=torch.int32, device=rows.device)
+        padded[:-1] = nodes
+        return padded.index_copy_(0, torch.where(is_new, new, len(nodes)), added)[:-1]
+
+    def _add(self, nodes: FlatNodes) -> torch.Tensor:
+        """Appends nodes and returns their numbers."""
+        first, self._next_node = self._next_node, self._next_node + len(nodes.rows)
+        self.nodes.append(nodes)
+        return torch.arange(first, self._next_node, dtype=torch.int32, device=nodes.rows.device)
+
+    def _boost_arcs(
+        self, costs: torch.Tensor, rows: torch.Tensor, arcs: torch.Tensor, phrases: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Costs and phrase states behind arcs."""
+        assert self._boosts is not None
+        costs -= self._word_boosts(rows, self._graph.arc_words.index_select(0, arcs))
+        if self._boosts.phrases is None:
+            return costs, phrases
+        pieces = self._graph.arc_pieces.index_select(0, arcs)
+        is_piece = pieces >= 0
+        scores, states = self._boosts.phrases.advance(phrases, pieces.clamp(min=0).long())
+        costs -= torch.where(is_piece, scores, 0.0)
+        return costs, torch.where(is_piece, states, phrases)
+
+    def _word_boosts(self, rows: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        assert self._boosts is not None
+        table = self._boosts.words
+        first = (self._boosts.table_rows * table.shape[1]).index_select(0, rows)
+        return table.view(-1).index_select(0, first + words)

@@ -1,0 +1,61 @@
+"""Recombination: of tokens in the same states, only the cheapest goes on."""
+
+import torch
+
+NO_ENTRY = 2**63 - 1
+"""Above every packed cost: those of positive infinity too."""
+_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
+_SHIFTS = (40, 20)
+_LOW_32_BITS = 2**32 - 1
+
+
+class Recombination:
+    """A hash table of fixed size for each row; its size, and not the graph's, bounds the memory.
+
+    Each entry bids for a cell with its cost and position, in two rounds with different hashes. An entry whose cell went
+    to other states in both rounds stays, perhaps as a duplicate: the search stays exact, and duplicates merge later.
+    """
+
+    def __init__(self, batch: int, cells: int, device: torch.device | str = "cpu"):
+        """cells: of a row, a power of two, at most 2 ** 24."""
+        self._cells = cells
+        self._table = torch.empty(batch * cells, dtype=torch.int64, device=device)
+
+    def survivors(
+        self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Marks the entries that go on, [n] bool.
+
+        rows: [n] int64; keys: [n] int64, equal where states are; costs: [n] float32, at least 0; ties by position.
+        is_live: [n] bool, or None on a CPU: then a second round that nobody needs is left out.
+        """
+        positions = torch.arange(len(rows), device=rows.device)
+        bids = (costs.view(torch.int32).long() << 32) | positions
+        if is_live is not None:
+            bids = torch.where(is_live, bids, NO_ENTRY)
+        hashes, first_cells = keys * _MULTIPLIER, rows * self._cells
+        # 1) the cheapest bid for each cell; where its states are others, the entry has lost nothing yet
+        winners = self._bid(hashes, first_cells, bids, 0)
+        if is_live is not None:
+            winners = winners.clamp(max=len(rows) - 1)  # where no bid is live
+        is_kept = winners == positions
+        is_open = keys.index_select(0, winners) != keys
+        # 2) the same for those that are left
+        if is_live is None:
+            rest = is_open.nonzero().squeeze(1)
+            if not len(rest):
+                return is_kept
+            hashes, first_cells, bids = (t.index_select(0, rest) for t in (hashes, first_cells, bids))
+            again = self._bid(hashes, first_cells, bids, 1)
+            is_other = keys.index_select(0, again) != keys.index_select(0, rest)
+            return is_kept.index_copy_(0, rest, is_other | (again == rest))
+        again = self._bid(hashes, first_cells, torch.where(is_open, bids, NO_ENTRY), 1).clamp(max=len(rows) - 1)
+        is_other = keys.index_select(0, again) != keys
+        return (is_kept | (is_open & (is_other | (again == positions)))) & is_live
+
+    def _bid(self, hashes: torch.Tensor, first_cells: torch.Tensor, bids: torch.Tensor, turn: int) -> torch.Tensor:
+        """Positions of the cheapest bids for the entries' cells, [n] int64."""
+        cells = ((hashes >> _SHIFTS[turn]) & (self._cells - 1)) + first_cells
+        self._table.index_fill_(0, cells, NO_ENTRY)
+        self._table.scatter_reduce_(0, cells, bids, "amin")
+        return self._table.index_select(0, cells) & _LOW_32_BITS

@@ -1,0 +1,184 @@
+"""WfstSearch: Viterbi beam search over a decoding graph for chunks of CTC log-probabilities.
+
+After Galvez and Kaldewey, "GPU-accelerated WFST beam search decoder for CTC-based speech recognition". One step per
+frame, so chunks of any length give the result of the whole utterance.
+"""
+
+import math
+
+import torch
+
+from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.extent import Extent, FixedExtent, LiveExtent
+from penstock.decoding.wfst.frame_step import FlatNodes, FlatTokens, Frame, FrameStep, StreamBoosts
+from penstock.decoding.wfst.paths import BestPath, PathTracker
+from penstock.decoding.wfst.recombination import Recombination
+from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
+from penstock.decoding.wfst.state import NO_NODE, WfstStates
+from penstock.errors import SettingError
+
+
+class WfstSearch:
+    """The search; `decode` runs it eagerly, over what lives on a CPU and over all memory on other devices."""
+
+    def __init__(self, graph: DeviceGraph, sizes: WfstSizes | None = None, limits: WfstLimits | None = None):
+        """SettingError where one state of the graph has more arcs than a frame may follow."""
+        self.graph, self.sizes, self.limits = graph, sizes or WfstSizes(), limits or WfstLimits()
+        largest = max(graph.largest_degree, graph.largest_closure)
+        if largest > self.sizes.arcs:
+            raise SettingError(
+                f"wfst_max_active is {self.sizes.max_active}, but a state of the graph has {largest} arcs; "
+                f"accepted: at least {-(-largest // (self.sizes.arcs // self.sizes.max_active))}"
+            )
+        self._recombination: Recombination | None = None
+        self._rows = 0
+
+    @torch.inference_mode()
+    def decode(
+        self,
+        log_probs: torch.Tensor,
+        lengths: torch.Tensor,
+        is_end: torch.Tensor,
+        states: WfstStates,
+        boosts: StreamBoosts | None = None,
+    ) -> tuple[BestPath, WfstStates]:
+        """Decodes one chunk of B streams.
+
+        log_probs: [B, T, V + 1] float32, blank last, T may be 0; lengths: [B] int64 valid frames, 0 .. T; is_end: [B]
+        bool, True adds final weights to the cost; states: before the chunk, not modified. Returns the best paths and
+        the states after. boosts: None where no row boosts anything.
+        """
+        batch, frames = log_probs.shape[:2]
+        if self._rows < batch:
+            self._recombination, self._rows = Recombination(batch, self.sizes.hash_cells, self.graph.device), batch
+        assert self._recombination is not None
+        if self.graph.device.type == "cpu":
+            return self.run(LiveExtent(), self._recombination, (log_probs, lengths, is_end), states, boosts)
+        extent = FixedExtent(self.graph.device, largest_capacity(self.sizes, batch, frames))
+        return self.run(extent, self._recombination, (log_probs, lengths, is_end), states, boosts)
+
+    def run(
+        self,
+        extent: Extent,
+        recombination: Recombination,
+        chunk: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        states: WfstStates,
+        boosts: StreamBoosts | None,
+    ) -> tuple[BestPath, WfstStates]:
+        """`decode` with sizes of an extent; never waits for the host where they are fixed."""
+        log_probs, lengths, is_end = chunk
+        batch, frames, _ = log_probs.shape
+        # 1) begin: costs of labels, and what rows take which frame
+        is_blank = self._is_blank(log_probs)
+        is_idle = self._is_idle(is_blank, lengths, states)
+        step = FrameStep(self.graph, extent, recombination, self.sizes, self.limits.beam, batch)
+        base_nodes = states.nodes.parents.shape[1] * batch
+        label_costs = self._label_costs(log_probs)
+        step.begin(label_costs.view(-1), states.lm_weights, states.bases, base_nodes, boosts)
+        tokens = self._flat_tokens(extent, states)
+        offsets = torch.arange(batch, device=lengths.device) * (frames * label_costs.shape[2])
+        # 2) one step per frame
+        is_skipping = extent.is_fixed or bool(is_idle.any())
+        for number in range(frames):
+            idle = is_idle[:, number] if is_skipping else None
+            numbers = (states.frames_seen + number).int()
+            tokens = step(tokens, Frame(offsets + number * label_costs.shape[2], numbers, idle))
+        # 3) finish: best paths, and the nodes and tokens to keep
+        tracker = PathTracker(self.graph, extent, self.sizes, batch, frames)
+        nodes = _joined([self._flat_nodes(states), *step.nodes])
+        path, kept = tracker.finish(tokens, nodes, self._ending_costs(tokens, is_end, states, boosts), step.bases)
+        last = (lengths - 1).clamp(min=0).unsqueeze(1)
+        was_blank = states.was_blank
+        if frames:
+            was_blank = torch.where(lengths > 0, is_blank.gather(1, last).squeeze(1).long(), was_blank)
+        return path, WfstStates(
+            tokens=kept.tokens,
+            token_counts=kept.token_counts,
+            nodes=kept.nodes,
+            node_counts=kept.node_counts,
+            bases=step.bases,
+            frames_seen=states.frames_seen + lengths,
+            was_blank=was_blank,
+            lm_weights=states.lm_weights,
+            narrowed_frames=states.narrowed_frames + step.narrowed,
+            dropped_tokens=states.dropped_tokens + kept.dropped,
+        )
+
+    def _label_costs(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """[B, T, V + 2]: labels, blank, and the label of a frame that is not taken."""
+        costs = torch.nn.functional.pad(-log_probs, (0, 1))
+        if self.limits.blank_penalty:
+            costs[:, :, self.graph.blank] += self.limits.blank_penalty
+        return costs
+
+    def _is_blank(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """[B, T] bool, True for frames that only a blank can explain, by `WfstLimits.skip_blank`."""
+        if self.limits.skip_blank >= 1:
+            return torch.zeros(log_probs.shape[:2], dtype=torch.bool, device=log_probs.device)
+        return log_probs[:, :, self.graph.blank] >= math.log(self.limits.skip_blank)
+
+    def _is_idle(self, is_blank: torch.Tensor, lengths: torch.Tensor, states: WfstStates) -> torch.Tensor:
+        """[B, T] bool, True for frames behind the end and for those of a run of blanks, except its first."""
+        frames = torch.arange(is_blank.shape[1], device=lengths.device)
+        before = torch.cat([states.was_blank.bool().unsqueeze(1), is_blank[:, :-1]], dim=1)[:, : is_blank.shape[1]]
+        return (is_blank & before) | (frames >= lengths.unsqueeze(1))
+
+    def _flat_tokens(self, extent: Extent, states: WfstStates) -> FlatTokens:
+        tokens, device = states.tokens, states.bases.device
+        batch, width = tokens.states.shape
+        is_live = torch.arange(width, device=device) < states.token_counts.unsqueeze(1)
+        rows = torch.arange(batch, device=device).unsqueeze(1)
+        nodes = _numbered(tokens.nodes, rows, states)
+        if not extent.is_fixed:
+            fields = rows.expand(-1, width), tokens.states, tokens.phrases.long(), tokens.costs, nodes
+            return FlatTokens(*(field[is_live] for field in (*fields, tokens.last_frames)))
+        return FlatTokens(
+            rows.expand(-1, width).flatten(),
+            torch.where(is_live, tokens.states, self.graph.dead_state).flatten(),
+            tokens.phrases.long().flatten(),
+            torch.where(is_live, tokens.costs, torch.inf).flatten(),
+            torch.where(is_live, nodes, NO_NODE).flatten(),
+            tokens.last_frames.flatten(),
+        )
+
+    def _flat_nodes(self, states: WfstStates) -> FlatNodes:
+        """All slots, also those without a node, which nothing refers to."""
+        nodes = states.nodes
+        rows = torch.arange(len(states.bases), device=states.bases.device).unsqueeze(1)
+        is_live = torch.arange(nodes.parents.shape[1], device=rows.device) < states.node_counts.unsqueeze(1)
+        parents = torch.where(is_live, _numbered(nodes.parents, rows, states), NO_NODE)
+        fields = nodes.pieces, nodes.words, nodes.frames, nodes.last_frames_before, nodes.scores
+        return FlatNodes(
+            rows.expand_as(parents).flatten(), parents.flatten(), *(field.flatten() for field in fields)
+        )
+
+    def _ending_costs(
+        self, tokens: FlatTokens, is_end: torch.Tensor, states: WfstStates, boosts: StreamBoosts | None
+    ) -> torch.Tensor:
+        """The tokens' costs; in rows that end, with final weights, and infinite where the state is not final.
+
+        Where a row that ends has no token in a final state, final weights are left out.
+        """
+        finals = self.graph.final_weights.index_select(0, tokens.states)
+        ended = finals * states.lm_weights.index_select(0, tokens.rows)
+        ended = torch.where(finals < torch.inf, tokens.costs + ended, torch.inf)
+        if boosts is not None and boosts.phrases is not None:
+            ended = ended - boosts.phrases.final_scores(tokens.phrases)
+        has_final = torch.zeros_like(states.frames_seen).scatter_reduce_(
+            0, tokens.rows, (ended < torch.inf).long(), "amax"
+        )
+        return torch.where((is_end & has_final.bool()).index_select(0, tokens.rows), ended, tokens.costs)
+
+
+def largest_capacity(sizes: WfstSizes, batch: int, frames: int) -> int:
+    """The most entries that a `FixedExtent` will be asked for."""
+    return batch * max(sizes.arcs, sizes.nodes + 2 * sizes.max_active * frames, sizes.unstable_nodes + 2 * frames)
+
+
+def _numbered(nodes: torch.Tensor, rows: torch.Tensor, states: WfstStates) -> torch.Tensor:
+    """Numbers of nodes for the whole batch, from those of their rows; int32."""
+    return torch.where(nodes == NO_NODE, NO_NODE, nodes + (rows * states.nodes.parents.shape[1]).int())
+
+
+def _joined(parts: list[FlatNodes]) -> FlatNodes:
+    return FlatNodes(*(torch.cat(fields) for fields in zip(*parts, strict=True)))

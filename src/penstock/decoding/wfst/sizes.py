@@ -1,0 +1,38 @@
+"""Sizes and limits of the search over a decoding graph. Does not import torch."""
+
+from typing import NamedTuple
+
+MIN_MAX_ACTIVE, MAX_MAX_ACTIVE = 64, 16_384
+MAX_BEAM = 50.0
+
+
+class WfstSizes(NamedTuple):
+    """Memory of one stream, which does not depend on the graph."""
+
+    max_active: int = 2048
+    """K, tokens after a frame."""
+    nodes: int = 8192
+    """C, pieces and words in the part of the paths that may still change."""
+    unstable_nodes: int = 1024
+    """M, those of the best path alone."""
+
+    @property
+    def arcs(self) -> int:
+        """A, arcs that one frame may follow, and closure entries."""
+        return 8 * self.max_active
+
+    @property
+    def hash_cells(self) -> int:
+        """Cells of a row's hash table, a power of two."""
+        return 1 << (4 * self.max_active - 1).bit_length()
+
+
+class WfstLimits(NamedTuple):
+    """What the search follows."""
+
+    beam: float = 10.0
+    """Nats below the best token."""
+    blank_penalty: float = 0.0
+    """Nats off the log-probability of blank."""
+    skip_blank: float = 1.0
+    """Frames whose blank is at least as probable are skipped, except the first of a run; 1: none."""

@@ -1,0 +1,74 @@
+"""Where streams start: the closure of the graph's first state, with the weights and boosts of each stream."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.sizes import WfstSizes
+from penstock.decoding.wfst.state import WfstStates, empty_states
+from penstock.scoring.wfst.graph_file import NO_WORD, DecodingGraph
+
+
+class StartChoices(NamedTuple):
+    """What a stream chose."""
+
+    lm_weight: float
+    """Scale of the graph's weights."""
+    word_boosts: np.ndarray | None = None
+    """[W] float32, by word; None: none."""
+    phrase_state: int = 0
+    """Where its phrase list starts; 0 without one."""
+
+
+class StartStates:
+    """Builds the states of new streams, on the host."""
+
+    def __init__(self, graph: DecodingGraph, device_graph: DeviceGraph, sizes: WfstSizes, beam: float):
+        first, end = graph.closure_offsets[graph.start_state : graph.start_state + 2]
+        self._targets = graph.closure_targets[first:end]
+        self._weights = graph.closure_weights[first:end]
+        self._words = graph.closure_words[first:end]
+        self._max_active = sizes.max_active
+        # Only what is used at the start, and not K and C slots of each stream.
+        self._sizes = sizes._replace(max_active=min(sizes.max_active, int(end - first)), nodes=int(end - first))
+        self._beam = np.float32(beam)
+        self._device = device_graph.device
+
+    def build(self, choices: Sequence[StartChoices]) -> WfstStates:
+        """States of B streams before their first frame, with as few slots as they need."""
+        states = empty_states(len(choices), self._sizes, torch.device("cpu"))
+        for row, choice in enumerate(choices):
+            self._fill(states, row, choice)
+        return map_tensors(lambda t: t.to(self._device), states)
+
+    def _fill(self, states: WfstStates, row: int, choice: StartChoices) -> None:
+        costs = np.float32(choice.lm_weight) * self._weights
+        if choice.word_boosts is not None:
+            costs = costs - choice.word_boosts[self._words]
+        least = costs.min()
+        costs = costs - least
+        # The cheapest entry of each state, in order of position.
+        best: dict[int, int] = {}
+        for entry in np.flatnonzero(costs <= self._beam).tolist():
+            state = int(self._targets[entry])
+            if state not in best or costs[entry] < costs[best[state]]:
+                best[state] = entry
+        kept = sorted(best.values(), key=lambda entry: (costs[entry], entry))[: self._max_active]
+        tokens, nodes, node = states.tokens, states.nodes, 0
+        for place, entry in enumerate(sorted(kept)):
+            tokens.states[row, place] = int(self._targets[entry])
+            tokens.phrases[row, place] = choice.phrase_state
+            tokens.costs[row, place] = float(costs[entry])
+            if self._words[entry] != NO_WORD:
+                nodes.words[row, node] = int(self._words[entry])
+                nodes.last_frames_before[row, node] = -1
+                tokens.nodes[row, place] = node
+                node += 1
+        states.token_counts[row], states.node_counts[row] = len(kept), node
+        states.bases[row] = float(least)
+        states.lm_weights[row] = choice.lm_weight
+

@@ -1,0 +1,114 @@
+"""Random decoding graphs, and the search over them from log-probabilities to words."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.search import WfstSearch
+from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
+from penstock.decoding.wfst.start import StartChoices, StartStates
+from penstock.decoding.wfst.state import WfstStateStore
+from penstock.scoring.wfst.graph_file import DecodingGraph
+from tests.helpers.decoding_graphs import Arc, make_graph
+from tests.helpers.reference.wfst import Found, Piece
+
+
+class Result(NamedTuple):
+    words: list[int]
+    pieces: list[Piece]
+    cost: float
+    narrowed: int
+
+
+def random_arcs(seed: int, states: int = 12, vocabulary: int = 4, words: int = 5) -> tuple[list[Arc], dict[int, float]]:
+    """Arcs and final states of a graph in which no path dies. Epsilon arcs lead to higher states only."""
+    random = np.random.default_rng(seed)
+    arcs: dict[tuple[int, int | None, int, int], Arc] = {}
+
+    def add(source: int, label: int | None, word: int, target: int) -> None:
+        weight = round(float(random.uniform(0, 3)), 3)
+        arcs.setdefault((source, label, word, target), Arc(source, label, word, weight, target))
+
+    for source in range(states):
+        add(source, vocabulary, 0, int(random.integers(states)))
+        for label in random.choice(vocabulary + 1, size=int(random.integers(1, vocabulary)), replace=False).tolist():
+            for target in random.integers(states, size=int(random.integers(1, 3))).tolist():
+                add(source, label, int(random.integers(words)) if random.random() < 0.4 else 0, target)
+    entered: set[int] = set()
+    for source in range(states - 1):
+        for target in random.integers(source + 1, states, size=int(random.integers(0, 3))).tolist():
+            # One word at most on a path: only on an epsilon arc that no other leads to.
+            word = int(random.integers(words)) if source not in entered and random.random() < 0.6 else 0
+            add(source, None, word, target)
+            entered.add(target)
+    finals = {state: round(float(random.uniform(0, 2)), 3) for state in range(0, states, 3)}
+    return list(arcs.values()), finals
+
+
+def random_graph(seed: int, states: int = 12, vocabulary: int = 4, words: int = 5) -> DecodingGraph:
+    arcs, finals = random_arcs(seed, states, vocabulary, words)
+    return make_graph(arcs, finals, vocabulary, {f"w{n}": [[n % vocabulary]] for n in range(1, words)})
+
+
+def log_probs(seed: int, batch: int, frames: int, vocabulary: int, sharpness: float = 2.0) -> torch.Tensor:
+    """[B, T, V + 1]"""
+    random = np.random.default_rng(1000 + seed)
+    logits = torch.from_numpy(random.normal(size=(batch, frames, vocabulary + 1)).astype(np.float32))
+    return (sharpness * logits).log_softmax(dim=2)
+
+
+class Searcher:
+    """A search with states of its own."""
+
+    def __init__(
+        self,
+        graph: DecodingGraph,
+        sizes: WfstSizes | None = None,
+        limits: WfstLimits | None = None,
+        lm_weight: float = 1 / 3,
+        slots: int = 4,
+    ):
+        device_graph = DeviceGraph(graph)
+        self.search_ = WfstSearch(device_graph, sizes, limits)
+        self._start = StartStates(graph, device_graph, self.search_.sizes, self.search_.limits.beam)
+        self.store = WfstStateStore(device_graph, slots, self.search_.sizes)
+        self._lm_weight = lm_weight
+
+    def search(self, scores: torch.Tensor, chunk_frames: int | None = None, lengths: list[int] | None = None):
+        """The result of each row; its segment ends with its last frame."""
+        batch, frames, _ = scores.shape
+        slots = torch.arange(batch)
+        self.store.scatter(slots, self._start.build([StartChoices(self._lm_weight)] * batch))
+        left = torch.tensor(lengths or [frames] * batch)
+        stable: list[list] = [[] for _ in range(batch)]
+        for part in scores.split(chunk_frames or frames, dim=1):
+            taken = left.clamp(max=part.shape[1])
+            left = left - taken
+            path, states = self.search_.decode(part, taken, left == 0, self.store.gather(slots))
+            self.store.scatter(slots, states)
+            for row in range(batch):
+                stable[row] += path_nodes(path, row)[: int(path.stable[row])]
+        return [
+            self._result(stable[row] + path_nodes(path, row)[int(path.stable[row]) :], path, states, row)
+            for row in range(batch)
+        ]
+
+    def _result(self, nodes: list, path, states, row: int) -> Result:
+        words = [node[1] for node in nodes if node[1]]
+        begun = [node for node in nodes if node[0] >= 0]
+        ends = ([node[3] for node in begun] + [int(path.last_frames[row])])[1:]
+        pieces = [Piece(node[0], node[2], end, node[4]) for node, end in zip(begun, ends, strict=True)]
+        return Result(words, pieces, float(path.costs[row]), int(states.narrowed_frames[row]))
+
+    @staticmethod
+    def of_reference(found: Found) -> Result:
+        return Result(found.words, found.pieces, found.cost, found.narrowed)
+
+
+def path_nodes(path, row: int) -> list[tuple]:
+    """(piece, word, frame, last_frame_before, score) of the best path's nodes."""
+    length = int(path.lengths[row])
+    fields = path.pieces, path.words, path.frames, path.last_frames_before, path.scores
+    return list(zip(*(field[row, :length].tolist() for field in fields), strict=True))
