@@ -73,7 +73,13 @@ class FrameStep:
     """Takes frames of one chunk; the nodes that it makes add up until the chunk ends."""
 
     def __init__(
-        self, graph: DeviceGraph, extent: Extent, recombination: Recombination, sizes: WfstSizes, beam: float, batch: int
+        self,
+        graph: DeviceGraph,
+        extent: Extent,
+        recombination: Recombination,
+        sizes: WfstSizes,
+        beam: float,
+        batch: int,
     ):
         self._graph, self._extent, self._recombination, self._sizes = graph, extent, recombination, sizes
         self._beam, self._batch = beam, batch

@@ -184,9 +184,7 @@ class PathTracker:
         fields = nodes.pieces, nodes.words, nodes.frames, nodes.last_frames_before, nodes.scores
         return [layout.place(field.index_select(0, found), 0) for field in fields]
 
-    def _stored_nodes(
-        self, nodes: FlatNodes, is_needed: torch.Tensor
-    ) -> tuple[Nodes, torch.Tensor, torch.Tensor]:
+    def _stored_nodes(self, nodes: FlatNodes, is_needed: torch.Tensor) -> tuple[Nodes, torch.Tensor, torch.Tensor]:
         """The nodes in the slots of their rows; the new numbers [N + 1] by the old ones, root first; counts [B]."""
         found, is_live, _ = self._extent.choose(is_needed, len(is_needed))
         rows = nodes.rows.index_select(0, found)
@@ -229,9 +227,7 @@ class PathTracker:
 class _Layout:
     """Where flat entries go in rows of `width`; what is dead or does not fit goes nowhere."""
 
-    def __init__(
-        self, rows: torch.Tensor, places: torch.Tensor, is_live: torch.Tensor | None, batch: int, width: int
-    ):
+    def __init__(self, rows: torch.Tensor, places: torch.Tensor, is_live: torch.Tensor | None, batch: int, width: int):
         self._shape = batch, width
         fits = places < width if is_live is None else (places < width) & is_live
         self._places = torch.where(fits, rows * width + places, batch * width)

@@ -148,9 +148,7 @@ class WfstSearch:
         is_live = torch.arange(nodes.parents.shape[1], device=rows.device) < states.node_counts.unsqueeze(1)
         parents = torch.where(is_live, _numbered(nodes.parents, rows, states), NO_NODE)
         fields = nodes.pieces, nodes.words, nodes.frames, nodes.last_frames_before, nodes.scores
-        return FlatNodes(
-            rows.expand_as(parents).flatten(), parents.flatten(), *(field.flatten() for field in fields)
-        )
+        return FlatNodes(rows.expand_as(parents).flatten(), parents.flatten(), *(field.flatten() for field in fields))
 
     def _ending_costs(
         self, tokens: FlatTokens, is_end: torch.Tensor, states: WfstStates, boosts: StreamBoosts | None

@@ -71,4 +71,3 @@ class StartStates:
         states.token_counts[row], states.node_counts[row] = len(kept), node
         states.bases[row] = float(least)
         states.lm_weights[row] = choice.lm_weight
-
