@@ -27,7 +27,7 @@ class Chosen(NamedTuple):
     """[m] int64; in range where dead."""
     is_live: torch.Tensor | None
     """[m] bool; None: all are."""
-    count: torch.Tensor | int
+    total: torch.Tensor | int
     """Live positions: [] int64, or a number on the host."""
 
 

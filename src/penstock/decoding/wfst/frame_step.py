@@ -276,8 +276,8 @@ class FrameStep:
         """The tokens' nodes, with one more for each word that begins on the closure."""
         words = self._graph.closure_words.index_select(0, entries)
         needs_node = words != NO_WORD if is_live is None else (words != NO_WORD) & is_live
-        new, is_new, count = self._extent.choose(needs_node, len(words))
-        if is_new is None and not count:
+        new, is_new, total = self._extent.choose(needs_node, len(words))
+        if is_new is None and not total:
             return nodes
         new_rows, new_words, parents, last = (t.index_select(0, new) for t in (rows, words, nodes, last_frames))
         numbers = frame.numbers.index_select(0, new_rows)

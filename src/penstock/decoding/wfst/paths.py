@@ -102,13 +102,8 @@ class PathTracker:
         shared = torch.full((batch,), _MANY, dtype=torch.int64, device=bases.device)
         shared.scatter_reduce_(0, tokens.rows, anchors, "amin")
         stable = self._stable(tree, torch.minimum(shared, lengths), lengths)
-        path = BestPath(
-            *self._path(nodes, tree, lengths),
-            lengths,
-            stable,
-            tokens.last_frames.index_select(0, best.positions).long(),
-            bases + best.costs,
-        )
+        last_frames = tokens.last_frames.index_select(0, best.positions).long()
+        path = BestPath(*self._path(nodes, tree, lengths), lengths, stable, last_frames, bases + best.costs)
         # 3) nodes of the paths that agree with it
         limits = stable.index_select(0, tree.rows)
         is_needed = (tree.marks > 0) & (tree.anchors >= limits) & (tree.depths > limits)
@@ -174,7 +169,7 @@ class PathTracker:
         is_too_few = (left > sizes.nodes) & (place >= least.unsqueeze(1)) & (place < lengths.unsqueeze(1))
         return least + is_too_few.sum(dim=1)
 
-    def _path(self, nodes: FlatNodes, tree: _Tree, lengths: torch.Tensor) -> list[torch.Tensor]:
+    def _path(self, nodes: FlatNodes, tree: _Tree, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The nodes of the best path in order: the first fields of `BestPath`."""
         width = self._max_length if self._extent.is_fixed else max(int(lengths.max()), 1)
         is_best = tree.marks[1:] == _BEST
@@ -182,7 +177,7 @@ class PathTracker:
         places = tree.depths[1:].index_select(0, found) - 1
         layout = _Layout(tree.rows[1:].index_select(0, found), places, is_live, self._batch, width)
         fields = nodes.pieces, nodes.words, nodes.frames, nodes.last_frames_before, nodes.scores
-        return [layout.place(field.index_select(0, found), 0) for field in fields]
+        return tuple(layout.place(field.index_select(0, found), 0) for field in fields)
 
     def _stored_nodes(self, nodes: FlatNodes, is_needed: torch.Tensor) -> tuple[Nodes, torch.Tensor, torch.Tensor]:
         """The nodes in the slots of their rows; the new numbers [N + 1] by the old ones, root first; counts [B]."""
