@@ -1,4 +1,5 @@
-# `make demo` and `make test` each do all the set-up they need. Targets of one line; scripts/ holds what is longer.
+# `make demo` and `make test` each do all the set-up they need; `make help` lists all targets. Targets of one line;
+# scripts/ holds what is longer.
 PYTHON ?= python3
 VENV := .venv
 ORACLE_VENV := .venv-oracle
@@ -28,11 +29,13 @@ AVX512 := $(shell grep -qw avx512vl /proc/cpuinfo && echo avx512 || echo avx2)
 LOCKS := locks
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
+CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 
-.PHONY: setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
+	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_LOCKED) -r $(LOCKS)/dev.txt -r $(LOCKS)/pytriton.txt
 	$(BIN)/python $(PIP_INSTALL) torch
@@ -40,6 +43,7 @@ $(VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/d
 	touch $@
 
 $(ORACLE_VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/oracle.txt
+	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(ORACLE_VENV)
 	$(ORACLE_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/oracle.txt
 	$(ORACLE_VENV)/bin/python $(PIP_INSTALL) torch
@@ -50,86 +54,89 @@ $(ORACLE_VENV)/.train: $(ORACLE_VENV)/.done $(LOCKS)/train.txt
 	$(ORACLE_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/train.txt
 	touch $@
 
-setup: $(VENV)/.done
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.* ## /\1\t/p' Makefile | expand -t 16
 
-oracle-setup: $(ORACLE_VENV)/.done
+setup: $(VENV)/.done ## the environment .venv, for everything below
 
-demo: setup
+oracle-setup: $(ORACLE_VENV)/.done ## a second environment with NeMo, 2 GB
+
+demo: setup ## a server with the bundled model and six recordings in real time
 	$(BIN)/python -m scripts.demo --model $(MODEL) --context $(CONTEXT)
 
-check: setup
+check: setup ## style, types and words
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python -m pytest -q tests/nightly/test_words.py
 
-fix: setup
+fix: setup ## fix the style and format
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 # Tests with limits of time come last, one at a time, and whether or not the others pass: one run names all that fails.
-test: setup
+test: setup ## all tests that need no GPU and no NeMo
 	$(TEST_SHARED) -m "$(NOT_HERE) and not timing"; shared=$$?; $(PYTEST) -m "$(NOT_HERE) and timing" && exit $$shared
 
-test-fast: setup
+test-fast: setup ## the tests without a server
 	$(TEST_SHARED) -m "$(NOT_HERE) and not server"
 
-test-server: setup
+test-server: setup ## the tests with a server
 	$(PYTEST) -m "$(NOT_HERE) and server"
 
 # Tests of documents. The long runs of a night are `make fault-trials` and `make soak`.
-test-nightly: setup
+test-nightly: setup ## tests of documents
 	$(BIN)/python -m pytest -q tests/nightly
 
 # Three instruction sets, then one that no CPU has.
-test-cpus: setup
+test-cpus: setup ## the numeric tests as other CPUs compute
 	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 $(TEST_NUMERIC)
 	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(TEST_NUMERIC)
 	ATEN_CPU_CAPABILITY=$(AVX512) MKL_CBWR=AVX512 ONEDNN_MAX_CPU_ISA=AVX512_CORE $(TEST_NUMERIC)
 	$(TEST_NUMERIC) -p tests.helpers.other_cpu
 
 # Triton's interpreter stands in for a GPU; 640 MB more in the environment.
-test-kernels: setup
+test-kernels: setup ## GPU kernels in the interpreter of the Triton language
 	$(BIN)/python $(PIP_LOCKED) -r $(LOCKS)/kernels.txt
 	$(BIN)/python -m pytest -q tests/kernels tests/decoding/test_fused_search.py -m "not gpu"
 
-test-gpu: setup
+test-gpu: setup ## tests on a CUDA device
 	$(BIN)/python -m pytest -q -m gpu
 
-test-oracle: oracle-setup
+test-oracle: oracle-setup ## comparison with NeMo
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle
 
-serve: setup
+serve: setup ## serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
-benchmark: setup oracle-setup
+benchmark: setup oracle-setup ## all benchmarks, also beside NeMo
 	$(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL) $(BENCHMARK_ARGS)
 
 # Against a server of its own, in real time (docs/load_testing.md).
-loadtest: setup
+loadtest: setup ## STREAMS streams for MINUTES minutes, with a report
 	$(LOADTEST) run --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --shape $(SHAPE) $(LOADTEST_ARGS)
 
-loadtest-ui: setup
+loadtest-ui: setup ## the load test in a browser
 	$(LOADTEST) ui --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --web-host 127.0.0.1 $(LOADTEST_ARGS)
 
-capacity: setup
+capacity: setup ## the most streams that this machine sustains
 	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)
 
 # An hour by default: memory slope after warm-up, streams lost, chunks late.
 soak: MINUTES = 60
-soak: setup
+soak: setup ## a long load test: memory, lost streams, late chunks
 	$(LOADTEST).soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
 
-fault-trials: setup
+fault-trials: setup ## what clients, networks and servers that fail do to streams
 	$(BIN)/python scripts/fault_trials.py --json build/faults/faults.json $(FAULT_ARGS)
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
-train-demo: $(ORACLE_VENV)/.train
+train-demo: $(ORACLE_VENV)/.train ## train the bundled models on the release AN4
 	$(ORACLE_VENV)/bin/python -m recipes.an4.prepare $(AN4) --dev-speakers half --out $(TRAIN_OUT)/data && $(ORACLE_VENV)/bin/python -m recipes.an4.train --train $(TRAIN_OUT)/data/train.jsonl --validation $(TRAIN_OUT)/data/dev.jsonl $(if $(NOISE),--noise $(NOISE)) --out $(TRAIN_OUT) $(TRAIN_ARGS)
 
 # What pyproject.toml asks for, resolved anew: LOCK_ARGS=--upgrade takes newer versions.
-lock:
+lock: ## resolve the locked versions again
 	PYTHON=$(PYTHON) scripts/lock.sh $(LOCK_ARGS)
 
 # Every target in a clean clone: TARGETS names some of them.
-check-targets:
+check-targets: ## every target in a clean clone
 	scripts/check_targets.sh $(TARGETS)
 
-clean:
+clean: ## remove environments and builds
 	rm -rf $(VENV) $(ORACLE_VENV) build dist .pytest_cache .ruff_cache .mypy_cache

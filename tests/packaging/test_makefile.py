@@ -1,0 +1,50 @@
+"""`make help` lists every target, and a Python that cannot work is rejected before anything is downloaded."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_lists_every_target_with_a_line():
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = dict(line.split(maxsplit=1) for line in make("help").stdout.splitlines())
+    assert list(listed) == phony.split()
+
+
+@pytest.fixture
+def other_python(tmp_path):
+    """Makes an interpreter that takes itself for another version."""
+
+    def of_version(version: tuple[int, int]) -> Path:
+        path = tmp_path / "python"
+        code = f"import sys; sys.version_info = {(*version, 1)}; exec(sys.argv[1])"
+        path.write_text(f'#!/bin/sh\n[ "$1" = -c ] || exit 9\nexec {sys.executable} -c "{code}" "$2"\n')
+        path.chmod(0o755)
+        return path
+
+    return of_version
+
+
+@pytest.mark.parametrize(
+    ("version", "is_supported"), [((3, 9), False), ((3, 10), True), ((3, 12), True), ((3, 13), False)]
+)
+def test_the_version_of_python_is_checked_first(other_python, tmp_path, version, is_supported):
+    python = other_python(version)
+    done = make("setup", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}")
+    assert done.returncode != 0
+    assert not (tmp_path / "venv").exists()
+    message = f"Penstock needs Python 3.10 to 3.12, and {python} is {version[0]}.{version[1]}. Name another one: make"
+    assert (message in done.stderr) != is_supported
+    assert ("-m venv" in done.stdout) == is_supported
