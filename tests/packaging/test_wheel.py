@@ -1,0 +1,110 @@
+"""The wheel is complete: built from the checkout's files, installed without it, it serves and transcribes.
+
+The environment has the wheel of its own, and this environment's other packages by a path file. That leaves out what
+this environment installed from the checkout. scripts/first_hour.sh resolves everything from the package index.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+import torch
+
+from penstock_client import Client
+
+ROOT = Path(__file__).parents[2]
+RECORDING = ROOT / "tests/data/an4/flac/an395-mjwl-b.flac"
+WORDS = "enter one oh four"
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "model_repository", "models/an4-rnnt-hybrid")
+LOG_LIMIT_S = 120  # a busy machine
+
+pytestmark = pytest.mark.server
+
+
+def checked(*command: str | Path, **options: object) -> str:
+    """Standard output of a command that must end with status 0."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=LOG_LIMIT_S, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
+    for name in SOURCES:
+        if (ROOT / name).is_file():
+            shutil.copy(ROOT / name, source / name)
+        else:  # a build writes beside its sources
+            ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
+            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+    checked(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source)
+    (path,) = out.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory) -> dict[str, str]:
+    """Variables of a shell with the wheel's commands on its path."""
+    folder = tmp_path_factory.mktemp("venv")
+    checked(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = folder / "bin" / "python"
+    checked(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    site_packages = checked(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    # Path files in a folder that a path file names are not read, and so neither are those of editable packages.
+    (Path(site_packages) / "others.pth").write_text(str(Path(torch.__file__).parents[1]))
+    own = {name: text for name, text in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTHON"))}
+    return own | {"PATH": os.pathsep.join([str(python.parent), own["PATH"]])}
+
+
+def test_it_has_every_module_the_model_repository_and_one_model(wheel):
+    package = ROOT / "src" / "penstock"
+    modules = {str(path.relative_to(package)) for path in package.rglob("*.py")}
+    expected = {name for name in modules if not name.startswith("bundled/")}
+    for folder in (ROOT / "model_repository", ROOT / "models" / "an4-rnnt-hybrid"):
+        files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        expected |= {f"bundled/{path.relative_to(folder.parent)}" for path in files}
+    with ZipFile(wheel) as archive:
+        held = {name.removeprefix("penstock/") for name in archive.namelist() if ".dist-info/" not in name}
+    assert held == expected
+
+
+def test_it_transcribes_without_the_checkout(environment, tmp_path):
+    where = checked("python", "-c", "import penstock; print(penstock.__file__)", cwd=tmp_path, env=environment)
+    assert Path(where).is_relative_to(Path(environment["PATH"].split(os.pathsep)[0]).parent)
+    assert checked("penstock", "transcribe", RECORDING, cwd=tmp_path, env=environment) == f"{WORDS}\n"
+
+
+@pytest.fixture
+def server(environment, tmp_path) -> Iterator[str]:
+    """Starts `penstock serve` without arguments but free ports; what it has printed when it is ready."""
+    log = tmp_path / "server.log"
+    ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            ["penstock", "serve", *ports], stdout=file, stderr=file, cwd=tmp_path, env=environment
+        )
+    try:
+        deadline_s = time.monotonic() + LOG_LIMIT_S
+        while "penstock: ready" not in log.read_text():
+            assert process.poll() is None and time.monotonic() < deadline_s, log.read_text()
+            time.sleep(0.1)
+        yield log.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LOG_LIMIT_S) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_it_serves_without_the_checkout(server):
+    assert "penstock: no --model: using the bundled an4-rnnt-hybrid" in server
+    with Client(re.search(r"gRPC (\S+?),", server)[1]) as client:
+        assert client.transcribe(RECORDING).text == WORDS
