@@ -1,21 +1,46 @@
+import sys
+
 import numpy as np
 import pytest
 import soundfile
 
-from penstock_client import AudioError, read_audio
+from penstock_client import AudioError, PackageError, load_audio, read_audio
 
 
 def tone(rate_hz, seconds=0.5, frequency_hz=440.0):
     return 0.5 * np.sin(2 * np.pi * frequency_hz * np.arange(round(rate_hz * seconds)) / rate_hz)
 
 
-@pytest.mark.parametrize("suffix, tolerance", [("wav", 1e-4), ("flac", 1e-4), ("ogg", 0.05)])
-def test_formats(tmp_path, suffix, tolerance):
+def fade(size):
+    """From silence to full volume and back: lossy encodings ring at sudden starts."""
+    return np.sin(np.pi * np.arange(size) / size) ** 2
+
+
+@pytest.mark.parametrize(
+    "suffix, subtype, tolerance",
+    [
+        ("wav", "PCM_16", 1e-4),
+        ("wav", "PCM_24", 1e-6),
+        ("wav", "ULAW", 0.02),
+        ("wav", "ALAW", 0.02),
+        ("flac", "PCM_16", 1e-4),
+        ("ogg", "VORBIS", 0.05),
+        ("opus", "OPUS", 0.05),
+        ("mp3", "MPEG_LAYER_III", 0.05),
+        ("au", "PCM_16", 1e-4),
+        ("aiff", "PCM_16", 1e-4),
+        ("caf", "PCM_16", 1e-4),
+        ("w64", "PCM_16", 1e-4),
+        ("rf64", "PCM_16", 1e-4),
+    ],
+)
+def test_formats(tmp_path, suffix, subtype, tolerance):
     path = tmp_path / f"tone.{suffix}"
-    soundfile.write(path, tone(16_000), 16_000)
+    container = {"opus": "OGG"}.get(suffix, suffix.upper())
+    soundfile.write(path, tone(16_000) * fade(8000), 16_000, format=container, subtype=subtype)
     samples = read_audio(path)
     assert samples.dtype == np.float32 and samples.shape == (8000,)
-    assert np.abs(samples - tone(16_000)).max() < tolerance
+    assert np.abs(samples - tone(16_000) * fade(8000)).max() < tolerance
 
 
 @pytest.mark.parametrize("rate_hz", [8000, 11_025, 22_050, 44_100, 48_000])
@@ -53,7 +78,7 @@ def write_directory(path):
     [
         (lambda path: None, "no such file"),
         (write_directory, "is a directory"),
-        (write_nothing, "not a readable audio file"),
+        (write_nothing, "has no audio"),
         (write_text, "not a readable audio file"),
         (write_no_samples, "has no audio"),
         (write_nan, "not finite"),
@@ -67,3 +92,61 @@ def test_unusable_file_is_named_with_the_reason(tmp_path, prepare, reason):
     assert str(error.value).startswith(f"AUDIO_INVALID: {path}: ")
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_truncated_file_is_named(tmp_path):
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, tone(16_000), 16_000)
+    path.write_bytes(path.read_bytes()[:-8000])
+    with pytest.raises(AudioError, match=r"speech\.wav: is truncated or damaged: ends after 0\.25 s of 0\.50 s"):
+        read_audio(path)
+    audio = load_audio(path)
+    assert audio.problem.startswith("is truncated") and audio.tracks[0].samples.size == 4000
+
+
+@pytest.mark.parametrize("channel, index", [("left", 0), ("right", 1), (2, 1)])
+def test_one_channel(tmp_path, channel, index):
+    channels = np.stack([tone(16_000), tone(16_000, frequency_hz=600)], axis=1).astype(np.float32)
+    soundfile.write(tmp_path / "call.wav", channels, 16_000, subtype="FLOAT")
+    np.testing.assert_array_equal(read_audio(tmp_path / "call.wav", channel), channels[:, index])
+    assert [track.channel for track in load_audio(tmp_path / "call.wav", "each").tracks] == ["left", "right"]
+
+
+def test_each_channel_is_not_one_array(tmp_path):
+    with pytest.raises(ValueError, match="use load_audio"):
+        read_audio(tmp_path / "call.wav", "each")
+
+
+def test_a_channel_that_the_file_does_not_have(tmp_path):
+    soundfile.write(tmp_path / "mono.wav", tone(16_000), 16_000)
+    with pytest.raises(AudioError, match=r"mono\.wav: has 1 channel, so there is no channel right"):
+        read_audio(tmp_path / "mono.wav", "right")
+
+
+def test_channels_that_cancel_give_a_warning(tmp_path):
+    path = tmp_path / "call.wav"
+    soundfile.write(path, np.stack([tone(16_000), -tone(16_000)], axis=1), 16_000)
+    with pytest.warns(UserWarning, match=r"call\.wav: its channels cancel in the mix"):
+        read_audio(path)
+
+
+def test_a_client_transcribes_the_channel(client, recognizer, tmp_path):
+    channels = np.stack([tone(16_000), np.zeros(8000)], axis=1).astype(np.float32)
+    soundfile.write(tmp_path / "call.wav", channels, 16_000, subtype="FLOAT")
+    client.transcribe(tmp_path / "call.wav", channel="right")
+    assert not any(np.any(request.samples) for request in recognizer.requests)
+
+
+@pytest.mark.parametrize(
+    "failure, match", [(ImportError("no package"), "pip install soundfile"), (OSError("no library"), "libsndfile1")]
+)
+def test_without_libsndfile_the_error_says_what_to_install(tmp_path, monkeypatch, failure, match):
+    class Absent:
+        def find_spec(self, name, path=None, target=None):
+            if name == "soundfile":
+                raise failure
+
+    monkeypatch.delitem(sys.modules, "soundfile")
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    with pytest.raises(PackageError, match=f"^PACKAGE_MISSING: .*{match}"):
+        read_audio(tmp_path / "speech.wav")

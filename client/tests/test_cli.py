@@ -32,9 +32,16 @@ TEXT = parse_reply("s", outputs(0, 38_400, True).get).text
 REQUESTS = ("--request-ms", "100")
 
 
-def test_text_goes_to_output_and_latency_to_errors(run, audio_file):
+def test_text_goes_to_output_and_speed_to_errors(run, audio_file):
     status, out, err = run(audio_file)
     assert (status, out) == (0, TEXT + "\n")
+    speed = r"in \d+\.\d\d s, \d+\.\d x real time\n"
+    assert re.fullmatch(re.escape(f"{audio_file}: 2.40 s of audio ") + speed, err)
+
+
+@GRPC_ONLY
+def test_the_latency_of_audio_at_the_pace_of_speech_goes_to_errors(run, audio_file):
+    _, _, err = run(audio_file, "--simulate-realtime")
     assert re.fullmatch(re.escape(f"{audio_file}: 2.40 s of audio, final text ") + r"\d+ ms after its end\n", err)
 
 
@@ -96,7 +103,7 @@ def test_failed_files_are_reported_and_the_others_transcribed(run, audio_file, t
     status, out, err = run(tmp_path / "missing.wav", audio_file, "--json")
     assert status == 1
     assert [json.loads(line)["audio"] for line in out.splitlines()] == [str(audio_file)]
-    assert err == f"penstock-client: error: AUDIO_INVALID: {tmp_path}/missing.wav: no such file or directory\n"
+    assert err == f"penstock-client: error: AUDIO_INVALID: {tmp_path}/missing.wav: no such file\n"
 
 
 def test_a_rejection_fails_its_file_only(run, audio_file, recognizer):
@@ -379,7 +386,7 @@ def test_ctrl_c_ends_cleanly_and_frees_the_stream(url, protocol, audio_file, rec
 
 
 def test_ctrl_c_during_the_imports_is_silent(tmp_path):
-    (tmp_path / "soundfile.py").write_text(SLOW_IMPORT)
+    (tmp_path / "soxr.py").write_text(SLOW_IMPORT)
     process = start_interruptible([*COMMAND, "--version"], env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)

@@ -71,7 +71,7 @@ def test_many_streams(tmp_path, url, recognizer):
     missing = tmp_path / "missing.wav"
     lines = run("many_streams.py", url, *paths, missing)
     assert lines[:6] == [f"{path}: {text(800 * (index + 1))}" for index, path in enumerate(paths)]
-    assert lines[6:] == [f"{missing}: failed: AUDIO_INVALID: {missing}: no such file or directory"]
+    assert lines[6:] == [f"{missing}: failed: AUDIO_INVALID: {missing}: no such file"]
 
 
 def test_the_readme_s_first_two_examples(audio_file, url, recognizer, samples, monkeypatch):

@@ -11,13 +11,16 @@ from penstock_client.version import __version__
 if TYPE_CHECKING:
     from penstock_client.async_client import AsyncClient as AsyncClient
     from penstock_client.async_stream import AsyncStream as AsyncStream
+    from penstock_client.audio import load_audio as load_audio
     from penstock_client.audio import read_audio as read_audio
+    from penstock_client.audio_pipe import AudioPipe as AudioPipe
     from penstock_client.client import Client as Client
     from penstock_client.connection import ConnectionOptions as ConnectionOptions
     from penstock_client.errors import AudioError as AudioError
     from penstock_client.errors import ClientError as ClientError
     from penstock_client.errors import ConnectionLostError as ConnectionLostError
     from penstock_client.errors import MicrophoneError as MicrophoneError
+    from penstock_client.errors import PackageError as PackageError
     from penstock_client.errors import ProtocolError as ProtocolError
     from penstock_client.errors import ReplyTimeoutError as ReplyTimeoutError
     from penstock_client.errors import ServerFullError as ServerFullError
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from penstock_client.errors import StreamNotOpenError as StreamNotOpenError
     from penstock_client.microphone import Microphone as Microphone
     from penstock_client.options import StreamOptions as StreamOptions
+    from penstock_client.pcm import RawFormat as RawFormat
     from penstock_client.protocol import SAMPLE_RATE_HZ as SAMPLE_RATE_HZ
     from penstock_client.protocol import Alternative as Alternative
     from penstock_client.protocol import Result as Result
@@ -41,16 +45,18 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "async_client": ("AsyncClient",),
     "async_stream": ("AsyncStream",),
-    "audio": ("read_audio",),
+    "audio": ("load_audio", "read_audio"),
+    "audio_pipe": ("AudioPipe",),
     "client": ("Client",),
     "connection": ("ConnectionOptions",),
     "errors": (
-        "AudioError", "ClientError", "ConnectionLostError", "MicrophoneError", "ProtocolError", "ReplyTimeoutError",
-        "ServerFullError", "ServerUnreachableError", "StreamClosedError", "StreamError", "StreamId",
-        "StreamNotOpenError",
+        "AudioError", "ClientError", "ConnectionLostError", "MicrophoneError", "PackageError", "ProtocolError",
+        "ReplyTimeoutError", "ServerFullError", "ServerUnreachableError", "StreamClosedError", "StreamError",
+        "StreamId", "StreamNotOpenError",
     ),
     "microphone": ("Microphone",),
     "options": ("StreamOptions",),
+    "pcm": ("RawFormat",),
     "protocol": ("SAMPLE_RATE_HZ", "Alternative", "Result", "Word"),
     "stream": ("Stream",),
     "transcript": ("Segment", "Transcript"),

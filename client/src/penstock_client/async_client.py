@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy.typing as npt
 
 from penstock_client.async_stream import AsyncStream
+from penstock_client.channels import MIX, Channel
 from penstock_client.client import ClientBase
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamId
@@ -56,13 +57,14 @@ class AsyncClient(ClientBase):
         realtime: bool = False,
         stream_id: StreamId | None = None,
         options: StreamOptions | None = None,
+        channel: Channel = MIX,
         on_progress: Callable[[Transcript], None] | None = None,
     ) -> Transcript:
         """Streams a file, or mono samples [n] at 16 kHz, and returns the complete transcript.
 
         The arguments are those of `Client.transcribe`. A file is decoded in a thread, which does not block the loop.
         """
-        recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime))
+        recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime), channel)
         report = on_progress or (lambda transcript: None)
         async with self.open_stream(stream_id, options) as stream:
             await _play(stream, recording, Pacer() if realtime else None, report)

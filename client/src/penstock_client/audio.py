@@ -1,40 +1,53 @@
-"""Reads audio files, with soundfile and soxr."""
+"""Audio files as samples at 16 kHz; what is wrong with one is said with its name."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import soundfile
-import soxr
 
-from penstock_client.errors import AudioError, one_line
+from penstock_client import sound_file
+from penstock_client.channels import EACH, MIX, Channel
+from penstock_client.errors import AudioError, PackageError
 from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.sound_file import Audio
 
 
-def read_audio(path: str | Path) -> npt.NDArray[np.float32]:
-    """Mono samples [n] in -1 .. 1 at 16 kHz; other rates are resampled, channels are averaged.
+def read_audio(path: str | Path, channel: Channel = MIX) -> npt.NDArray[np.float32]:
+    """Mono samples [n] in -1 .. 1 at 16 kHz: the mix of all channels, or one channel. Other rates are resampled.
 
     Reads wav, flac, ogg, opus, mp3, au and the other formats of libsndfile. Raises AudioError for a file that is
-    missing, empty, not audio, or has samples that are not finite.
+    missing, empty, truncated, not audio or without the channel, or has samples that are not finite; PackageError
+    without libsndfile. Warns where the channels cancel in the mix.
     """
-    samples, rate_hz = _decode(path)  # [n, channels]
-    if not samples.size:
-        raise AudioError(path, "has no audio")
-    mono = samples.mean(axis=1)
-    if not np.isfinite(mono).all():
-        raise AudioError(path, "some samples are not finite numbers")
-    if rate_hz != SAMPLE_RATE_HZ:
-        mono = soxr.resample(mono, rate_hz, SAMPLE_RATE_HZ)
-    return np.ascontiguousarray(mono, np.float32)
+    if channel == EACH:
+        raise ValueError("channel is 'each', which gives several tracks: use load_audio")
+    audio = load_audio(path, channel)
+    if audio.problem:
+        raise AudioError(path, audio.problem)
+    if audio.warning:
+        warnings.warn(f"{path}: {audio.warning}", stacklevel=2)
+    return audio.tracks[0].samples
 
 
-def _decode(path: str | Path) -> tuple[npt.NDArray[np.float32], int]:
+def load_audio(path: str | Path, channel: Channel = MIX) -> Audio:
+    """The tracks of a file at 16 kHz, also of a truncated one, which has a `problem`; `-` is standard input.
+
+    With channel "each", every channel is a track. Raises AudioError for an unusable file, PackageError without
+    libsndfile.
+    """
+    with naming(path):
+        return sound_file.load(path, SAMPLE_RATE_HZ, channel)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Turns the errors of `sound_file` into those of this package, which name the file."""
     try:
-        with Path(path).open("rb") as file:
-            samples, rate_hz = soundfile.read(file, dtype="float32", always_2d=True)
-            return samples, rate_hz
-    except OSError as error:
-        raise AudioError(path, (error.strerror or str(error)).lower()) from error
-    except (RuntimeError, TypeError, ValueError) as error:  # soundfile's errors are RuntimeErrors
-        reason = getattr(error, "error_string", None) or error
-        raise AudioError(path, f"not a readable audio file: {one_line(reason)}") from error
+        yield
+    except ImportError as error:
+        raise PackageError(str(error)) from error
+    except ValueError as error:
+        raise AudioError(path, str(error)) from error

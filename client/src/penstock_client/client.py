@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy.typing as npt
 
+from penstock_client.channels import MIX, Channel
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamClosedError, StreamId
 from penstock_client.options import StreamOptions
@@ -84,15 +85,17 @@ class Client(ClientBase):
         realtime: bool = False,
         stream_id: StreamId | None = None,
         options: StreamOptions | None = None,
+        channel: Channel = MIX,
         on_progress: Callable[[Transcript], None] | None = None,
     ) -> Transcript:
         """Streams a file, or mono samples [n] at 16 kHz, and returns the complete transcript.
 
+        Of a file with several channels, `channel` is transcribed: "mix", "left", "right" or a number from 1.
         Each request has `request_ms` of audio (default: 100 with `realtime`, else 1000). With `realtime` audio is sent
         at the pace of speech. `on_progress` receives the growing transcript after every new result. Raises
         ClientError, and ValueError for unsuitable arguments.
         """
-        recording = Recording(audio, choose_request_ms(request_ms, realtime))
+        recording = Recording(audio, choose_request_ms(request_ms, realtime), channel)
 
         def report(transcript: Transcript, results: Sequence[Result]) -> None:
             if on_progress is not None:

@@ -18,12 +18,18 @@ class ClientError(Exception):
 
 
 class AudioError(ClientError):
-    """An audio file is unusable; the text starts with its path."""
+    """An audio file is unusable or truncated; the text starts with its path."""
 
     code = "AUDIO_INVALID"
 
     def __init__(self, path: object, reason: str):
         super().__init__(f"{path}: {reason}")
+
+
+class PackageError(ClientError):
+    """Audio files cannot be read: the package soundfile or its library libsndfile is not installed."""
+
+    code = "PACKAGE_MISSING"
 
 
 class MicrophoneError(ClientError):

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_client.audio import read_audio
+from penstock_client.channels import MIX, Channel
 from penstock_client.protocol import SAMPLE_RATE_HZ, Result, as_samples
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
@@ -52,14 +53,14 @@ class Block(NamedTuple):
 class Recording:
     """The samples of a file, or mono samples [n] at 16 kHz, split into blocks of `request_ms`.
 
-    Raises AudioError for an unusable file, and ValueError for unsuitable arguments.
+    `channel` is a file's. Raises AudioError for an unusable file, and ValueError for unsuitable arguments.
     """
 
-    def __init__(self, audio: str | Path | npt.ArrayLike, request_ms: float):
+    def __init__(self, audio: str | Path | npt.ArrayLike, request_ms: float, channel: Channel = MIX):
         self._block_samples = round(request_ms * SAMPLE_RATE_HZ / 1000)
         if self._block_samples < 1:
             raise ValueError(f"request_ms is {request_ms!r}, expected at least one sample")
-        self.samples = read_audio(audio) if isinstance(audio, str | Path) else as_samples(audio)
+        self.samples = read_audio(audio, channel) if isinstance(audio, str | Path) else as_samples(audio)
 
     def __iter__(self) -> Iterator[Block]:
         """At least one block; the last may be shorter."""
@@ -130,15 +131,18 @@ def dictate(
     on_progress: Progress,
     ends: SegmentEnds | None = None,
     is_segment_over: Callable[[], bool] = lambda: False,
+    pacer: Pacer | None = None,
 ) -> float:
     """Streams live blocks [n] until they end or until Ctrl-C, up to the final text; returns the seconds of audio.
 
-    `is_segment_over` is called for each block: True ends the segment after it. A second Ctrl-C is raised, as is
-    ClientError.
+    `is_segment_over` is called for each block: True ends the segment after it. A pacer keeps real-time pace. A second
+    Ctrl-C is raised, as is ClientError.
     """
     samples, ends = 0, ends or SegmentEnds()
     try:
         for block in blocks:
+            while pacer and (wait_s := pacer.remaining_s(samples + block.size)) > 0:
+                _report(stream, stream.poll(wait_s), on_progress)
             if is_segment_over():
                 ends.end_now()
             ends.send(stream, block)

@@ -47,13 +47,13 @@ class Audio(NamedTuple):
     """Set where the channels cancel in the mix."""
 
 
-def load(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) -> Audio:
-    """A file in any format of libsndfile, as tracks at `sample_rate_hz`; `-` is standard input.
+def load(source: str | Path | bytes, sample_rate_hz: int, channel: Channel = MIX) -> Audio:
+    """A file, or its content, in any format of libsndfile, as tracks at `sample_rate_hz`; `-` is standard input.
 
     A truncated file has the tracks up to its end, and `problem`. Raises ValueError with the reason why a file is
     unusable, such as samples that are not finite or a missing channel, and ImportError without libsndfile.
     """
-    with SoundReader(path) as reader:
+    with SoundReader(source) as reader:
         samples = np.concatenate([np.zeros((0, reader.channels), np.float32), *reader.blocks()])  # [n, channels]
     monitor = MixMonitor(channel)
     monitor.add(samples)
@@ -61,17 +61,17 @@ def load(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) -> Audio
 
 
 class SoundReader:
-    """Reads a file block by block; close it, or use it as a context manager.
+    """Reads a file, or its content, block by block; close it, or use it as a context manager.
 
     Raises ValueError with the reason why a file is unusable, and ImportError without libsndfile.
     """
 
-    def __init__(self, path: str | Path):
+    def __init__(self, source: str | Path | bytes):
         self._soundfile = _soundfile()
         self._file: BinaryIO | None = None
         self._sound: Any = None
         try:
-            self._file = open_file(path)
+            self._file = open_file(source)
             self._sound = self._soundfile.SoundFile(self._file)
         except (OSError, RuntimeError, TypeError) as error:
             self.close()
@@ -128,9 +128,15 @@ def seconds(path: str | Path) -> float:
     return duration_s
 
 
-def open_file(path: str | Path) -> BinaryIO:
-    """The file, which can seek: what cannot, such as a pipe, is read to its end. Raises ValueError for an empty one."""
-    file: BinaryIO = open(0, "rb", closefd=False) if str(path) == STDIN else Path(path).open("rb")  # noqa: SIM115
+def open_file(source: str | Path | bytes) -> BinaryIO:
+    """A file that can seek: what cannot, such as a pipe, is read to its end. Raises ValueError for an empty one."""
+    file: BinaryIO
+    if isinstance(source, bytes):
+        file = io.BytesIO(source)
+    elif str(source) == STDIN:
+        file = open(0, "rb", closefd=False)  # noqa: SIM115
+    else:
+        file = Path(source).open("rb")  # noqa: SIM115
     if not file.seekable():
         with file:
             file = io.BytesIO(file.read())

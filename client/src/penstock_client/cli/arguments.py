@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import NoReturn, get_args
 
+from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
 from penstock_client.connection import ConnectionOptions, ProtocolName
 from penstock_client.errors import StreamId
 from penstock_client.options import BoostedPhrase, Decoder, StreamOptions
+from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_client.playback import choose_request_ms
 from penstock_client.protocol import check_stream_id
 from penstock_client.version import __version__
@@ -33,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = Parser(prog="penstock-client", description="Stream audio to a Penstock server and print its transcript.")
     add = parser.add_argument
-    add("audio", nargs="*", metavar="AUDIO", help="wav, flac, ogg, opus, mp3 or au file, any sample rate")
+    add("audio", nargs="*", metavar="AUDIO", help="wav, flac, ogg, opus, mp3 or au file; - is standard input")
     add(
         "--microphone",
         nargs="?",
@@ -50,10 +52,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="audio per request (100 for live audio and --simulate-realtime, else 1000)",
     )
+    add("--channel", type=_channel, default=MIX, metavar="NAME", help=f"of several channels: {ACCEPTED} (mix)")
     add("--finalize-every", type=_segment_seconds, metavar="S", help="end a segment every S seconds of audio")
     add("--finalize-on-enter", action="store_true", help="with --microphone: the Enter key ends a segment")
     add("--stream-id", type=_stream_id, metavar="ID", help="id of the stream on the server (default: a unique one)")
     add("--version", action="version", version=f"penstock-client {__version__}")
+    _add_raw_arguments(parser)
     _add_output_arguments(parser)
     _add_connection_arguments(parser)
     add_option_arguments(parser)
@@ -103,7 +107,26 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError("--stream-id names one stream, so it takes one AUDIO file")
     if args.format in ("srt", "vtt") and len(args.audio) > 1:
         raise ValueError(f"--format {args.format} writes one file of subtitles, so it takes one AUDIO file")
+    if args.stream_id is not None and args.channel == EACH:
+        raise ValueError("--stream-id names one stream, so it cannot be combined with --channel each")
+    if is_live and args.channel != MIX:
+        raise ValueError("--channel is for files and pipes; the microphone has one channel")
+    args.raw = _read_raw_format(args)
+    args.block_ms = args.request_ms
     args.request_ms = choose_request_ms(args.request_ms, args.simulate_realtime or is_live)
+
+
+def _read_raw_format(args: argparse.Namespace) -> RawFormat | None:
+    """The format of raw audio, if it is given. Raises ValueError."""
+    if args.raw_format is None:
+        if args.sample_rate is not None or args.channels is not None:
+            raise ValueError("--sample-rate and --channels describe raw audio: they require --raw-format")
+        return None
+    if args.microphone is not False:
+        raise ValueError("--raw-format is for files and pipes, not for the microphone")
+    if args.sample_rate is None:
+        raise ValueError("--raw-format requires --sample-rate, for example --sample-rate 8000")
+    return RawFormat(args.raw_format, args.sample_rate, 1 if args.channels is None else args.channels)
 
 
 def input_descriptor() -> int:
@@ -147,6 +170,13 @@ def read_options(args: argparse.Namespace) -> StreamOptions:
         boosted_phrases=phrases,
         boost=args.boost,
     )
+
+
+def _add_raw_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("raw audio, without a header").add_argument
+    add("--raw-format", choices=get_args(RawEncoding), help="encoding of the samples")
+    add("--sample-rate", type=int, metavar="HZ", help="sample rate, required with --raw-format")
+    add("--channels", type=int, metavar="N", help="number of interleaved channels (1)")
 
 
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -218,6 +248,13 @@ def _header(text: str) -> tuple[str, str]:
 def _device(text: str) -> int | str:
     """Digits are the number of a device, anything else is a part of its name."""
     return int(text) if text.isascii() and text.isdigit() else text
+
+
+def _channel(text: str) -> Channel:
+    try:
+        return parse_channel(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _stream_id(text: str) -> StreamId:

@@ -5,9 +5,16 @@ import contextlib
 import io
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
+
+from penstock_client.audio import load_audio
+from penstock_client.audio_pipe import AudioPipe, is_pipe
+from penstock_client.channels import EACH
 from penstock_client.cli.arguments import (
     build_parser,
     check,
@@ -16,19 +23,21 @@ from penstock_client.cli.arguments import (
     read_options,
     read_url,
 )
-from penstock_client.cli.output import JsonReport, PlainReport, Report, SubtitleReport
+from penstock_client.cli.output import AudioName, JsonReport, PlainReport, Report, Streamed, SubtitleReport
 from penstock_client.cli.terminal import EnterKey
 from penstock_client.client import Client
-from penstock_client.errors import ClientError
+from penstock_client.errors import AudioError, ClientError
 from penstock_client.microphone import Microphone
 from penstock_client.options import StreamOptions
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, dictate, play
 from penstock_client.protocol import SAMPLE_RATE_HZ
-from penstock_client.transcript import Transcript
+from penstock_client.sound_file import Audio
 
 _FAILED = 1
-_MICROPHONE = "microphone"
-"""Reported in place of a file name."""
+_MICROPHONE = AudioName("microphone")
+"""Reported in place of a file."""
+_MAX_OFFLINE_SHARE = 0.8
+"""A pipe that took a larger share of its audio's duration was live: it is reported with its latency."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,38 +74,97 @@ def _abandon_output() -> None:
 def _transcribe_all(client: Client, options: StreamOptions, args: argparse.Namespace, report: Report) -> bool:
     """Transcribes the microphone, or one file after the other. Returns False if any failed."""
     if args.microphone is not False:
-        return _transcribe(_MICROPHONE, partial(_stream_microphone, client, options, args), report)
-    return all([_transcribe(path, partial(_stream_file, client, options, args, path), report) for path in args.audio])
+        is_done = _transcribe(_MICROPHONE, partial(_stream_microphone, client, options, args), report)
+        if is_done:
+            report.end_file()
+        return is_done
+    return all([_transcribe_audio(path, client, options, args, report) for path in args.audio])
 
 
-def _transcribe(name: str, stream: Callable[[Progress], tuple[Transcript, float]], report: Report) -> bool:
-    """Reports what `stream` returns, the transcript and the seconds of audio. Returns False after a ClientError."""
+def _transcribe_audio(
+    path: str, client: Client, options: StreamOptions, args: argparse.Namespace, report: Report
+) -> bool:
+    """Transcribes a file, each of its channels, or a pipe. Returns False if any failed or the audio is truncated."""
+    done = []
+    try:
+        if args.channel != EACH and (args.raw or is_pipe(path)):
+            with AudioPipe(path, args.raw, args.channel, args.block_ms) as pipe:
+                done.append(_transcribe(AudioName(path), partial(_stream_pipe, client, options, args, pipe), report))
+                problem, warning = pipe.problem, pipe.warning
+        else:
+            tracks, problem, warning = _read(path, args)
+            for track in tracks:
+                stream = partial(_stream_track, client, options, args, track.samples)
+                done.append(_transcribe(AudioName(path, track.channel), stream, report))
+        if any(done):
+            report.end_file()
+        if warning:
+            print(f"penstock-client: warning: {path}: {warning} with --channel", file=sys.stderr, flush=True)
+        if problem:
+            raise AudioError(path, problem)
+    except ClientError as error:
+        return _fail(AudioName(path), error)
+    return all(done)
+
+
+def _read(path: str, args: argparse.Namespace) -> Audio:
+    if not args.raw and not is_pipe(path):
+        return load_audio(path, args.channel)
+    with AudioPipe(path, args.raw, args.channel) as pipe:
+        return pipe.read()
+
+
+def _transcribe(name: AudioName, stream: Callable[[Progress], Streamed], report: Report) -> bool:
+    """Reports what `stream` returns. Returns False after a ClientError."""
     try:
         with contextlib.ExitStack() as unless_done:
             unless_done.callback(report.abort)
-            transcript, audio_s = stream(partial(report.progress, name))
+            streamed = stream(partial(report.progress, name))
             unless_done.pop_all()
-        report.finish(name, transcript, audio_s)
+        report.finish(name, streamed)
     except ClientError as error:
-        named = error.text if error.text.startswith(f"{name}: ") else f"{name}: {error.text}"
-        print(f"penstock-client: error: {error.code}: {named}", file=sys.stderr, flush=True)
-        return False
+        return _fail(name, error)
     return True
 
 
-def _stream_file(
-    client: Client, options: StreamOptions, args: argparse.Namespace, path: str, on_progress: Progress
-) -> tuple[Transcript, float]:
-    recording = Recording(path, args.request_ms)
+def _fail(name: AudioName, error: ClientError) -> bool:
+    """Prints the error after the name of its file; returns False."""
+    named = error.text if error.text.startswith(f"{name}: ") else f"{name}: {error.text}"
+    print(f"penstock-client: error: {error.code}: {named}", file=sys.stderr, flush=True)
+    return False
+
+
+def _stream_track(
+    client: Client,
+    options: StreamOptions,
+    args: argparse.Namespace,
+    samples: npt.NDArray[np.float32],
+    on_progress: Progress,
+) -> Streamed:
+    recording = Recording(samples, args.request_ms)
+    start_s = time.monotonic()
     with client.open_stream(args.stream_id, options) as stream:
         pacer = Pacer() if args.simulate_realtime else None
         play(stream, recording, pacer, on_progress, SegmentEnds(args.finalize_every))
-    return stream.transcript, recording.samples.size / SAMPLE_RATE_HZ
+    elapsed_s = None if args.simulate_realtime else time.monotonic() - start_s
+    return Streamed(stream.transcript, samples.size / SAMPLE_RATE_HZ, elapsed_s)
+
+
+def _stream_pipe(
+    client: Client, options: StreamOptions, args: argparse.Namespace, pipe: AudioPipe, on_progress: Progress
+) -> Streamed:
+    """Streams until the end of the pipe, or until Ctrl-C."""
+    start_s = time.monotonic()
+    pacer = Pacer() if args.simulate_realtime else None
+    with client.open_stream(args.stream_id, options) as stream:
+        audio_s = dictate(stream, pipe, on_progress, SegmentEnds(args.finalize_every), pacer=pacer)
+    elapsed_s = time.monotonic() - start_s
+    return Streamed(stream.transcript, audio_s, elapsed_s if elapsed_s < _MAX_OFFLINE_SHARE * audio_s else None)
 
 
 def _stream_microphone(
     client: Client, options: StreamOptions, args: argparse.Namespace, on_progress: Progress
-) -> tuple[Transcript, float]:
+) -> Streamed:
     """Streams until Ctrl-C or until the microphone is unplugged."""
     with (
         _segment_end_key(args) as is_segment_over,
@@ -104,7 +172,7 @@ def _stream_microphone(
         client.open_stream(args.stream_id, options) as stream,
     ):
         audio_s = dictate(stream, microphone, on_progress, SegmentEnds(args.finalize_every), is_segment_over)
-    return stream.transcript, audio_s
+    return Streamed(stream.transcript, audio_s)
 
 
 @contextlib.contextmanager
@@ -123,5 +191,9 @@ def _report(args: argparse.Namespace) -> Report:
     if args.format != "text":
         return SubtitleReport(sys.stdout, args.format)
     return PlainReport(
-        sys.stdout, sys.stderr, names=len(args.audio) > 1, interim=args.interim, word_times=args.word_times
+        sys.stdout,
+        sys.stderr,
+        names=len(args.audio) > 1 or args.channel == EACH,
+        interim=args.interim,
+        word_times=args.word_times,
     )

@@ -3,9 +3,9 @@
 import json
 import os
 from collections.abc import Sequence
-from typing import Literal, Protocol, TextIO, get_args
+from typing import Literal, NamedTuple, Protocol, TextIO, get_args
 
-from penstock_client.cli.subtitles import cues, srt, vtt
+from penstock_client.cli.subtitles import Cue, cues, srt, vtt
 from penstock_client.cli.terminal import LiveText, printable
 from penstock_client.protocol import Alternative, Result, Word
 from penstock_client.transcript import Segment, Transcript
@@ -14,21 +14,48 @@ SubtitleFormat = Literal["srt", "vtt"]
 FORMATS = ("text", "json", *get_args(SubtitleFormat))
 
 
+class AudioName(NamedTuple):
+    """A file, or one of its channels."""
+
+    path: str
+    channel: str | None = None
+
+    def __str__(self) -> str:
+        return self.path if self.channel is None else f"{self.path} [{self.channel}]"
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The name's fields in JSON."""
+        return {"audio": self.path, **({} if self.channel is None else {"channel": self.channel})}
+
+
+class Streamed(NamedTuple):
+    """What was streamed."""
+
+    transcript: Transcript
+    audio_s: float
+    elapsed_s: float | None = None
+    """Time from the first audio to the final text; None for audio at the pace of speech."""
+
+
 class Report(Protocol):
-    """The output of the command, for one file after the other."""
+    """The output of the command, for one file or channel after the other."""
 
-    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
-        """Shows the file's transcript, to which these results were just added."""
+    def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
+        """Shows the transcript, to which these results were just added."""
 
-    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
-        """Shows the file's complete transcript."""
+    def finish(self, name: AudioName, streamed: Streamed) -> None:
+        """Shows the complete transcript."""
 
     def abort(self) -> None:
         """Removes what was drawn of a file that failed."""
 
+    def end_file(self) -> None:
+        """Shows what needs all channels of a file."""
+
 
 class PlainReport:
-    """One line per file, after its name if there are several files; the latency goes to `notes`.
+    """One line per file, after its name if there are several; the latency or the speed goes to `notes`.
 
     Word times (with `word_times`) and alternatives follow that line. With `interim` the growing transcript is shown:
     in place on a terminal, else as one line per change.
@@ -43,7 +70,7 @@ class PlainReport:
         self._live = LiveText(out) if interim and is_terminal(out) else None
         self._shown = ""
 
-    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
+    def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
         """Shows the transcript where its text has changed."""
         text = printable(transcript.text)
         if not self._interim or transcript.is_complete or text == self._shown:
@@ -54,23 +81,26 @@ class PlainReport:
         else:
             print_line(self._out, text)
 
-    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
-        """Prints the text, the words and alternatives, and the latency."""
+    def finish(self, name: AudioName, streamed: Streamed) -> None:
+        """Prints the text, the words and alternatives, and the latency or the speed."""
         self.abort()
+        transcript = streamed.transcript
         text = printable(transcript.text)
-        print_line(self._out, f"{path}: {text}" if self._names else text)
+        print_line(self._out, f"{name}: {text}" if self._names else text)
         for word in transcript.words if self._word_times else ():
             print_line(self._out, word_line(word))
         for alternative in (each for segment in transcript.segments for each in segment.alternatives):
             print_line(self._out, alternative_line(alternative))
-        latency_ms = 1000 * (transcript.latency_s or 0.0)
-        print_line(self._notes, f"{path}: {audio_s:.2f} s of audio, final text {latency_ms:.0f} ms after its end")
+        print_line(self._notes, f"{name}: {timing(streamed)}")
 
     def abort(self) -> None:
         """Removes what was drawn of a file that failed."""
         self._shown = ""
         if self._live:
             self._live.clear()
+
+    def end_file(self) -> None:
+        """Does nothing: each channel has its line."""
 
 
 class JsonReport:
@@ -80,45 +110,62 @@ class JsonReport:
         self._out = out
         self._interim = interim
 
-    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
+    def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
         """Prints each result."""
         for result in results if self._interim else ():
-            self._print(result_document(path, result))
+            self._print(result_document(name, result))
 
-    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
+    def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Prints the transcript."""
-        self._print(document(path, transcript, audio_s))
+        self._print(document(name, streamed.transcript, streamed.audio_s))
 
     def abort(self) -> None:
         """Does nothing: results that were printed remain valid."""
+
+    def end_file(self) -> None:
+        """Does nothing: each channel has its object."""
 
     def _print(self, line: dict[str, object]) -> None:
         print_line(self._out, json.dumps(line, ensure_ascii=False))
 
 
 class SubtitleReport:
-    """The words of one file as subtitles."""
+    """The words of one file as subtitles; those of each channel start with its name."""
 
     def __init__(self, out: TextIO, kind: SubtitleFormat):
         self._out = out
         self._write = {"srt": srt, "vtt": vtt}[kind]
+        self._cues: list[Cue] = []
 
-    def progress(self, path: str, transcript: Transcript, results: Sequence[Result]) -> None:
+    def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
         """Does nothing: subtitles are written at the end."""
 
-    def finish(self, path: str, transcript: Transcript, audio_s: float) -> None:
-        """Writes the subtitles."""
-        self._out.write(self._write(cues(segment.words for segment in transcript.segments)))
-        self._out.flush()
+    def finish(self, name: AudioName, streamed: Streamed) -> None:
+        """Takes the words."""
+        self._cues += cues((segment.words for segment in streamed.transcript.segments), name.channel)
 
     def abort(self) -> None:
         """Does nothing: nothing was drawn."""
 
+    def end_file(self) -> None:
+        """Writes the subtitles in the order of their times."""
+        self._out.write(self._write(sorted(self._cues, key=lambda cue: cue.start_ms)))
+        self._out.flush()
 
-def document(path: str, transcript: Transcript, audio_s: float) -> dict[str, object]:
+
+def timing(streamed: Streamed) -> str:
+    """The latency of audio that had the pace of speech, else the speed."""
+    if streamed.elapsed_s is None:
+        latency_ms = 1000 * (streamed.transcript.latency_s or 0.0)
+        return f"{streamed.audio_s:.2f} s of audio, final text {latency_ms:.0f} ms after its end"
+    speed = streamed.audio_s / max(streamed.elapsed_s, 1e-9)
+    return f"{streamed.audio_s:.2f} s of audio in {streamed.elapsed_s:.2f} s, {speed:.1f} x real time"
+
+
+def document(name: AudioName, transcript: Transcript, audio_s: float) -> dict[str, object]:
     """A transcript in the format of `penstock transcribe --json`, with segments, alternatives and latency."""
     return {
-        "audio": path,
+        **name.document,
         "text": transcript.text,
         "tokens": transcript.tokens,
         "timestamps": transcript.timestamps,
@@ -130,10 +177,10 @@ def document(path: str, transcript: Transcript, audio_s: float) -> dict[str, obj
     }
 
 
-def result_document(path: str, result: Result) -> dict[str, object]:
+def result_document(name: AudioName, result: Result) -> dict[str, object]:
     """One result: the text of its segment so far, and its new words."""
     return {
-        "audio": path,
+        **name.document,
         "segment": result.segment,
         "text": result.text,
         "is_final": result.is_final,

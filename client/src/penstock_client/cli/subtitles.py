@@ -31,18 +31,19 @@ class Cue(NamedTuple):
     lines: tuple[str, ...]
 
 
-def cues(segments: Iterable[Sequence[Word]]) -> list[Cue]:
+def cues(segments: Iterable[Sequence[Word]], speaker: str | None = None) -> list[Cue]:
     """The cues of a stream: every word once, in order; cues do not overlap.
 
-    A cue holds words of one segment. A single word that exceeds a limit is a cue of its own.
+    A cue holds words of one segment. A single word that exceeds a limit is a cue of its own. Each cue starts with the
+    speaker, if given.
     """
-    groups = [group for words in segments for group in _groups(words)]
+    groups = [group for words in segments for group in _groups(words, speaker)]
     drafts: list[Cue] = []
     for group in groups:
         earliest_ms = drafts[-1].end_ms if drafts else 0
         start_ms = max(group[0].start_ms, earliest_ms)
         end_ms = max(start_ms + 1, *(word.end_ms for word in group))
-        drafts.append(Cue(start_ms, end_ms, tuple(_lines(group))))
+        drafts.append(Cue(start_ms, end_ms, tuple(_lines(group, speaker))))
     starts_ms = [cue.start_ms for cue in drafts[1:]]
     return [_readable(cue, next_ms) for cue, next_ms in zip_longest(drafts, starts_ms)]
 
@@ -66,11 +67,11 @@ def vtt(all_cues: Iterable[Cue]) -> str:
     return "WEBVTT\n" + "".join(blocks)
 
 
-def _groups(words: Sequence[Word]) -> Iterator[list[Word]]:
+def _groups(words: Sequence[Word], speaker: str | None) -> Iterator[list[Word]]:
     """The words of one segment, a list per cue."""
     group: list[Word] = []
     for word in words:
-        if group and not _fits(group, word):
+        if group and not _fits(group, word, speaker):
             yield group
             group = []
         group.append(word)
@@ -78,17 +79,17 @@ def _groups(words: Sequence[Word]) -> Iterator[list[Word]]:
         yield group
 
 
-def _fits(group: list[Word], word: Word) -> bool:
+def _fits(group: list[Word], word: Word, speaker: str | None) -> bool:
     """True where the word belongs to the cue of the group and fits into it."""
     last = group[-1]
     is_same_phrase = word.start_ms - last.end_ms <= MAX_PAUSE_MS and not last.text.endswith(_SENTENCE_ENDS)
     is_short = max(each.end_ms for each in (*group, word)) - group[0].start_ms <= MAX_CUE_MS
-    return is_same_phrase and is_short and len(_lines([*group, word])) <= MAX_LINES
+    return is_same_phrase and is_short and len(_lines([*group, word], speaker)) <= MAX_LINES
 
 
-def _lines(group: Iterable[Word]) -> list[str]:
-    """Fills lines with the words; words are never broken."""
-    lines: list[str] = []
+def _lines(group: Iterable[Word], speaker: str | None) -> list[str]:
+    """Fills lines with the speaker and the words; words are never broken."""
+    lines = [] if speaker is None else [f"{speaker}:"]
     for word in group:
         text = printable(word.text)
         if lines and cells(f"{lines[-1]} {text}") <= MAX_LINE_COLUMNS:

@@ -1,0 +1,251 @@
+"""Audio from a pipe while it arrives: WAV or raw samples, from standard input, a FIFO or a device."""
+
+import contextlib
+import os
+import select
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import soxr
+
+from penstock_client import sound_file
+from penstock_client.audio import naming
+from penstock_client.channels import EACH, MIX, Channel, MixMonitor
+from penstock_client.channels import select as select_channel
+from penstock_client.errors import AudioError
+from penstock_client.pcm import PcmFormat, RawFormat, raw_pcm, wav_pcm
+from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.sound_file import STDIN, UNKNOWN_SIZE_BYTES, Audio
+
+_MIN_BLOCK_MS, _MAX_BLOCK_MS = 100.0, 1000.0
+_QUIET_S = 0.1
+_READ_BYTES = 65_536
+_MAX_HEADER_BYTES = 1 << 20
+
+
+def is_pipe(path: str | Path) -> bool:
+    """True for what cannot be read as a file, such as a pipe: `-`, a FIFO or a device."""
+    try:
+        mode = os.fstat(0).st_mode if str(path) == STDIN else os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+
+
+class AudioPipe:
+    """Iterates over blocks [n] of mono samples at 16 kHz, float32, as they arrive at `path`; `-` is standard input.
+
+    A block has `block_ms` of audio. By default it has what has arrived: at least 100 ms, at most 1 s. It is empty if
+    nothing arrives for 100 ms, so that the caller can look at results. Without `raw` the audio is a WAV file; other
+    formats of libsndfile are read to their end first. Raises AudioError, also for a pipe without audio, and on
+    Windows. Use as a context manager.
+    """
+
+    def __init__(
+        self,
+        path: str | Path = STDIN,
+        raw: RawFormat | None = None,
+        channel: Channel = MIX,
+        block_ms: float | None = None,
+    ):
+        self.problem: str | None = None
+        """After the iteration: why the audio ends early."""
+        self._path = path
+        self._raw = raw
+        self._channel = channel
+        self._block_ms = (block_ms, block_ms) if block_ms else (_MIN_BLOCK_MS, _MAX_BLOCK_MS)
+        self._monitor = MixMonitor(channel)
+        self._warning: str | None = None
+        self._bytes = _Bytes(path)
+
+    @property
+    def warning(self) -> str | None:
+        """Set where the channels so far cancel in their mix."""
+        return self._warning or self._monitor.warning
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.float32]]:
+        if self._channel == EACH:
+            raise ValueError("channel is 'each', which gives several tracks: use read")
+        pcm = self._pcm()
+        if pcm is None:
+            yield from self._whole_file()
+            return
+        resampler = None
+        if pcm.sample_rate_hz != SAMPLE_RATE_HZ:
+            resampler = soxr.ResampleStream(pcm.sample_rate_hz, SAMPLE_RATE_HZ, 1, "float32")
+        for frames in self._frames(pcm):
+            self._monitor.add(frames)
+            with naming(self._path):
+                ((_, mono),) = select_channel(frames, self._channel)
+            yield mono if resampler is None else resampler.resample_chunk(mono)
+        if resampler is not None:
+            yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
+
+    def read(self) -> Audio:
+        """All tracks, at the end of the pipe."""
+        pcm = self._pcm()
+        with naming(self._path):
+            if pcm is None:
+                return sound_file.load(self._bytes.rest(), SAMPLE_RATE_HZ, self._channel)
+            frames = np.concatenate([np.zeros((0, pcm.channels), np.float32), *self._frames(pcm)])
+            self._monitor.add(frames)
+            tracks = sound_file.tracks(frames, pcm.sample_rate_hz, SAMPLE_RATE_HZ, self._channel)
+        return Audio(tracks, self.problem, self.warning)
+
+    def close(self) -> None:
+        """Closes the pipe."""
+        self._bytes.close()
+
+    def __enter__(self) -> "AudioPipe":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _pcm(self) -> PcmFormat | None:
+        if self._raw is not None:
+            return raw_pcm(self._raw)
+        with naming(self._path):
+            return _read_wav_header(self._bytes)
+
+    def _frames(self, pcm: PcmFormat) -> Iterator[npt.NDArray[np.float32]]:
+        """Samples [n, channels] of each block."""
+        minimum, maximum = (max(1, round(ms * pcm.sample_rate_hz / 1000)) * pcm.frame_bytes for ms in self._block_ms)
+        left, done = pcm.data_bytes, 0
+        while left is None or left - done >= pcm.frame_bytes:
+            block = self._bytes.take(minimum, maximum if left is None else min(maximum, left - done))
+            if block.is_end and len(block.data) < pcm.frame_bytes:
+                break
+            data = block.data[: len(block.data) // pcm.frame_bytes * pcm.frame_bytes]
+            self._bytes.give_back(block.data[len(data) :])
+            done += len(data)
+            yield pcm.decode(data).reshape(-1, pcm.channels)
+        if not done:
+            raise AudioError(self._path, "has no audio")
+        if left is not None and left - done >= pcm.frame_bytes:
+            byte_rate = pcm.frame_bytes * pcm.sample_rate_hz
+            self.problem = f"is truncated: ends after {done / byte_rate:.2f} s of {left / byte_rate:.2f} s"
+
+    def _whole_file(self) -> Iterator[npt.NDArray[np.float32]]:
+        with naming(self._path):
+            audio = sound_file.load(self._bytes.rest(), SAMPLE_RATE_HZ, self._channel)
+        self.problem, self._warning = audio.problem, audio.warning
+        samples, size = audio.tracks[0].samples, round(self._block_ms[1] * SAMPLE_RATE_HZ / 1000)
+        for start in range(0, len(samples), size):
+            yield samples[start : start + size]
+
+
+class _Taken(NamedTuple):
+    data: bytes
+    is_end: bool
+
+
+class _Bytes:
+    """The bytes of a pipe, as they arrive."""
+
+    def __init__(self, path: str | Path):
+        if os.name == "nt":  # which cannot wait for a pipe
+            raise AudioError(path, "pipes are not supported on Windows: give a file")
+        self._is_stdin = str(path) == STDIN
+        try:
+            self._descriptor = 0 if self._is_stdin else os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise AudioError(path, (error.strerror or str(error)).lower()) from error
+        if os.isatty(self._descriptor):
+            self.close()
+            raise AudioError(path, "is a terminal: pipe audio into it")
+        self._path = path
+        self._buffer = b""
+        self._is_end = False
+
+    def take(self, minimum: int, maximum: int) -> _Taken:
+        """What has arrived, `minimum` to `maximum` bytes: less at the end, and none while nothing arrives."""
+        minimum = min(minimum, maximum)
+        while len(self._buffer) < maximum and not self._is_end:
+            has_enough = len(self._buffer) >= minimum
+            if not self._is_ready(0.0 if has_enough else _QUIET_S):
+                if not has_enough:
+                    return _Taken(b"", False)
+                break
+            self._read()
+        data, self._buffer = self._buffer[:maximum], self._buffer[maximum:]
+        return _Taken(data, self._is_end and not self._buffer)
+
+    def need(self, size: int) -> bytes:
+        """The next `size` bytes, which remain in front; less at the end."""
+        while len(self._buffer) < size and not self._is_end:
+            self._read()
+        return self._buffer[:size]
+
+    def skip(self, size: int) -> None:
+        """Drops bytes that `need` has returned."""
+        self._buffer = self._buffer[size:]
+
+    def give_back(self, data: bytes) -> None:
+        """Puts bytes back in front."""
+        self._buffer = data + self._buffer
+
+    def rest(self) -> bytes:
+        """All bytes to the end."""
+        parts = [self._buffer]
+        self._buffer = b""
+        while not self._is_end:
+            self._read()
+            parts.append(self._buffer)
+            self._buffer = b""
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Closes the pipe, except standard input."""
+        if not self._is_stdin:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
+    def _is_ready(self, wait_s: float) -> bool:
+        """True where a read does not block."""
+        return bool(select.select([self._descriptor], [], [], wait_s)[0])
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._descriptor, _READ_BYTES)
+        except OSError as error:
+            raise AudioError(self._path, (error.strerror or str(error)).lower()) from error
+        self._buffer += data
+        self._is_end = not data
+
+
+def _read_wav_header(source: _Bytes) -> PcmFormat | None:
+    """The format of a WAV stream, whose header is taken; None for another format, of which nothing is taken.
+
+    Raises ValueError for a broken header.
+    """
+    start = source.need(12)
+    if not start:
+        raise ValueError("has no audio")
+    if start[:4] != b"RIFF" or start[8:] != b"WAVE":
+        return None
+    position, form = 12, None
+    while position < _MAX_HEADER_BYTES:
+        header = source.need(position + 8)[position:]
+        if len(header) < 8:
+            raise ValueError("has no audio" if form else "not a readable audio file: its header is cut")
+        name, size = header[:4], struct.unpack("<I", header[4:])[0]
+        position += 8
+        if name == b"data":
+            if form is None:
+                break
+            pcm = wav_pcm(form, size if 0 < size < UNKNOWN_SIZE_BYTES else None)
+            source.skip(position if pcm else 0)
+            return pcm
+        content = source.need(min(position + size, _MAX_HEADER_BYTES))[position:]
+        if len(content) < min(size, _MAX_HEADER_BYTES - position):
+            raise ValueError("not a readable audio file: its header is cut")
+        if name == b"fmt ":
+            form = content
+        position += size + size % 2
+    raise ValueError("not a readable audio file: its header has no format")

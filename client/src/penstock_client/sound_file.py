@@ -1,0 +1,211 @@
+"""Reads audio files with soundfile (libsndfile) and resamples them with soxr: tracks, and where a file ends early.
+
+The wheels of the client and of the core have no package in common, so both have this file and `channels.py`; a test
+keeps the copies equal.
+"""
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import soxr
+
+from .channels import MIX, Channel, MixMonitor, select
+
+STDIN = "-"
+"""The path of standard input."""
+
+_SHORTFALL = re.compile(r"(?:data|Data Size|SSND)\s*: (\d+) \(should be (\d+)\)")
+"""What libsndfile logs about a WAV, AU or AIFF file that ends before its header says: bytes stated, bytes there."""
+UNKNOWN_SIZE_BYTES = 0x7FFF0000
+"""Programs that write to a pipe state at least this size, because they do not know it yet."""
+_MAX_OGG_PAGE_BYTES = 65_307
+_BLOCK_FRAMES = 65_536
+
+
+class Track(NamedTuple):
+    """One channel of a file, or the mix of all."""
+
+    channel: str | None
+    """The name of the channel where each is a track of its own, else None."""
+    samples: npt.NDArray[np.float32]
+    """[n], full scale 1."""
+
+
+class Audio(NamedTuple):
+    """A file's tracks, and what its user should know about them."""
+
+    tracks: list[Track]
+    problem: str | None
+    """Why the file ends early; the tracks have what is before."""
+    warning: str | None
+    """Set where the channels cancel in the mix."""
+
+
+def load(source: str | Path | bytes, sample_rate_hz: int, channel: Channel = MIX) -> Audio:
+    """A file, or its content, in any format of libsndfile, as tracks at `sample_rate_hz`; `-` is standard input.
+
+    A truncated file has the tracks up to its end, and `problem`. Raises ValueError with the reason why a file is
+    unusable, such as samples that are not finite or a missing channel, and ImportError without libsndfile.
+    """
+    with SoundReader(source) as reader:
+        samples = np.concatenate([np.zeros((0, reader.channels), np.float32), *reader.blocks()])  # [n, channels]
+    monitor = MixMonitor(channel)
+    monitor.add(samples)
+    return Audio(tracks(samples, reader.rate_hz, sample_rate_hz, channel), reader.problem, monitor.warning)
+
+
+class SoundReader:
+    """Reads a file, or its content, block by block; close it, or use it as a context manager.
+
+    Raises ValueError with the reason why a file is unusable, and ImportError without libsndfile.
+    """
+
+    def __init__(self, source: str | Path | bytes):
+        self._soundfile = _soundfile()
+        self._file: BinaryIO | None = None
+        self._sound: Any = None
+        try:
+            self._file = open_file(source)
+            self._sound = self._soundfile.SoundFile(self._file)
+        except (OSError, RuntimeError, TypeError) as error:
+            self.close()
+            raise ValueError(_reason(error)) from error
+        self.rate_hz: int = self._sound.samplerate
+        self.channels: int = self._sound.channels
+        self.problem: str | None = None
+        """Why the file ends early; set after the last block."""
+
+    def blocks(self) -> Iterator[npt.NDArray[np.float32]]:
+        """Samples [n, channels], up to the end of the file or its damage."""
+        stated, frames, damage = _stated_frames(self._sound), 0, None
+        try:
+            while len(block := self._sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
+                frames += len(block)
+                yield block
+        except self._soundfile.LibsndfileError as error:
+            damage = error.error_string.rstrip(".")
+        except (OSError, RuntimeError) as error:
+            raise ValueError(_reason(error)) from error
+        is_cut = self._file is not None and _is_cut_ogg(self._file)
+        self.problem = _problem(frames / self.rate_hz, stated / self.rate_hz, damage, is_cut)
+
+    def close(self) -> None:
+        """Closes the file."""
+        for each in (self._sound, self._file):
+            if each is not None:
+                each.close()
+
+    def __enter__(self) -> "SoundReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def tracks(samples: npt.NDArray[np.float32], rate_hz: int, sample_rate_hz: int, channel: Channel = MIX) -> list[Track]:
+    """The tracks of samples [n, channels]. Raises ValueError for unusable ones, as `load` does."""
+    if not samples.size:
+        raise ValueError("has no audio")
+    return [Track(name, _resample(mono, rate_hz, sample_rate_hz)) for name, mono in select(samples, channel)]
+
+
+def seconds(path: str | Path) -> float:
+    """Duration from the header of a file. Raises ValueError with the reason, ImportError without libsndfile."""
+    soundfile = _soundfile()
+    try:
+        with open_file(path) as file, soundfile.SoundFile(file) as sound:
+            duration_s: float = sound.frames / sound.samplerate
+    except (OSError, RuntimeError, TypeError) as error:
+        raise ValueError(_reason(error)) from error
+    if not duration_s:
+        raise ValueError("has no audio")
+    return duration_s
+
+
+def open_file(source: str | Path | bytes) -> BinaryIO:
+    """A file that can seek: what cannot, such as a pipe, is read to its end. Raises ValueError for an empty one."""
+    file: BinaryIO
+    if isinstance(source, bytes):
+        file = io.BytesIO(source)
+    elif str(source) == STDIN:
+        file = open(0, "rb", closefd=False)  # noqa: SIM115
+    else:
+        file = Path(source).open("rb")  # noqa: SIM115
+    if not file.seekable():
+        with file:
+            file = io.BytesIO(file.read())
+    if not file.read(1):
+        file.close()
+        raise ValueError("has no audio")
+    file.seek(0)
+    return file
+
+
+def _stated_frames(sound: Any) -> int:
+    """The length in the header. libsndfile itself counts the frames that are there, and only logs the difference."""
+    frames: int = sound.frames
+    if match := _SHORTFALL.search(sound.extra_info):
+        stated_bytes, present_bytes = map(int, match.groups())
+        if 0 < present_bytes < stated_bytes < UNKNOWN_SIZE_BYTES:
+            return round(frames * stated_bytes / present_bytes)
+    return frames
+
+
+def _is_cut_ogg(file: BinaryIO) -> bool:
+    """True for an Ogg file whose last page is cut or is not marked as the last (RFC 3533, section 6)."""
+    file.seek(0)
+    if file.read(4) != b"OggS":
+        return False
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - _MAX_OGG_PAGE_BYTES))
+    tail = file.read()
+    page = tail[tail.rfind(b"OggS") :]
+    if len(page) < 27:
+        return True
+    segments = page[26]  # the table of their sizes follows, then the segments
+    is_last, page_bytes = bool(page[5] & 4), 27 + segments + sum(page[27 : 27 + segments])
+    return not is_last or len(page) < page_bytes
+
+
+def _problem(duration_s: float, stated_s: float, damage: str | None, is_cut: bool) -> str | None:
+    if duration_s < stated_s:
+        return f"is truncated or damaged: ends after {duration_s:.2f} s of {stated_s:.2f} s"
+    if damage:
+        return f"is damaged after {duration_s:.2f} s: {damage}"
+    return f"is truncated: ends after {duration_s:.2f} s without the mark of its end" if is_cut else None
+
+
+def _resample(mono: npt.NDArray[np.float32], rate_hz: int, sample_rate_hz: int) -> npt.NDArray[np.float32]:
+    if not np.isfinite(mono).all():
+        raise ValueError("some samples are not finite numbers")
+    resampled = mono if rate_hz == sample_rate_hz else soxr.resample(mono, rate_hz, sample_rate_hz)
+    return np.ascontiguousarray(resampled, np.float32)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    return f"not a readable audio file: {' '.join(str(getattr(error, 'error_string', error)).split())}"
+
+
+def _soundfile() -> ModuleType:
+    """The package soundfile. Imported late, so that its absence is an error of reading files only."""
+    try:
+        import soundfile
+    except ImportError as error:
+        raise ImportError("audio files are read with the package soundfile: pip install soundfile") from error
+    except OSError as error:  # the package is there, its library is not
+        raise ImportError(
+            "audio files are read with the library libsndfile, which is missing: apt-get install libsndfile1, "
+            f"dnf install libsndfile or brew install libsndfile ({error})"
+        ) from error
+    package: ModuleType = soundfile  # it has no types
+    return package

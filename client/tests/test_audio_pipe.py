@@ -1,0 +1,203 @@
+import io
+import os
+import struct
+import threading
+
+import numpy as np
+import pytest
+import soundfile
+
+from penstock_client import AudioError, AudioPipe, RawFormat
+from penstock_client.audio_pipe import is_pipe
+
+NOISE = np.random.default_rng(0).uniform(-0.9, 0.9, 24_000).astype(np.float32)  # 1.5 s
+
+
+def wav(samples=NOISE, rate_hz=16_000, subtype="FLOAT", container="WAV"):
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate_hz, format=container, subtype=subtype)
+    return file.getvalue()
+
+
+def with_data_size(content, size):
+    at = content.index(b"data") + 4
+    return content[:at] + struct.pack("<I", size) + content[at + 4 :]
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+@pytest.fixture
+def piped(fifo):
+    """A FIFO into which a thread writes these bytes, in pieces."""
+    threads = []
+
+    def piped(content, piece_bytes=None):
+        def write():
+            with fifo.open("wb", buffering=0) as file:
+                for start in range(0, max(1, len(content)), piece_bytes or max(1, len(content))):
+                    file.write(content[start : start + piece_bytes] if piece_bytes else content)
+
+        threads.append(threading.Thread(target=write, daemon=True))
+        threads[-1].start()
+        return fifo
+
+    yield piped
+    for thread in threads:
+        thread.join(60)
+
+
+def read(path, **options):
+    """All samples, and the pipe."""
+    with AudioPipe(path, **options) as pipe:
+        return np.concatenate([np.zeros(0, np.float32), *pipe]), pipe
+
+
+@pytest.mark.parametrize("piece_bytes", [None, 1009, 7])
+def test_a_wav_file_in_any_pieces(piped, piece_bytes):
+    samples, pipe = read(piped(wav(NOISE[:3000]), piece_bytes))
+    np.testing.assert_array_equal(samples, NOISE[:3000])
+    assert (samples.dtype, pipe.problem, pipe.warning) == (np.float32, None, None)
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "ULAW", "ALAW"])
+def test_encodings_of_wav_files(piped, subtype):
+    content = wav(subtype=subtype)
+    samples, _ = read(piped(content))
+    np.testing.assert_array_equal(samples, soundfile.read(io.BytesIO(content), dtype="float32")[0])
+
+
+@pytest.mark.parametrize(
+    "container, subtype", [("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("WAV", "IMA_ADPCM"), ("AU", "PCM_16")]
+)
+def test_other_formats_are_read_to_their_end(piped, container, subtype):
+    content = wav(container=container, subtype=subtype)
+    samples, _ = read(piped(content))
+    np.testing.assert_array_equal(samples, soundfile.read(io.BytesIO(content), dtype="float32")[0])
+
+
+def test_a_chunk_before_the_audio_is_skipped(piped):
+    content = wav()
+    content = content[:12] + b"LIST" + struct.pack("<I", 5) + b"other\0" + content[12:]
+    np.testing.assert_array_equal(read(piped(content))[0], NOISE)
+
+
+def test_what_follows_the_audio_is_ignored(piped):
+    np.testing.assert_array_equal(read(piped(wav() + b"LIST" + bytes(1000)))[0], NOISE)
+
+
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x80000000, 0x7FFFFF00, 0])
+def test_a_length_that_the_writer_did_not_know(piped, size):
+    samples, pipe = read(piped(with_data_size(wav(container="WAVEX", subtype="PCM_16"), size)))
+    assert (samples.size, pipe.problem) == (24_000, None)
+
+
+def test_a_truncated_file_is_told_after_its_audio(piped):
+    samples, pipe = read(piped(wav(subtype="PCM_16")[: 44 + 16_001]))
+    assert samples.size == 8000
+    assert pipe.problem == "is truncated: ends after 0.50 s of 1.50 s"
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"", "has no audio"),
+        (wav(subtype="PCM_16")[:44], "has no audio"),
+        (wav(subtype="PCM_16")[:36], "has no audio"),
+        (wav()[:30], "not a readable audio file: its header is cut"),
+        (b"no audio" * 100, "not a readable audio file"),
+        (b"RIFF\0\0\0\0WAVE" + bytes(2_000_000), "not a readable audio file: its header has no format"),
+    ],
+)
+def test_unusable_audio_is_named(piped, content, reason):
+    path = piped(content)
+    with pytest.raises(AudioError, match=f"^AUDIO_INVALID: {path}: {reason}"):
+        read(path)
+
+
+@pytest.mark.parametrize("encoding, dtype", [("s16le", "<i2"), ("f32le", "<f4")])
+@pytest.mark.parametrize("channel, index", [("left", 0), ("right", 1), (2, 1)])
+def test_raw_audio(piped, encoding, dtype, channel, index):
+    frames = (np.stack([NOISE, -NOISE], axis=1) * (32767 if dtype == "<i2" else 1)).astype(dtype)
+    samples, _ = read(piped(frames.tobytes() + b"\0"), raw=RawFormat(encoding, 16_000, 2), channel=channel)
+    np.testing.assert_allclose(samples, frames[:, index] / (32768 if dtype == "<i2" else 1), atol=1e-7)
+
+
+def test_another_rate_is_resampled_without_seams(piped):
+    tone = np.sin(np.arange(12_000) * 2 * np.pi * 440 / 8000).astype("<f4")
+    samples, _ = read(piped(tone.tobytes(), 1600), raw=RawFormat("f32le", 8000))
+    assert samples.size == 24_000
+    expected = np.sin(np.arange(24_000) * 2 * np.pi * 440 / 16_000)
+    assert np.abs(samples - expected)[400:-400].max() < 1e-3
+
+
+def test_blocks_have_the_size_that_is_asked_for(piped):
+    with AudioPipe(piped(wav(), 5000), block_ms=400) as pipe:
+        sizes = [block.size for block in pipe if block.size]
+    assert sizes == [6400, 6400, 6400, 4800]
+
+
+def test_by_default_a_block_is_what_has_arrived(fifo):
+    received = []
+
+    def listen():
+        with AudioPipe(fifo) as pipe:
+            received.extend(pipe)
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    with fifo.open("wb", buffering=0) as file:
+        file.write(wav(subtype="PCM_16")[: 44 + 2 * 2000])
+        wait_until(lambda: any(block.size == 2000 for block in received))
+        count = len(received)
+        wait_until(lambda: len(received) > count)  # nothing arrives
+        assert not received[-1].size
+    listener.join(60)
+    assert sum(block.size for block in received) == 2000
+
+
+def wait_until(condition):
+    for _ in range(6000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("still not true after 60 s")
+
+
+def test_channels_that_cancel_are_noticed(piped):
+    _, pipe = read(piped(wav(np.stack([NOISE, -NOISE], axis=1))))
+    assert pipe.warning.startswith("its channels cancel in the mix")
+
+
+@pytest.mark.parametrize("container", ["WAV", "FLAC"])
+def test_each_channel_is_read_to_the_end(piped, container):
+    frames = np.stack([NOISE, NOISE / 2], axis=1)
+    with AudioPipe(piped(wav(frames, subtype="PCM_16", container=container)), channel="each") as pipe:
+        tracks, problem, _ = pipe.read()
+    assert [track.channel for track in tracks] == ["left", "right"] and problem is None
+    for track, expected in zip(tracks, frames.T, strict=True):
+        np.testing.assert_allclose(track.samples, expected, atol=1e-4)
+
+
+def test_what_is_a_pipe(fifo, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    assert [is_pipe(path) for path in (fifo, "/dev/null", tmp_path / "file", tmp_path, tmp_path / "gone")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_a_terminal_is_no_audio():
+    leader, follower = os.openpty()
+    try:
+        with pytest.raises(AudioError, match="is a terminal: pipe audio into it"):
+            AudioPipe(os.ttyname(follower))
+    finally:
+        os.close(leader)
+        os.close(follower)

@@ -1,0 +1,190 @@
+"""The command with channels, pipes and truncated files."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import soundfile
+
+from client.tests.helpers.fakes import outputs
+from penstock_client.cli.main import main
+from penstock_client.protocol import parse_reply
+
+COMMAND = [sys.executable, "-m", "penstock_client.cli"]
+
+
+@pytest.fixture
+def protocol():
+    """The one protocol of these tests."""
+    return "grpc"
+
+
+def text(samples):
+    return parse_reply("s", outputs(0, samples, True).get).text
+
+
+@pytest.fixture
+def call(tmp_path, samples):
+    """Two channels of 0.2 s in opposite phase."""
+    soundfile.write(tmp_path / "call.wav", np.stack([samples[:3200], -samples[:3200]], axis=1), 16_000)
+    return tmp_path / "call.wav"
+
+
+def sent(recognizer):
+    """The samples of each stream."""
+    streams = {}
+    for request in recognizer.requests:
+        streams.setdefault(request.stream_id, []).append(request.samples.ravel())
+    return [np.concatenate(parts) for parts in streams.values()]
+
+
+def test_channels_that_cancel_give_a_warning(run, call):
+    status, out, err = run(call)
+    assert (status, out) == (0, text(3200) + "\n")
+    warning = f"{call}: its channels cancel in the mix (opposite phase): choose one, or each with --channel"
+    assert f"penstock-client: warning: {warning}\n" in err
+    assert "warning" not in run(call, "--channel", "left")[2]
+
+
+@pytest.mark.parametrize("channel, sign", [("left", 1), ("right", -1), ("2", -1)])
+def test_one_channel_is_sent(run, call, recognizer, samples, channel, sign):
+    assert run(call, "--channel", channel)[0] == 0
+    (stream,) = sent(recognizer)
+    np.testing.assert_allclose(stream, sign * samples[:3200], atol=1e-4)
+
+
+def test_each_channel_has_its_line(run, call, recognizer):
+    status, out, err = run(call, "--channel", "each")
+    assert (status, out) == (0, f"{call} [left]: {text(3200)}\n{call} [right]: {text(3200)}\n")
+    assert [line.partition(": ")[0] for line in err.splitlines()] == [f"{call} [left]", f"{call} [right]"]
+    left, right = sent(recognizer)
+    np.testing.assert_allclose(left, -right, atol=1e-4)
+
+
+def test_each_channel_has_its_object(run, call):
+    lines = [json.loads(line) for line in run(call, "--channel", "each", "--json", "--interim")[1].splitlines()]
+    assert {line["audio"] for line in lines} == {str(call)}
+    assert [line["channel"] for line in lines if "segments" in line] == ["left", "right"]
+    assert {line["channel"] for line in lines if "segments" not in line} == {"left", "right"}
+
+
+@pytest.mark.parametrize("kind", ["srt", "vtt"])
+def test_subtitles_name_the_channel(run, call, kind):
+    _, out, _ = run(call, "--channel", "each", "--format", kind)
+    assert [line.partition(":")[0] for line in out.splitlines() if "wörd0" in line] == ["left", "right"]
+    assert out.startswith("WEBVTT\n" if kind == "vtt" else "1\n") and out.count("WEBVTT") == (kind == "vtt")
+
+
+def test_a_missing_channel_is_an_error(run, audio_file):
+    status, out, err = run(audio_file, "--channel", "right")
+    message = f"AUDIO_INVALID: {audio_file}: has 1 channel, so there is no channel right"
+    assert (status, out, err) == (1, "", f"penstock-client: error: {message}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--channel", "each"]])
+def test_a_truncated_file_gives_its_text_and_an_error(run, audio_file, arguments):
+    content = audio_file.read_bytes()
+    audio_file.write_bytes(content[: -4 * 800 * 8])
+    status, out, err = run(audio_file, *arguments)
+    assert status == 1 and out.endswith(text(38_400 - 800 * 8) + "\n")
+    message = f"AUDIO_INVALID: {audio_file}: is truncated or damaged: ends after 2.00 s of 2.40 s"
+    assert err.splitlines()[-1] == f"penstock-client: error: {message}"
+
+
+def fill(fifo, content):
+    thread = threading.Thread(target=fifo.write_bytes, args=[content], daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+def test_a_fifo(run, fifo, audio_file, recognizer, samples):
+    fill(fifo, audio_file.read_bytes())
+    status, out, err = run(fifo)
+    assert (status, out) == (0, text(38_400) + "\n")
+    assert re.match(re.escape(f"{fifo}: 2.40 s of audio"), err)
+    np.testing.assert_array_equal(sent(recognizer)[0], samples)
+
+
+def test_a_truncated_pipe_gives_its_text_and_an_error(run, fifo, audio_file):
+    fill(fifo, audio_file.read_bytes()[: -4 * 800 * 8])
+    status, out, err = run(fifo, "--finalize-every", "100")
+    assert (status, out) == (1, text(38_400 - 800 * 8) + "\n")
+    assert err.endswith(f"error: AUDIO_INVALID: {fifo}: is truncated: ends after 2.00 s of 2.40 s\n")
+
+
+def test_an_empty_pipe_is_an_error(run, fifo):
+    fill(fifo, b"")
+    assert run(fifo) == (1, "", f"penstock-client: error: AUDIO_INVALID: {fifo}: has no audio\n")
+
+
+def test_each_channel_of_a_pipe(run, fifo, call, recognizer):
+    fill(fifo, call.read_bytes())
+    status, out, _ = run(fifo, "--channel", "each")
+    assert (status, out) == (0, f"{fifo} [left]: {text(3200)}\n{fifo} [right]: {text(3200)}\n")
+
+
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_raw_telephony(run, fifo, tmp_path, recognizer, is_pipe):
+    content = bytes(np.random.default_rng(0).integers(0, 256, 16_000, dtype=np.uint8))  # 1 s, two channels
+    path = fifo if is_pipe else tmp_path / "call.ulaw"
+    if is_pipe:
+        fill(fifo, content)
+    else:
+        path.write_bytes(content)
+    raw = ["--raw-format", "mulaw", "--sample-rate", "8000", "--channels", "2"]
+    assert run(path, *raw, "--channel", "left")[:2] == (0, text(16_000) + "\n")
+    assert sent(recognizer)[0].size == 16_000
+
+
+def test_text_is_shown_while_a_pipe_is_open(url, audio_file):
+    """And the name is `-`."""
+    command = [*COMMAND, "-", "--url", url, "--interim", "--json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        content = audio_file.read_bytes()
+        process.stdin.write(content[:80_000])
+        process.stdin.flush()
+        first = json.loads(process.stdout.readline())  # while more audio may come
+        assert first["audio"] == "-" and first["text"]
+        process.stdin.write(content[80_000:])
+        process.stdin.close()
+        document = json.loads(process.stdout.read().splitlines()[-1])
+        assert process.wait(60) == 0
+    assert (document["text"], document["audio_s"]) == (text(38_400), 2.4)
+
+
+def test_standard_input_from_a_file_may_have_any_format(url, tmp_path, samples):
+    soundfile.write(tmp_path / "speech.flac", samples, 16_000)
+    with (tmp_path / "speech.flac").open("rb") as file:
+        ended = subprocess.run([*COMMAND, "-", "--url", url], stdin=file, capture_output=True, timeout=120, check=True)
+    assert ended.stdout.decode() == text(38_400) + "\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["-", "--sample-rate", "8000"], "they require --raw-format"),
+        (["-", "--raw-format", "s16le"], "--raw-format requires --sample-rate"),
+        (["-", "--raw-format", "s16le", "--sample-rate", "0"], "sample rate is 0, expected an integer from 1"),
+        (["-", "--raw-format", "s16be", "--sample-rate", "8000"], "invalid choice: 's16be'"),
+        (["--microphone", "--raw-format", "s16le"], "--raw-format is for files and pipes"),
+        (["--microphone", "--channel", "left"], "the microphone has one channel"),
+        (["-", "--channel", "both"], "accepted: mix, each, left, right, or the number of a channel from 1"),
+        (["a.wav", "--channel", "each", "--stream-id", "s"], "--stream-id names one stream"),
+    ],
+)
+def test_unsuitable_arguments(arguments, message, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
