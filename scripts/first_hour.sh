@@ -3,8 +3,8 @@
 # package index, serves the bundled model from another folder on free ports, transcribes by penstock-client and by curl,
 # stops. Prints each step with its time. Ends with status 1 at the first step that fails, and keeps its files.
 #
-# Usage: scripts/first_hour.sh             # the versions of locks/pins.txt
-#        PIP_CONSTRAINT= scripts/first_hour.sh    # the newest versions that the package index has
+# Usage: scripts/first_hour.sh                   # with the versions of locks/pins.txt
+#        PIP_CONSTRAINT= scripts/first_hour.sh   # with the newest versions that the package index has
 # PYTHON: the interpreter for the environments (python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -37,16 +37,14 @@ step() { # TITLE COMMAND...: runs the command, shows the end of its output and i
 }
 
 build_wheels() {
-    "$python" -m venv "$folder/build"
-    "$folder/build/bin/pip" install --quiet build
-    "$folder/build/bin/python" -m build --wheel --outdir "$folder/wheels" "$clone"
-    "$folder/build/bin/python" -m build --wheel --outdir "$folder/wheels" "$clone/client"
+    "$python" -m venv "$folder/venv"
+    "$folder/venv/bin/pip" wheel --quiet --no-deps --wheel-dir "$folder/wheels" "$clone" "$clone/client"
     ls -sh1 "$folder/wheels"
 }
 
 install_wheels() {
-    "$python" -m venv "$folder/venv"
-    "$folder/venv/bin/pip" install --quiet "$(echo "$folder"/wheels/penstock-*.whl)[server]" "$folder"/wheels/penstock_client-*.whl
+    "$folder/venv/bin/pip" install --quiet "$(echo "$folder"/wheels/penstock-*.whl)[server]" \
+        "$folder"/wheels/penstock_client-*.whl
     "$folder/venv/bin/pip" check
     "$folder/venv/bin/pip" list 2>/dev/null | grep -E '^(numpy|nvidia-pytriton|penstock|penstock-client|torch) '
     du -sh "$folder/venv" | cut -f 1
