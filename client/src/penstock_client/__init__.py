@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock_client.errors import ProtocolError as ProtocolError
     from penstock_client.errors import ReplyTimeoutError as ReplyTimeoutError
     from penstock_client.errors import ServerFullError as ServerFullError
+    from penstock_client.errors import ServerReplyError as ServerReplyError
     from penstock_client.errors import ServerUnreachableError as ServerUnreachableError
     from penstock_client.errors import StreamClosedError as StreamClosedError
     from penstock_client.errors import StreamError as StreamError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from penstock_client.protocol import Alternative as Alternative
     from penstock_client.protocol import Result as Result
     from penstock_client.protocol import Word as Word
+    from penstock_client.server_info import ServerInfo as ServerInfo
     from penstock_client.stream import Stream as Stream
     from penstock_client.transcript import Segment as Segment
     from penstock_client.transcript import Transcript as Transcript
@@ -51,13 +53,14 @@ _PUBLIC = {
     "connection": ("ConnectionOptions",),
     "errors": (
         "AudioError", "ClientError", "ConnectionLostError", "MicrophoneError", "PackageError", "ProtocolError",
-        "ReplyTimeoutError", "ServerFullError", "ServerUnreachableError", "StreamClosedError", "StreamError",
-        "StreamId", "StreamNotOpenError",
+        "ReplyTimeoutError", "ServerFullError", "ServerReplyError", "ServerUnreachableError", "StreamClosedError",
+        "StreamError", "StreamId", "StreamNotOpenError",
     ),
     "microphone": ("Microphone",),
     "options": ("StreamOptions",),
     "pcm": ("RawFormat",),
     "protocol": ("SAMPLE_RATE_HZ", "Alternative", "Result", "Word"),
+    "server_info": ("ServerInfo",),
     "stream": ("Stream",),
     "transcript": ("Segment", "Transcript"),
     "transport.async_base": ("AsyncConnection",),

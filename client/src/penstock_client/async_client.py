@@ -15,8 +15,10 @@ from penstock_client.errors import StreamId
 from penstock_client.options import StreamOptions
 from penstock_client.playback import Pacer, Recording, choose_request_ms
 from penstock_client.protocol import MODEL_NAME
+from penstock_client.server_info import ServerInfo
 from penstock_client.transcript import Transcript
 from penstock_client.transport.async_base import AsyncConnection
+from penstock_client.transport.model_config import read_server_info
 
 
 class AsyncClient(ClientBase):
@@ -48,6 +50,10 @@ class AsyncClient(ClientBase):
         stream = AsyncStream(stream_id, transport, self._parameters(options))
         self._streams.add(stream)
         return stream
+
+    async def server_info(self) -> ServerInfo:
+        """What the server offers, as `Client.server_info`; asks in a thread, which does not block the loop."""
+        return await asyncio.to_thread(read_server_info, self._endpoint)
 
     async def transcribe(
         self,

@@ -13,9 +13,11 @@ from penstock_client.errors import StreamClosedError, StreamId
 from penstock_client.options import StreamOptions
 from penstock_client.playback import Pacer, Recording, SegmentEnds, choose_request_ms, play
 from penstock_client.protocol import MODEL_NAME, Parameter, Result, check_stream_id
+from penstock_client.server_info import ServerInfo
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
 from penstock_client.transport.base import Connection
+from penstock_client.transport.model_config import read_server_info
 
 
 class ClientBase:
@@ -23,6 +25,7 @@ class ClientBase:
 
     def __init__(self, endpoint: Endpoint):
         self.url = endpoint.url
+        self._endpoint = endpoint
         self._timeout_s = endpoint.timeout_s
         self._is_closed = False
 
@@ -76,6 +79,10 @@ class Client(ClientBase):
         stream = Stream(stream_id, transport, self._parameters(options), owner=self)
         self._streams.add(stream)
         return stream
+
+    def server_info(self) -> ServerInfo:
+        """What the server offers: model, limits, decoders. Raises ServerUnreachableError and ServerReplyError."""
+        return read_server_info(self._endpoint)
 
     def transcribe(
         self,

@@ -49,6 +49,12 @@ class ServerUnreachableError(ClientError):
         super().__init__(f"cannot reach a server at {url}: {self.reason}")
 
 
+class ServerReplyError(ClientError):
+    """The reply to a question about the server itself is not a Penstock server's."""
+
+    code = "REPLY_INVALID"
+
+
 class StreamError(ClientError):
     """One stream has failed and accepts no more audio. Other streams are not affected.
 

@@ -26,6 +26,9 @@ class BlockingClient:
     def transcribe(self, *arguments, **options):
         return self.wait(self._client.transcribe(*arguments, **options))
 
+    def server_info(self):
+        return self.wait(self._client.server_info())
+
     def close(self):
         if not self._is_closed:
             self._is_closed = True

@@ -68,6 +68,14 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
             else:
                 yield service_pb2.ModelStreamInferResponse(infer_response=grpc_response(outputs))
 
+    def ModelConfig(self, request, context):  # noqa: N802
+        if request.name != "asr":
+            context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: {request.name!r} is not found")
+        response = service_pb2.ModelConfigResponse()
+        for name, value in self._recognizer.server_parameters.items():
+            response.config.parameters[name].string_value = value
+        return response
+
     def _end_call(self) -> None:
         self.live_calls -= 1
 
@@ -139,6 +147,10 @@ class _Handler(BaseHTTPRequestHandler):
     latest_headers: dict[str, str]
 
     def do_GET(self) -> None:
+        if self.path == "/v2/models/asr/config":
+            values = {name: {"string_value": value} for name, value in self.recognizer.server_parameters.items()}
+            self._reply(200, json.dumps({"name": "asr", "parameters": values}).encode(), None)
+            return
         self._reply(200 if self.path == "/v2/health/live" else 404, b"", None)
 
     def do_POST(self) -> None:

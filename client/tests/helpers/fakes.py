@@ -33,6 +33,14 @@ class RejectionError(Exception):
         self.status = status
 
 
+SERVER_PARAMETERS = {
+    "version": "1.2.3", "model": "fake", "architecture": "RNN-T, CTC", "context": "70,6", "chunk_ms": "560",
+    "sample_rate_hz": "16000", "languages": "", "decoders": "greedy,alsd", "max_streams": "8", "max_request_s": "30",
+    "idle_s": "30", "max_beam_size": "4", "max_boosted_phrases": "2000", "has_language_model": "false",
+}  # fmt: skip
+"""What `asr` says of a server, beside what this version knows."""
+
+
 class FakeRecognizer:
     """Recognizes one word per 50 ms of a stream, complete once the next begins or the stream ends."""
 
@@ -41,6 +49,7 @@ class FakeRecognizer:
         self.requests: list[ReceivedRequest] = []
         self.received: dict[StreamId, int] = {}
         """Samples received so far, for each live stream."""
+        self.server_parameters = dict(SERVER_PARAMETERS)
         self.n_best: dict[StreamId, int] = {}
         self.segments: dict[StreamId, Segment] = {}
         """The current segment of each live stream."""

@@ -56,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--finalize-every", type=_segment_seconds, metavar="S", help="end a segment every S seconds of audio")
     add("--finalize-on-enter", action="store_true", help="with --microphone: the Enter key ends a segment")
     add("--stream-id", type=_stream_id, metavar="ID", help="id of the stream on the server (default: a unique one)")
+    add("--info", action="store_true", help="print what the server offers instead; with --format json as JSON")
     add("--version", action="version", version=f"penstock-client {__version__}")
     _add_raw_arguments(parser)
     _add_output_arguments(parser)
@@ -93,7 +94,9 @@ def add_option_arguments(parser: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Rejects arguments that contradict each other with a ValueError, and sets the default of --request-ms."""
     is_live = args.microphone is not False
-    if bool(args.audio) == is_live:
+    if args.info and (args.audio or is_live):
+        raise ValueError("--info prints what the server offers, and takes no audio")
+    if not args.info and bool(args.audio) == is_live:
         raise ValueError("expected one or more AUDIO files, or --microphone")
     if args.finalize_on_enter and not is_live:
         raise ValueError("--finalize-on-enter requires --microphone; for files there is --finalize-every")

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import json
 import os
 import sys
 import time
@@ -24,7 +25,7 @@ from penstock_client.cli.arguments import (
     read_url,
 )
 from penstock_client.cli.output import AudioName, JsonReport, PlainReport, Report, Streamed, SubtitleReport
-from penstock_client.cli.terminal import EnterKey
+from penstock_client.cli.terminal import EnterKey, printable
 from penstock_client.client import Client
 from penstock_client.errors import AudioError, ClientError
 from penstock_client.microphone import Microphone
@@ -56,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     try:
         with client:
+            if args.info:
+                return 0 if _print_info(client, args.format == "json") else _FAILED
             return 0 if _transcribe_all(client, options, args, _report(args)) else _FAILED
     except OSError as error:  # errors of files and of the network are ClientErrors
         _abandon_output()
@@ -69,6 +72,22 @@ def _abandon_output() -> None:
     """Discards what could not be written: Python would try again at its end, and print a traceback."""
     with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError, ValueError):
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def _print_info(client: Client, as_json: bool) -> bool:
+    """Prints what the server offers, a line per parameter or as JSON. Returns False if it does not say."""
+    try:
+        parameters = client.server_info().parameters
+    except ClientError as error:
+        print(f"penstock-client: error: {error}", file=sys.stderr)
+        return False
+    if as_json:
+        print(json.dumps(parameters))
+        return True
+    for name, value in parameters.items():
+        if value:
+            print(f"{printable(name):20} {printable(value)}")
+    return True
 
 
 def _transcribe_all(client: Client, options: StreamOptions, args: argparse.Namespace, report: Report) -> bool:

@@ -1,0 +1,62 @@
+"""What a server offers: its model, limits and decoders. It tells them as parameters of the model `asr`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """A server's model, limits and decoders. `parameters` has all of them, also those of a later version."""
+
+    version: str
+    """Version of Penstock."""
+    model: str
+    """Name of the checkpoint."""
+    architecture: str
+    """Its heads, such as "RNN-T, CTC"."""
+    context: tuple[int, int]
+    """Encoder frames of left and right context."""
+    chunk_ms: float
+    """Audio of one chunk: words come in steps of this duration."""
+    sample_rate_hz: int
+    languages: tuple[str, ...]
+    """Languages that a stream can choose; empty for a checkpoint without a choice."""
+    decoders: tuple[str, ...]
+    """Decoders that a stream can choose; the first is the default."""
+    max_streams: int
+    """Concurrent streams."""
+    max_request_s: float
+    """Audio of one request."""
+    idle_s: float
+    """A stream without a request for this long expires."""
+    max_beam_size: int
+    max_boosted_phrases: int
+    has_language_model: bool
+    parameters: Mapping[str, str]
+    """As the server sent them."""
+
+
+def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
+    """Reads the parameters of `asr`. KeyError or ValueError where they are not a Penstock server's."""
+    left, right = map(int, parameters["context"].split(","))
+    return ServerInfo(
+        version=parameters["version"],
+        model=parameters["model"],
+        architecture=parameters["architecture"],
+        context=(left, right),
+        chunk_ms=float(parameters["chunk_ms"]),
+        sample_rate_hz=int(parameters["sample_rate_hz"]),
+        languages=_names(parameters["languages"]),
+        decoders=_names(parameters["decoders"]),
+        max_streams=int(parameters["max_streams"]),
+        max_request_s=float(parameters["max_request_s"]),
+        idle_s=float(parameters["idle_s"]),
+        max_beam_size=int(parameters["max_beam_size"]),
+        max_boosted_phrases=int(parameters["max_boosted_phrases"]),
+        has_language_model=parameters["has_language_model"] == "true",
+        parameters=dict(parameters),
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)

@@ -1,0 +1,97 @@
+"""What a server says of itself: over both protocols, for threads and asyncio, and on the command line."""
+
+import json
+import socket
+
+import pytest
+
+from penstock_client import Client, ServerReplyError, ServerUnreachableError
+from penstock_client.cli.main import main
+from penstock_client.server_info import parse_server_info
+
+
+def test_a_server_tells_its_model_and_limits(served_client, recognizer):
+    recognizer.server_parameters["color"] = "blue"  # of a later version
+    info = served_client.server_info()
+    assert (info.version, info.model, info.architecture) == ("1.2.3", "fake", "RNN-T, CTC")
+    assert (info.context, info.chunk_ms, info.sample_rate_hz) == ((70, 6), 560.0, 16_000)
+    assert (info.languages, info.decoders) == ((), ("greedy", "alsd"))
+    assert (info.max_streams, info.max_request_s, info.idle_s) == (8, 30.0, 30.0)
+    assert (info.max_beam_size, info.max_boosted_phrases, info.has_language_model) == (4, 2000, False)
+    assert info.parameters["color"] == "blue"
+
+
+def test_a_stream_works_beside_the_question(served_client):
+    with served_client.open_stream() as stream:
+        stream.send([0.0] * 1600)
+        served_client.server_info()
+        stream.finish()
+        assert [*stream] and stream.transcript.is_complete
+
+
+def test_a_server_of_another_kind_is_named(served_client, recognizer):
+    del recognizer.server_parameters["context"]
+    with pytest.raises(ServerReplyError, match=r"^REPLY_INVALID: the server at .* does not say what it offers"):
+        served_client.server_info()
+
+
+def test_a_server_without_the_model_is_named(client_class, url, protocol):
+    client = client_class(url, protocol, model="other", timeout_s=5)
+    with client, pytest.raises(ServerReplyError, match="has no model 'other'"):
+        client.server_info()
+
+
+def test_no_server_is_unreachable(client_class, protocol):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    client = client_class(f"127.0.0.1:{port}", protocol, timeout_s=5)
+    with client, pytest.raises(ServerUnreachableError, match="connection refused"):
+        client.server_info()
+
+
+def test_a_wrong_port_is_explained(url, protocol):
+    other = {"grpc": "http", "http": "grpc"}[protocol]
+    with (
+        Client(url, other, timeout_s=5) as client,
+        pytest.raises((ServerUnreachableError, ServerReplyError)) as failure,
+    ):
+        client.server_info()
+    if isinstance(failure.value, ServerUnreachableError):
+        assert f"use protocol {protocol!r}" in str(failure.value)
+
+
+def test_languages_and_decoders_are_lists(recognizer):
+    info = parse_server_info(recognizer.server_parameters | {"languages": "de-DE,en-US", "decoders": "ctc"})
+    assert (info.languages, info.decoders) == (("de-DE", "en-US"), ("ctc",))
+
+
+@pytest.mark.parametrize("name", ["context", "chunk_ms", "max_streams"])
+def test_an_unreadable_value_is_an_error(name, recognizer):
+    with pytest.raises(ValueError):
+        parse_server_info(recognizer.server_parameters | {name: "much"})
+
+
+def test_the_command_prints_the_information(url, protocol, capsys):
+    assert main(["--info", "--url", url, "--protocol", protocol]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "model                fake" in lines and "context              70,6" in lines
+    assert not [line for line in lines if line.startswith("languages")]  # empty
+
+
+def test_the_command_prints_json(url, protocol, capsys, recognizer):
+    assert main(["--info", "--json", "--url", url, "--protocol", protocol]) == 0
+    assert json.loads(capsys.readouterr().out) == recognizer.server_parameters
+
+
+def test_the_command_reports_an_unreachable_server(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    assert main(["--info", "--url", f"127.0.0.1:{port}", "--connect-retry", "0"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("penstock-client: error: SERVER_UNREACHABLE: cannot reach a server at 127.0.0.1")
+
+
+def test_the_question_takes_no_audio(capsys):
+    with pytest.raises(SystemExit):
+        main(["--info", "a.wav"])
+    assert "--info" in capsys.readouterr().err
