@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.errors import OutputError, PackageError
+from penstock.extras import install_command
 
 try:
     import kaldifst
 except ImportError as error:
-    raise PackageError("building decoding graphs needs kaldifst: pip install 'penstock[graph]'") from error
+    raise PackageError(f"building decoding graphs needs kaldifst: {install_command('graph')}") from error
 
 EPSILON = 0
 _MAGIC = 2125659606
