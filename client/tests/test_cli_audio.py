@@ -188,3 +188,18 @@ def test_unsuitable_arguments(arguments, message, capsys):
         main(arguments)
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_without_libsndfile_the_command_says_what_to_install(audio_file, url, tmp_path):
+    """A pipe with a WAV file does not need it."""
+    (tmp_path / "soundfile.py").write_text("raise OSError('sndfile library not found')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run([*COMMAND, audio_file, "--url", url], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.search(
+        f"penstock-client: error: PACKAGE_MISSING: {audio_file}: .*apt-get install libsndfile1", ended.stderr
+    )
+    piped = subprocess.run(
+        [*COMMAND, "-", "--url", url], env=environment, capture_output=True, input=audio_file.read_bytes()
+    )
+    assert (piped.returncode, piped.stdout.decode()) == (0, text(38_400) + "\n")
