@@ -378,7 +378,7 @@ def read_or_end(descriptor):
 def test_ctrl_c_ends_cleanly_and_frees_the_stream(url, protocol, audio_file, recognizer):
     arguments = [str(audio_file), "--url", url, "--protocol", protocol, "--simulate-realtime"]
     process = start_interruptible([*COMMAND, *arguments])
-    eventually(lambda: len(recognizer.requests) >= 2, within_s=60)
+    eventually(lambda: len(recognizer.requests) >= 2)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, without_native_log(err)) == (130, "", "")

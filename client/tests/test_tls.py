@@ -69,7 +69,7 @@ def test_an_untrusted_client_is_rejected(client_class, protocol, url, certificat
 def test_a_client_without_tls_cannot_reach_a_server_with_tls(client_class, protocol, url, recognizer):
     options = ConnectionOptions(connect_retry_s=0.1)
     with (
-        client_class(url, protocol.removesuffix("s"), timeout_s=3, connection_options=options) as client,
+        client_class(url, protocol.removesuffix("s"), timeout_s=20, connection_options=options) as client,
         pytest.raises(ServerUnreachableError),
     ):
         client.transcribe(np.zeros(10))

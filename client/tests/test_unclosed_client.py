@@ -28,7 +28,7 @@ def test_a_program_ends_without_closing_its_client(program, url, protocol, recog
     command = [sys.executable, "-c", START + PROGRAMS[program], url, protocol]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=60)
     assert (done.returncode, done.stdout) == (0, "wörd0\n"), done.stderr
-    eventually(lambda: not recognizer.received, within_s=60)
+    eventually(lambda: not recognizer.received)
 
 
 def test_a_client_is_closed_once_nothing_refers_to_it(connection):

@@ -51,12 +51,17 @@ class ConnectionOptions:
     """
     connect_retry_s: float = 1.0
     """How long failed attempts to connect are repeated, within `timeout_s` of the first audio; 0 disables retries."""
+    wait_for_slot_s: float = 0.0
+    """How long the start of a stream is repeated while the server is full, with increasing back-off.
+
+    With it the first request of each stream is answered before the second one is sent.
+    """
 
     def __post_init__(self) -> None:
         if (self.client_certificate is None) != (self.client_key is None):
             given, missing = ("client_certificate", "client_key")[:: 1 if self.client_key is None else -1]
             raise ValueError(f"{given} is given without {missing}, expected both or neither")
-        for name in ("keepalive_s", "connect_retry_s"):
+        for name in ("keepalive_s", "connect_retry_s", "wait_for_slot_s"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value!r}, expected seconds from 0")
@@ -106,7 +111,7 @@ class Endpoint:
 
 
 def retry_pauses_s(retry_s: float) -> Iterator[float]:
-    """The pauses between attempts to connect: doubling from 50 ms up to 1 s, `retry_s` in all."""
+    """The pauses between attempts to connect or to get a slot: doubling from 50 ms up to 1 s, `retry_s` in all."""
     pause_s, left_s = 0.05, retry_s
     while left_s > 1e-3:
         yield min(pause_s, left_s)

@@ -199,7 +199,7 @@ def _http_body(outputs: dict[str, np.ndarray]) -> tuple[bytes, int]:
     return header + b"".join(raw.values()), len(header)
 
 
-def eventually(condition: Callable[[], object], within_s: float = 2.0) -> None:
+def eventually(condition: Callable[[], object], within_s: float = 60.0) -> None:
     """Waits until the condition is met, and fails after the time."""
     deadline_s = time.monotonic() + within_s
     while not condition():

@@ -155,6 +155,7 @@ def read_connection_options(args: argparse.Namespace) -> ConnectionOptions:
         client_key=args.client_key,
         headers=dict(_header(text) for text in args.header),
         connect_retry_s=args.connect_retry,
+        wait_for_slot_s=args.wait_for_slot,
     )
 
 
@@ -211,6 +212,13 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         default=1.0,
         metavar="S",
         help="repeat failed connection attempts for S seconds (1)",
+    )
+    add(
+        "--wait-for-slot",
+        type=_retry_seconds,
+        default=0.0,
+        metavar="S",
+        help="wait up to S seconds while the server is full (0)",
     )
     add("--header", action="append", default=[], metavar="NAME:VALUE", help="header to send; repeatable")
     add("--root-certificates", metavar="FILE", help="PEM file of trusted certificate authorities")

@@ -49,7 +49,7 @@ class TaskTransport(AsyncChannel, ABC):
     """An `AsyncTransport` with a task that starts with the stream's first request."""
 
     def __init__(self, stream_id: StreamId, endpoint: Endpoint, timeout_s: float):
-        super().__init__(stream_id, endpoint.url, timeout_s)
+        super().__init__(stream_id, endpoint.url, timeout_s, endpoint.options.wait_for_slot_s)
         self._endpoint = endpoint
         self._stream_id = stream_id
         self._task: asyncio.Task[None] | None = None

@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
-from penstock_client.errors import StreamId
+from penstock_client.errors import ClientError, ServerFullError, StreamId
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.session import Session
 
@@ -43,8 +43,8 @@ class AsyncSignal:
 class AsyncChannel:
     """A `Session` with waiting that does not block the event loop. For the tasks of one event loop."""
 
-    def __init__(self, stream_id: StreamId, url: str, timeout_s: float):
-        self.session = Session(stream_id, url, timeout_s)
+    def __init__(self, stream_id: StreamId, url: str, timeout_s: float, wait_for_slot_s: float = 0.0):
+        self.session = Session(stream_id, url, timeout_s, wait_for_slot_s=wait_for_slot_s)
         """Read it freely; change it inside `update` only."""
         self._results_ready = AsyncSignal()
         """Wakes the tasks that use the stream."""
@@ -101,6 +101,16 @@ class AsyncChannel:
         while not self.session.is_over and (limit_s := deadline_s - self.session.now_s()) > 0:
             await self._send_ready.wait(limit_s)
         return self.session.is_over
+
+    async def fail_or_wait_for_slot(self, error: ClientError) -> None:
+        """Fails the stream; but where the server is full, its start is enqueued again after a pause."""
+        pause_s = self.session.slot_pause_s() if isinstance(error, ServerFullError) else None
+        is_over = pause_s is None or await self.pause(pause_s)
+        with self.update() as session:
+            if is_over:
+                session.fail(error)
+            else:
+                session.repeat_start()
 
     async def _wait_until(self, is_met: Callable[[], bool], wait_s: float) -> None:
         """Returns when `is_met`, at a failure, or after `wait_s`."""

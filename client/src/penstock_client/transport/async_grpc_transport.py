@@ -82,10 +82,11 @@ class AsyncGrpcTransport(TaskTransport):
         call = stub.ModelStreamInfer(self._model_requests(), metadata=call_metadata(self._endpoint.options))
         try:
             async for reply in call:
-                with self.update() as session:
-                    try:
-                        session.deliver(read_reply(self._stream_id, reply))
-                    except StreamError as error:
-                        session.fail(error)
+                try:
+                    result = read_reply(self._stream_id, reply)
+                    with self.update() as session:
+                        session.deliver(result)
+                except StreamError as error:
+                    await self.fail_or_wait_for_slot(error)
         finally:
             call.cancel()  # does nothing to a call that has ended

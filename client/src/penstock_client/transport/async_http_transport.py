@@ -56,8 +56,7 @@ class AsyncHttpTransport(TaskTransport):
                 except ServerUnreachableError as error:
                     await self._fail_connection(error.reason)
                 except ClientError as error:
-                    with self.update() as session:
-                        session.fail(error)
+                    await self.fail_or_wait_for_slot(error)
         except asyncio.TimeoutError:
             with self.update() as session:
                 session.time_out()

@@ -54,7 +54,7 @@ class ThreadTransport(Channel, ABC):
     """A `Transport` with a thread that starts with the stream's first request."""
 
     def __init__(self, stream_id: StreamId, endpoint: Endpoint, timeout_s: float):
-        super().__init__(stream_id, endpoint.url, timeout_s)
+        super().__init__(stream_id, endpoint.url, timeout_s, wait_for_slot_s=endpoint.options.wait_for_slot_s)
         self._endpoint = endpoint
         self._stream_id = stream_id
         self._thread = threading.Thread(target=self._run_to_end, name=f"penstock {stream_id}", daemon=True)

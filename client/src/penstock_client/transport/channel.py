@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from penstock_client.errors import StreamId
+from penstock_client.errors import ClientError, ServerFullError, StreamId
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.session import Session
 
@@ -14,8 +14,15 @@ from penstock_client.transport.session import Session
 class Channel:
     """A `Session` with a lock and with waiting. Thread-safe."""
 
-    def __init__(self, stream_id: StreamId, url: str, timeout_s: float, clock: Callable[[], float] = time.monotonic):
-        self._session = Session(stream_id, url, timeout_s, clock)
+    def __init__(
+        self,
+        stream_id: StreamId,
+        url: str,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        wait_for_slot_s: float = 0.0,
+    ):
+        self._session = Session(stream_id, url, timeout_s, clock, wait_for_slot_s)
         self._lock = threading.Lock()
         self._results_ready = threading.Condition(self._lock)
         """Wakes the threads that use the stream."""
@@ -79,6 +86,17 @@ class Channel:
         """Waits before the next attempt to connect; returns True at once when no request will be sent any more."""
         with self._lock:
             return self._send_ready.wait_for(lambda: self._session.is_over, pause_s)
+
+    def fail_or_wait_for_slot(self, error: ClientError) -> None:
+        """Fails the stream; but where the server is full, its start is enqueued again after a pause."""
+        with self._lock:
+            pause_s = self._session.slot_pause_s() if isinstance(error, ServerFullError) else None
+        is_over = pause_s is None or self.pause(pause_s)
+        with self.update() as session:
+            if is_over:
+                session.fail(error)
+            else:
+                session.repeat_start()
 
     def _wait_until(self, is_met: Callable[[], bool], wait_s: float) -> None:
         """Returns when `is_met`, at a failure, or after `wait_s`. Needs the lock."""

@@ -131,5 +131,4 @@ class GrpcTransport(ThreadTransport):
                 with self.update() as session:
                     session.deliver(result)
             except StreamError as error:
-                with self.update() as session:
-                    session.fail(error)
+                self.fail_or_wait_for_slot(error)

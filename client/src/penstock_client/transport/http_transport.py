@@ -71,8 +71,7 @@ class HttpTransport(ThreadTransport):
             except ServerUnreachableError as error:
                 self._fail_connection(error.reason)
             except ClientError as error:
-                with self.update() as session:
-                    session.fail(error)
+                self.fail_or_wait_for_slot(error)
 
     def _connect(self) -> None:
         """Connects where there is no connection, or only one that the server has closed while it was idle.

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock_client.connection import retry_pauses_s
 from penstock_client.errors import (
     ClientError,
     ConnectionLostError,
@@ -36,7 +37,14 @@ class _Unanswered(NamedTuple):
 class Session:
     """Both directions of one stream. Not thread-safe."""
 
-    def __init__(self, stream_id: StreamId, url: str, timeout_s: float, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        stream_id: StreamId,
+        url: str,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        wait_for_slot_s: float = 0.0,
+    ):
         self.now_s = clock
         self.failure: ClientError | None = None
         """Why the stream ended early. The first failure stays."""
@@ -50,6 +58,10 @@ class Session:
         self._end_is_enqueued = self._start_is_sent = self._end_is_sent = False
         self._is_connected = self._has_replies = False
         self._cancelled_at_s: float | None = None
+        self._slot_pauses_s = retry_pauses_s(wait_for_slot_s)
+        self._waits_for_slot = wait_for_slot_s > 0
+        self._held_start: Request | None = None
+        """The first request, until it is answered: with `wait_for_slot_s` nothing is sent after it before."""
         self._last_activity_s = clock()
 
     @property
@@ -65,12 +77,13 @@ class Session:
     @property
     def has_request(self) -> bool:
         """True where `next_request` has a request."""
-        return bool(self._outgoing)
+        return bool(self._outgoing) and (self._held_start is None or self.failure is not None)
 
     @property
     def is_over(self) -> bool:
         """True once no further request will be sent."""
-        return not self._outgoing and (self._is_cancelled or self._end_is_sent)
+        is_held = self._held_start is not None and self.failure is None
+        return not self._outgoing and (self._is_cancelled or (self._end_is_sent and not is_held))
 
     @property
     def is_unsent(self) -> bool:
@@ -123,9 +136,11 @@ class Session:
 
     def next_request(self) -> Request | None:
         """The request to send now, or None. It counts as sent and is not returned again."""
-        if not self._outgoing:
+        if not self.has_request:
             return None
         request = self._outgoing.popleft()
+        if request.is_start and self._waits_for_slot:
+            self._held_start = request
         self._start_is_sent |= request.is_start
         self._end_is_sent |= request.is_end
         return request
@@ -142,6 +157,23 @@ class Session:
         self._unanswered_samples -= samples
         self._results.append(result.after(self._last_activity_s - sent_s))
         self._has_replies = True
+        self._held_start = None
+
+    def slot_pause_s(self) -> float | None:
+        """The server is full: the pause until `repeat_start`; None where the stream does not wait any longer."""
+        if self._held_start is None or self.failure:
+            return None
+        pause_s = next(self._slot_pauses_s, None)
+        if pause_s is not None:
+            self._start_is_sent = self._end_is_sent = False
+            self._last_activity_s = self.now_s() + pause_s
+        return pause_s
+
+    def repeat_start(self) -> None:
+        """Enqueues the first request again: the server was full and has not kept it."""
+        if self._held_start is not None and not self.failure:
+            self._outgoing.appendleft(self._held_start)
+            self._held_start = None
 
     def next_result(self) -> Result | None:
         """The next result, or None. Raises the stream's failure after the results that came before it."""
