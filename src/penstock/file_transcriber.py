@@ -107,7 +107,7 @@ class FileTranscriber:
 
         With channel "each" every channel of a file has its own.
         """
-        for transcripts in in_order(self.transcribe_numbered(enumerate(paths))):
+        for _, transcripts in in_order(self.transcribe_numbered(enumerate(paths))):
             yield from transcripts
 
     def transcribe_numbered(
@@ -172,12 +172,14 @@ class FileTranscriber:
             self._recognizer.process([AudioRequest(track.stream_id, NO_SAMPLES, is_end=True)])
 
 
-def in_order(numbered: Iterable[tuple[int, list[FileTranscript]]]) -> Iterator[list[FileTranscript]]:
+def in_order(
+    numbered: Iterable[tuple[int, list[FileTranscript]]],
+) -> Iterator[tuple[int, list[FileTranscript]]]:
     """Yields what has the numbers 0, 1, 2 ..., each as soon as those before it have come."""
     early: dict[int, list[FileTranscript]] = {}
     next_number = 0
     for number, transcripts in numbered:
         early[number] = transcripts
         while next_number in early:
-            yield early.pop(next_number)
+            yield next_number, early.pop(next_number)
             next_number += 1

@@ -1,8 +1,10 @@
 """`penstock transcribe`: output, exit status, and errors that name what is wrong."""
 
 import argparse
+import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,7 @@ def audio(tmp_path) -> list[str]:
 def process_is_left_alone(monkeypatch):
     """The command may set threads and the allocator of its own process, not those of the tests."""
     monkeypatch.setattr("penstock.runtime.prepare_process", lambda threads: None)
+    monkeypatch.setattr("penstock.parallel_transcriber.core_count", lambda: 1)
     monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
 
 
@@ -99,6 +102,68 @@ def test_a_beam_with_alternatives_and_phrases(model, audio, capsys):
     document = json.loads(document) if isinstance(document, str) else document
     assert document["alternatives"][0]["text"] == document["text"]
     assert len(document["alternatives"]) == 2
+
+
+def test_alternatives_follow_the_text(model, audio, capsys):
+    assert run("--model", model, "--context", "6,1", "--decoder", "alsd", "--n-best", "2", audio[0]) == 0
+    text, *alternatives = lines(capsys)
+    scores, texts = zip(*(line.split(maxsplit=1) for line in alternatives), strict=True)
+    assert texts[0] == text
+    assert len(set(texts)) == 2
+    assert float(scores[0]) >= float(scores[1])
+
+
+def test_a_directory_to_files_in_two_processes(model, audio, tmp_path, capsys):
+    """Results are those of the files one by one; one that fails is named."""
+    (tmp_path / "broken.wav").write_bytes(b"no audio")
+    folder, out = str(Path(audio[0]).parent), tmp_path / "results"
+    command = ("--model", model, "--context", "6,1", "--out", str(out), "--format", "json,txt", "--processes", "2")
+    assert run(*command, folder) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    first, summary = printed.err.splitlines()
+    assert first.startswith(f"penstock: error: AUDIO_INVALID: {folder}/broken.wav: not a readable audio file")
+    assert summary.startswith("penstock: 3 files, 0:0")
+    assert summary.endswith(f" x real time, 1 failed; results are in {out}")
+    assert sorted(path.name for path in out.iterdir()) == ["medium.json", "medium.txt", "short.json", "short.txt"]
+    for path in audio:
+        assert run("--model", model, "--context", "6,1", "--json", path) == 0
+        (alone,), found = map(json.loads, lines(capsys)), json.loads((out / f"{Path(path).stem}.json").read_text())
+        for name in ("audio", "text", "tokens", "timestamps", "audio_s"):
+            assert found[name] == alone[name]
+        assert [w["start_ms"] for w in found["words"]] == [w["start_ms"] for w in alone["words"]]
+
+
+def test_results_that_exist_are_kept_unless_forced(model, audio, tmp_path, capsys):
+    out = tmp_path / "out"
+    command = ("--model", model, "--context", "6,1", "--out", str(out))
+    out.mkdir()
+    (out / "short.txt").write_text("mine")
+    with pytest.raises(
+        PenstockError, match=r"OUTPUT_FAILED: .*short\.txt exists; --force overwrites"
+    ):
+        run(*command, *audio)
+    assert [path.name for path in out.iterdir()] == ["short.txt"], "nothing has begun"
+    assert run(*command, "--resume", *audio) == 0
+    assert (out / "short.txt").read_text() == "mine"
+    assert (out / "medium.txt").exists()
+    assert run(*command, "--resume", *audio) == 0
+    assert "the results of all files exist" in capsys.readouterr().err
+    assert run(*command, "--force", *audio) == 0
+    assert (out / "short.txt").read_text() != "mine"
+
+
+def test_progress_is_shown_on_a_terminal(model, audio, monkeypatch, capsys):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert run("--model", model, *audio) == 0
+    assert "of 2 files, 0:0" in sys.stderr.getvalue()
+    assert sys.stderr.getvalue().endswith("\r\x1b[K"), "the line is removed"
+    assert len(lines(capsys)) == 2
 
 
 def test_real_speech_in_the_default_context(bundled_model, capsys):
@@ -208,6 +273,10 @@ def test_a_missing_manifest_is_named(model, tmp_path):
         (["--model", "MODEL", "--request-ms", "nan", "a.wav"], "--request-ms is nan"),
         (["--model", "MODEL", "--request-ms", "30001", "a.wav"], "--request-ms is 30001; accepted"),
         (["--model", "MODEL", "--streams", "-1", "a.wav"], "--streams is -1"),
+        (["--model", "MODEL", "--processes", "0", "a.wav"], "--processes is 0; accepted: positive numbers"),
+        (["--model", "MODEL", "--format", "srt", "a.wav"], "--format needs --out DIR"),
+        (["--model", "MODEL", "--resume", "a.wav"], "--resume needs --out DIR"),
+        (["--model", "MODEL", "--json", "--out", "o", "a.wav"], "--json prints to standard output .* --format json"),
         (["--model", "MODEL", "--threads", "0", "a.wav"], "--threads is '0'; accepted: integers from 1"),
         (
             ["--model", "MODEL", "--aes-margin", "nan", "a.wav"],

@@ -1,14 +1,20 @@
-"""`penstock transcribe`: audio files to text in this process, streaming, without a server."""
+"""`penstock transcribe`: audio files to text without a server, in as many processes as there are cores."""
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ManifestError, SettingError
-from penstock.frontend.channels import ACCEPTED, MIX, Channel, parse_channel
+from penstock.commands.audio_inputs import AudioInput, find_audio
+from penstock.commands.result_files import FORMATS, ResultFiles, document
+from penstock.errors import AudioError, OutputError, SettingError
+from penstock.frontend.audio_file import named
+from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
+from penstock.frontend.sound_file import SoundReader
 from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, DecodingConfig
+from penstock.progress import Progress
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
 
 if TYPE_CHECKING:
@@ -22,21 +28,32 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     """Registers the command."""
     parser = subparsers.add_parser("transcribe", help="transcribe audio files without a server")
     parser.add_argument(
-        "audio", nargs="*", metavar="AUDIO", help="wav, flac, ogg, opus, mp3 or au files; - is standard input"
+        "audio", nargs="*", metavar="AUDIO", help="audio files, and directories with audio files; - is standard input"
     )
+    parser.add_argument("--files-from", metavar="FILE", help="list of audio files, one path per line")
     parser.add_argument("--from-manifest", metavar="FILE", help="NeMo manifest with the audio files (JSON lines)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write the transcripts to files in this directory")
+    parser.add_argument(
+        "--format", metavar="NAMES", help=f"formats of these files, separated by commas: {', '.join(FORMATS)} (txt)"
+    )
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument("--force", action="store_true", help="overwrite files of --out that exist")
+    existing.add_argument("--resume", action="store_true", help="skip audio whose files of --out all exist")
     MODEL.add_flag(parser)
     CONTEXT.add_flag(parser)
     parser.add_argument(
         "--channel", default=MIX, metavar="NAME", help=f"what to transcribe of several channels: {ACCEPTED} ({MIX})"
     )
-    parser.add_argument("--request-ms", type=float, default=100.0, metavar="MS", help="audio per request (100)")
-    parser.add_argument("--streams", type=int, default=8, metavar="N", help="files streamed in parallel (8)")
-    THREADS.add_flag(parser)
+    parser.add_argument("--request-ms", type=float, metavar="MS", help="audio per request (one chunk)")
     parser.add_argument(
-        "--decoder", metavar="NAME", help=f"search: {', '.join(DECODERS)} (greedy; ctc without a transducer)"
+        "--streams", type=int, metavar="N", help="files transcribed at the same time (16 in each process)"
     )
-    parser.add_argument("--n-best", type=int, metavar="N", help="alternatives in the JSON output, with alsd or aes")
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="processes that share the files (one per core, or per file if fewer)"
+    )
+    parser.add_argument("--threads", metavar="N", help="CPU threads of each process (1)")
+    parser.add_argument("--decoder", default="greedy", metavar="NAME", help=f"search: {', '.join(DECODERS)} (greedy)")
+    parser.add_argument("--n-best", type=int, metavar="N", help="number of alternatives, with alsd or aes")
     for setting in _SETTINGS:
         setting.add_flag(parser)
     parser.add_argument(
@@ -49,45 +66,71 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Transcribes each file. A file that fails is named on stderr and does not stop the others."""
-    from penstock.file_transcriber import FileTranscriber
+    from penstock.file_transcriber import FileTranscriber, in_order
     from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE
+    from penstock.parallel_transcriber import divide, transcribe_files
     from penstock.recognizer import StreamingRecognizer
     from penstock.runtime import prepare_process
 
     model = MODEL.read(given=MODEL.given(args))
     _check(args)
     channel = _channel(args)
-    paths = args.audio + (_manifest_paths(Path(args.from_manifest)) if args.from_manifest else [])
-    if not paths:
-        raise SettingError("no audio: give files, or a manifest with --from-manifest")
     context, threads = (setting.read({}, setting.given(args)) for setting in (CONTEXT, THREADS))
     decoding = DecodingConfig(**{setting.name: setting.read({}, setting.given(args)) for setting in _SETTINGS})
     options = _stream_options(args, decoding)
+    inputs = find_audio(args.audio, args.files_from, args.from_manifest)
+    if not inputs:
+        raise SettingError("no audio: give files, directories, a list with --files-from or a manifest")
+    results = ResultFiles(args.out, (args.format or FORMATS[0]).split(",")) if args.out else None
+    headers = [_header(each.path, channel) for each in inputs]
+    if results:
+        inputs, headers = _select(args, results, inputs, headers)
+        if not inputs:
+            print("penstock: the results of all files exist", file=sys.stderr)
+            return 0
     if not model:
         print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
-    prepare_process(threads)
-    recognizer = StreamingRecognizer(model or BUNDLED_MODEL, context, max_streams=args.streams, decoding=decoding)
+    tracks = sum(len(names) for _, names in headers)
+    processes, streams = divide(len(inputs), tracks, args.streams, threads, args.processes)
+    prepare_process(threads if processes == 1 else 1)
+    recognizer = StreamingRecognizer(model or BUNDLED_MODEL, context, max_streams=streams, decoding=decoding)
     recognizer.check_options(options)
-    request_samples = max(1, round(args.request_ms * recognizer.sample_rate_hz / 1000))
+    chunk_ms = recognizer.config.chunk_ms(recognizer.context)
+    request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
+    transcriber = FileTranscriber(recognizer, request_samples, options, channel)
+    longest_first = sorted(range(len(inputs)), key=lambda index: -headers[index][0])
+    order = longest_first if processes > 1 else None  # a long file that begins last would keep one process busy alone
     failures = 0
-    for transcript in FileTranscriber(recognizer, request_samples, options, channel).transcribe(paths):
-        if transcript.warning:
-            print(f"penstock: warning: {transcript.warning} with --channel", file=sys.stderr, flush=True)
-        if transcript.text or not transcript.error:
-            names = len(paths) > 1 or transcript.channel is not None
-            text = f"{transcript.name}: {transcript.text}" if names else transcript.text
-            print(json.dumps(_document(transcript), ensure_ascii=False) if args.json else text, flush=True)
-        if transcript.error:
-            failures += 1
-            print(f"penstock: error: {transcript.error}", file=sys.stderr, flush=True)
+    with Progress(sys.stderr, len(inputs), sum(audio_s for audio_s, _ in headers)) as progress:
+        paths = [each.path for each in inputs]
+        done = progress.count(transcribe_files(transcriber, paths, processes, progress.add_audio, order, threads))
+        for index, transcripts in done if results else in_order(done):
+            progress.clear()
+            for transcript in transcripts:
+                failures += transcript.error is not None
+                if results and _has_result(transcript):
+                    results.write(inputs[index], transcript)
+                elif _has_result(transcript):
+                    _print(transcript, args.json, is_named=len(inputs) > 1 or transcript.channel is not None)
+                _print_problems(transcript)
+        if results:
+            progress.clear()
+            print(f"penstock: {progress.summary()}, {failures} failed; results are in {args.out}", file=sys.stderr)
     return 1 if failures else 0
 
 
 def _check(args: argparse.Namespace) -> None:
-    if not 0 < args.request_ms <= MAX_REQUEST_MS:  # rejects NaN too
+    if args.request_ms is not None and not 0 < args.request_ms <= MAX_REQUEST_MS:  # rejects NaN too
         raise SettingError(f"--request-ms is {args.request_ms:g}; accepted: numbers above 0, up to {MAX_REQUEST_MS}")
-    if args.streams < 1:
-        raise SettingError(f"--streams is {args.streams}; accepted: positive numbers")
+    for name in ("streams", "processes"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise SettingError(f"--{name} is {value}; accepted: positive numbers")
+    for name in ("format", "force", "resume"):
+        if getattr(args, name) and not args.out:
+            raise SettingError(f"--{name} needs --out DIR")
+    if args.json and args.out:
+        raise SettingError("--json prints to standard output and cannot be combined with --out; use --format json")
 
 
 def _channel(args: argparse.Namespace) -> Channel:
@@ -97,36 +140,57 @@ def _channel(args: argparse.Namespace) -> Channel:
         raise SettingError(f"--{error}") from error
 
 
+def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
+    """Seconds of audio in all transcripts of a file, and the channels of these; 0 where it is not known yet."""
+    if not Path(path).is_file():
+        return 0.0, [None]
+    try:
+        with named(path), SoundReader(path) as reader:
+            names: Sequence[str | None] = channel_names(reader.channels) if channel == EACH else [None]
+            return reader.seconds * len(names), names
+    except AudioError:  # named when it is its turn
+        return 0.0, [None]
+
+
+def _select(
+    args: argparse.Namespace, results: ResultFiles, inputs: list[AudioInput], headers: list
+) -> tuple[list[AudioInput], list]:
+    """The files to transcribe, with --resume without those that are done. OutputError if there are results."""
+    results.check_names(inputs)
+    kept = list(zip(inputs, headers, strict=True))
+    if args.resume:
+        kept = [(audio, header) for audio, header in kept if not results.exist(audio, header[1])]
+    elif not args.force:
+        for audio, (_, channels) in kept:
+            if found := results.first_existing(audio, channels):
+                raise OutputError(f"{found} exists; --force overwrites results, --resume skips files that have them")
+    return [audio for audio, _ in kept], [header for _, header in kept]
+
+
+def _has_result(transcript: "FileTranscript") -> bool:
+    """True unless the file failed before any text."""
+    return bool(transcript.text) or transcript.error is None
+
+
+def _print_problems(transcript: "FileTranscript") -> None:
+    if transcript.warning:
+        print(f"penstock: warning: {transcript.warning} with --channel", file=sys.stderr, flush=True)
+    if transcript.error:
+        print(f"penstock: error: {transcript.error}", file=sys.stderr, flush=True)
+
+
+def _print(transcript: "FileTranscript", as_json: bool, is_named: bool) -> None:
+    if as_json:
+        print(json.dumps(document(transcript), ensure_ascii=False), flush=True)
+        return
+    print(f"{transcript.name}: {transcript.text}" if is_named else transcript.text, flush=True)
+    for alternative in transcript.alternatives:
+        print(f"{alternative.score:9.2f}  {alternative.text}", flush=True)
+
+
 def _stream_options(args: argparse.Namespace, decoding: DecodingConfig) -> dict[str, Any]:
     """Options of every file's stream; `penstock.pipeline.stream_options` checks them."""
     beam_size = None if args.beam_size is None else decoding.beam_size
     options = {"decoder": args.decoder, "beam_size": beam_size, "n_best": args.n_best, "boost": args.boost}
     options["boosted_phrases"] = args.boost_phrase or None
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _manifest_paths(manifest: Path) -> list[str]:
-    """Paths of a manifest's audio; relative ones start at the manifest's folder."""
-    try:
-        lines = manifest.read_text(encoding="utf-8").splitlines()
-        return [str(manifest.parent / json.loads(line)["audio_filepath"]) for line in lines if line.strip()]
-    except OSError as error:
-        raise ManifestError(f"{manifest}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"{manifest}: not a manifest, JSON lines with audio_filepath expected: {error}") from error
-
-
-def _document(transcript: "FileTranscript") -> dict[str, Any]:
-    return {
-        "audio": transcript.audio,
-        **({} if transcript.channel is None else {"channel": transcript.channel}),
-        "text": transcript.text,
-        "tokens": [token.id for token in transcript.tokens],
-        "timestamps": [token.timestamp for token in transcript.tokens],
-        "words": [
-            {"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms, "confidence": round(w.confidence, 4)}
-            for w in transcript.words
-        ],
-        "alternatives": [{"text": a.text, "score": a.score} for a in transcript.alternatives],
-        "audio_s": transcript.audio_s,
-    }

@@ -1,0 +1,81 @@
+"""The audio that a command is given: files, directories, lists and manifests."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from penstock.errors import AudioError, ManifestError, SettingError
+from penstock.frontend.sound_file import STDIN
+
+SUFFIXES = (
+    ".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".rf64", ".snd", ".sph", ".w64", ".wav",
+)  # fmt: skip
+"""Files that are taken from a directory; a file that is named may have any suffix."""
+
+
+class AudioInput(NamedTuple):
+    """One file to transcribe."""
+
+    path: str
+    name: PurePath
+    """Its place among the results: its path as given or within its directory; of an absolute path the last part."""
+
+
+def find_audio(arguments: Sequence[str], file_list: str | None, manifest: str | None) -> list[AudioInput]:
+    """The files of all arguments, of the list (one path per line, `-`: standard input) and of the NeMo manifest.
+
+    Raises PenstockError for a directory without audio and for a list or manifest that cannot be used.
+    """
+    named = [*arguments, *(_listed(file_list) if file_list else [])]
+    found = [each for path in named for each in (_of_directory(Path(path)) if Path(path).is_dir() else [_file(path)])]
+    return found + (_of_manifest(Path(manifest)) if manifest else [])
+
+
+def _file(path: str, folder: Path = Path()) -> AudioInput:
+    if path == STDIN:
+        return AudioInput(path, PurePath("stdin"))
+    name = PurePath(path)
+    is_below = not name.is_absolute() and ".." not in name.parts
+    return AudioInput(str(folder / path), name if is_below else PurePath(name.name))
+
+
+def _of_directory(directory: Path) -> list[AudioInput]:
+    """Audio files in the directory and those below it, without hidden ones, by name."""
+    found = [
+        AudioInput(str(directory / name), name)
+        for name in sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+        if name.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in name.parts)
+    ]
+    if not found:
+        raise AudioError(f"{directory}: the directory has no audio files ({' '.join(SUFFIXES)})")
+    return found
+
+
+def _listed(file_list: str) -> list[str]:
+    try:
+        text = sys.stdin.read() if file_list == STDIN else Path(file_list).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise SettingError(f"--files-from {file_list}: {reason}; accepted: a file with one path per line") from error
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _of_manifest(manifest: Path) -> list[AudioInput]:
+    """Relative paths of a manifest start at its folder."""
+    try:
+        return list(_entries(manifest))
+    except OSError as error:
+        raise ManifestError(f"{manifest}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"{manifest}: not a manifest, JSON lines with audio_filepath expected: {error}") from error
+
+
+def _entries(manifest: Path) -> Iterator[AudioInput]:
+    for line in manifest.read_text(encoding="utf-8").splitlines():
+        if line.strip():
+            path = json.loads(line)["audio_filepath"]
+            if not isinstance(path, str):
+                raise TypeError(f"audio_filepath is {path!r}")
+            yield _file(path, manifest.parent)

@@ -1,0 +1,122 @@
+"""Transcripts as files: one per audio file and format."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.commands.audio_inputs import AudioInput
+from penstock.errors import OutputError, PackageError, SettingError
+
+if TYPE_CHECKING:
+    from penstock.file_transcriber import FileTranscript
+
+
+def document(transcript: "FileTranscript") -> dict[str, Any]:
+    """A transcript for JSON."""
+    return {
+        "audio": transcript.audio,
+        **({} if transcript.channel is None else {"channel": transcript.channel}),
+        "text": transcript.text,
+        "tokens": [token.id for token in transcript.tokens],
+        "timestamps": [token.timestamp for token in transcript.tokens],
+        "words": [
+            {"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms, "confidence": round(w.confidence, 4)}
+            for w in transcript.words
+        ],
+        "alternatives": [{"text": a.text, "score": a.score} for a in transcript.alternatives],
+        "audio_s": transcript.audio_s,
+    }
+
+
+def _text(transcript: "FileTranscript") -> str:
+    return f"{transcript.text}\n"
+
+
+def _json(transcript: "FileTranscript") -> str:
+    return json.dumps(document(transcript), ensure_ascii=False) + "\n"
+
+
+def _srt(transcript: "FileTranscript") -> str:
+    from penstock_client.cli import subtitles
+
+    return subtitles.srt(subtitles.cues([cast(Any, transcript.words)]))  # words of the core have the same fields
+
+
+def _vtt(transcript: "FileTranscript") -> str:
+    from penstock_client.cli import subtitles
+
+    return subtitles.vtt(subtitles.cues([cast(Any, transcript.words)]))
+
+
+_WRITERS: dict[str, Callable[["FileTranscript"], str]] = {"txt": _text, "json": _json, "srt": _srt, "vtt": _vtt}
+FORMATS = tuple(_WRITERS)
+_SUBTITLES = ("srt", "vtt")
+
+
+class ResultFiles:
+    """The files below one directory, named after the audio: `calls/a.wav` is `calls/a.txt`, `calls/a.json`.
+
+    With several transcripts per audio file they are named after the channels: `calls/a.left.txt`.
+    """
+
+    def __init__(self, directory: Path, formats: Sequence[str]):
+        """Makes the directory. Raises PenstockError for unknown formats and for a directory that cannot be used."""
+        self._directory = directory
+        self._formats = list(dict.fromkeys(formats))
+        for name in self._formats:
+            if name not in FORMATS:
+                raise SettingError(f"--format is {name!r}; accepted: {','.join(FORMATS)}, or several of them")
+        if set(self._formats) & set(_SUBTITLES):
+            _check_subtitles()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"--out {directory}: {(error.strerror or str(error)).lower()}") from error
+
+    def check_names(self, inputs: Sequence[AudioInput]) -> None:
+        """Raises SettingError if two files have one result."""
+        seen: dict[Path, AudioInput] = {}
+        for each in inputs:
+            (first, *_) = self._paths(each, None)
+            other = seen.setdefault(first, each)
+            if other is not each:
+                raise SettingError(f"{other.path} and {each.path} would both be written to {first}; rename one")
+
+    def exist(self, audio: AudioInput, channels: Sequence[str | None]) -> bool:
+        """True if all results of an audio file are there."""
+        return all(path.exists() for channel in channels for path in self._paths(audio, channel))
+
+    def first_existing(self, audio: AudioInput, channels: Sequence[str | None]) -> Path | None:
+        """The first result of an audio file that is there, or None."""
+        return next((path for channel in channels for path in self._paths(audio, channel) if path.exists()), None)
+
+    def write(self, audio: AudioInput, transcript: "FileTranscript") -> None:
+        """Writes the transcript in all formats; a file is complete or not there. Raises OutputError."""
+        for name, path in zip(self._formats, self._paths(audio, transcript.channel), strict=True):
+            partial = path.with_name(f".{path.name}.partial")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                partial.write_text(_WRITERS[name](transcript), encoding="utf-8")
+                os.replace(partial, path)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    partial.unlink()
+                raise OutputError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+
+    def _paths(self, audio: AudioInput, channel: str | None) -> list[Path]:
+        """One path for each format."""
+        stem = audio.name.with_suffix("").name + (f".{channel}" if channel else "")
+        return [self._directory / audio.name.with_name(f"{stem}.{name}") for name in self._formats]
+
+
+def _check_subtitles() -> None:
+    try:
+        import penstock_client.cli.subtitles  # noqa: F401  # whether it is there
+    except ImportError as error:
+        raise PackageError(
+            "--format srt and vtt need the package penstock-client, which is the folder client/ of the source "
+            f"({error})"
+        ) from error

@@ -1,0 +1,150 @@
+"""Transcribes files in several processes, each with its own batch of streams.
+
+A step of a small model is too short to share among threads, so every process computes with its own
+(docs/log.md). They are forked from the one that has loaded the model, so they share its weights.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from penstock.errors import RunError
+from penstock.file_transcriber import FileTranscriber, FileTranscript
+from penstock.reporting import core_count
+
+STREAMS_PER_PROCESS = 16
+
+
+class Division(NamedTuple):
+    """How files are divided among processes."""
+
+    processes: int
+    streams: int
+    """Streams of each process."""
+
+
+def divide(files: int, tracks: int, streams: int | None, threads: int, processes: int | None = None) -> Division:
+    """Uses all cores, as far as there are files, with equally many streams in each process.
+
+    tracks: streams that the files need in all; streams: of all processes together, by default 16 in each; threads: of
+    each process.
+    """
+    most = min(files, streams or files)
+    count = max(1, min(processes or core_count() // threads, most))
+    wanted = -(-streams // count) if streams else STREAMS_PER_PROCESS
+    return Division(count, max(1, min(wanted, -(-tracks // count))))
+
+
+@dataclass(frozen=True)
+class _Worker:
+    process: BaseProcess
+    answers: Connection
+
+
+def transcribe_files(
+    transcriber: FileTranscriber,
+    paths: Sequence[str | Path],
+    processes: int,
+    on_audio: Callable[[float], None] = lambda audio_s: None,
+    order: Sequence[int] | None = None,
+    threads: int = 1,
+) -> Iterator[tuple[int, list[FileTranscript]]]:
+    """Yields the index and the transcripts of each file as soon as it is done.
+
+    on_audio: as in `FileTranscriber.transcribe_numbered`; order: the indices in the order in which files are begun;
+    threads: of each process. Before the fork of several, this process must not have computed with more than one.
+    Raises RunError if a process ends early, for example for lack of memory.
+    """
+    files = [(index, paths[index]) for index in (order or range(len(paths)))]
+    if processes == 1:
+        yield from transcriber.transcribe_numbered(files, on_audio)
+        return
+    fork = multiprocessing.get_context("fork")
+    taken = fork.Value("q", 0)
+    workers: list[_Worker] = []
+    try:
+        for _ in range(processes):
+            others = [worker.answers for worker in workers]
+            workers.append(_start(fork, _Work(transcriber, files, taken, threads), others))
+        yield from _collect(workers, on_audio)
+    finally:
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.process.join()
+            worker.answers.close()
+
+
+def _start(fork: Any, work: "_Work", others: list[Connection]) -> _Worker:
+    answers, sink = fork.Pipe(duplex=False)
+    # Without copies of the reading ends a process ends at its next answer if this process is gone.
+    process = fork.Process(target=work.run, args=(sink, [*others, answers]), daemon=True)
+    process.start()
+    sink.close()
+    return _Worker(process, answers)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The work of one process: takes files until none is left. Its answers are seconds of audio and files' results."""
+
+    transcriber: FileTranscriber
+    files: list[tuple[int, str | Path]]
+    taken: "Synchronized[int]"
+    """Number of files that a process has taken."""
+    threads: int
+
+    def run(self, sink: Connection, unused: list[Connection]) -> None:
+        """Answers None at the end."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process stops the others
+        for connection in unused:
+            connection.close()
+        torch.set_num_threads(self.threads)
+        try:
+            for result in self.transcriber.transcribe_numbered(self._take(), sink.send):
+                sink.send(result)
+            sink.send(None)
+        except BrokenPipeError:  # nobody waits for the results any more
+            pass
+
+    def _take(self) -> Iterator[tuple[int, str | Path]]:
+        while True:
+            with self.taken.get_lock():
+                position, self.taken.value = self.taken.value, self.taken.value + 1
+            if position >= len(self.files):
+                return
+            yield self.files[position]
+
+
+def _collect(workers: list[_Worker], on_audio: Callable[[float], None]) -> Iterator[tuple[int, list[FileTranscript]]]:
+    """Answers of all processes, until each has no more."""
+    working = {worker.answers: worker.process for worker in workers}
+    while working:
+        for answers in wait(list(working)):
+            assert isinstance(answers, Connection)
+            try:
+                answer = answers.recv()
+            except EOFError:
+                working[answers].join()
+                raise RunError(f"a process ended early: {_cause(working[answers].exitcode)}") from None
+            if answer is None:
+                del working[answers]
+            elif isinstance(answer, float):
+                on_audio(answer)
+            else:
+                yield answer
+
+
+def _cause(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"exit status {status}"
+    killed = ", often for lack of memory; --processes takes fewer" if status == -signal.SIGKILL else ""
+    return f"signal {signal.Signals(-status).name}{killed}"

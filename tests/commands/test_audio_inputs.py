@@ -1,0 +1,60 @@
+"""Files, directories, lists and manifests as input."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.commands.audio_inputs import find_audio
+from penstock.errors import PenstockError
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("calls/b.wav", "calls/a.FLAC", "calls/day/c.mp3", "calls/notes.txt", "calls/.hidden.wav",
+                 "calls/.trash/d.wav", "one.wav", "empty/readme"):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+def found(*arguments: str, **more: str) -> list[tuple[str, str]]:
+    given = {"file_list": None, "manifest": None, **more}
+    return [(each.path, str(each.name)) for each in find_audio(arguments, given["file_list"], given["manifest"])]
+
+
+def test_a_directory_gives_its_audio_files_at_any_depth(tree):
+    expected = [("calls/a.FLAC", "a.FLAC"), ("calls/b.wav", "b.wav"), ("calls/day/c.mp3", "day/c.mp3")]
+    assert found("calls") == expected
+    assert found(str(tree / "calls")) == [(str(tree / path), name) for path, name in expected]
+    with pytest.raises(PenstockError, match=r"AUDIO_INVALID: empty: the directory has no audio files \(\.aif .*\.wav"):
+        found("empty")
+
+
+def test_a_file_keeps_its_relative_path(tree):
+    assert found("calls/b.wav", "one.wav") == [("calls/b.wav", "calls/b.wav"), ("one.wav", "one.wav")]
+    assert found(str(tree / "one.wav"), "../x/y.wav") == [(str(tree / "one.wav"), "one.wav"), ("../x/y.wav", "y.wav")]
+    assert found("-", "gone.xyz") == [("-", "stdin"), ("gone.xyz", "gone.xyz")]
+
+
+def test_a_list_names_files_and_directories(tree, monkeypatch):
+    (tree / "list.txt").write_text("one.wav\n\ncalls/day\n")
+    expected = [("one.wav", "one.wav"), ("calls/day/c.mp3", "c.mp3")]
+    assert found(file_list="list.txt") == expected
+    monkeypatch.setattr("sys.stdin", io.StringIO("one.wav\ncalls/day"))
+    assert found(file_list="-") == expected
+    (tree / "binary").write_bytes(b"\xff\xfe")
+    for path, reason in {"gone.txt": "No such file or directory", "binary": "not UTF-8 text"}.items():
+        with pytest.raises(PenstockError, match=f"SETTING_INVALID: --files-from {path}: {reason}; accepted: a file"):
+            found(file_list=path)
+
+
+def test_paths_of_a_manifest_start_at_its_folder(tree):
+    manifest = tree / "calls" / "set.jsonl"
+    manifest.write_text("\n".join(json.dumps({"audio_filepath": path}) for path in ("day/c.mp3", "/x/y.wav")))
+    assert found("one.wav", manifest=str(manifest)) == [
+        ("one.wav", "one.wav"), (str(tree / "calls/day/c.mp3"), "day/c.mp3"), ("/x/y.wav", "y.wav"),
+    ]  # fmt: skip

@@ -1,0 +1,82 @@
+"""Transcripts as files: formats, names, and what exists already."""
+
+import json
+import sys
+from pathlib import PurePath
+
+import pytest
+
+from penstock.commands.audio_inputs import AudioInput
+from penstock.commands.result_files import ResultFiles, document
+from penstock.errors import PenstockError
+from penstock.file_transcriber import FileTranscript
+from penstock.pipeline.words import Word
+from penstock_client.cli import subtitles
+from penstock_client.protocol import Word as ClientWord
+
+TEXTS = ["so", "<this>", "is", "said.", "After", "a", "pause"]
+TIMES_MS = [(400 * i + (9000 if i > 3 else 0), 400 * i + 300 + (9000 if i > 3 else 0)) for i in range(len(TEXTS))]
+AUDIO = AudioInput("in/day/a.b.wav", PurePath("day/a.b.wav"))
+
+
+def transcript(channel: str | None = None) -> FileTranscript:
+    words = [Word(text, *times, 0.5) for text, times in zip(TEXTS, TIMES_MS, strict=True)]
+    return FileTranscript(AUDIO.path, channel, 20.0, " ".join(TEXTS), words=words)
+
+
+def test_all_formats_at_once(tmp_path):
+    ResultFiles(tmp_path / "out", ["txt", "json", "srt", "vtt"]).write(AUDIO, transcript())
+    folder = tmp_path / "out" / "day"
+    assert sorted(path.name for path in folder.iterdir()) == ["a.b.json", "a.b.srt", "a.b.txt", "a.b.vtt"]
+    assert (folder / "a.b.txt").read_text() == " ".join(TEXTS) + "\n"
+    assert json.loads((folder / "a.b.json").read_text()) == document(transcript())
+
+
+def test_subtitles_are_those_of_the_client(tmp_path):
+    ResultFiles(tmp_path, ["srt", "vtt"]).write(AUDIO, transcript())
+    words = [ClientWord(text, *times, 0.5) for text, times in zip(TEXTS, TIMES_MS, strict=True)]
+    cues = subtitles.cues([words])
+    assert len(cues) == 2
+    assert (tmp_path / "day" / "a.b.srt").read_text() == subtitles.srt(cues)
+    assert (tmp_path / "day" / "a.b.vtt").read_text() == subtitles.vtt(cues)
+
+
+def test_channels_have_files_of_their_own(tmp_path):
+    results = ResultFiles(tmp_path, ["txt"])
+    assert not results.exist(AUDIO, ["left", "right"])
+    for channel in ("left", "right"):
+        results.write(AUDIO, transcript(channel))
+    assert sorted(path.name for path in (tmp_path / "day").iterdir()) == ["a.b.left.txt", "a.b.right.txt"]
+    assert results.exist(AUDIO, ["left", "right"])
+    assert results.first_existing(AUDIO, [None]) is None
+
+
+def test_a_result_counts_as_done_in_all_formats(tmp_path):
+    ResultFiles(tmp_path, ["txt"]).write(AUDIO, transcript())
+    both = ResultFiles(tmp_path, ["json", "txt"])
+    assert not both.exist(AUDIO, [None])
+    assert both.first_existing(AUDIO, [None]) == tmp_path / "day" / "a.b.txt"
+
+
+def test_two_files_with_one_result_are_named(tmp_path):
+    inputs = [AudioInput("x/a.wav", PurePath("a.wav")), AudioInput("y/a.flac", PurePath("a.flac"))]
+    with pytest.raises(PenstockError, match=r"x/a\.wav and y/a\.flac would both be written to .*a\.txt; rename one"):
+        ResultFiles(tmp_path, ["txt", "json"]).check_names(inputs)
+
+
+def test_what_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(PenstockError, match="SETTING_INVALID: --format is 'doc'; accepted: txt,json,srt,vtt"):
+        ResultFiles(tmp_path, ["txt", "doc"])
+    (tmp_path / "file").touch()
+    with pytest.raises(PenstockError, match=r"OUTPUT_FAILED: --out .*file: file exists"):
+        ResultFiles(tmp_path / "file", ["txt"])
+    (tmp_path / "day").touch()
+    with pytest.raises(PenstockError, match=r"OUTPUT_FAILED: .*a\.b\.txt: cannot be written: "):
+        ResultFiles(tmp_path, ["txt"]).write(AUDIO, transcript())
+
+
+def test_subtitles_need_the_client(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "penstock_client.cli.subtitles", None)
+    with pytest.raises(PenstockError, match="PACKAGE_MISSING: --format srt and vtt need the package penstock-client"):
+        ResultFiles(tmp_path, ["vtt"])
+    ResultFiles(tmp_path, ["txt", "json"])
