@@ -112,7 +112,7 @@ class _Work:
             for result in self.transcriber.transcribe_numbered(self._take(), sink.send):
                 sink.send(result)
             sink.send(None)
-        except BrokenPipeError:  # nobody waits for the results any more
+        except BrokenPipeError:  # the first process has ended
             pass
 
     def _take(self) -> Iterator[tuple[int, str | Path]]:
