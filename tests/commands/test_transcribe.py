@@ -139,9 +139,7 @@ def test_results_that_exist_are_kept_unless_forced(model, audio, tmp_path, capsy
     command = ("--model", model, "--context", "6,1", "--out", str(out))
     out.mkdir()
     (out / "short.txt").write_text("mine")
-    with pytest.raises(
-        PenstockError, match=r"OUTPUT_FAILED: .*short\.txt exists; --force overwrites"
-    ):
+    with pytest.raises(PenstockError, match=r"OUTPUT_FAILED: .*short\.txt exists; --force overwrites"):
         run(*command, *audio)
     assert [path.name for path in out.iterdir()] == ["short.txt"], "nothing has begun"
     assert run(*command, "--resume", *audio) == 0
