@@ -78,6 +78,8 @@ class SoundReader:
             raise ValueError(_reason(error)) from error
         self.rate_hz: int = self._sound.samplerate
         self.channels: int = self._sound.channels
+        self.seconds: float = self._sound.frames / self.rate_hz
+        """Duration from the header."""
         self.problem: str | None = None
         """Why the file ends early; set after the last block."""
 
@@ -117,15 +119,10 @@ def tracks(samples: npt.NDArray[np.float32], rate_hz: int, sample_rate_hz: int, 
 
 def seconds(path: str | Path) -> float:
     """Duration from the header of a file. Raises ValueError with the reason, ImportError without libsndfile."""
-    soundfile = _soundfile()
-    try:
-        with open_file(path) as file, soundfile.SoundFile(file) as sound:
-            duration_s: float = sound.frames / sound.samplerate
-    except (OSError, RuntimeError, TypeError) as error:
-        raise ValueError(_reason(error)) from error
-    if not duration_s:
-        raise ValueError("has no audio")
-    return duration_s
+    with SoundReader(path) as reader:
+        if not reader.seconds:
+            raise ValueError("has no audio")
+        return reader.seconds
 
 
 def open_file(source: str | Path | bytes) -> BinaryIO:
