@@ -12,6 +12,7 @@ class ErrorCode(Enum):
     """
 
     STREAM_LIMIT = "the maximum number of streams is open"
+    SERVER_DRAINING = "the server is stopping and accepts no new streams"
     STREAM_NOT_OPEN = "the stream was never started, has ended, or was idle for too long"
     STREAM_LOST = "a stage failed on the stream or no longer has its state"
     AUDIO_INVALID = "samples or an audio file cannot be used"
@@ -150,6 +151,7 @@ class StreamErrorKind(Enum):
 
 STREAM_ERROR_KINDS: Mapping[ErrorCode, StreamErrorKind] = {
     ErrorCode.STREAM_LIMIT: StreamErrorKind.UNAVAILABLE,
+    ErrorCode.SERVER_DRAINING: StreamErrorKind.UNAVAILABLE,
     ErrorCode.STREAM_NOT_OPEN: StreamErrorKind.NOT_FOUND,
     ErrorCode.STREAM_LOST: StreamErrorKind.INTERNAL,
     ErrorCode.AUDIO_INVALID: StreamErrorKind.INVALID_ARGUMENT,

@@ -84,7 +84,7 @@ def launched(bundled_model, monkeypatch) -> list[ServerOptions]:
     """Options of the servers that the command would have started."""
     options = []
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
-    monkeypatch.setattr(serve, "_serve", lambda server, _: options.append(server._options) or 0)
+    monkeypatch.setattr(serve, "serve_until_signal", lambda server, *_: options.append(server._options))
     for setting in SERVE_SETTINGS:
         monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.setenv("PENSTOCK_MODEL", str(bundled_model))

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import sys
 import types
 from collections.abc import Iterator
@@ -63,6 +64,7 @@ class Request:
         }
         self.parameters, self.flags = (lambda: parameters), (lambda: flags)
         self.correlation_id = lambda: correlation_id
+        self.request_id = lambda: ""
 
 
 class MetricFamily:
@@ -85,12 +87,16 @@ def triton_module(monkeypatch) -> Iterator[types.ModuleType]:
         TritonError=TritonError,
         InferenceResponse=Response,
         MetricFamily=MetricFamily,
-        Logger=types.SimpleNamespace(log_info=lambda message: None),
         get_input_tensor_by_name=lambda request, name: request.tensors[name],
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stub)
     monkeypatch.delitem(sys.modules, "penstock.serving.triton_io", raising=False)
+    root, own = logging.getLogger(), logging.getLogger("penstock")
+    handlers, level = list(root.handlers), own.level
     yield importlib.import_module("penstock.serving.triton_io")
+    root.handlers[:] = handlers
+    own.setLevel(level)
+    logging.captureWarnings(False)
     sys.modules.pop("penstock.serving.triton_io", None)
 
 

@@ -1,4 +1,7 @@
+import json
 import os
+import threading
+from typing import Any
 
 from penstock.serving.server_log import ServerLog
 
@@ -11,10 +14,10 @@ BAD_OPTION = 'Bad option: "--http-port".'
 NOISE = "I1121 02:24:03.384666 21781 server.cc:604] nothing"
 
 
-def read_log(*lines: str, released: bool = False) -> tuple[ServerLog, list[str]]:
+def read_log(*lines: str, **options: Any) -> tuple[ServerLog, list[str]]:
     reader, writer = os.pipe()
     forwarded: list[str] = []
-    log = ServerLog(os.fdopen(reader), forwarded.append, hold_back=not released)
+    log = ServerLog(os.fdopen(reader), forwarded.append, **options)
     with os.fdopen(writer, "w") as stream:
         stream.writelines(f"{line}\n" for line in lines)
     log.wait_until_closed(5)
@@ -55,4 +58,64 @@ def test_without_errors_the_last_lines_are():
 
 def test_lines_are_held_back_until_wanted():
     assert read_log(NOISE)[1] == []
-    assert read_log(NOISE, released=True)[1] == [NOISE + "\n"]
+    assert read_log(NOISE, is_verbose=True)[1] == [NOISE + "\n"]
+
+
+WARNING = 'W1121 02:24:03.384666 21781 x.cc:1] "odd"'
+OWN = "2026-11-22 09:47:28.924 info    features: stream ended stream=a"
+
+
+def after_release(*lines: str, **options: Any) -> list[str]:
+    """What is forwarded of lines that come once the server is ready."""
+    reader, writer = os.pipe()
+    forwarded: list[str] = []
+    log = ServerLog(os.fdopen(reader), forwarded.append, **options)
+    log.release()
+    with os.fdopen(writer, "w") as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+    log.wait_until_closed(60)
+    return forwarded
+
+
+def test_lines_of_models_are_forwarded_at_once_and_are_no_reason():
+    log, forwarded = read_log(OWN)
+    assert forwarded == [OWN + "\n"]
+    assert log.failure_reason() == "its log is empty"
+
+
+def test_of_a_ready_server_warnings_are_forwarded_and_false_alarms_are_not():
+    alarm = 'W1121 02:24:03.384666 21781 x.cc:1] "failed to allocate pinned system memory"'
+    assert after_release(NOISE, WARNING, alarm, "") == [WARNING + "\n"]
+    assert after_release(NOISE, WARNING, level="error") == []
+    assert after_release(NOISE, alarm, is_verbose=True) == [NOISE + "\n", alarm + "\n"]
+
+
+def test_json_lines_of_triton_have_its_level():
+    (line,) = after_release(WARNING, log_format="json")
+    event = json.loads(line)
+    assert (event["level"], event["source"], event["message"]) == ("warning", "triton", "odd")
+
+
+def test_a_reader_that_blocks_does_not_block_the_server():
+    is_free = threading.Event()
+    lines: list[str] = []
+
+    def forward(line: str) -> None:
+        assert is_free.wait(60)
+        lines.append(line)
+
+    reader, writer = os.pipe()
+    log = ServerLog(os.fdopen(reader), forward)
+    log.release()
+    with os.fdopen(writer, "w") as stream:
+        stream.writelines(f"{OWN}\n" for _ in range(12_000))  # more than wait; the writes do not block
+    is_free.set()
+    log.wait_until_closed(60)
+    assert 10_000 <= len(lines) < 12_000
+    assert any("lines of the log are missing: its reader is too slow" in line for line in lines)
+
+
+def test_a_lost_process_is_named_in_plain_words():
+    error = "E1121 02:24:04.545147 21781 m.cc:6] \"failed to load 'encoder' version 1: Internal: Stub process "
+    log, _ = read_log(error + "'encoder_0_0' is not healthy.\"")
+    assert log.load_failure() == ("model encoder: its process has ended, perhaps because the machine's memory is full")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock_client.errors import PackageError as PackageError
     from penstock_client.errors import ProtocolError as ProtocolError
     from penstock_client.errors import ReplyTimeoutError as ReplyTimeoutError
+    from penstock_client.errors import ServerDrainingError as ServerDrainingError
     from penstock_client.errors import ServerFullError as ServerFullError
     from penstock_client.errors import ServerReplyError as ServerReplyError
     from penstock_client.errors import ServerUnreachableError as ServerUnreachableError
@@ -53,8 +54,8 @@ _PUBLIC = {
     "connection": ("ConnectionOptions",),
     "errors": (
         "AudioError", "ClientError", "ConnectionLostError", "MicrophoneError", "PackageError", "ProtocolError",
-        "ReplyTimeoutError", "ServerFullError", "ServerReplyError", "ServerUnreachableError", "StreamClosedError",
-        "StreamError", "StreamId", "StreamNotOpenError",
+        "ReplyTimeoutError", "ServerDrainingError", "ServerFullError", "ServerReplyError", "ServerUnreachableError",
+        "StreamClosedError", "StreamError", "StreamId", "StreamNotOpenError",
     ),
     "microphone": ("Microphone",),
     "options": ("StreamOptions",),

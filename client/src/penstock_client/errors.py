@@ -80,6 +80,12 @@ class ServerFullError(StreamError):
     code = "STREAM_LIMIT"
 
 
+class ServerDrainingError(StreamError):
+    """The server is stopping: it rejects new streams, and cuts off those that do not end in its drain time."""
+
+    code = "SERVER_DRAINING"
+
+
 class StreamNotOpenError(StreamError):
     """The stream is not open on the server: never started, ended, or expired after its idle timeout."""
 

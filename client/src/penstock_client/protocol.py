@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from penstock_client.errors import (
     ProtocolError,
+    ServerDrainingError,
     ServerFullError,
     StreamClosedError,
     StreamError,
@@ -269,6 +270,7 @@ def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any
 STREAM_ERRORS: Mapping[str, type[StreamError]] = {
     "STREAM_LIMIT": ServerFullError,
     "PHRASE_MEMORY_FULL": ServerFullError,
+    "SERVER_DRAINING": ServerDrainingError,
     "STREAM_NOT_OPEN": StreamNotOpenError,
     "STREAM_LOST": StreamError,
     "AUDIO_INVALID": StreamError,

@@ -6,6 +6,7 @@ from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import ChunkMetrics, DecodedFrames
+from penstock.serving.model_log import ModelLog
 from penstock.serving.settings import Settings
 
 
@@ -14,6 +15,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
+        self._log = ModelLog("decoder")
         settings = Settings.from_environment()
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)
@@ -22,15 +24,17 @@ class TritonPythonModel:
             settings.context,
         )  # fmt: skip
         lm = settings.decoding.lm or "none"
-        triton_io.log_start(
-            "decoder",
-            f"{', '.join(self._stage.decoders)} on {settings.device}, driver {self._stage.driver_name}, "
-            f"kernels {self._stage.kernels}, language model: {lm}",
+        self._log.stage(
+            f"loaded: {', '.join(self._stage.decoders)} on {settings.device}, driver {self._stage.driver_name}, "
+            f"kernels {self._stage.kernels}, language model: {lm}"
         )
         frames, config = settings.context.chunk_encoder_frames, settings.checkpoint.config
-        self._metrics = ChunkMetrics(triton_io.make_metric, frames, config.chunk_ms(settings.context))
+        self._metrics = ChunkMetrics(
+            triton_io.make_metric, frames, config.chunk_ms(settings.context), settings.open_latency()
+        )
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
+        self._log.stage("warmed up")
 
     def execute(self, requests):
         """Returns one response per request; a rejected request does not affect its batch."""
@@ -38,11 +42,13 @@ class TritonPythonModel:
         stage_requests = [self._stage_request(*pair) for pair in zip(requests, tickets, strict=True)]
         results = self._stage.process(stage_requests)
         responses = [
-            triton_io.error_response(result) if isinstance(result, StreamError) else triton_io.result_response(result)
-            for result in results
+            triton_io.error_response(result, request, self._log)
+            if isinstance(result, StreamError)
+            else triton_io.result_response(result)
+            for result, request in zip(results, requests, strict=True)
         ]
         decoded = [
-            DecodedFrames(len(request.encoded), ticket.received_ns)
+            DecodedFrames(len(request.encoded), ticket.received_ns, ticket.lease.slot, request.is_start)
             for request, ticket, result in zip(stage_requests, tickets, results, strict=True)
             if not isinstance(result, StreamError)
         ]

@@ -6,6 +6,7 @@ from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
 from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
+from penstock.serving.model_log import ModelLog
 from penstock.serving.settings import Settings
 
 
@@ -14,6 +15,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
+        self._log = ModelLog("encoder")
         settings = Settings.from_environment()
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)
@@ -21,17 +23,20 @@ class TritonPythonModel:
             settings.checkpoint, settings.context, settings.slots, settings.open_ledger(), settings.device
         )
         self._device = settings.device
-        triton_io.log_start("encoder", f"context {settings.context} on {settings.device}")
+        self._log.stage(f"loaded: {settings.device}, context {settings.context}")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
+        self._log.stage("warmed up")
 
     def execute(self, requests):
         """Returns one response per request; a rejected request does not affect its batch."""
         results = self._stage.process([self._stage_request(request) for request in requests])
         triton_io.wait_for_device(self._device)
         return [
-            triton_io.error_response(result) if isinstance(result, StreamError) else triton_io.encoded_response(result)
-            for result in results
+            triton_io.error_response(result, request, self._log)
+            if isinstance(result, StreamError)
+            else triton_io.encoded_response(result)
+            for result, request in zip(results, requests, strict=True)
         ]
 
     def finalize(self):

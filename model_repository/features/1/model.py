@@ -2,13 +2,14 @@
 
 import time
 
-from penstock.errors import StreamError
+from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.features_stage import FeatureStage
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import StreamMetrics
+from penstock.serving.model_log import ModelLog, StreamLog
 from penstock.serving.settings import Settings
 
 
@@ -17,18 +18,23 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
+        self._log = ModelLog("features")
         settings = Settings.from_environment()
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)
-        table = StreamTable(settings.max_streams, settings.open_ledger(), settings.idle_limit_s)
         rate_hz = settings.checkpoint.config.features.sample_rate_hz
+        streams = StreamLog(self._log, settings.open_latency(), rate_hz)
+        self._table = table = StreamTable(
+            settings.max_streams, settings.open_ledger(), settings.idle_limit_s, board=settings.open_board(),
+            on_settled=streams.ended,
+        )  # fmt: skip
         self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
         self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.device, settings.decoding)
         self._device = settings.device
-        streams = f"{settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s"
-        triton_io.log_start("features", streams)
+        self._log.stage(f"loaded: {settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
+        self._log.stage("warmed up")
 
     def execute(self, requests):
         """Returns one response per request; a rejected request does not affect its batch."""
@@ -37,12 +43,13 @@ class TritonPythonModel:
         triton_io.wait_for_device(self._device)
         self._metrics.update(self._stage.samples_taken)
         return [
-            triton_io.error_response(result)
+            triton_io.error_response(result, request, self._log)
             if isinstance(result, StreamError)
             else triton_io.feature_response(result, received_ns, self._signer)
-            for result in results
+            for result, request in zip(results, requests, strict=True)
         ]
 
     def finalize(self):
-        """Frees outputs before Triton frees its memory."""
+        """Logs the streams that the stop cuts off; frees outputs before Triton frees its memory."""
+        self._table.close_all(ErrorCode.SERVER_DRAINING.name)
         triton_io.release_outputs()

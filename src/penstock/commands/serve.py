@@ -2,15 +2,11 @@
 
 import argparse
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.decoding.beam.sizes import BeamSizes
-from penstock.errors import ServerError, SettingError
+from penstock.errors import SettingError
 from penstock.model.config import AttentionContext, ModelConfig, TransducerConfig
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
@@ -22,10 +18,9 @@ from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server import TritonServer
 from penstock.serving.settings import SERVE_SETTINGS
+from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
-from penstock.serving.watchdog import Watchdog
 
-_POLL_S = 0.2
 _CTC_BYTES = 3 * 8 + 4
 """Size of a slot of `CtcStateStore`."""
 _FILES = tuple(setting for setting in DECODING_SETTINGS if setting.name in ("lm", "graph"))
@@ -56,10 +51,15 @@ def run(args: argparse.Namespace) -> int:
     claim_ports(ports, address)
     repository = find_model_repository(values.model_repository)
     install = find_triton()
-    _warn_about_wheel(install, address)
+    console = Console(values.log_format)
     environment, description = _prepare_model(values)
-    options = ServerOptions(repository, ports, address, values.drain_seconds, environment)
-    return _serve(TritonServer(install, options, sys.stderr.write, values.verbose), description)
+    for line in description:
+        console.say(line)
+    _warn_about_wheel(console, install, address)
+    options = ServerOptions(repository, ports, address, values.drain_seconds, environment, values.verbose)
+    server = TritonServer(install, options, sys.stderr.write)
+    serve_until_signal(server, console, values.drain_seconds, values.restart)
+    return 0
 
 
 def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
@@ -73,13 +73,13 @@ def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
         check_lm_file(Path(values.lm))
 
 
-def _warn_about_wheel(install: TritonInstall, address: str) -> None:
+def _warn_about_wheel(console: Console, install: TritonInstall, address: str) -> None:
     if install.is_wheel:
         reach = "" if address == LOOPBACK else ", and its ports are open to other machines"
-        print(
-            "penstock: warning: the Triton server of the pip wheel is an old version with published vulnerabilities"
+        console.say(
+            "the Triton server of the pip wheel is an old version with published vulnerabilities"
             f"{reach}. Put a current tritonserver on PATH to serve clients that you do not trust.",
-            file=sys.stderr,
+            "warning",
         )
 
 
@@ -88,8 +88,6 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
     from penstock.model.bundle import Checkpoint
     from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
 
-    if not values.model:
-        print(f"penstock: {BUNDLED_MODEL_NOTICE}", flush=True)
     chosen = {setting.name: getattr(values, setting.name) for setting in DECODING_SETTINGS}
     paths = {setting.name: chosen[setting.name] and os.path.abspath(chosen[setting.name]) for setting in _FILES}
     decoding = DecodingConfig(**chosen | paths)
@@ -105,6 +103,8 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
         settings.DEVICE: values.device,
         settings.THREADS: values.threads,
         settings.QUEUE_DELAY_MS: values.queue_delay_ms,
+        settings.LOG_FORMAT: values.log_format,
+        settings.LOG_LEVEL: values.log_level,
         **{setting: getattr(decoding, setting.name) for setting in DECODING_SETTINGS},
     }
     environment = {setting.variable: "" if value is None else str(value) for setting, value in for_models.items()}
@@ -115,6 +115,7 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
     others = [str(each) for each in checkpoint.config.encoder.contexts if each != context]
     choice = f" (default; {settings.CONTEXT.flag} also takes {' '.join(others)})" if others else ""
     return environment, [
+        *([] if values.model else [BUNDLED_MODEL_NOTICE]),
         f"{checkpoint.directory.name}: {checkpoint.config.head_name}, "
         f"context {context}{'' if values.context else choice}, chunks of {chunk_ms:g} ms",
         f"{values.max_streams} streams, {megabytes:.2f} MB each, decoders {', '.join(offer.names)}",
@@ -149,54 +150,3 @@ def _beam_bytes(predictor: int, joint_hidden: int, beam: BeamSizes) -> int:
     token_bytes, hypothesis_bytes = 3 * 8 + 2 * 4, 7 * 8 + 8 + 2 * 8 + 4
     each = beam.unstable_labels * token_bytes + hypothesis_bytes + 4 * predictor
     return beam.beam_size * each + 4 * beam.carried_encoder_frames * joint_hidden + 4 * 8
-
-
-def _serve(server: TritonServer, description: list[str]) -> int:
-    is_ready = False
-    with _stop_signals(server) as stop:
-        try:
-            server.start()
-            is_ready = server.wait_ready(is_cancelled=stop.is_set)
-            if is_ready:
-                _announce(server, description)
-                _watch(server, stop)
-        finally:
-            was_clean = server.stop(drain=stop.is_set() and is_ready)
-    if is_ready:
-        print("penstock: stopped" if was_clean else "penstock: stopped; open calls were cut off")
-    return 0
-
-
-def _watch(server: TritonServer, stop: threading.Event) -> None:
-    """Waits for `stop`; ServerError if the server ends before that, or loses a model, without which it cannot drain."""
-    with Watchdog(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
-        while not stop.wait(_POLL_S):
-            if server.has_ended():
-                raise ServerError(f"the server exited unexpectedly: {server.end_reason()}")
-            if watch.loss:
-                raise ServerError(f"the server was stopped: {watch.loss}")
-
-
-def _announce(server: TritonServer, description: list[str]) -> None:
-    host, ports = LOOPBACK, server.ports
-    urls = f"gRPC {host}:{ports.grpc}, HTTP {host}:{ports.http}, metrics http://{host}:{ports.metrics}/metrics"
-    for line in (*description, f"ready: {urls}"):
-        print(f"penstock: {line}", flush=True)
-
-
-@contextmanager
-def _stop_signals(server: TritonServer) -> Iterator[threading.Event]:
-    """Sets the event at the first SIGTERM or SIGINT; a further one kills the server."""
-    stop = threading.Event()
-
-    def on_signal(*_: object) -> None:
-        if stop.is_set():
-            server.kill()
-        stop.set()
-
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

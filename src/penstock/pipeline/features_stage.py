@@ -130,12 +130,12 @@ class FeatureStage:
             )
         except STEP_ERRORS as error:  # samples of these streams are lost
             for i in admitted:
-                self.table.close(requests[i].stream_id, "was lost by the features stage")
+                self.table.close(requests[i].stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
                 answers[i] = StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}")
             return answers
         for i, row in zip(admitted, chunks, strict=True):
             (lease, options), request = answers[i], requests[i]
-            self.table.forward(lease)
+            self.table.forward(lease, len(request.samples), request.is_final)
             self.samples_taken += len(request.samples)
             if request.is_end:
                 self.table.close(request.stream_id)
@@ -159,10 +159,10 @@ class FeatureStage:
             self._check_request(request)
         except StreamError as error:
             if lease is not None and request.is_end:
-                self.table.close(request.stream_id)
+                self.table.close(request.stream_id, ended_by=error.code.name)
             return StreamError(error.code, f"stream {request.stream_id!r}: {error.message}")
         try:
-            lease = lease or self.table.open(request.stream_id)
+            lease = lease or self.table.open(request.stream_id, options.decoder if options else "")
         except StreamError as error:
             return error
         if request.is_start:

@@ -30,6 +30,8 @@ class ServerOptions:
     """Seconds that live streams have to end after a stop; below the ten seconds that Docker waits."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the models (penstock.serving.settings), added to the environment of this process."""
+    is_verbose: bool = False
+    """Whether Triton logs what it does, not only warnings and errors."""
 
 
 def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports, shared_memory: str) -> list[str]:
@@ -38,6 +40,7 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
         "model-repository": options.model_repository.absolute(),
         "model-control-mode": "none",
         "exit-timeout-secs": options.drain_s,
+        "log-info": str(options.is_verbose).lower(),
         # With the default pool of 8, Triton 2.51 ends by SIGSEGV when several requests of a stream wait (docs/log.md).
         "grpc-infer-allocation-pool-size": _POOLED_REQUESTS,
         "allow-sagemaker": "false",

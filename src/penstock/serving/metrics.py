@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
+from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters
 
@@ -87,6 +88,8 @@ class DecodedFrames(NamedTuple):
     encoder_frames: int
     received_ns: int
     """When the `features` model received their audio."""
+    slot: int = 0
+    is_start: bool = False
 
 
 class ChunkMetrics:
@@ -97,9 +100,11 @@ class ChunkMetrics:
         make: MakeMetric,
         chunk_encoder_frames: int,
         chunk_ms: float,
+        latency: LatencyTable | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ):
-        """clock_ns: clock of `DecodedFrames.received_ns`."""
+        """latency: gets the time of each request that completed a chunk; clock_ns: clock of `received_ns`."""
+        self._latency = latency
         self._chunk_encoder_frames = chunk_encoder_frames
         self._chunk_ns = round(chunk_ms * 1e6)
         self._clock_ns = clock_ns
@@ -120,7 +125,12 @@ class ChunkMetrics:
     def update(self, batch: list[DecodedFrames], truncation: TruncationCounters = NO_TRUNCATION) -> None:
         """Is called once per batch, when its results are ready; truncation: totals of all beams."""
         now_ns = self._clock_ns()
-        for frames, received_ns in batch:
+        for frames, received_ns, slot, is_start in batch:
+            if self._latency:
+                if is_start:
+                    self._latency.reset(slot)
+                if frames:
+                    self._latency.add(slot, now_ns - received_ns)
             chunks = -(-frames // self._chunk_encoder_frames)  # the last chunk of a segment may be short
             self._total += chunks
             self._total_late += chunks if now_ns - received_ns > self._chunk_ns else 0

@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import PenstockError, ServerError
+from penstock.serving.drain import drain_streams
+from penstock.serving.health import probe
 from penstock.serving.launch import LOOPBACK, ServerOptions, launch_command, launch_environment, working_directory
 from penstock.serving.model_repository import copy_with_queue_delay
 from penstock.serving.ports import claim_ports
 from penstock.serving.server_log import ServerLog
-from penstock.serving.settings import QUEUE_DELAY_MS
+from penstock.serving.settings import LOG_FORMAT, LOG_LEVEL, QUEUE_DELAY_MS
 from penstock.serving.triton_install import TritonInstall
 
 _EXIT_GRACE_S = 2.0  # after the drain; Triton 2.51 may hang forever when its drain has timed out
 _POLL_S = 0.05
+_PROBE_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")
 
 # The script's standard input closes when this process stops it or ends in any way, SIGKILL included.
@@ -43,16 +46,14 @@ class TritonServer:
         install: TritonInstall,
         options: ServerOptions,
         forward_log: Callable[[str], object] | None = None,
-        verbose: bool = False,
     ):
-        """forward_log: called with each line of the server's log; without `verbose`, with those after it is ready."""
+        """forward_log: called with each line of the server's log, as `penstock.serving.server_log` selects them."""
         self._install = install
         self._options = options
         self._forward_log = forward_log
-        self._verbose = verbose
         self._running: _Running | None = None
         self.ports = options.ports
-        """The ports in use, once started."""
+        """The ports in use, once started; a further start uses the same."""
 
     @property
     def process_id(self) -> int:
@@ -61,8 +62,9 @@ class TritonServer:
 
     def start(self) -> None:
         """Starts the processes. PenstockError for a port in use or a wrong setting comes before any process starts."""
-        delay_ms = QUEUE_DELAY_MS.read(ChainMap(dict(self._options.environment), os.environ))
-        self.ports = claim_ports(self._options.ports, self._options.address)
+        environment = ChainMap(dict(self._options.environment), os.environ)
+        delay_ms, log_format, log_level = (each.read(environment) for each in (QUEUE_DELAY_MS, LOG_FORMAT, LOG_LEVEL))
+        self.ports = claim_ports(self.ports, self._options.address)
         runtime = Path(tempfile.mkdtemp(prefix="penstock-"))
         shared_memory = f"penstock-{secrets.token_hex(8)}-"
         try:
@@ -77,8 +79,8 @@ class TritonServer:
             os.killpg(process.pid, signal.SIGKILL)
             raise
         assert process.stdout is not None
-        log = ServerLog(process.stdout, self._forward_log, hold_back=not self._verbose)
-        self._running = _Running(process, guard, log)
+        log = ServerLog(process.stdout, self._forward_log, log_format, log_level, self._options.is_verbose)
+        self._running = _Running(process, guard, log, runtime)
 
     def _launch(self, options: ServerOptions, runtime: Path, shared_memory: str) -> subprocess.Popen[str]:
         try:
@@ -96,13 +98,21 @@ class TritonServer:
         except OSError as error:
             raise ServerError(f"{self._install.executable} cannot be started: {error.strerror}") from error
 
-    def wait_ready(self, timeout_s: float = 600.0, is_cancelled: Callable[[], bool] = lambda: False) -> bool:
+    def wait_ready(
+        self,
+        timeout_s: float = 600.0,
+        is_cancelled: Callable[[], bool] = lambda: False,
+        on_wait: Callable[[], object] = lambda: None,
+    ) -> bool:
         """Returns True once all models are loaded, False once `is_cancelled` returns True.
 
-        ServerError has the models' messages if the server has ended or is not ready in time.
+        ServerError has the models' messages as soon as a model fails to load, if the server has ended, and if it is
+        not ready in time. on_wait: called several times per second.
         """
         log, deadline = self._started().log, time.monotonic() + timeout_s
         while not is_cancelled():
+            if reason := log.load_failure():  # Triton ends only when the other models are loaded
+                raise ServerError(f"the server did not start: {reason}")
             if self.has_ended():
                 raise ServerError(f"the server did not start: {self.end_reason()}")
             if self._is_ready():
@@ -110,6 +120,7 @@ class TritonServer:
                 return True
             if time.monotonic() > deadline:
                 raise ServerError(f"the server is not ready after {timeout_s:g} s: {log.last_lines()}")
+            on_wait()
             time.sleep(_POLL_S)
         return False
 
@@ -119,29 +130,38 @@ class TritonServer:
 
     def end_reason(self) -> str:
         """Why a server that was started ended by itself."""
-        process, _, log = self._started()
+        process, _, log, _ = self._started()
         log.wait_until_closed(1.0)
         status = process.returncode
         how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         return f"{log.failure_reason()} ({how})"
 
-    def stop(self, drain: bool = True) -> bool:
+    def stop(self, drain: bool = True, on_wait: Callable[[int], object] = lambda streams: None) -> bool:
         """Ends all processes and removes their files; with `drain`, live streams have `drain_s` to end first.
 
-        Returns False if the server was killed: without a drain, or because it did not end within it. Triton waits for
-        live sequences and for gRPC calls that a client leaves open.
+        Returns False if the server was killed: without a drain, or because streams or calls did not end within it.
+        Triton waits for live sequences and for gRPC calls that a client leaves open. on_wait: see `drain_streams`.
         """
         if self._running is None:
             return True
-        process, guard, _ = self._running
+        process, guard, log, runtime = self._running
         if drain and not self.has_ended():
+            deadline_s = time.monotonic() + self._options.drain_s
+            streams_left = drain_streams(runtime, self._options.drain_s, self.has_ended, on_wait)
+            if streams_left:
+                probe(f"{LOOPBACK}:{self.ports.http}", _PROBE_S)  # the features model logs the streams
+            log.hold_back()
             process.terminate()
+            # Triton would wait for the sequences of the streams that are left.
+            left_s = 0.0 if streams_left else max(0.0, deadline_s - time.monotonic())
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self._options.drain_s + _EXIT_GRACE_S)
+                process.wait(left_s + _EXIT_GRACE_S)
         was_clean = self.has_ended() and process.returncode == 0
+        log.hold_back()
         self.kill()
         guard.communicate()  # closes its standard input
         process.wait()
+        log.wait_until_closed(5.0)
         self._running = None
         return was_clean
 
@@ -177,6 +197,7 @@ class _Running(NamedTuple):
     process: subprocess.Popen[str]
     guard: subprocess.Popen[bytes]
     log: ServerLog
+    runtime: Path
 
 
 def _answers(port: int, path: str) -> bool:

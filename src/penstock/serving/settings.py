@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING
 from penstock.errors import CheckpointError, SettingError
 from penstock.model.config import AttentionContext
 from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
-from penstock.pipeline.setting import Setting, Values, switch, text, whole
+from penstock.pipeline.setting import Setting, Values, choice, switch, text, whole
+from penstock.serving.log_format import FORMATS, LEVELS
 
 # Only the model processes need these: a launcher or a health check starts without numpy and torch.
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
+    from penstock.pipeline.slots.drain import DrainBoard
+    from penstock.pipeline.slots.latency import LatencyTable
     from penstock.pipeline.slots.ledger import SlotLedger
+
+DRAIN_BOARD = "drain"
+"""Name of the drain board in the runtime directory."""
 
 MAX_SEQUENCES = 4000
 """Below `max_candidate_sequences` of the models: Triton does not reject a sequence beyond that, it lets it wait."""
@@ -89,11 +95,17 @@ DRAIN_SECONDS = Setting(
 MODEL_REPOSITORY = Setting(
     "model_repository", text("a directory"), None, "DIR", "directory of the Triton models", unset="the bundled one"
 )
-VERBOSE = Setting("verbose", switch(), False, None, "print the complete server log")
+VERBOSE = Setting("verbose", switch(), False, None, "print Triton's complete log, not only its warnings and errors")
+LOG_FORMAT = Setting("log_format", choice(*FORMATS), "text", "NAME", "format of the log", page="#logs")
+LOG_LEVEL = Setting("log_level", choice(*LEVELS), "info", "NAME", "least severe lines in the log", page="#logs")
+RESTART = Setting(
+    "restart", switch(), False, None, "start the server again after a crash", page="#restart-after-a-crash"
+)
 
 SERVE_SETTINGS = (
     MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, QUEUE_DELAY_MS, *DECODING_SETTINGS, HTTP_PORT,
-    GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, MODEL_REPOSITORY, VERBOSE,
+    GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, RESTART, MODEL_REPOSITORY, LOG_FORMAT,
+    LOG_LEVEL, VERBOSE,
 )  # fmt: skip
 """Flags of `penstock serve`, in the order of its help."""
 
@@ -145,6 +157,19 @@ class Settings:
         from penstock.pipeline.slots.table import slot_count
 
         return slot_count(self.max_streams)
+
+    def open_board(self) -> "DrainBoard":
+        """The board through which the launcher drains the streams."""
+        from penstock.pipeline.slots.drain import DrainBoard
+
+        self.runtime_directory.mkdir(parents=True, exist_ok=True)
+        return DrainBoard(self.slots, self.runtime_directory / DRAIN_BOARD)
+
+    def open_latency(self) -> "LatencyTable":
+        """The latencies that the decoder shares with the features model."""
+        from penstock.pipeline.slots.latency import LatencyTable
+
+        return LatencyTable(self.slots, self.runtime_directory / "latency")
 
     def open_ledger(self) -> "SlotLedger":
         """The ledger that this server's model processes share."""

@@ -15,6 +15,7 @@ from penstock.pipeline.results import StreamResult
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.pipeline.stream_options import FINALIZE
 from penstock.serving.metrics import Kind, Metric
+from penstock.serving.model_log import ModelLog
 
 _START, _END = 1, 2  # flag bits of a sequence request
 _SHARED_OUTPUTS = 512
@@ -71,8 +72,9 @@ def ticket(request: Any, signer: TicketSigner, reads_options: bool = False) -> T
     return signer.unpack(pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()[0], reads_options)
 
 
-def error_response(error: StreamError) -> Any:
-    """The response to a rejected request."""
+def error_response(error: StreamError, request: Any, log: ModelLog) -> Any:
+    """The response to a rejected request, which is logged with the id that the client gave it."""
+    log.rejection(error, request.correlation_id(), request.request_id())
     code = getattr(pb_utils.TritonError, _STATUS[error.kind])
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
@@ -187,8 +189,3 @@ def make_metric(name: str, description: str, kind: Kind) -> Metric:
 def max_batch_size(args: dict[str, str]) -> int:
     """Maximum requests per call of `execute`, from the `args` of `initialize`."""
     return int(json.loads(args["model_config"])["max_batch_size"])
-
-
-def log_start(model: str, message: str) -> None:
-    """One line in the server's log."""
-    pb_utils.Logger.log_info(f"penstock {model}: {message}")

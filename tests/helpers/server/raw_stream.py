@@ -55,7 +55,12 @@ class RawStream:
         self._outputs = [self._library.InferRequestedOutput(name) for name in OUTPUTS]
 
     def send(
-        self, samples: np.ndarray, start: bool = False, end: bool = False, parameters: dict[str, Any] | None = None
+        self,
+        samples: np.ndarray,
+        start: bool = False,
+        end: bool = False,
+        parameters: dict[str, Any] | None = None,
+        request_id: str = "",
     ) -> Reply:
         """Sends one request of audio."""
         audio = self._library.InferInput("AUDIO", [1, len(samples)], "FP32")
@@ -68,6 +73,7 @@ class RawStream:
             sequence_start=start,
             sequence_end=end,
             parameters=parameters,
+            request_id=request_id,
             **self._timeout,
         )
         row = {name: result.as_numpy(name)[0].tolist() for name in OUTPUTS}

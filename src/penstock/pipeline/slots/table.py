@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.errors import ErrorCode, StreamError
+from penstock.pipeline.slots.drain import DrainBoard, Phase
 from penstock.pipeline.slots.ledger import SlotLedger
 
 _REMEMBERED_ENDS = 4096
@@ -14,6 +15,8 @@ _EXPIRED_GRACE_S = 0.5
 """How long the slot of an expired stream waits for its requests. They had the whole idle limit to settle; requests that
 Triton dropped between two stages, because the client disconnected, never settle."""
 _LOST = "was lost by a later stage"
+END, IDLE, RESTART = "end", "idle", "restart"
+"""How a stream ended (`StreamRecord.ended_by`) that no error ended."""
 
 
 def slot_count(max_streams: int) -> int:
@@ -34,9 +37,21 @@ NO_LEASE = Lease(-1, 0)
 
 
 @dataclass
-class _Stream:
+class StreamRecord:
+    """What the table knows about one stream."""
+
+    stream_id: Hashable
     lease: Lease
     last_request_s: float
+    decoder: str = ""
+    forwarded: int = 0
+    """Requests that went to the later stages."""
+    samples: int = 0
+    """Samples of these requests."""
+    segments: int = 0
+    """Segments that they ended."""
+    ended_by: str = ""
+    """`END`, `IDLE`, `RESTART` or the code of the error that ended the stream; empty while it is live."""
 
 
 class StreamTable:
@@ -55,17 +70,25 @@ class StreamTable:
         ledger: SlotLedger,
         idle_limit_s: float = float("inf"),
         clock: Callable[[], float] = time.monotonic,
+        board: DrainBoard | None = None,
+        on_settled: Callable[[StreamRecord], object] = lambda record: None,
     ):
+        """board: shared with the launcher, which drains the streams through it.
+
+        on_settled: called once for each stream that has ended, when all its requests have settled.
+        """
         slots = slot_count(max_streams)
         self.max_streams = max_streams
         self.slots = slots
         self.idle_limit_s = idle_limit_s
         self._ledger = ledger
         self._clock = clock
-        self._streams: OrderedDict[Hashable, _Stream] = OrderedDict()  # longest idle first
+        self._board = board or DrainBoard(slots)
+        self._on_settled = on_settled
+        self._streams: OrderedDict[Hashable, StreamRecord] = OrderedDict()  # longest idle first
         self._free = list(range(slots - 1, -1, -1))
         self._closing: dict[Lease, float] = {}  # deadline after which the slot is free without the ledger
-        self._forwarded = [0] * slots  # requests of the slot's latest stream
+        self._latest: list[StreamRecord | None] = [None] * slots  # the slot's latest stream
         self._ends: OrderedDict[Hashable, str] = OrderedDict()
         self._generation = time.time_ns()  # above those of an earlier table on the same ledger
         self.started_streams = 0
@@ -88,20 +111,27 @@ class StreamTable:
     def count_free(self) -> int:
         """Returns how many streams could start now, after expiring and freeing what is due."""
         now = self._clock()
+        if self._board.phase == Phase.OVER:
+            self.close_all(ErrorCode.SERVER_DRAINING.name)
         self._expire(now)
         self._close_lost(now)
         self._reclaim(now)
         return min(self.max_streams - len(self._streams), len(self._free))
 
-    def open(self, stream_id: Hashable) -> Lease:
+    def open(self, stream_id: Hashable, decoder: str = "") -> Lease:
         """Gives a new stream a slot; a live stream with that id is closed first.
 
-        Raises StreamError STREAM_LIMIT if `max_streams` others are live.
+        Raises StreamError STREAM_LIMIT if `max_streams` others are live, SERVER_DRAINING if the server is stopping.
         """
         now = self._clock()
+        if self._board.phase != Phase.SERVING:
+            raise StreamError(
+                ErrorCode.SERVER_DRAINING,
+                f"stream {stream_id!r} rejected: the server is stopping; start the stream again in a few seconds",
+            )
         self._expire(now)
         if stream_id in self._streams:
-            self._close(stream_id, now, "was started again")
+            self._close(stream_id, now, "was started again", RESTART)
         self._close_lost(now)
         self._reclaim(now)
         if len(self._streams) >= self.max_streams or not self._free:
@@ -113,13 +143,16 @@ class StreamTable:
         self._ends.pop(stream_id, None)
         self._generation += 1
         lease = Lease(self._free.pop(), self._generation)
-        self._forwarded[lease.slot] = 0
-        self._streams[stream_id] = _Stream(lease, now)
+        self._streams[stream_id] = self._latest[lease.slot] = StreamRecord(stream_id, lease, now, decoder)
+        self._board.show(lease.slot, now)
         self.started_streams += 1
         return lease
 
     def look_up(self, stream_id: Hashable) -> Lease:
-        """Returns the lease of a live stream. Raises StreamError STREAM_NOT_OPEN with the reason, or STREAM_LOST."""
+        """Returns the lease of a live stream.
+
+        Raises StreamError STREAM_NOT_OPEN with the reason, STREAM_LOST, or SERVER_DRAINING if the drain is over.
+        """
         now = self._clock()
         self._expire(now)
         stream = self._streams.get(stream_id)
@@ -129,27 +162,49 @@ class StreamTable:
                 ErrorCode.STREAM_NOT_OPEN, f"stream {stream_id!r} is not open: it {why}; start it with START"
             )
         if self._ledger.failed_generation(stream.lease.slot) >= stream.lease.generation:
-            self._close(stream_id, now, _LOST)
+            self._close(stream_id, now, _LOST, ErrorCode.STREAM_LOST.name)
             raise StreamError(
                 ErrorCode.STREAM_LOST,
                 f"stream {stream_id!r} was lost by a later stage of the server; start it again",
             )
+        if self._board.phase >= Phase.CLOSED:
+            self._close(stream_id, now, "was cut off by the server's stop", ErrorCode.SERVER_DRAINING.name)
+            raise StreamError(
+                ErrorCode.SERVER_DRAINING,
+                f"stream {stream_id!r} was cut off: the server is stopping and did not wait longer",
+            )
         stream.last_request_s = now
+        self._board.show(stream.lease.slot, now)
         self._streams.move_to_end(stream_id)
         return stream.lease
 
-    def forward(self, lease: Lease) -> None:
-        """Counts one request that goes to the later stages, which will settle it."""
-        self._forwarded[lease.slot] += 1
+    def forward(self, lease: Lease, samples: int = 0, is_final: bool = False) -> None:
+        """Counts one request that goes to the later stages, which will settle it; is_final: it ends a segment."""
+        record = self._latest[lease.slot]
+        assert record is not None
+        record.forwarded += 1
+        record.samples += samples
+        record.segments += is_final
 
-    def close(self, stream_id: Hashable, why: str = "has ended") -> None:
-        """Ends a live stream; does nothing if the id is not live."""
+    def close(self, stream_id: Hashable, why: str = "has ended", ended_by: str = END) -> None:
+        """Ends a live stream; does nothing if the id is not live. ended_by: as in `StreamRecord`."""
         if stream_id in self._streams:
-            self._close(stream_id, self._clock(), why)
+            self._close(stream_id, self._clock(), why, ended_by)
 
-    def _close(self, stream_id: Hashable, now: float, why: str, max_wait_s: float = float("inf")) -> None:
+    def close_all(self, ended_by: str) -> None:
+        """Ends all streams and reports each, also those whose requests have not settled."""
+        for stream_id in list(self._streams):
+            self.close(stream_id, ended_by=ended_by)
+        self._reclaim(float("inf"))
+
+    def _close(
+        self, stream_id: Hashable, now: float, why: str, ended_by: str, max_wait_s: float = float("inf")
+    ) -> None:
         """max_wait_s: how long the slot may wait for unsettled requests; at most the idle limit."""
-        self._closing[self._streams.pop(stream_id).lease] = now + min(self.idle_limit_s, max_wait_s)
+        record = self._streams.pop(stream_id)
+        record.ended_by = ended_by
+        self._board.clear(record.lease.slot)
+        self._closing[record.lease] = now + min(self.idle_limit_s, max_wait_s)
         self._ends[stream_id] = why
         if len(self._ends) > _REMEMBERED_ENDS:
             self._ends.popitem(last=False)
@@ -161,18 +216,21 @@ class StreamTable:
                 return
             self.expired_streams += 1
             why = f"expired after {self.idle_limit_s:g} s without a request"
-            self._close(stream_id, now, why, _EXPIRED_GRACE_S)
+            self._close(stream_id, now, why, IDLE, _EXPIRED_GRACE_S)
 
     def _close_lost(self, now: float) -> None:
         """Closes streams that a later stage rejected or lost: their clients may never send another request."""
         failed = self._ledger.failed_generations()
         lost = [name for name, each in self._streams.items() if failed[each.lease.slot] >= each.lease.generation]
         for stream_id in lost:
-            self._close(stream_id, now, _LOST)
+            self._close(stream_id, now, _LOST, ErrorCode.STREAM_LOST.name)
 
     def _reclaim(self, now: float) -> None:
         """Frees closed slots whose requests have settled or whose deadline has passed."""
         for lease, deadline_s in list(self._closing.items()):
-            if now >= deadline_s or self._ledger.settled_requests(*lease) >= self._forwarded[lease.slot]:
+            record = self._latest[lease.slot]
+            assert record is not None
+            if now >= deadline_s or self._ledger.settled_requests(*lease) >= record.forwarded:
                 del self._closing[lease]
+                self._on_settled(record)
                 self._free.append(lease.slot)

@@ -1,0 +1,72 @@
+"""DrainBoard: how a launcher lets the live streams of a server end, in memory that it shares with the stream table.
+
+Standard library only: a launcher starts without numpy and torch.
+"""
+
+import mmap
+import os
+import time
+from enum import IntEnum
+from pathlib import Path
+
+
+class Phase(IntEnum):
+    """What the stream table accepts."""
+
+    SERVING = 0
+    DRAINING = 1
+    """No new streams."""
+    CLOSED = 2
+    """No requests."""
+    OVER = 3
+    """All streams end, also those of which no request comes."""
+
+
+class DrainBoard:
+    """Cells of 64 bits: the phase, then for each slot when its live stream sent its last request; 0 without a stream.
+
+    The launcher writes the phase and the stream table the times, in ns of the machine's monotonic clock.
+    """
+
+    def __init__(self, slots: int, path: Path | None = None):
+        """path: a file shared with the launcher, created with zeros; None within one process."""
+        size = 8 * (1 + slots)
+        if path is None:
+            self._cells = memoryview(bytearray(size)).cast("q")
+            return
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, size)  # does nothing to a file of that size
+            self._cells = memoryview(mmap.mmap(descriptor, size)).cast("q")
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def attach(cls, path: Path) -> "DrainBoard | None":
+        """The board that a stream table has created at `path`; None if there is none."""
+        try:
+            return cls(path.stat().st_size // 8 - 1, path)
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def phase(self) -> int:
+        """A number of `Phase`."""
+        return self._cells[0]
+
+    @phase.setter
+    def phase(self, phase: Phase) -> None:
+        self._cells[0] = phase
+
+    def show(self, slot: int, last_request_s: float) -> None:
+        """Records a request of the live stream in `slot`."""
+        self._cells[1 + slot] = int(1e9 * last_request_s)
+
+    def clear(self, slot: int) -> None:
+        """Records that `slot` has no live stream."""
+        self._cells[1 + slot] = 0
+
+    def live_streams(self, silent_s: float = float("inf")) -> int:
+        """Live streams, without those that have sent no request for `silent_s`."""
+        oldest_ns = 1e9 * (time.monotonic() - silent_s)
+        return sum(1 for time_ns in self._cells[1:].tolist() if time_ns and time_ns >= oldest_ns)

@@ -1,0 +1,70 @@
+"""What a model of the server logs: its start, rejected requests, and one line per stream at its end."""
+
+import os
+import time
+from pathlib import Path
+
+from penstock.errors import ErrorCode, StreamError, StreamErrorKind
+from penstock.pipeline.slots.latency import LatencyTable
+from penstock.pipeline.slots.table import END, IDLE, RESTART, StreamRecord
+from penstock.serving.log_format import RateLimit, model_logger
+from penstock.serving.settings import LOG_FORMAT, LOG_LEVEL
+
+_REJECTIONS_PER_S = 20
+_BY_CLIENTS = (END, IDLE, RESTART, ErrorCode.SERVER_DRAINING.name)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class ModelLog:
+    """The log of one model's process, configured by the environment."""
+
+    def __init__(self, model: str):
+        self._model = model
+        self._log = model_logger(model, LOG_FORMAT.read(), LOG_LEVEL.read())
+        self._limit = RateLimit(_REJECTIONS_PER_S)
+        self.stage("libraries loaded")
+
+    def stage(self, what: str) -> None:
+        """Logs a step of the model's start with the time since its process began."""
+        self._log.info(what, extra={"fields": {"elapsed_s": _process_age_s()}})
+
+    def rejection(self, error: StreamError, stream_id: object, request_id: str) -> None:
+        """Logs a request that gets an error."""
+        if not self._limit.passes():
+            return
+        fields = {"code": error.code.name, "stream": stream_id, "request": request_id or None}
+        if self._limit.held_back:
+            fields["not_logged"], self._limit.held_back = self._limit.held_back, 0
+        log = self._log.error if error.kind is StreamErrorKind.INTERNAL else self._log.warning
+        log("request rejected: %s", error.message, extra={"fields": fields})
+
+
+class StreamLog:
+    """Logs each stream at its end, in the features model."""
+
+    def __init__(self, log: ModelLog, latency: LatencyTable, sample_rate_hz: int):
+        self._log = log._log
+        self._latency = latency
+        self._sample_rate_hz = sample_rate_hz
+
+    def ended(self, record: StreamRecord) -> None:
+        """Logs a stream whose requests have settled. A stream without audio, as a probe sends it, is only debug."""
+        median_ms, longest_ms = self._latency.summary(record.lease.slot) or (None, None)
+        fields = {
+            "stream": record.stream_id,
+            "ended_by": record.ended_by,
+            "audio_s": record.samples / self._sample_rate_hz,
+            "segments": record.segments,
+            "decoder": record.decoder,
+            "latency_p50_ms": None if median_ms is None else round(median_ms, 1),
+            "latency_max_ms": longest_ms,
+        }
+        log = self._log.info if record.samples else self._log.debug
+        log = log if record.ended_by in _BY_CLIENTS else self._log.warning
+        log("stream ended", extra={"fields": fields})
+
+
+def _process_age_s() -> float:
+    """Seconds since this process began."""
+    start_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks / _TICKS_PER_S

@@ -1,0 +1,157 @@
+"""Runs a server until a signal: reports its start and stop, watches it, and starts it again after a crash."""
+
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.errors import PortError, ServerError
+from penstock.serving.launch import LOOPBACK
+from penstock.serving.limits import available_memory_gib
+from penstock.serving.log_format import Event, render
+from penstock.serving.server import TritonServer
+from penstock.serving.watchdog import Watchdog
+
+STABLE_S = 60.0
+"""A server that has been ready for this long has recovered: the next crash is a first one again."""
+MAX_RESTARTS = 10
+"""Restarts in a row of which none was stable."""
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_POLL_S = 0.2
+_PROGRESS_S = 5.0
+
+
+class Console:
+    """What `penstock serve` itself says: text for people, or an object per line beside those of the models."""
+
+    def __init__(self, log_format: str = "text"):
+        self._format = log_format
+
+    def say(self, message: str, level: str = "info", **fields: Any) -> None:
+        """Prints one line, a warning or an error to stderr. The fields appear in JSON only."""
+        line = f"penstock: {'' if level == 'info' else f'{level}: '}{message}"
+        if self._format == "json":
+            line = render(Event(level, "server", message, fields, time.time()), "json")
+        print(line, file=sys.stdout if level == "info" else sys.stderr, flush=True)
+
+
+class Backoff:
+    """How long to wait before a restart: 1 s, then twice as long each time up to a minute."""
+
+    def __init__(self) -> None:
+        self.restarts = 0
+        """Restarts since the server was stable."""
+
+    def next_wait_s(self, ready_s: float) -> float | None:
+        """The wait after a crash of a server that was ready for `ready_s`; None after `MAX_RESTARTS` in a row."""
+        if ready_s >= STABLE_S:
+            self.restarts = 0
+        if self.restarts == MAX_RESTARTS:
+            return None
+        self.restarts += 1
+        return min(_FIRST_WAIT_S * 2 ** (self.restarts - 1), _LONGEST_WAIT_S)
+
+
+def serve_until_signal(server: TritonServer, console: Console, drain_s: int, restarts: bool = False) -> None:
+    """Serves until SIGTERM or SIGINT; a further signal kills the server.
+
+    A server that does not get ready raises ServerError. So does a crash after that unless `restarts`: then the server
+    is started again on the same ports, and only `MAX_RESTARTS` crashes in a row raise.
+    """
+    backoff, was_ready = Backoff(), False
+    with _stop_signals(server) as stop:
+        while not stop.is_set():
+            run = _Run(server, console, drain_s)
+            try:
+                return run.until(stop)
+            except (ServerError, PortError) as error:
+                was_ready |= run.ready_since_s is not None
+                wait_s = backoff.next_wait_s(run.ready_s()) if restarts and was_ready else None
+                if wait_s is None:
+                    raise
+                console.say(f"{error}; starting again in {wait_s:g} s", "error", code=error.code.name, wait_s=wait_s)
+                stop.wait(wait_s)
+    console.say("stopped")
+
+
+class _Run:
+    """One start of the server."""
+
+    def __init__(self, server: TritonServer, console: Console, drain_s: int):
+        self._server, self._console, self._drain_s = server, console, drain_s
+        self.ready_since_s: float | None = None
+
+    def ready_s(self) -> float:
+        """Seconds since the server got ready; 0 if it did not."""
+        return 0.0 if self.ready_since_s is None else time.monotonic() - self.ready_since_s
+
+    def until(self, stop: threading.Event) -> None:
+        """Returns after a stop; ServerError if the server does not start, ends, or loses a model."""
+        server, started_s = self._server, time.monotonic()
+        try:
+            server.start()
+            if server.wait_ready(is_cancelled=stop.is_set, on_wait=self._progress(started_s)):
+                self.ready_since_s = time.monotonic()
+                self._announce(self.ready_since_s - started_s)
+                self._watch(stop)
+        except BaseException:
+            server.stop(drain=False)
+            raise
+        was_ready = self.ready_since_s is not None
+        was_clean = server.stop(drain=was_ready, on_wait=self._tell_wait)
+        self._console.say("stopped" if was_clean or not was_ready else "stopped; open streams or calls were cut off")
+
+    def _progress(self, started_s: float) -> Callable[[], None]:
+        due_s = started_s + _PROGRESS_S
+
+        def tell() -> None:
+            nonlocal due_s
+            if time.monotonic() >= due_s:
+                elapsed_s = round(time.monotonic() - started_s)
+                memory = f"{available_memory_gib():.1f} GiB of memory available"
+                self._console.say(f"starting for {elapsed_s} s; {memory}", elapsed_s=elapsed_s)
+                due_s += _PROGRESS_S
+
+        return tell
+
+    def _announce(self, start_s: float) -> None:
+        ports = self._server.ports
+        urls = f"gRPC {LOOPBACK}:{ports.grpc}, HTTP {LOOPBACK}:{ports.http}, "
+        urls += f"metrics http://{LOOPBACK}:{ports.metrics}/metrics"
+        self._console.say(f"ready after {math.ceil(start_s)} s: {urls}", start_s=start_s, **ports._asdict())
+
+    def _watch(self, stop: threading.Event) -> None:
+        """Waits for `stop`; ServerError if the server ends, or loses a model, without which it cannot drain."""
+        server = self._server
+        with Watchdog(server.process_id, f"{LOOPBACK}:{server.ports.http}") as watch:
+            while not stop.wait(_POLL_S):
+                if server.has_ended():
+                    raise ServerError(f"the server exited unexpectedly: {server.end_reason()}")
+                if watch.loss:
+                    raise ServerError(f"the server was stopped: {watch.loss}")
+
+    def _tell_wait(self, streams: int) -> None:
+        count = "1 stream" if streams == 1 else f"{streams} streams"
+        self._console.say(f"waiting up to {self._drain_s} s for {count}; Ctrl-C again to stop now", streams=streams)
+
+
+@contextmanager
+def _stop_signals(server: TritonServer) -> Iterator[threading.Event]:
+    """Sets the event at the first SIGTERM or SIGINT; a further one kills the server."""
+    stop = threading.Event()
+
+    def on_signal(*_: object) -> None:
+        if stop.is_set():
+            server.kill()
+        stop.set()
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

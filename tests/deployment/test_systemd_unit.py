@@ -1,0 +1,41 @@
+"""The unit for systemd: systemd accepts it, and its limits fit the server's."""
+
+import configparser
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.serving.settings import DRAIN_SECONDS, MAX_STREAMS, SERVE_SETTINGS
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "docker" / "penstock.service"
+
+
+@pytest.fixture(scope="module")
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=True, interpolation=None)
+    parser.optionxform = str
+    parser.read_string(UNIT.read_text(encoding="utf-8"))
+    return parser
+
+
+def test_its_limits_fit_the_servers(unit):
+    service = unit["Service"]
+    assert service["ExecStart"].split()[1:] == ["serve"]
+    assert int(service["TimeoutStopSec"]) >= DRAIN_SECONDS.default + 5
+    assert int(service["LimitNOFILE"]) > 128 + MAX_STREAMS.default
+    assert service["Restart"] == "on-failure"
+    variables = {entry.partition("=")[0] for entry in service["Environment"].split()}
+    assert variables <= {setting.variable for setting in SERVE_SETTINGS} | {"PENSTOCK_CACHE"}
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_accepts_it(unit, tmp_path):
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text(encoding="utf-8").replace("/opt/penstock/bin/penstock", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False)
+    own = [line for line in done.stderr.splitlines() if UNIT.name in line]
+    assert not own, own

@@ -1,0 +1,106 @@
+"""The board between a launcher and a stream table, and what the table does in each phase."""
+
+import time
+
+import pytest
+
+from penstock.errors import ErrorCode, StreamError
+from penstock.pipeline.slots.drain import DrainBoard, Phase
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import StreamRecord, StreamTable, slot_count
+
+STREAMS = 3
+
+
+@pytest.fixture
+def board(tmp_path) -> DrainBoard:
+    DrainBoard(slot_count(STREAMS), tmp_path / "drain")
+    return DrainBoard.attach(tmp_path / "drain")
+
+
+@pytest.fixture
+def settled() -> list[StreamRecord]:
+    return []
+
+
+@pytest.fixture
+def table(board, settled, tmp_path) -> StreamTable:
+    shared = DrainBoard(slot_count(STREAMS), tmp_path / "drain")
+    return StreamTable(STREAMS, SlotLedger(slot_count(STREAMS)), board=shared, on_settled=settled.append)
+
+
+def code_of(call, *args) -> ErrorCode:
+    with pytest.raises(StreamError) as caught:
+        call(*args)
+    return caught.value.code
+
+
+def test_the_board_shows_live_streams(board, table):
+    assert board.live_streams() == 0
+    for name in "ab":
+        table.open(name)
+    assert board.live_streams() == 2
+    table.close("a")
+    assert board.live_streams() == 1
+
+
+def test_a_stream_without_requests_is_not_counted(board, tmp_path):
+    other = DrainBoard(slot_count(STREAMS), tmp_path / "drain")
+    other.show(0, time.monotonic() - 100)
+    other.show(1, time.monotonic())
+    assert (board.live_streams(), board.live_streams(50.0)) == (2, 1)
+    other.clear(0)
+    assert board.live_streams() == 1
+
+
+def test_a_drain_rejects_new_streams_only(board, table):
+    lease = table.open("a")
+    board.phase = Phase.DRAINING
+    assert code_of(table.open, "b") is ErrorCode.SERVER_DRAINING
+    assert code_of(table.open, "a") is ErrorCode.SERVER_DRAINING  # a restart is a new stream
+    assert table.look_up("a") == lease
+
+
+def test_after_the_drain_each_stream_is_cut_off_at_its_next_request(board, table, settled):
+    for name in "ab":
+        table.open(name)
+    board.phase = Phase.CLOSED
+    assert code_of(table.look_up, "a") is ErrorCode.SERVER_DRAINING
+    assert code_of(table.look_up, "a") is ErrorCode.STREAM_NOT_OPEN
+    assert board.live_streams() == 1
+    board.phase = Phase.OVER
+    table.count_free()
+    assert board.live_streams() == 0
+    assert {(record.stream_id, record.ended_by) for record in settled} == {
+        ("a", "SERVER_DRAINING"), ("b", "SERVER_DRAINING"),
+    }  # fmt: skip
+
+
+def test_a_server_without_a_stream_table_has_no_board(tmp_path):
+    assert DrainBoard.attach(tmp_path / "drain") is None
+    (tmp_path / "drain").write_bytes(b"")
+    assert DrainBoard.attach(tmp_path / "drain") is None
+
+
+@pytest.mark.parametrize("ended_by", ["end", "idle", "restart", "AUDIO_INVALID"])
+def test_each_stream_is_reported_once_when_its_requests_have_settled(ended_by):
+    now, settled, ledger = [0.0], [], SlotLedger(slot_count(STREAMS))
+    table = StreamTable(STREAMS, ledger, 10.0, lambda: now[0], on_settled=settled.append)
+    lease = table.open("a", "greedy")
+    for is_final in (False, True):
+        table.forward(lease, 1600, is_final)
+    if ended_by == "idle":
+        now[0] = 10.1
+    elif ended_by == "restart":
+        table.open("a", "alsd")
+    else:
+        table.close("a", ended_by=ended_by)
+    table.count_free()
+    assert settled == []
+    for _ in range(2):
+        ledger.settle("decoder", *lease)
+    table.count_free()
+    table.count_free()
+    (record,) = settled
+    assert (record.stream_id, record.ended_by, record.decoder) == ("a", ended_by, "greedy")
+    assert (record.samples, record.segments) == (3200, 1)

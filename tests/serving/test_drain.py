@@ -1,0 +1,65 @@
+"""Waiting for live streams, with a board that the test writes as a stream table would."""
+
+import threading
+import time
+
+import pytest
+
+from penstock.pipeline.slots.drain import DrainBoard, Phase
+from penstock.serving.drain import SILENT_S, drain_streams
+from penstock.serving.settings import DRAIN_BOARD
+
+
+@pytest.fixture
+def board(tmp_path) -> DrainBoard:
+    return DrainBoard(4, tmp_path / DRAIN_BOARD)
+
+
+def drain(tmp_path, limit_s: float, has_ended=lambda: False) -> tuple[int, list[int]]:
+    waited: list[int] = []
+    return drain_streams(tmp_path, limit_s, has_ended, waited.append), waited
+
+
+def test_a_server_without_streams_does_not_wait(board, tmp_path):
+    assert drain(tmp_path, 600.0) == (0, [])
+    assert board.phase == Phase.OVER
+
+
+def test_streams_that_end_are_waited_for(board, tmp_path):
+    far = time.monotonic() + 1000  # as if it sent requests all the time
+    board.show(1, far)
+    board.show(3, far)
+
+    def end_streams() -> None:
+        while board.phase != Phase.DRAINING:
+            time.sleep(0.01)
+        board.clear(1)
+        time.sleep(0.1)
+        board.clear(3)
+
+    thread = threading.Thread(target=end_streams)
+    thread.start()
+    left, waited = drain(tmp_path, 600.0)
+    thread.join()
+    assert left == 0
+    assert waited in ([1], [2])
+
+
+def test_streams_that_do_not_end_are_cut_off_and_counted(board, tmp_path):
+    board.show(0, time.monotonic() + 1000)
+    assert drain(tmp_path, 0.1) == (1, [1])
+    assert board.phase == Phase.OVER
+
+
+def test_a_silent_stream_is_not_waited_for_but_counted(board, tmp_path):
+    board.show(0, time.monotonic() - SILENT_S - 1)
+    assert drain(tmp_path, 600.0) == (1, [])
+
+
+def test_a_server_that_ends_meanwhile_is_not_waited_for(board, tmp_path):
+    board.show(0, time.monotonic() + 1000)
+    assert drain(tmp_path, 600.0, lambda: True)[0] == 1
+
+
+def test_a_repository_without_a_stream_table_is_left_to_triton(tmp_path):
+    assert drain(tmp_path, 600.0) == (0, [])

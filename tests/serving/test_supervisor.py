@@ -1,0 +1,156 @@
+"""The life of a server under `penstock serve`, with a server that fails as the test says."""
+
+import json
+import signal
+import threading
+
+import pytest
+
+from penstock.errors import PortError, ServerError, SettingError
+from penstock.serving import supervisor
+from penstock.serving.ports import Ports
+from penstock.serving.supervisor import MAX_RESTARTS, STABLE_S, Backoff, Console, serve_until_signal
+
+
+class Watch:
+    """No model is ever lost."""
+
+    def __init__(self, *_):
+        self.loss = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+class Server:
+    """Each entry of `fates` is one run: an error at its start, "crash" once it is ready, or "stop" by a signal."""
+
+    ports, process_id = Ports(1, 2, 3), 4
+
+    def __init__(self, *fates):
+        self.fates, self.starts, self.killed, self.stops = list(fates), 0, 0, []
+
+    def start(self):
+        self.fate = self.fates[self.starts]
+        self.starts += 1
+        if isinstance(self.fate, Exception):
+            raise self.fate
+
+    def wait_ready(self, is_cancelled, on_wait):
+        on_wait()
+        return not is_cancelled()
+
+    def has_ended(self):
+        if self.fate == "stop":
+            signal.raise_signal(signal.SIGTERM)
+        return self.fate == "crash"
+
+    def end_reason(self):
+        return "it crashed"
+
+    def stop(self, drain=True, on_wait=None):
+        self.stops.append(drain)
+        if drain:
+            on_wait(2)
+        return not drain
+
+    def kill(self):
+        self.killed += 1
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(supervisor, "Watchdog", Watch)
+    monkeypatch.setattr(supervisor, "_POLL_S", 0.01)
+    monkeypatch.setattr(supervisor, "_FIRST_WAIT_S", 0.001)
+
+
+def test_a_signal_drains_and_says_for_whom(capsys):
+    server = Server("stop")
+    serve_until_signal(server, Console(), drain_s=8)
+    assert server.stops == [True]
+    assert capsys.readouterr().out.splitlines() == [
+        "penstock: ready after 1 s: gRPC 127.0.0.1:2, HTTP 127.0.0.1:1, metrics http://127.0.0.1:3/metrics",
+        "penstock: waiting up to 8 s for 2 streams; Ctrl-C again to stop now",
+        "penstock: stopped; open streams or calls were cut off",
+    ]
+
+
+def test_a_second_signal_kills():
+    server = Server()
+    with supervisor._stop_signals(server) as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert (stop.is_set(), server.killed) == (True, 0)
+        signal.raise_signal(signal.SIGINT)
+        assert server.killed == 1
+
+
+def test_without_restarts_a_crash_is_an_error():
+    server = Server("crash")
+    with pytest.raises(ServerError, match="exited unexpectedly: it crashed"):
+        serve_until_signal(server, Console(), 8)
+    assert server.stops == [False]
+
+
+def test_a_crashed_server_is_started_again(capsys):
+    server = Server("crash", PortError("http port 1 is in use"), "stop")
+    serve_until_signal(server, Console(), 8, restarts=True)
+    assert server.starts == 3
+    assert capsys.readouterr().err.splitlines() == [
+        "penstock: error: SERVER_FAILED: the server exited unexpectedly: it crashed; starting again in 0.001 s",
+        "penstock: error: PORT_UNAVAILABLE: http port 1 is in use; starting again in 0.002 s",
+    ]
+
+
+@pytest.mark.parametrize("error", [SettingError("no"), ServerError("no"), PortError("no")])
+def test_a_server_that_never_was_ready_is_not_started_again(error):
+    server = Server(error)
+    with pytest.raises(type(error)):
+        serve_until_signal(server, Console(), 8, restarts=True)
+    assert server.starts == 1
+
+
+def test_a_rejected_setting_ends_the_restarts():
+    server = Server("crash", SettingError("no"))
+    with pytest.raises(SettingError):
+        serve_until_signal(server, Console(), 8, restarts=True)
+
+
+def test_a_server_that_crashes_each_time_is_given_up(monkeypatch):
+    monkeypatch.setattr(supervisor, "_LONGEST_WAIT_S", 0.002)
+    server = Server(*["crash"] * (MAX_RESTARTS + 1))
+    with pytest.raises(ServerError):
+        serve_until_signal(server, Console(), 8, restarts=True)
+    assert server.starts == MAX_RESTARTS + 1
+
+
+def test_a_stop_during_the_wait_for_a_restart(monkeypatch, capsys):
+    monkeypatch.setattr(supervisor, "_FIRST_WAIT_S", 600.0)
+    monkeypatch.setattr(supervisor, "_LONGEST_WAIT_S", 600.0)
+    threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)).start()
+    serve_until_signal(Server("crash"), Console(), 8, restarts=True)
+    assert capsys.readouterr().out.endswith("penstock: stopped\n")
+
+
+def test_waits_double_up_to_a_minute_and_begin_again_after_a_stable_run(monkeypatch):
+    monkeypatch.setattr(supervisor, "_FIRST_WAIT_S", 1.0)
+    backoff = Backoff()
+    waits = [backoff.next_wait_s(1.0) for _ in range(MAX_RESTARTS)]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+    assert backoff.next_wait_s(1.0) is None
+    assert backoff.next_wait_s(STABLE_S) == 1
+
+
+def test_a_slow_start_says_how_long_it_takes(monkeypatch, capsys):
+    monkeypatch.setattr(supervisor, "_PROGRESS_S", 0.0)
+    serve_until_signal(Server("stop"), Console(), 8)
+    assert "penstock: starting for 0 s; " in capsys.readouterr().out
+
+
+def test_json_lines_have_the_figures(capsys):
+    Console("json").say("ready", start_s=1.25, grpc=8001)
+    event = json.loads(capsys.readouterr().out)
+    assert (event["source"], event["message"], event["start_s"], event["grpc"]) == ("server", "ready", 1.25, 8001)
