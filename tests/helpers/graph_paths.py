@@ -43,10 +43,13 @@ def best_path(graph: DecodingGraph, costs: np.ndarray) -> BestPath:
 
     def step(froms: np.ndarray, targets: np.ndarray, words: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Every state's best arc among `targets`; remembers where it came from and with which word."""
-        total = reached[froms] + weights
+        live = np.flatnonzero(np.isfinite(reached[froms]))
+        froms, targets, words, weights = (column[live] for column in (froms, targets, words, weights))
+        live = np.flatnonzero(np.isfinite(weights))
+        froms, targets, words, total = froms[live], targets[live], words[live], reached[froms[live]] + weights[live]
         order = np.lexsort((total, targets))
-        first = order[np.append(True, np.diff(targets[order]) != 0)]
-        result, back = np.full(graph.state_count, np.inf), np.full((graph.state_count, 2), -1)
+        first = order[np.diff(targets[order], prepend=-1) != 0]
+        result, back = np.full(graph.state_count, np.inf), np.empty((graph.state_count, 2), np.int32)
         result[targets[first]] = total[first]
         back[targets[first]] = np.stack([froms[first], words[first]], 1)
         steps.append(back)
@@ -69,12 +72,14 @@ def best_path(graph: DecodingGraph, costs: np.ndarray) -> BestPath:
     return BestPath(cost, tuple(words[::-1]))
 
 
-def openfst_best_path(fst: FstArrays, costs: np.ndarray) -> BestPath:
+def openfst_best_path(fst: "FstArrays | kaldifst.StdVectorFst", costs: np.ndarray) -> BestPath:
     """OpenFst's shortest path through the emissions composed with a graph's transducer."""
+    if isinstance(fst, FstArrays):
+        fst = to_fst(fst)
     frames, labels = np.nonzero(np.isfinite(costs))
     finals = np.where(np.arange(len(costs) + 1) == len(costs), 0.0, np.inf)
     emissions = join_arcs(0, finals, (frames, labels + 1, labels + 1, costs[frames, labels], frames + 1))
-    paths = kaldifst.compose(to_fst(emissions), to_fst(fst))
+    paths = kaldifst.compose(to_fst(emissions), fst)
     best = kaldifst.shortest_path(paths)
     if best.start < 0:
         return BestPath(np.inf, ())

@@ -115,10 +115,13 @@ def build_lexicon(entries: Entries, known: Iterable[str], tokenizer: Tokenizer) 
     GraphError counts and names words that are not `known`, those of the language model; words that the tokenizer
     cannot write; and pieces that it lacks.
     """
-    _reject(sorted(entries.keys() - set(known)), "are not in the language model", "words among its 1-grams")
+    total = f"{len(entries)} words"
+    _reject(sorted(entries.keys() - set(known)), total, "are not in the language model", "words among its 1-grams")
     labels = _piece_labels(tokenizer)
-    lacking = {piece for each in entries.values() for pieces in each for piece in pieces if piece not in labels}
-    _reject(sorted(lacking), "are not pieces of the model's tokenizer", "pieces as in its vocabulary", "pieces")
+    used = {piece for each in entries.values() for pieces in each for piece in pieces}
+    _reject(
+        sorted(used - labels.keys()), f"{len(used)} pieces", "are not the model's", "those of its tokenizer, as ▁six"
+    )
     counts, spellings, unwritable = [0], [], []
     for word, each in entries.items():
         found = []
@@ -132,6 +135,7 @@ def build_lexicon(entries: Entries, known: Iterable[str], tokenizer: Tokenizer) 
         spellings += found
     _reject(
         unwritable,
+        total,
         "cannot be written by the model's tokenizer",
         "words in its alphabet; leave them out (--words) or spell them (--lexicon)",
     )
@@ -199,9 +203,9 @@ def _piece_labels(tokenizer: Tokenizer) -> dict[str, int]:
     return labels
 
 
-def _reject(names: Sequence[str], problem: str, accepted: str, what: str = "words") -> None:
+def _reject(names: Sequence[str], total: str, problem: str, accepted: str) -> None:
     if names:
-        raise GraphError(f"{len(names)} {what} {problem}: {_names(names)}; accepted: {accepted}")
+        raise GraphError(f"{len(names)} of {total} {problem}: {_names(names)}; accepted: {accepted}")
 
 
 def _names(words: Sequence[str]) -> str:
