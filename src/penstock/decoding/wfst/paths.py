@@ -103,7 +103,8 @@ class PathTracker:
         shared.scatter_reduce_(0, tokens.rows, anchors, "amin")
         stable = self._stable(tree, torch.minimum(shared, lengths), lengths)
         last_frames = tokens.last_frames.index_select(0, best.positions).long()
-        path = BestPath(*self._path(nodes, tree, lengths), lengths, stable, last_frames, bases + best.costs)
+        fields = self._path(nodes, tree, lengths)
+        path = BestPath._make((*fields, lengths, stable, last_frames, bases + best.costs))
         # 3) nodes of the paths that agree with it
         limits = stable.index_select(0, tree.rows)
         is_needed = (tree.marks > 0) & (tree.anchors >= limits) & (tree.depths > limits)
