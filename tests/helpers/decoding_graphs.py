@@ -1,10 +1,13 @@
 """Small decoding graphs from lists of arcs, with a closure computed path by path, and a search of all paths."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.wfst.graph_file import DecodingGraph, Topology
 
 TOKENIZER_SHA256 = "0" * 64
@@ -103,6 +106,33 @@ def two_word_graph() -> DecodingGraph:
     ]
     finals = {start: 0.25, after_a: 0.25, after_b: 0.25}
     return make_graph(arcs, finals, 2, {"a": [[0]], "b": [[0, 1]]})
+
+
+def word_loop(
+    tokenizer: Tokenizer, words: Sequence[str], tokenizer_sha256: str = TOKENIZER_SHA256, topology: Topology = "normal"
+) -> DecodingGraph:
+    """Any sequence of equally likely words, as the tokenizer spells them; a word stands on its first token's arc.
+
+    Unlike in a real graph a word may begin with the token that the word before it ends with, without a blank between.
+    """
+    spellings = {word: [tokenizer.encode(word)] for word in words}
+    blank, weight = tokenizer.size, math.log(len(words))
+    arcs, finals = [Arc(0, blank, 0, 0.0, 0)], {0: 0.0}
+    last_state = 0
+    for number, (tokens,) in enumerate(spellings.values(), start=1):
+        sources = [0]
+        for place, token in enumerate(tokens):
+            held, after = last_state + 1, last_state + 2
+            last_state = after
+            word, cost = (number, weight) if place == 0 else (0, 0.0)
+            is_same = place > 0 and tokens[place - 1] == token
+            arcs += [Arc(source, token, word, cost, held) for source in (sources[-1:] if is_same else sources)]
+            arcs += [Arc(held, token, 0, 0.0, held), Arc(held, blank, 0, 0.0, after), Arc(after, blank, 0, 0.0, after)]
+            sources = [held, after]
+        arcs += [Arc(state, None, 0, 0.0, 0) for state in sources]
+        finals |= dict.fromkeys(sources, 0.0)
+    graph = make_graph(arcs, finals, tokenizer.size, spellings, topology)
+    return replace(graph, tokenizer_sha256=tokenizer_sha256)
 
 
 def _offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -135,9 +135,10 @@ def test_a_chunk_is_late_after_its_own_duration():
 def test_what_beams_give_up_is_counted():
     board = Board()
     metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560)
-    for losses in (NO_TRUNCATION, TruncationCounters(2, 0), TruncationCounters(2, 0), TruncationCounters(5, 1)):
+    for losses in (NO_TRUNCATION, TruncationCounters(2, 0), TruncationCounters(2, 0), TruncationCounters(5, 1, 4, 3)):
         metrics.update([], losses)
     assert (board["beam_forced_frames_total"], board["beam_dropped_hypotheses_total"]) == (5, 1)
+    assert (board["wfst_narrowed_frames_total"], board["wfst_dropped_tokens_total"]) == (4, 3)
     assert board.kinds["penstock_beam_forced_frames_total"] == "counter"
     assert board.calls == 3
 

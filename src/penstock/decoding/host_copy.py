@@ -6,7 +6,7 @@ import torch
 
 from penstock.decoding.tensor_tree import Tree, leaves, map_tensors
 
-_BITS_OF = {torch.float64: torch.int64, torch.float32: torch.int32}
+_BITS_OF = {torch.float64: torch.int64, torch.float32: torch.int32, torch.int32: torch.int32}
 
 
 def copy_to_host(block: torch.Tensor) -> torch.Tensor:
@@ -20,7 +20,7 @@ def copy_to_host(block: torch.Tensor) -> torch.Tensor:
 
 
 def tree_to_host(tree: Tree) -> Tree:
-    """Copies a tree of tensors (int64, float64, float32) to the CPU bit by bit, in one copy."""
+    """Copies a tree of tensors (int64, int32, float64, float32) to the CPU bit by bit, in one copy."""
     sizes = [tensor.numel() for tensor in leaves(tree)]
     block = torch.cat([_to_integers(tensor).flatten() for tensor in leaves(tree)])
     parts = iter(copy_to_host(block).split(sizes))

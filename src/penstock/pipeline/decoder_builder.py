@@ -7,14 +7,20 @@ import torch
 from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.search import WfstSearch
+from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.graphs.driver import Driver
-from penstock.model.bundle import Checkpoint
+from penstock.model.bundle import Checkpoint, sha256_of
 from penstock.pipeline.ctc_stream_decoder import CtcStreamDecoder
 from penstock.pipeline.decoder_offer import DecoderOffer
-from penstock.pipeline.decoding_config import CTC, GREEDY, TRANSDUCER_BEAMS, DecodingConfig
+from penstock.pipeline.decoding_config import CTC, GREEDY, TRANSDUCER_BEAMS, WFST, DecodingConfig
 from penstock.pipeline.search_factory import SearchFactory
 from penstock.pipeline.stream_decoders import BeamStreamDecoder, GreedyStreamDecoder, StreamDecoder
 from penstock.pipeline.stream_fusion import StreamFusion
+from penstock.pipeline.wfst_stream_decoder import WfstStreamDecoder
+from penstock.scoring.wfst.graph_file import read_graph
+from penstock.scoring.wfst.words import GraphWords, WordBoosts
 
 
 class DecoderParts(NamedTuple):
@@ -40,7 +46,23 @@ def build_stream_decoders(offer: DecoderOffer, parts: DecoderParts) -> dict[str,
     if CTC in offer.names:
         head = CtcHead(parts.checkpoint, parts.device)
         decoders[CTC] = CtcStreamDecoder(head, parts.slots)
+    if WFST in offer.names:
+        decoders[WFST] = _wfst_decoder(parts)
     return decoders
+
+
+def _wfst_decoder(parts: DecoderParts) -> StreamDecoder:
+    """GraphError for a broken graph, one of another model, or one above the device's memory."""
+    decoding, device = parts.decoding, parts.device
+    assert decoding.graph is not None and parts.checkpoint.config.ctc is not None
+    free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+    graph = read_graph(decoding.graph, free_bytes)
+    graph.check_model(parts.checkpoint.config.ctc.vocabulary_size, sha256_of(parts.checkpoint.tokenizer_path))
+    parts.fusion.word_boosts = WordBoosts(GraphWords(graph), len(graph.words), parts.slots, device)
+    limits = WfstLimits(decoding.wfst_beam, decoding.wfst_blank_penalty, decoding.wfst_skip_blank)
+    search = WfstSearch(DeviceGraph(graph, device), WfstSizes(decoding.wfst_max_active), limits)
+    head = CtcHead(parts.checkpoint, device)
+    return WfstStreamDecoder(head, graph, search, parts.slots, parts.fusion)
 
 
 def _transducer_decoders(parts: DecoderParts) -> dict[str, StreamDecoder]:

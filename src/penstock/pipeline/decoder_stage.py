@@ -21,7 +21,7 @@ from penstock.pipeline.results import StreamResult, StreamText
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
-from penstock.pipeline.stream_decoders import BeamStreamDecoder, Chunk, Decoded
+from penstock.pipeline.stream_decoders import Chunk, Decoded
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters
@@ -100,7 +100,8 @@ class DecoderStage:
     @property
     def truncation(self) -> TruncationCounters:
         """Truncation counters of all beams since the start."""
-        totals = [d.truncation.total for d in self._stream_decoders.values() if isinstance(d, BeamStreamDecoder)]
+        logs = (getattr(decoder, "truncation", None) for decoder in self._stream_decoders.values())
+        totals = [log.total for log in logs if log is not None]
         return TruncationCounters(*map(sum, zip(NO_TRUNCATION, *totals, strict=True)))
 
     @torch.inference_mode()

@@ -21,6 +21,7 @@ from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import Lease, StreamTable
 from penstock.pipeline.stream_options import FINALIZE, StreamOptions, parse_stream_options
 from penstock.runtime import prepare_device
+from penstock.scoring.wfst.words import read_words
 
 MAX_REQUEST_S = 30.0
 MAX_MAGNITUDE = 2.0
@@ -98,6 +99,7 @@ class FeatureStage:
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots, place)
         self._decoding, self._offer = decoding, offer_decoders(config, decoding)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self._graph_words = read_words(decoding.graph) if decoding.graph else None
         self.samples_taken = 0
         """Samples of all accepted requests."""
         self._max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
@@ -146,7 +148,7 @@ class FeatureStage:
 
     def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
-        return parse_stream_options(options, self._decoding, self._tokenizer, self._offer)
+        return parse_stream_options(options, self._decoding, self._tokenizer, self._offer, self._graph_words)
 
     def _admit(self, request: AudioRequest) -> "_Admission | StreamError":
         """Gives a valid request its stream's lease; validates the options before the stream takes a slot."""

@@ -6,12 +6,13 @@ import torch
 
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.decoding_config import WFST, DecodingConfig
 from penstock.pipeline.stream_options import StreamOptions
-from penstock.scoring.boosting.arena import NO_PHRASES
+from penstock.scoring.boosting.arena import NO_PHRASES, PhraseArena
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.fusion import Fusion, FusionStates
 from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
+from penstock.scoring.wfst.words import WordBoosts
 
 
 class StreamFusion:
@@ -27,6 +28,8 @@ class StreamFusion:
         self._phrases = PhraseCache(tokenizer, config.phrase_memory_mib * 2**20, device)
         self.fusion = Fusion(self._lm, self._phrases.automaton)
         """The scores for a search; only for batches in which it `is_used`."""
+        self.word_boosts: WordBoosts | None = None
+        """Boosts of words of the decoding graph, where there is one."""
         self._device = device
         self._lists = [NO_PHRASES] * slots
         self._weights = [0.0] * slots
@@ -37,13 +40,32 @@ class StreamFusion:
         StreamError where there is no memory for the phrase list; the slot holds none then.
         """
         self.close(slot)
+        if options.decoder == WFST:  # the graph has the language model, and a table the boosts of words
+            if self.word_boosts is None or not self.word_boosts.open(slot, options.phrases):
+                self._lists[slot] = self._phrases.acquire(options.phrases)
+            return
         self._lists[slot] = self._phrases.acquire(options.phrases)
         self._weights[slot] = options.lm_weight
 
     def close(self, slot: int) -> None:
         """Releases the phrase list of the slot's stream, if it has one."""
+        if self.word_boosts is not None:
+            self.word_boosts.close(slot)
         self._phrases.release(self._lists[slot])
         self._lists[slot], self._weights[slot] = NO_PHRASES, 0.0
+
+    @property
+    def phrases(self) -> PhraseArena:
+        """The automaton of all phrase lists."""
+        return self._phrases.automaton
+
+    def has_phrases(self, slots: Sequence[int]) -> bool:
+        """True where a stream in `slots` has a phrase list."""
+        return any(self._lists[slot] != NO_PHRASES for slot in slots)
+
+    def phrase_start(self, slot: int) -> int:
+        """The state in which the slot's phrase list starts; NO_PHRASES without one."""
+        return self._lists[slot]
 
     def is_used(self, slots: Sequence[int]) -> bool:
         """True where a stream in `slots` chose a language model or phrases."""

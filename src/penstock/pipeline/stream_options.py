@@ -21,6 +21,7 @@ from penstock.pipeline.decoding_config import (
 )
 from penstock.scoring.boosting.phrases import MAX_BOOST, Phrase, check_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
+from penstock.scoring.wfst.words import GraphWords
 
 DEFAULT_BOOST = 2.0
 FINALIZE = "finalize"
@@ -50,7 +51,11 @@ class StreamOptions:
 
 
 def parse_stream_options(
-    options: Mapping[str, Any], config: DecodingConfig, tokenizer: Tokenizer, offer: DecoderOffer
+    options: Mapping[str, Any],
+    config: DecodingConfig,
+    tokenizer: Tokenizer,
+    offer: DecoderOffer,
+    words: GraphWords | None = None,
 ) -> StreamOptions:
     """Validates the parameters of a stream's first request and tokenizes its phrases.
 
@@ -58,6 +63,7 @@ def parse_stream_options(
 
     decoder: one of the offered ones; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; boosted_phrases: a
     JSON list of phrases or of [phrase, boost] pairs, as text or already read; boost: of phrases that name none.
+    words: of the decoding graph, which phrases of `wfst` must consist of.
     """
     unknown = sorted(map(shown, set(options) - set(_NAMES)))
     if unknown:
@@ -70,8 +76,8 @@ def parse_stream_options(
         if name in options and decoder not in decoders:
             raise _rejection(f"{name} needs decoder {offer.alternatives(decoders)}; the stream's is {decoder}")
     beam_size, n_best = _beam(options, decoder, config)
-    phrases = tokenize_phrases(_phrases(options), tokenizer)
-    return StreamOptions(decoder, beam_size, n_best, _lm_weight(options, decoder, config), phrases)
+    tokens = _tokens(_phrases(options), tokenizer, words if decoder == WFST else None)
+    return StreamOptions(decoder, beam_size, n_best, _lm_weight(options, decoder, config), tokens)
 
 
 def _beam(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> tuple[int, int]:
@@ -112,6 +118,10 @@ def _phrases(options: Mapping[str, Any]) -> tuple[Phrase, ...]:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise _rejection(f"boosted_phrases: entry {number} is {shown(pair)}; {accepted}")
     return check_phrases((pair[0], pair[1]) for pair in pairs)
+
+
+def _tokens(phrases: tuple[Phrase, ...], tokenizer: Tokenizer, words: GraphWords | None) -> TokenPhrases:
+    return tokenize_phrases(phrases, tokenizer) if words is None else words.tokenize(phrases)
 
 
 def _whole(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:

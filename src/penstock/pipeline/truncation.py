@@ -8,19 +8,23 @@ _log = logging.getLogger(__name__)
 
 
 class TruncationCounters(NamedTuple):
-    """Results may depend on chunk borders if a counter is not 0."""
+    """Results may depend on chunk borders if a counter but `narrowed_frames` is not 0."""
 
     forced_blanks: int = 0
     """Encoder frames that lagging hypotheses skipped with blanks."""
     pruned_hypotheses: int = 0
     """Hypotheses pruned because their labels differ from the best one's too early for the label buffer."""
+    narrowed_frames: int = 0
+    """Times that a search over a decoding graph followed fewer arcs than its beam holds."""
+    dropped_tokens: int = 0
+    """Tokens of such a search dropped because the pieces and words of their paths outgrew their memory."""
 
 
 NO_TRUNCATION = TruncationCounters()
 
 
 class TruncationLog:
-    """Adds up the counters of one beam decoder's streams."""
+    """Adds up the counters of one decoder's streams."""
 
     def __init__(self, decoder: str, slots: int):
         self.total = NO_TRUNCATION
@@ -37,15 +41,13 @@ class TruncationLog:
         """Records a segment's counters, counted from its start; with `is_final` logs them if any is not 0."""
         before = self._of_segments[slot]
         if counters != before:
-            self.total = TruncationCounters(
-                self.total.forced_blanks + counters.forced_blanks - before.forced_blanks,
-                self.total.pruned_hypotheses + counters.pruned_hypotheses - before.pruned_hypotheses,
-            )
+            sums = zip(self.total, counters, before, strict=True)
+            self.total = TruncationCounters(*(total + new - old for total, new, old in sums))
             self._of_segments[slot] = counters
         if is_final and any(counters):
+            losses = [f"{count} {name.replace('_', ' ')}" for name, count in counters._asdict().items() if count]
             _log.warning(
-                "penstock decoder: a segment's %s beam was truncated: %d forced blanks, %d pruned hypotheses; "
-                "a smaller beam_size avoids it",
+                "penstock decoder: a segment's %s beam was truncated: %s; a smaller beam avoids it",
                 self._decoder,
-                *counters,
+                ", ".join(losses),
             )

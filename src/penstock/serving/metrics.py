@@ -121,6 +121,12 @@ class ChunkMetrics:
             "penstock_beam_dropped_hypotheses_total",
             "Hypotheses pruned because their labels outgrew their memory",
         )
+        self._narrowed = _Counter(
+            make, "penstock_wfst_narrowed_frames_total", "Times that a graph search followed fewer arcs than its beam"
+        )
+        self._dropped_tokens = _Counter(
+            make, "penstock_wfst_dropped_tokens_total", "Tokens dropped because their paths outgrew their memory"
+        )
 
     def update(self, batch: list[DecodedFrames], truncation: TruncationCounters = NO_TRUNCATION) -> None:
         """Is called once per batch, when its results are ready; truncation: totals of all beams."""
@@ -138,3 +144,5 @@ class ChunkMetrics:
         self._late.show(self._total_late)
         self._forced.show(truncation.forced_blanks)
         self._dropped.show(truncation.pruned_hypotheses)
+        self._narrowed.show(truncation.narrowed_frames)
+        self._dropped_tokens.show(truncation.dropped_tokens)

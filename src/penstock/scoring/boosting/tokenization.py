@@ -4,7 +4,7 @@ Only the canonical segmentation of a phrase is used, the one that the model saw 
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock.model.tokenizer import Tokenizer
@@ -30,12 +30,20 @@ TokenPhrases = tuple[TokenPhrase, ...]
 def tokenize_phrases(phrases: Sequence[Phrase], tokenizer: Tokenizer) -> TokenPhrases:
     """The phrases as tokens, in the list's order.
 
-    StreamError PHRASES_INVALID names a phrase that the tokenizer cannot write, or that has the tokens of another
-    phrase and another boost; or says that all phrases together are too long.
+    StreamError PHRASES_INVALID names a phrase that the tokenizer cannot write; else as `unique_phrases`.
+    """
+    return unique_phrases(phrases, lambda text: _tokenize(text, tokenizer))
+
+
+def unique_phrases(phrases: Sequence[Phrase], tokenize: Callable[[str], tuple[int, ...]]) -> TokenPhrases:
+    """Each token sequence once, in the list's order.
+
+    StreamError PHRASES_INVALID names a phrase that has the tokens of another phrase and another boost, or says that all
+    phrases together are too long.
     """
     found: dict[tuple[int, ...], tuple[str, float]] = {}
     for text, boost in phrases:
-        tokens = _tokenize(text, tokenizer)
+        tokens = tokenize(text)
         first_text, first_boost = found.setdefault(tokens, (text, boost))
         if first_boost != boost:
             raise phrases_error(

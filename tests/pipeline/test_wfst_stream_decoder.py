@@ -1,0 +1,155 @@
+"""Streams of the decoder `wfst` through the decoder stage: chunks, batches, boosts, and what is rejected."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from penstock.errors import GraphError, StreamError
+from penstock.model.bundle import Checkpoint, sha256_of
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoder_offer import offer_decoders
+from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.results import StreamResult
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import Lease
+from penstock.pipeline.stream_options import StreamOptions, parse_stream_options
+from penstock.scoring.wfst.graph_file import write_graph
+from penstock.scoring.wfst.words import read_words
+from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.random_models import random_ctc_checkpoint
+
+WORDS = ("a", "be", "bed", "cab", "dad", "bead")
+SLOTS = 4
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Checkpoint:
+    return random_ctc_checkpoint(tmp_path_factory.mktemp("ctc"), 3)
+
+
+@pytest.fixture(scope="module")
+def graph(checkpoint, tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("graph") / "words.safetensors"
+    write_graph(word_loop(Tokenizer(checkpoint.tokenizer_path), WORDS, sha256_of(checkpoint.tokenizer_path)), path)
+    return str(path)
+
+
+class Streams:
+    """A decoder stage and its streams' encoder frames."""
+
+    def __init__(self, checkpoint: Checkpoint, graph: str, **settings):
+        self.decoding = DecodingConfig(graph=graph, wfst_max_active=64, wfst_beam=20.0, **settings)
+        self.checkpoint = checkpoint
+        self.stage = DecoderStage(checkpoint, SLOTS, SlotLedger(SLOTS), decoding=self.decoding)
+        self.tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self.words = read_words(graph)
+        self._generation = 0
+
+    def options(self, **given) -> StreamOptions:
+        offer = offer_decoders(self.checkpoint.config, self.decoding)
+        return parse_stream_options({"decoder": "wfst", **given}, self.decoding, self.tokenizer, offer, self.words)
+
+    def decode(self, rows: dict[int, torch.Tensor], options: dict[int, StreamOptions], chunk: int) -> dict[int, list]:
+        """The results of streams by slot, all in one batch, chunk after chunk."""
+        self._generation += 1
+        results: dict[int, list[StreamResult]] = {slot: [] for slot in rows}
+        longest = max(map(len, rows.values()))
+        for first in range(0, longest, chunk):
+            requests = [
+                DecoderRequest(
+                    Lease(slot, self._generation),
+                    frames[first : first + chunk],
+                    0,
+                    is_start=first == 0,
+                    is_end=first + chunk >= len(frames),
+                    options=options[slot],
+                )
+                for slot, frames in rows.items()
+                if first < len(frames)
+            ]
+            for request, answer in zip(requests, self.stage.process(requests), strict=True):
+                assert isinstance(answer, StreamResult), answer
+                results[request.lease.slot].append(answer)
+        return results
+
+
+@pytest.fixture(scope="module")
+def streams(checkpoint, graph) -> Streams:
+    return Streams(checkpoint, graph)
+
+
+def frames_of(checkpoint: Checkpoint, seed: int, count: int) -> torch.Tensor:
+    return 2 * torch.randn(count, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(seed))
+
+
+def outcome(results: list[StreamResult]) -> tuple:
+    tokens = [token for result in results for token in result.tokens]
+    words = [word for result in results for word in result.words]
+    assert " ".join(word.text for word in words) == results[-1].text
+    assert [result.is_final for result in results] == [False] * (len(results) - 1) + [True]
+    return results[-1].text, [token[:3] for token in tokens], [word[:3] for word in words]
+
+
+def test_texts_are_words_of_the_graph_and_chunks_do_not_matter(streams, checkpoint):
+    frames = frames_of(checkpoint, 1, 40)
+    whole = outcome(streams.decode({0: frames}, {0: streams.options()}, 40)[0])
+    assert set(whole[0].split()) <= set(WORDS) and len(whole[0].split()) > 3
+    for chunk in (1, 3, 7):
+        assert outcome(streams.decode({1: frames}, {1: streams.options()}, chunk)[1]) == whole
+
+
+def test_stable_tokens_come_before_the_end(streams, checkpoint):
+    results = streams.decode({0: frames_of(checkpoint, 1, 40)}, {0: streams.options()}, 4)[0]
+    assert any(result.tokens for result in results[:-1])
+
+
+def test_a_batch_with_boosts_equals_streams_alone(streams, checkpoint):
+    rows = {slot: frames_of(checkpoint, slot, 20 + slot) for slot in range(SLOTS)}
+    options = {
+        0: streams.options(),
+        1: streams.options(boosted_phrases=["bead", ["cab", 1.0]]),
+        2: streams.options(boosted_phrases=["dad be", "a"], boost=3.0),
+        3: streams.options(lm_weight=1.5),
+    }
+    together = streams.decode(rows, options, 5)
+    for slot in rows:
+        other = (slot + 1) % SLOTS
+        alone = streams.decode({other: rows[slot]}, {other: options[slot]}, 5)[other]
+        assert outcome(alone) == outcome(together[slot])
+    plain = streams.decode(rows, dict.fromkeys(rows, streams.options()), 5)
+    for slot, words in ((1, {"bead", "cab"}), (2, {"dad", "be", "a"})):
+        texts = [results[slot][-1].text.split() for results in (plain, together)]
+        counts = [sum(word in words for word in text) for text in texts]
+        assert counts[1] > counts[0]
+
+
+def test_words_and_phrases_are_those_of_the_graph(streams, checkpoint):
+    with pytest.raises(
+        StreamError, match=r"PHRASES_INVALID: .*'fad', 'ace' not in the decoding graph; accepted: words of"
+    ):
+        streams.options(boosted_phrases=["cab", "fad ace"])
+    with pytest.raises(StreamError, match="'f', 'g', 'h', 'i', 'j' and others not in"):
+        streams.options(boosted_phrases=list("fghijk"))
+
+
+def test_a_compact_graph_takes_no_boosts_above_zero(checkpoint, tmp_path):
+    path, tokenizer = tmp_path / "compact.safetensors", Tokenizer(checkpoint.tokenizer_path)
+    write_graph(word_loop(tokenizer, WORDS, sha256_of(checkpoint.tokenizer_path), "compact"), path)
+    streams = Streams(checkpoint, str(path))
+    with pytest.raises(
+        StreamError, match="'cab' has boost 2, and the graph's topology is compact; accepted: boosts up"
+    ):
+        streams.options(boosted_phrases=["cab"])
+    assert streams.options(boosted_phrases=["cab"], boost=-1.0).phrases
+
+
+def test_a_graph_of_another_model_is_rejected(checkpoint, tmp_path):
+    path, graph = tmp_path / "other.safetensors", word_loop(Tokenizer(checkpoint.tokenizer_path), WORDS)
+    write_graph(graph, path)
+    with pytest.raises(GraphError, match="the tokenizer with SHA-256"):
+        DecoderStage(checkpoint, 1, SlotLedger(1), decoding=DecodingConfig(graph=str(path)))
+    write_graph(replace(graph, vocabulary_size=99), path)
+    with pytest.raises(GraphError, match="a model of 99 tokens, the model has 48"):
+        DecoderStage(checkpoint, 1, SlotLedger(1), decoding=DecodingConfig(graph=str(path)))
