@@ -27,7 +27,7 @@ class Recombination:
         """Marks the entries that go on, [n] bool.
 
         rows: [n] int64; keys: [n] int64, equal where states are; costs: [n] float32, at least 0; ties by position.
-        is_live: [n] bool, or None on a CPU: then a second round that nobody needs is left out.
+        is_live: [n] bool, or None on a CPU: then a second round without entries is left out.
         """
         positions = torch.arange(len(rows), device=rows.device)
         bids = (costs.view(torch.int32).long() << 32) | positions
