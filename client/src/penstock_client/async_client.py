@@ -91,6 +91,8 @@ class AsyncClient(ClientBase):
 
 def connect(endpoint: Endpoint) -> AsyncConnection:
     """The connection for an endpoint. Imports the library of its protocol only. ValueError for bad certificates."""
+    if endpoint.options.reconnect_s:
+        raise ValueError("reconnect_s is set, but AsyncClient does not reconnect: use Client")
     if endpoint.is_grpc:
         from penstock_client.transport.async_grpc_transport import AsyncGrpcConnection
 

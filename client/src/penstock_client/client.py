@@ -18,6 +18,7 @@ from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
 from penstock_client.transport.base import Connection
 from penstock_client.transport.model_config import read_server_info
+from penstock_client.transport.resuming import ResumingConnection
 
 
 class ClientBase:
@@ -136,6 +137,12 @@ def close_all(streams: Iterable[Stream], connection: Connection) -> None:
 
 def connect(endpoint: Endpoint) -> Connection:
     """The connection for an endpoint. Imports the library of its protocol only. ValueError for bad certificates."""
+    connection = _connect_once(endpoint)
+    reconnect_s = endpoint.options.reconnect_s
+    return ResumingConnection(connection, reconnect_s) if reconnect_s else connection
+
+
+def _connect_once(endpoint: Endpoint) -> Connection:
     if endpoint.is_grpc:
         from penstock_client.transport.grpc_transport import GrpcConnection
 

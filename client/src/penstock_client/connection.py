@@ -32,7 +32,8 @@ class ConnectionOptions:
     """A client's connection options. Raises ValueError for an invalid value; files are read when the client is made.
 
     A failed attempt to connect is repeated for `connect_retry_s`, with increasing back-off, as long as none of the
-    stream's audio can have reached the server. Audio is never sent twice: a connection lost later fails its streams.
+    stream's audio can have reached the server. A connection lost later fails its streams, unless `reconnect_s` is set.
+    Audio is never sent twice to one stream of the server.
     """
 
     root_certificates: str | Path | None = None
@@ -56,12 +57,18 @@ class ConnectionOptions:
 
     With it the first request of each stream is answered before the second one is sent.
     """
+    reconnect_s: float = 0.0
+    """How long a stream that had results tries to go on after a lost connection; `Client` only.
+
+    Its current segment is kept in memory, and sent again to a new stream with the same id. So nothing is missing, and
+    the results are those of a connection that was not lost. Reconnections are logged ("penstock_client").
+    """
 
     def __post_init__(self) -> None:
         if (self.client_certificate is None) != (self.client_key is None):
             given, missing = ("client_certificate", "client_key")[:: 1 if self.client_key is None else -1]
             raise ValueError(f"{given} is given without {missing}, expected both or neither")
-        for name in ("keepalive_s", "connect_retry_s", "wait_for_slot_s"):
+        for name in ("keepalive_s", "connect_retry_s", "wait_for_slot_s", "reconnect_s"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value!r}, expected seconds from 0")

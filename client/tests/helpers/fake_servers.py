@@ -225,6 +225,11 @@ class Wire:
             end.close()
         self._sockets = []
 
+    def lead_to(self, port: int) -> None:
+        """Ends the current connections; new ones lead to another server."""
+        self._target = ("127.0.0.1", port)
+        self.cut()
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

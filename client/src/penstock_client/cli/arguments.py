@@ -156,6 +156,7 @@ def read_connection_options(args: argparse.Namespace) -> ConnectionOptions:
         headers=dict(_header(text) for text in args.header),
         connect_retry_s=args.connect_retry,
         wait_for_slot_s=args.wait_for_slot,
+        reconnect_s=args.reconnect,
     )
 
 
@@ -219,6 +220,13 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         metavar="S",
         help="wait up to S seconds while the server is full (0)",
+    )
+    add(
+        "--reconnect",
+        type=_retry_seconds,
+        default=30.0,
+        metavar="S",
+        help="after a lost connection, try for S seconds to go on without a gap; 0: fail (30)",
     )
     add("--header", action="append", default=[], metavar="NAME:VALUE", help="header to send; repeatable")
     add("--root-certificates", metavar="FILE", help="PEM file of trusted certificate authorities")

@@ -4,10 +4,11 @@ import argparse
 import contextlib
 import io
 import json
+import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -31,8 +32,10 @@ from penstock_client.errors import AudioError, ClientError
 from penstock_client.microphone import Microphone
 from penstock_client.options import StreamOptions
 from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, dictate, play
-from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.protocol import SAMPLE_RATE_HZ, Result
 from penstock_client.sound_file import Audio
+from penstock_client.transcript import Transcript
+from penstock_client.transport.resuming import RESUMABLE
 
 _FAILED = 1
 _MICROPHONE = AudioName("microphone")
@@ -59,13 +62,32 @@ def main(arguments: list[str] | None = None) -> int:
         with client:
             if args.info:
                 return 0 if _print_info(client, args.format == "json") else _FAILED
-            return 0 if _transcribe_all(client, options, args, _report(args)) else _FAILED
+            report = _report(args)
+            with _warnings_printed(report):
+                return 0 if _transcribe_all(client, options, args, report) else _FAILED
     except OSError as error:  # errors of files and of the network are ClientErrors
         _abandon_output()
         if not isinstance(error, BrokenPipeError):  # nothing reads our output any more
             reason = (error.strerror or str(error)).lower()
             print(f"penstock-client: error: OUTPUT_FAILED: standard output: {reason}", file=sys.stderr)
         return _FAILED
+
+
+@contextlib.contextmanager
+def _warnings_printed(report: Report) -> Iterator[None]:
+    """Prints the library's warnings, after removing text that is redrawn in place."""
+
+    class Printer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            report.abort()
+            print(f"penstock-client: warning: {record.getMessage()}", file=sys.stderr, flush=True)
+
+    logger, printer = logging.getLogger("penstock_client"), Printer()
+    logger.addHandler(printer)
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
 
 
 def _abandon_output() -> None:
@@ -94,8 +116,7 @@ def _transcribe_all(client: Client, options: StreamOptions, args: argparse.Names
     """Transcribes the microphone, or one file after the other. Returns False if any failed."""
     if args.microphone is not False:
         is_done = _transcribe(_MICROPHONE, partial(_stream_microphone, client, options, args), report)
-        if is_done:
-            report.end_file()
+        report.end_file()
         return is_done
     return all([_transcribe_audio(path, client, options, args, report) for path in args.audio])
 
@@ -115,8 +136,7 @@ def _transcribe_audio(
             for track in tracks:
                 stream = partial(_stream_track, client, options, args, track.samples)
                 done.append(_transcribe(AudioName(path, track.channel), stream, report))
-        if any(done):
-            report.end_file()
+        report.end_file()
         if warning:
             print(f"penstock-client: warning: {path}: {warning} with --channel", file=sys.stderr, flush=True)
         if problem:
@@ -134,22 +154,33 @@ def _read(path: str, args: argparse.Namespace) -> Audio:
 
 
 def _transcribe(name: AudioName, stream: Callable[[Progress], Streamed], report: Report) -> bool:
-    """Reports what `stream` returns. Returns False after a ClientError."""
+    """Reports what `stream` returns. Returns False after a ClientError; a lost stream's text so far is reported."""
+    latest = Transcript()
+
+    def report_progress(transcript: Transcript, results: Sequence[Result]) -> None:
+        nonlocal latest
+        latest = transcript
+        report.progress(name, transcript, results)
+
     try:
         with contextlib.ExitStack() as unless_done:
             unless_done.callback(report.abort)
-            streamed = stream(partial(report.progress, name))
+            streamed = stream(report_progress)
             unless_done.pop_all()
         report.finish(name, streamed)
     except ClientError as error:
-        return _fail(name, error)
+        if error.code not in RESUMABLE or not latest.segments:
+            return _fail(name, error)
+        lost = Streamed(latest, latest.audio_processed_s)
+        report.finish(name, lost)
+        return _fail(name, error, f"; the text ends at {lost.missing_from_s:.2f} s of the audio")
     return True
 
 
-def _fail(name: AudioName, error: ClientError) -> bool:
+def _fail(name: AudioName, error: ClientError, more: str = "") -> bool:
     """Prints the error after the name of its file; returns False."""
     named = error.text if error.text.startswith(f"{name}: ") else f"{name}: {error.text}"
-    print(f"penstock-client: error: {error.code}: {named}", file=sys.stderr, flush=True)
+    print(f"penstock-client: error: {error.code}: {named}{more}", file=sys.stderr, flush=True)
     return False
 
 

@@ -37,6 +37,11 @@ class Streamed(NamedTuple):
     elapsed_s: float | None = None
     """Time from the first audio to the final text; None for audio at the pace of speech."""
 
+    @property
+    def missing_from_s(self) -> float | None:
+        """Where the text ends; None where the stream was not lost."""
+        return None if self.transcript.is_complete else round(self.transcript.audio_processed_s, 3)
+
 
 class Report(Protocol):
     """The output of the command, for one file or channel after the other."""
@@ -91,7 +96,8 @@ class PlainReport:
             print_line(self._out, word_line(word))
         for alternative in (each for segment in transcript.segments for each in segment.alternatives):
             print_line(self._out, alternative_line(alternative))
-        print_line(self._notes, f"{name}: {timing(streamed)}")
+        if streamed.missing_from_s is None:
+            print_line(self._notes, f"{name}: {timing(streamed)}")
 
     def abort(self) -> None:
         """Removes what was drawn of a file that failed."""
@@ -117,7 +123,8 @@ class JsonReport:
 
     def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Prints the transcript."""
-        self._print(document(name, streamed.transcript, streamed.audio_s))
+        missing = {} if streamed.missing_from_s is None else {"missing_from_s": streamed.missing_from_s}
+        self._print({**document(name, streamed.transcript, streamed.audio_s), **missing})
 
     def abort(self) -> None:
         """Does nothing: results that were printed remain valid."""
@@ -135,20 +142,23 @@ class SubtitleReport:
     def __init__(self, out: TextIO, kind: SubtitleFormat):
         self._out = out
         self._write = {"srt": srt, "vtt": vtt}[kind]
-        self._cues: list[Cue] = []
+        self._cues: list[Cue] | None = None
 
     def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
         """Does nothing: subtitles are written at the end."""
 
     def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Takes the words."""
-        self._cues += cues((segment.words for segment in streamed.transcript.segments), name.channel)
+        new = cues((segment.words for segment in streamed.transcript.segments), name.channel)
+        self._cues = [*(self._cues or ()), *new]
 
     def abort(self) -> None:
         """Does nothing: nothing was drawn."""
 
     def end_file(self) -> None:
-        """Writes the subtitles in the order of their times."""
+        """Writes the subtitles in the order of their times; nothing where every channel failed."""
+        if self._cues is None:
+            return
         self._out.write(self._write(sorted(self._cues, key=lambda cue: cue.start_ms)))
         self._out.flush()
 

@@ -1,0 +1,141 @@
+"""Streams that survive a lost connection: a new stream on the server receives the current segment again."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from penstock_client.errors import ClientError, StreamId
+from penstock_client.protocol import Request, Result
+from penstock_client.transport.base import Connection, Transport
+from penstock_client.transport.replay import Replay
+
+RESUMABLE = {
+    "CONNECTION_LOST",
+    "PHRASE_MEMORY_FULL",
+    "REPLY_TIMEOUT",
+    "SERVER_DRAINING",
+    "SERVER_UNREACHABLE",
+    "STREAM_LIMIT",
+    "STREAM_LOST",
+    "STREAM_NOT_OPEN",
+}
+"""The codes of errors after which another stream may succeed, once this one has had results."""
+_PAUSE_S = 0.5
+_LOG = logging.getLogger("penstock_client")
+
+
+class ResumingConnection:
+    """A connection whose streams reconnect for up to `reconnect_s`. Each reconnection is logged as a warning."""
+
+    def __init__(self, connection: Connection, reconnect_s: float):
+        self._connection = connection
+        self._reconnect_s = reconnect_s
+
+    def open_transport(self, stream_id: StreamId, timeout_s: float) -> "ResumingTransport":
+        """A transport for a new stream. It connects with its first request, so errors appear there."""
+        return ResumingTransport(lambda: self._connection.open_transport(stream_id, timeout_s), self._reconnect_s)
+
+    def close(self) -> None:
+        """Frees what the transports share."""
+        self._connection.close()
+
+
+class ResumingTransport:
+    """One stream as a series of streams on the server, of which each continues the one before. A `Transport`."""
+
+    def __init__(self, open_transport: Callable[[], Transport], reconnect_s: float):
+        self._open_transport = open_transport
+        self._reconnect_s = reconnect_s
+        self._transport = open_transport()
+        self._replay = Replay()
+        self._noting = threading.Lock()
+        """Guards the replay."""
+        self._sending = threading.RLock()
+        """Held while requests are sent and while the stream is resumed, so that each is sent once and in order."""
+        self._lost_s: float | None = None
+        """When the connection was lost; None once there is a result again."""
+        self._is_cancelled = threading.Event()
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every request up to the last is answered and every result was received."""
+        return self._transport.is_complete
+
+    def send(self, request: Request) -> None:
+        """Sends without waiting for the reply; blocks while too much is unanswered. Raises ClientError."""
+        with self._sending:
+            with self._noting:
+                self._replay.add(request)
+            transport = self._transport
+            try:
+                transport.send(request)
+            except ClientError as error:
+                self._resume(transport, error)
+
+    def receive(self, wait_s: float | None) -> Result | None:
+        """The next result; None if there is none within `wait_s` (None: no limit) or the stream is complete.
+
+        Raises ClientError. While the stream is resumed it takes longer than `wait_s`.
+        """
+        while True:
+            transport = self._transport
+            try:
+                result = transport.receive(wait_s)
+            except ClientError as error:
+                self._resume(transport, error)
+                continue
+            if result is None:
+                return None
+            with self._noting:
+                start_s = self._replay.start_s
+                taken = self._replay.take(result)
+            if taken is not None:
+                self._note_success(start_s)
+                return taken
+
+    def cancel(self) -> None:
+        """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
+        self._is_cancelled.set()
+        self._transport.cancel()
+
+    def close(self) -> None:
+        """Cancels, and frees everything."""
+        self.cancel()
+        with self._sending:  # a resumption ends now
+            self._transport.close()
+
+    def _resume(self, lost: Transport, error: ClientError) -> None:
+        """Goes on in a new stream. Raises the error where that is impossible, or after `reconnect_s`."""
+        with self._sending:
+            while lost is self._transport:  # else another thread has resumed it
+                self._wait_before_attempt(error)
+                lost.close()
+                self._transport = lost = self._open_transport()
+                if self._is_cancelled.is_set():
+                    lost.cancel()
+                with self._noting:
+                    requests = self._replay.restart()
+                try:
+                    for request in requests:
+                        lost.send(request)
+                    return
+                except ClientError as next_error:
+                    error = next_error
+
+    def _wait_before_attempt(self, error: ClientError) -> None:
+        """Raises the error where no further attempt is due."""
+        if error.code not in RESUMABLE or not self._replay.has_results or self._is_cancelled.is_set():
+            raise error
+        now_s = time.monotonic()
+        if self._lost_s is None:
+            self._lost_s = now_s
+            _LOG.warning("%s; reconnecting for up to %g s", error, self._reconnect_s)
+        left_s = self._lost_s + self._reconnect_s - now_s
+        if left_s <= 0 or self._is_cancelled.wait(min(_PAUSE_S, left_s)):
+            raise error
+
+    def _note_success(self, start_s: float) -> None:
+        if self._lost_s is not None:
+            took_s, self._lost_s = time.monotonic() - self._lost_s, None
+            _LOG.warning("reconnected after %.1f s; sent again from %.2f s, nothing is missing", took_s, start_s)

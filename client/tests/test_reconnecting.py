@@ -1,0 +1,163 @@
+"""Streams that go on after a lost connection: the result is that of a connection that was not lost."""
+
+import json
+import re
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.fake_servers import GrpcServer, HttpServer
+from client.tests.helpers.fake_sounddevice import FakeSounddevice
+from client.tests.helpers.fakes import FakeRecognizer, RejectionError, expected, outputs
+from penstock_client import AsyncClient, Client, ConnectionLostError, ConnectionOptions, StreamOptions
+from penstock_client.protocol import Request, parse_reply
+from penstock_client.transport.replay import Replay
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+TIMES = ConnectionOptions(reconnect_s=60)
+
+
+@pytest.fixture
+def client(url, protocol):
+    with Client(url, protocol, timeout_s=60, connection_options=TIMES) as client:
+        yield client
+
+
+def cut_at(recognizer, wire, *numbers, forget=True):
+    """Cuts the connections at these requests; the server forgets the stream, as one that was started again."""
+
+    def cut(request):
+        if len(recognizer.requests) in numbers:
+            if forget:
+                recognizer.received.clear()
+            wire.cut()
+            raise RejectionError("not received")
+
+    recognizer.before_answer = cut
+
+
+@pytest.mark.parametrize("numbers", [(7,), (7, 9, 21), (24,)], ids=["once", "again and again", "at the end"])
+def test_a_transcript_has_no_gap(client, recognizer, wire, samples, numbers):
+    cut_at(recognizer, wire, *numbers)
+    transcript = client.transcribe(samples, request_ms=100)
+    result = expected(samples)
+    assert (transcript.text, tuple(transcript.words)) == (result.text, result.new_words)
+    assert (tuple(transcript.tokens), transcript.is_complete) == (result.new_tokens, True)
+    assert transcript.audio_processed_s == pytest.approx(2.4)
+
+
+def test_only_the_current_segment_is_sent_again(client, recognizer, wire, samples):
+    cut_at(recognizer, wire, 6)
+    options = StreamOptions(decoder="alsd", n_best=1)
+    with client.open_stream("s", options) as stream:
+        for index, block in enumerate(np.split(samples, 12), start=1):
+            (stream.finalize if index % 4 == 0 else stream.send)(block)
+            stream.poll()
+        stream.finish()
+        results = list(stream)
+    assert results or stream.transcript.is_complete
+    start, again = [request for request in recognizer.requests if request.is_start]
+    assert again.parameters == start.parameters == {"decoder": "alsd", "n_best": 1}
+    segments = stream.transcript.segments
+    assert [segment.text for segment in segments[:3]] == [expected(samples[:12_800]).text] * 3
+    assert [segment.words[0].start_ms for segment in segments[:3]] == [0, 800, 1600]
+    assert segments[1].alternatives[0].words[0].start_ms == 800
+    before, after = recognizer.requests[:6], recognizer.requests[6:]
+    assert np.array_equal(np.concatenate([request.samples for request in before[:5]]), samples[:16_000])
+    assert np.array_equal(np.concatenate([request.samples for request in after]), samples[12_800:])
+
+
+def test_without_the_option_the_stream_fails(served_client, recognizer, wire, samples):
+    cut_at(recognizer, wire, 5)
+    with pytest.raises(ConnectionLostError):
+        served_client.transcribe(samples, request_ms=100)
+
+
+def test_a_stream_that_the_server_lost_is_started_again(client, recognizer, samples):
+    def lose(request):
+        if len(recognizer.requests) == 9:
+            recognizer.received.clear()
+            raise RejectionError("in ensemble 'asr', STREAM_LOST: the stage has ended")
+
+    recognizer.before_answer = lose
+    assert client.transcribe(samples, request_ms=100).text == expected(samples).text
+
+
+def test_a_stream_can_be_closed_while_it_reconnects(client, recognizer, wire, samples, caplog):
+    with client.open_stream() as stream:
+        stream.send(samples[:800])
+        assert stream.poll(60)
+        wire.close()
+        threading.Timer(0.5, stream.cancel).start()
+        with pytest.raises(Exception, match=r"CONNECTION_LOST|STREAM_CLOSED|SERVER_UNREACHABLE"):
+            while True:
+                stream.send(samples[:800])
+                stream.poll(0.01)
+
+
+def test_asyncio_does_not_reconnect(url):
+    with pytest.raises(ValueError, match="reconnect_s is set, but AsyncClient does not reconnect"):
+        AsyncClient(url, connection_options=TIMES)
+
+
+def test_a_replay_adds_the_time_of_the_loss_to_the_round_trip():
+    clock = iter([1.0, 5.0])
+    replay = Replay(lambda: next(clock))
+    replay.add(Request(b"", True, True))
+    replay.restart()
+    result = parse_reply("s", outputs(0, 800, True).get)
+    assert replay.take(result).round_trip_s == 4.0
+
+
+def test_the_command_goes_on_and_says_so(run, audio_file, recognizer, wire):
+    cut_at(recognizer, wire, 7)
+    status, out, err = run(audio_file, "--json", "--request-ms", "100", "--finalize-every", "0.5", "--reconnect", "60")
+    document = json.loads(out)
+    assert status == 0
+    assert [segment["words"] for segment in document["segments"]] == [10, 10, 10, 10, 8]
+    assert "missing_from_s" not in document
+    lost, again = err.splitlines()
+    assert re.fullmatch("penstock-client: warning: [A-Z_]+: .*; reconnecting for up to 60 s", lost)
+    message = r"reconnected after \d+\.\d s; sent again from 0\.50 s, nothing is missing"
+    assert re.fullmatch(f"penstock-client: warning: {message}", again)
+
+
+def test_the_microphone_goes_on(run, recognizer, wire, samples, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
+    cut_at(recognizer, wire, 9)
+    assert run("--microphone", "--reconnect", "60")[:2] == (0, expected(samples).text + "\n")
+
+
+@pytest.mark.parametrize("protocol, server_class", [("grpc", GrpcServer), ("http", HttpServer)], indirect=["protocol"])
+def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, wire, protocol, server_class):
+    """Another server, which knows nothing of the stream, takes the port."""
+    second = server_class(other := FakeRecognizer())
+
+    def die(request):
+        if len(recognizer.requests) == 5:
+            wire.lead_to(second.port)
+
+    recognizer.before_answer = die
+    status, out, _ = run(audio_file, "--request-ms", "100", "--reconnect", "60", "--timeout", "60")
+    assert (status, out) == (0, expected(samples).text + "\n")
+    assert other.requests[0].is_start and other.requests[-1].is_end
+    second.close()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"], ["--format", "srt"]])
+def test_a_server_that_stays_away_leaves_the_text_so_far(run, audio_file, recognizer, wire, arguments):
+    def die(request):
+        if len(recognizer.requests) == 5:
+            wire.close()
+
+    recognizer.before_answer = die
+    status, out, err = run(audio_file, "--request-ms", "100", "--simulate-realtime", "--reconnect", "0.3", *arguments)
+    assert status == 1
+    (end_s,) = re.findall(r"; the text ends at (\S+) s of the audio\n$", err)
+    if arguments == ["--json"]:
+        document = json.loads(out)
+        assert document["missing_from_s"] == pytest.approx(float(end_s), abs=0.01)
+        out = document["text"]
+    assert 0 < float(end_s) <= 0.4 and "wörd0" in out
