@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 
 from penstock.errors import PenstockError
 from penstock.serving import model_repository
 from penstock.serving.launch import ServerOptions
-from penstock.serving.model_repository import copy_with_queue_delay, find_model_repository
+from penstock.serving.model_repository import copy_models, find_model_repository
 from penstock.serving.server import TritonServer
 from penstock.serving.settings import QUEUE_DELAY_MS
 from penstock.serving.triton_install import TritonInstall
@@ -59,7 +60,7 @@ def test_requests_wait_at_the_first_member_and_only_for_each_other_at_the_next()
 def test_a_copy_differs_in_its_delays_alone(tmp_path, delay_ms, expected_us):
     committed = find_model_repository()
     before = delays_us(committed)
-    copy = copy_with_queue_delay(committed, tmp_path / "models", delay_ms)
+    copy = copy_models(committed, tmp_path / "models", delay_ms, {})
     first, others = expected_us
     assert delays_us(copy) == {"features": first, "encoder": others, "decoder": others}
     assert delays_us(committed) == before
@@ -70,6 +71,18 @@ def test_a_copy_differs_in_its_delays_alone(tmp_path, delay_ms, expected_us):
             assert re.sub(r"(delay_microseconds:) \d+", r"\1", text) == re.sub(
                 r"(delay_microseconds:) \d+", r"\1", copied
             )
+
+
+def test_information_becomes_parameters_of_the_ensemble(tmp_path):
+    model_config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
+    information = {"model": 'an "odd" \\ näme', "languages": ""}
+    committed = find_model_repository()
+    copy = copy_models(committed, tmp_path / "models", None, information)
+    assert delays_us(copy) == delays_us(committed)
+    for path in copy.glob("*/config.pbtxt"):
+        config = text_format.Parse(path.read_text(), model_config.ModelConfig())
+        found = {name: value.string_value for name, value in config.parameters.items()}
+        assert (found == information) == (path.parent.name == "asr")
 
 
 @pytest.mark.parametrize("text", ["-1", "1001", "1.5", "soon"])

@@ -12,6 +12,7 @@ from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
 from penstock.runtime import check_device
 from penstock.serving import settings
+from penstock.serving.information import server_information
 from penstock.serving.launch import ALL_INTERFACES, LOOPBACK, ServerOptions
 from penstock.serving.limits import raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
@@ -52,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
     repository = find_model_repository(values.model_repository)
     install = find_triton()
     console = Console(values.log_format)
-    environment, description = _prepare_model(values)
+    environment, information, description = _prepare_model(values)
     for line in description:
         console.say(line)
     _warn_about_wheel(console, install, address)
-    options = ServerOptions(repository, ports, address, values.drain_seconds, environment, values.verbose)
+    options = ServerOptions(repository, ports, address, values.drain_seconds, environment, information, values.verbose)
     server = TritonServer(install, options, sys.stderr.write)
     serve_until_signal(server, console, values.drain_seconds, values.restart)
     return 0
@@ -83,8 +84,8 @@ def _warn_about_wheel(console: Console, install: TritonInstall, address: str) ->
         )
 
 
-def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str]]:
-    """The environment of the model processes, and the lines that describe what is served."""
+def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """The environment of the model processes, what clients are told, and the lines that describe what is served."""
     from penstock.model.bundle import Checkpoint
     from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
 
@@ -114,12 +115,17 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], list[str
     )
     others = [str(each) for each in checkpoint.config.encoder.contexts if each != context]
     choice = f" (default; {settings.CONTEXT.flag} also takes {' '.join(others)})" if others else ""
-    return environment, [
-        *([] if values.model else [BUNDLED_MODEL_NOTICE]),
-        f"{checkpoint.directory.name}: {checkpoint.config.head_name}, "
-        f"context {context}{'' if values.context else choice}, chunks of {chunk_ms:g} ms",
-        f"{values.max_streams} streams, {megabytes:.2f} MB each, decoders {', '.join(offer.names)}",
-    ]
+    information = server_information(checkpoint, context, decoding, values.max_streams, values.idle_seconds)
+    return (
+        environment,
+        information,
+        [
+            *([] if values.model else [BUNDLED_MODEL_NOTICE]),
+            f"{checkpoint.directory.name}: {checkpoint.config.head_name}, "
+            f"context {context}{'' if values.context else choice}, chunks of {chunk_ms:g} ms",
+            f"{values.max_streams} streams, {megabytes:.2f} MB each, decoders {', '.join(offer.names)}",
+        ],
+    )
 
 
 def bytes_per_stream(config: ModelConfig, context: AttentionContext, beam_size: int) -> int:

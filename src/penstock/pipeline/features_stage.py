@@ -19,11 +19,10 @@ from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import Lease, StreamTable
-from penstock.pipeline.stream_options import FINALIZE, StreamOptions, parse_stream_options
+from penstock.pipeline.stream_options import FINALIZE, MAX_REQUEST_S, StreamOptions, parse_stream_options
 from penstock.runtime import prepare_device
 from penstock.scoring.wfst.words import read_words
 
-MAX_REQUEST_S = 30.0
 MAX_MAGNITUDE = 2.0
 """Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
 

@@ -23,6 +23,8 @@ from penstock.scoring.boosting.phrases import MAX_BOOST, Phrase, check_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
 from penstock.scoring.wfst.words import GraphWords
 
+MAX_REQUEST_S = 30.0
+"""Audio of one request."""
 DEFAULT_BOOST = 2.0
 FINALIZE = "finalize"
 """Parameter of any request, not an option: true if a segment ends with it."""

@@ -30,6 +30,8 @@ class ServerOptions:
     """Seconds that live streams have to end after a stop; below the ten seconds that Docker waits."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the models (penstock.serving.settings), added to the environment of this process."""
+    information: Mapping[str, str] = field(default_factory=dict)
+    """What `asr` tells clients of the server (penstock.serving.information)."""
     is_verbose: bool = False
     """Whether Triton logs what it does, not only warnings and errors."""
 

@@ -1,4 +1,4 @@
-"""Finds the directory of the Triton models, `model_repository/`, and copies it with another batching delay."""
+"""Finds the directory of the Triton models, `model_repository/`, and copies it with a server's own configuration."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from penstock.errors import SettingError
 from penstock.serving.settings import MODEL_REPOSITORY, QUEUE_DELAY_MS
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled" / "model_repository"
-_FIRST_MODEL = "features"
+_FIRST_MODEL, _ENSEMBLE = "features", "asr"
 _DELAY = re.compile(r"(?<=max_queue_delay_microseconds:)\s*\d+")
 
 
@@ -25,11 +25,11 @@ def find_model_repository(named: str | None = None, environment: Mapping[str, st
     )
 
 
-def copy_with_queue_delay(repository: Path, directory: Path, delay_ms: int) -> Path:
-    """Creates `directory`: the models of `repository` with a batching delay of `delay_ms`.
+def copy_models(repository: Path, directory: Path, delay_ms: int | None, information: Mapping[str, str]) -> Path:
+    """Creates `directory`: the models of `repository` with a batching delay, and `information` as parameters of `asr`.
 
     The delay applies to the first model. The later models wait for the rest of its batch, for as long as `repository`
-    says but at most `delay_ms`. Configurations are copied; everything else is linked.
+    says but at most `delay_ms`. None keeps the delays. Configurations are copied; everything else is linked.
     """
     for config in repository.glob("*/config.pbtxt"):
         model = directory / config.parent.name
@@ -37,12 +37,31 @@ def copy_with_queue_delay(repository: Path, directory: Path, delay_ms: int) -> P
         for entry in config.parent.iterdir():
             if entry != config:
                 (model / entry.name).symlink_to(entry.absolute())
-        original = config.read_text(encoding="utf-8")
-        if model.name == _FIRST_MODEL and not _DELAY.search(original):
-            raise SettingError(f"{config}: has no max_queue_delay_microseconds, which {QUEUE_DELAY_MS.flag} changes")
-        text = _with_delay(original, 1000 * delay_ms, model.name == _FIRST_MODEL)
+        text = config.read_text(encoding="utf-8")
+        if delay_ms is not None:
+            if model.name == _FIRST_MODEL and not _DELAY.search(text):
+                raise SettingError(
+                    f"{config}: has no max_queue_delay_microseconds, which {QUEUE_DELAY_MS.flag} changes"
+                )
+            text = _with_delay(text, 1000 * delay_ms, model.name == _FIRST_MODEL)
+        if model.name == _ENSEMBLE:
+            text += "".join(_parameter(name, value) for name, value in information.items())
         (model / config.name).write_text(text, encoding="utf-8")
     return directory
+
+
+def _parameter(name: str, value: str) -> str:
+    """A parameter in protobuf's text format."""
+    return f"parameters {{ key: {_quoted(name)} value {{ string_value: {_quoted(value)} }} }}\n"
+
+
+def _quoted(text: str) -> str:
+    """A string of protobuf's text format: bytes in octal where they are not printable ASCII."""
+    return (
+        '"'
+        + "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}" for byte in text.encode())
+        + '"'
+    )
 
 
 def _with_delay(text: str, delay_us: int, is_first: bool) -> str:

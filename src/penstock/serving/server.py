@@ -19,7 +19,7 @@ from penstock.errors import PenstockError, ServerError
 from penstock.serving.drain import drain_streams
 from penstock.serving.health import probe
 from penstock.serving.launch import LOOPBACK, ServerOptions, launch_command, launch_environment, working_directory
-from penstock.serving.model_repository import copy_with_queue_delay
+from penstock.serving.model_repository import copy_models
 from penstock.serving.ports import claim_ports
 from penstock.serving.server_log import ServerLog
 from penstock.serving.settings import LOG_FORMAT, LOG_LEVEL, QUEUE_DELAY_MS
@@ -68,7 +68,7 @@ class TritonServer:
         runtime = Path(tempfile.mkdtemp(prefix="penstock-"))
         shared_memory = f"penstock-{secrets.token_hex(8)}-"
         try:
-            options = self._options if delay_ms is None else _with_queue_delay(self._options, runtime, delay_ms)
+            options = _with_copied_models(self._options, runtime, delay_ms)
             process = self._launch(options, runtime, shared_memory)
         except PenstockError:
             shutil.rmtree(runtime, ignore_errors=True)
@@ -225,10 +225,10 @@ def _start_guard(process_group: int, runtime: Path, shared_memory: Path) -> subp
     )
 
 
-def _with_queue_delay(options: ServerOptions, runtime: Path, delay_ms: int) -> ServerOptions:
+def _with_copied_models(options: ServerOptions, runtime: Path, delay_ms: int | None) -> ServerOptions:
     """`options` with a copy of the models in the runtime directory."""
     try:
-        models = copy_with_queue_delay(options.model_repository, runtime / "models", delay_ms)
+        models = copy_models(options.model_repository, runtime / "models", delay_ms, options.information)
     except (OSError, ValueError) as error:
         raise ServerError(f"{runtime}: the models cannot be copied there: {error}") from error
     return replace(options, model_repository=models)

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.serving.information import server_information
 from penstock.serving.launch import ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports
 from penstock.serving.server import TritonServer
+from penstock.serving.settings import Settings
 from penstock.serving.triton_install import find_triton
 
 CONTEXT = (70, 6)
@@ -38,12 +40,18 @@ def server_environment(model: Path, max_streams: int, idle_s: float) -> dict[str
     }
 
 
+def information(environment: dict[str, str]) -> dict[str, str]:
+    """What `penstock serve` with these settings tells clients."""
+    found = Settings.from_environment(environment | {"PENSTOCK_DEVICE": "cpu"})
+    return server_information(found.checkpoint, found.context, found.decoding, found.max_streams, found.idle_limit_s)
+
+
 def running_server(
     model: Path, max_streams: int, idle_s: float, more: dict[str, str] | None = None
 ) -> Iterator[RunningServer]:
     """Starts a server on free ports and kills it at the end. more: further variables of its environment."""
     environment = server_environment(model, max_streams, idle_s) | (more or {})
-    options = ServerOptions(find_model_repository(), environment=environment)
+    options = ServerOptions(find_model_repository(), environment=environment, information=information(environment))
     with TritonServer(find_triton(), options) as server:
         yield RunningServer(server.ports, max_streams, idle_s, server.process_id)
         server.stop(drain=False)

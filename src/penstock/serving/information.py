@@ -1,0 +1,34 @@
+"""What a server tells of itself: parameters of the model `asr`, readable over KServe HTTP and gRPC without audio."""
+
+from penstock.decoding.beam.sizes import BeamSizes
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.pipeline.decoder_offer import offer_decoders
+from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.stream_options import MAX_REQUEST_S
+from penstock.scoring.boosting.phrases import MAX_PHRASES
+from penstock.version import __version__
+
+
+def server_information(
+    checkpoint: Checkpoint, context: AttentionContext, decoding: DecodingConfig, max_streams: int, idle_s: float
+) -> dict[str, str]:
+    """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is ""."""
+    config = checkpoint.config
+    values = {
+        "version": __version__,
+        "model": checkpoint.directory.name,
+        "architecture": config.head_name,
+        "context": f"{context.left},{context.right}",
+        "chunk_ms": f"{config.chunk_ms(context):g}",
+        "sample_rate_hz": config.features.sample_rate_hz,
+        "languages": "",
+        "decoders": ",".join(offer_decoders(config, decoding).names),
+        "max_streams": max_streams,
+        "max_request_s": f"{MAX_REQUEST_S:g}",
+        "idle_s": f"{idle_s:g}",
+        "max_beam_size": BeamSizes(decoding.beam_size).beam_size,
+        "max_boosted_phrases": MAX_PHRASES,
+        "has_language_model": "true" if decoding.lm else "false",
+    }
+    return {name: str(value) for name, value in values.items()}

@@ -1,0 +1,33 @@
+"""What a real server tells of itself, over HTTP and gRPC."""
+
+import json
+import urllib.request
+
+import pytest
+
+from penstock.pipeline.stream_options import MAX_REQUEST_S
+from penstock.scoring.boosting.phrases import MAX_PHRASES
+from penstock.version import __version__
+from penstock_client import Client
+from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ
+from tests.helpers.server.running import CONTEXT, RunningServer
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_client_is_told_model_limits_and_decoders(protocol: str, server: RunningServer, bundled_model):
+    with Client(server.url(protocol), protocol) as client:
+        info = client.server_info()
+    assert (info.version, info.model, info.architecture) == (__version__, bundled_model.name, "RNN-T + CTC")
+    assert (info.context, info.chunk_ms, info.sample_rate_hz) == (CONTEXT, 560.0, SAMPLE_RATE_HZ)
+    assert info.decoders[:3] == ("greedy", "alsd", "aes") and "wfst" not in info.decoders
+    assert (info.max_streams, info.idle_s) == (server.max_streams, server.idle_s)
+    assert info.max_request_s * SAMPLE_RATE_HZ == MAX_REQUEST_S * SAMPLE_RATE_HZ == MAX_REQUEST_SAMPLES
+    assert (info.max_boosted_phrases, info.has_language_model, info.languages) == (MAX_PHRASES, False, ())
+
+
+def test_a_get_request_is_enough(server: RunningServer):
+    with urllib.request.urlopen(f"http://{server.url('http')}/v2/models/asr/config", timeout=60) as response:
+        parameters = json.load(response)["parameters"]
+    assert parameters["chunk_ms"] == {"string_value": "560"}
