@@ -173,13 +173,35 @@ def test_channels_that_cancel_are_noticed(piped):
 
 
 @pytest.mark.parametrize("container", ["WAV", "FLAC"])
-def test_each_channel_is_read_to_the_end(piped, container):
+@pytest.mark.parametrize("rate_hz", [16_000, 8000])
+def test_channels_side_by_side(piped, container, rate_hz):
     frames = np.stack([NOISE, NOISE / 2], axis=1)
-    with AudioPipe(piped(wav(frames, subtype="PCM_16", container=container)), channel="each") as pipe:
-        tracks, problem, _ = pipe.read()
-    assert [track.channel for track in tracks] == ["left", "right"] and problem is None
-    for track, expected in zip(tracks, frames.T, strict=True):
-        np.testing.assert_allclose(track.samples, expected, atol=1e-4)
+    path = piped(wav(frames, rate_hz, "PCM_16", container))
+    with AudioPipe(path, channel="each") as pipe:
+        assert pipe.names() == ["left", "right"]
+        left, right = map(np.concatenate, zip(*pipe.blocks(), strict=True))
+    assert left.size == right.size == 24_000 * 16_000 // rate_hz
+    np.testing.assert_allclose(right, left / 2, atol=1e-3)
+    if rate_hz == 16_000:
+        np.testing.assert_allclose(left, NOISE, atol=1e-4)
+
+
+def test_one_track_has_no_name(piped):
+    with AudioPipe(piped(wav()), channel="left") as pipe:
+        assert pipe.names() == [None] and sum(block.size for block in pipe) == 24_000
+
+
+def test_each_channel_is_not_one_block(piped):
+    with AudioPipe(piped(wav()), channel="each") as pipe:
+        with pytest.raises(ValueError, match="use blocks"):
+            iter(pipe)
+        list(pipe.blocks())
+
+
+def test_a_missing_channel_is_named(piped):
+    path = piped(wav(NOISE[:100]))
+    with AudioPipe(path, channel="right") as pipe, pytest.raises(AudioError, match="has 1 channel, so there is no"):
+        pipe.names()
 
 
 def test_what_is_a_pipe(fifo, tmp_path):

@@ -134,6 +134,11 @@ def test_each_channel_of_a_pipe(run, fifo, call, recognizer):
     assert (status, out) == (0, f"{fifo} [left]: {text(3200)}\n{fifo} [right]: {text(3200)}\n")
 
 
+def test_interim_lines_of_a_channel_name_it(run, call):
+    lines = run(call, "--channel", "each", "--interim", "--request-ms", "50")[1].splitlines()
+    assert {line.partition(": ")[0] for line in lines} == {f"{call} [left]", f"{call} [right]"}
+
+
 @pytest.mark.parametrize("is_pipe", [True, False])
 def test_raw_telephony(run, fifo, tmp_path, recognizer, is_pipe):
     content = bytes(np.random.default_rng(0).integers(0, 256, 16_000, dtype=np.uint8))  # 1 s, two channels
@@ -161,6 +166,24 @@ def test_text_is_shown_while_a_pipe_is_open(url, audio_file):
         document = json.loads(process.stdout.read().splitlines()[-1])
         assert process.wait(60) == 0
     assert (document["text"], document["audio_s"]) == (text(38_400), 2.4)
+
+
+def test_the_channels_of_an_open_pipe_are_shown_side_by_side(url, samples):
+    raw = ["--raw-format", "f32le", "--sample-rate", "16000", "--channels", "2"]
+    command = [*COMMAND, "-", "--url", url, "--interim", "--json", "--channel", "each", *raw]
+    content = np.stack([samples, samples], axis=1).astype("<f4").tobytes()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(content[:160_000])
+        process.stdin.flush()
+        seen = set()
+        while seen != {"left", "right"}:  # while more audio may come
+            seen.add(json.loads(process.stdout.readline())["channel"])
+        process.stdin.write(content[160_000:])
+        process.stdin.close()
+        left, right = map(json.loads, process.stdout.read().splitlines()[-2:])
+        assert process.wait(60) == 0
+    assert (left["channel"], right["channel"]) == ("left", "right")
+    assert left["text"] == right["text"] == text(38_400)
 
 
 def test_standard_input_from_a_file_may_have_any_format(url, tmp_path, samples):

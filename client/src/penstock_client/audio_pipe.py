@@ -62,6 +62,9 @@ class AudioPipe:
         self._monitor = MixMonitor(channel)
         self._warning: str | None = None
         self._bytes = _Bytes(path)
+        self._pcm: PcmFormat | None = None
+        self._audio: Audio | None = None
+        """All tracks of a format that cannot be streamed."""
 
     @property
     def warning(self) -> str | None:
@@ -70,32 +73,37 @@ class AudioPipe:
 
     def __iter__(self) -> Iterator[npt.NDArray[np.float32]]:
         if self._channel == EACH:
-            raise ValueError("channel is 'each', which gives several tracks: use read")
-        pcm = self._pcm()
-        if pcm is None:
-            yield from self._whole_file()
+            raise ValueError("channel is 'each', which gives several tracks: use blocks")
+        return (track for (track,) in self.blocks())
+
+    def names(self) -> list[str | None]:
+        """The name of every channel with channel "each", else one None. Waits for the header of the audio."""
+        self._start()
+        with naming(self._path):
+            if self._audio is not None:
+                return [track.channel for track in self._audio.tracks]
+            channels = 1 if self._pcm is None else self._pcm.channels
+            return [name for name, _ in select_channel(np.zeros((0, channels), np.float32), self._channel)]
+
+    def blocks(self) -> Iterator[list[npt.NDArray[np.float32]]]:
+        """The blocks [n] of each track, side by side."""
+        self._start()
+        if self._pcm is None:
+            yield from self._blocks_of_file()
             return
-        resampler = None
-        if pcm.sample_rate_hz != SAMPLE_RATE_HZ:
-            resampler = soxr.ResampleStream(pcm.sample_rate_hz, SAMPLE_RATE_HZ, 1, "float32")
-        for frames in self._frames(pcm):
+        rate_hz = self._pcm.sample_rate_hz
+        resamplers = None
+        if rate_hz != SAMPLE_RATE_HZ:
+            resamplers = [soxr.ResampleStream(rate_hz, SAMPLE_RATE_HZ, 1, "float32") for _ in self.names()]
+        for frames in self._frames(self._pcm):
             self._monitor.add(frames)
             with naming(self._path):
-                ((_, mono),) = select_channel(frames, self._channel)
-            yield mono if resampler is None else resampler.resample_chunk(mono)
-        if resampler is not None:
-            yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
-
-    def read(self) -> Audio:
-        """All tracks, at the end of the pipe."""
-        pcm = self._pcm()
-        with naming(self._path):
-            if pcm is None:
-                return sound_file.load(self._bytes.rest(), SAMPLE_RATE_HZ, self._channel)
-            frames = np.concatenate([np.zeros((0, pcm.channels), np.float32), *self._frames(pcm)])
-            self._monitor.add(frames)
-            tracks = sound_file.tracks(frames, pcm.sample_rate_hz, SAMPLE_RATE_HZ, self._channel)
-        return Audio(tracks, self.problem, self.warning)
+                tracks = [samples for _, samples in select_channel(frames, self._channel)]
+            if resamplers is not None:
+                tracks = [each.resample_chunk(samples) for each, samples in zip(resamplers, tracks, strict=True)]
+            yield tracks
+        if resamplers is not None:
+            yield [each.resample_chunk(np.zeros(0, np.float32), last=True) for each in resamplers]
 
     def close(self) -> None:
         """Closes the pipe."""
@@ -107,11 +115,14 @@ class AudioPipe:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _pcm(self) -> PcmFormat | None:
-        if self._raw is not None:
-            return raw_pcm(self._raw)
+    def _start(self) -> None:
+        """Reads the header, once; all audio of a format that cannot be streamed."""
+        if self._pcm is not None or self._audio is not None:
+            return
         with naming(self._path):
-            return _read_wav_header(self._bytes)
+            self._pcm = _read_wav_header(self._bytes) if self._raw is None else raw_pcm(self._raw)
+            if self._pcm is None:
+                self._audio = sound_file.load(self._bytes.rest(), SAMPLE_RATE_HZ, self._channel)
 
     def _frames(self, pcm: PcmFormat) -> Iterator[npt.NDArray[np.float32]]:
         """Samples [n, channels] of each block."""
@@ -131,13 +142,13 @@ class AudioPipe:
             byte_rate = pcm.frame_bytes * pcm.sample_rate_hz
             self.problem = f"is truncated: ends after {done / byte_rate:.2f} s of {left / byte_rate:.2f} s"
 
-    def _whole_file(self) -> Iterator[npt.NDArray[np.float32]]:
-        with naming(self._path):
-            audio = sound_file.load(self._bytes.rest(), SAMPLE_RATE_HZ, self._channel)
-        self.problem, self._warning = audio.problem, audio.warning
-        samples, size = audio.tracks[0].samples, round(self._block_ms[1] * SAMPLE_RATE_HZ / 1000)
-        for start in range(0, len(samples), size):
-            yield samples[start : start + size]
+    def _blocks_of_file(self) -> Iterator[list[npt.NDArray[np.float32]]]:
+        if self._audio is not None:
+            self.problem, self._warning = self._audio.problem, self._audio.warning
+            tracks = [track.samples for track in self._audio.tracks]
+            size = round(self._block_ms[1] * SAMPLE_RATE_HZ / 1000)
+            for start in range(0, len(tracks[0]), size):
+                yield [samples[start : start + size] for samples in tracks]
 
 
 class _Taken(NamedTuple):

@@ -131,28 +131,55 @@ def dictate(
     on_progress: Progress,
     ends: SegmentEnds | None = None,
     is_segment_over: Callable[[], bool] = lambda: False,
-    pacer: Pacer | None = None,
 ) -> float:
     """Streams live blocks [n] until they end or until Ctrl-C, up to the final text; returns the seconds of audio.
 
-    `is_segment_over` is called for each block: True ends the segment after it. A pacer keeps real-time pace. A second
-    Ctrl-C is raised, as is ClientError.
+    `is_segment_over` is called for each block: True ends the segment after it. A second Ctrl-C is raised, as is
+    ClientError.
     """
-    samples, ends = 0, ends or SegmentEnds()
-    try:
+    ends = ends or SegmentEnds()
+
+    def watched() -> Iterator[list[npt.NDArray[np.float32]]]:
         for block in blocks:
-            while pacer and (wait_s := pacer.remaining_s(samples + block.size)) > 0:
-                _report(stream, stream.poll(wait_s), on_progress)
             if is_segment_over():
                 ends.end_now()
-            ends.send(stream, block)
-            samples += block.size
-            _report(stream, stream.poll(), on_progress)
+            yield [block]
+
+    return dictate_each([Voice(stream, on_progress, ends)], watched())
+
+
+class Voice(NamedTuple):
+    """One of several channels that are streamed side by side."""
+
+    stream: Stream
+    on_progress: Progress
+    ends: SegmentEnds
+
+
+def dictate_each(
+    voices: Sequence[Voice], blocks: Iterable[Sequence[npt.NDArray[np.float32]]], pacer: Pacer | None = None
+) -> float:
+    """Streams live blocks [n], one for each voice, until they end or until Ctrl-C, up to the final texts.
+
+    Returns the seconds of audio. A pacer keeps real-time pace. A second Ctrl-C is raised, as is ClientError.
+    """
+    samples = 0
+    try:
+        for tracks in blocks:
+            samples += tracks[0].size
+            while pacer and (wait_s := pacer.remaining_s(samples)) > 0:
+                for voice in voices:
+                    _report(voice.stream, voice.stream.poll(wait_s / len(voices)), voice.on_progress)
+            for voice, track in zip(voices, tracks, strict=True):
+                voice.ends.send(voice.stream, track)
+                _report(voice.stream, voice.stream.poll(), voice.on_progress)
     except KeyboardInterrupt:
         pass  # the user ends the audio with it
-    stream.finish()
-    for result in stream:
-        _report(stream, [result], on_progress)
+    for voice in voices:
+        voice.stream.finish()
+    for voice in voices:
+        for result in voice.stream:
+            _report(voice.stream, [result], voice.on_progress)
     return samples / SAMPLE_RATE_HZ
 
 

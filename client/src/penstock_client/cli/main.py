@@ -31,9 +31,8 @@ from penstock_client.client import Client
 from penstock_client.errors import AudioError, ClientError
 from penstock_client.microphone import Microphone
 from penstock_client.options import StreamOptions
-from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, dictate, play
+from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
 from penstock_client.protocol import SAMPLE_RATE_HZ, Result
-from penstock_client.sound_file import Audio
 from penstock_client.transcript import Transcript
 from penstock_client.transport.resuming import RESUMABLE
 
@@ -127,12 +126,13 @@ def _transcribe_audio(
     """Transcribes a file, each of its channels, or a pipe. Returns False if any failed or the audio is truncated."""
     done = []
     try:
-        if args.channel != EACH and (args.raw or is_pipe(path)):
+        if args.raw or is_pipe(path):
             with AudioPipe(path, args.raw, args.channel, args.block_ms) as pipe:
-                done.append(_transcribe(AudioName(path), partial(_stream_pipe, client, options, args, pipe), report))
+                names = [AudioName(path, channel) for channel in pipe.names()]
+                done.append(_transcribe_each(names, partial(_stream_pipe, client, options, args, pipe), report))
                 problem, warning = pipe.problem, pipe.warning
         else:
-            tracks, problem, warning = _read(path, args)
+            tracks, problem, warning = load_audio(path, args.channel)
             for track in tracks:
                 stream = partial(_stream_track, client, options, args, track.samples)
                 done.append(_transcribe(AudioName(path, track.channel), stream, report))
@@ -146,34 +146,40 @@ def _transcribe_audio(
     return all(done)
 
 
-def _read(path: str, args: argparse.Namespace) -> Audio:
-    if not args.raw and not is_pipe(path):
-        return load_audio(path, args.channel)
-    with AudioPipe(path, args.raw, args.channel) as pipe:
-        return pipe.read()
-
-
 def _transcribe(name: AudioName, stream: Callable[[Progress], Streamed], report: Report) -> bool:
-    """Reports what `stream` returns. Returns False after a ClientError; a lost stream's text so far is reported."""
-    latest = Transcript()
+    """`_transcribe_each` for one."""
+    return _transcribe_each([name], lambda on_progress: [stream(*on_progress)], report)
 
-    def report_progress(transcript: Transcript, results: Sequence[Result]) -> None:
-        nonlocal latest
-        latest = transcript
+
+def _transcribe_each(
+    names: Sequence[AudioName], stream: Callable[[Sequence[Progress]], Sequence[Streamed]], report: Report
+) -> bool:
+    """Reports what `stream` returns, for each name; it receives a function for the progress of each.
+
+    Returns False after a ClientError. The text so far of a lost stream is reported.
+    """
+    latest: dict[AudioName, Transcript] = {}
+
+    def report_progress(name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
+        latest[name] = transcript
         report.progress(name, transcript, results)
 
     try:
         with contextlib.ExitStack() as unless_done:
             unless_done.callback(report.abort)
-            streamed = stream(report_progress)
+            all_streamed = stream([partial(report_progress, name) for name in names])
             unless_done.pop_all()
-        report.finish(name, streamed)
+        for name, streamed in zip(names, all_streamed, strict=True):
+            report.finish(name, streamed)
     except ClientError as error:
-        if error.code not in RESUMABLE or not latest.segments:
-            return _fail(name, error)
-        lost = Streamed(latest, latest.audio_processed_s)
-        report.finish(name, lost)
-        return _fail(name, error, f"; the text ends at {lost.missing_from_s:.2f} s of the audio")
+        shown = names[0] if len(names) == 1 else AudioName(names[0].path)
+        lost = {name: Streamed(each, each.audio_processed_s) for name, each in latest.items() if each.segments}
+        if error.code not in RESUMABLE or not lost:
+            return _fail(shown, error)
+        for name, streamed in lost.items():
+            report.finish(name, streamed)
+        end_s = min(streamed.transcript.audio_processed_s for streamed in lost.values())
+        return _fail(shown, error, f"; the text ends at {end_s:.2f} s of the audio")
     return True
 
 
@@ -201,15 +207,24 @@ def _stream_track(
 
 
 def _stream_pipe(
-    client: Client, options: StreamOptions, args: argparse.Namespace, pipe: AudioPipe, on_progress: Progress
-) -> Streamed:
-    """Streams until the end of the pipe, or until Ctrl-C."""
+    client: Client,
+    options: StreamOptions,
+    args: argparse.Namespace,
+    pipe: AudioPipe,
+    on_progress: Sequence[Progress],
+) -> list[Streamed]:
+    """Streams the channels side by side until the end of the pipe, or until Ctrl-C."""
     start_s = time.monotonic()
-    pacer = Pacer() if args.simulate_realtime else None
-    with client.open_stream(args.stream_id, options) as stream:
-        audio_s = dictate(stream, pipe, on_progress, SegmentEnds(args.finalize_every), pacer=pacer)
+    with contextlib.ExitStack() as opened:
+        streams = [opened.enter_context(client.open_stream(args.stream_id, options)) for _ in on_progress]
+        voices = [
+            Voice(stream, report, SegmentEnds(args.finalize_every))
+            for stream, report in zip(streams, on_progress, strict=True)
+        ]
+        audio_s = dictate_each(voices, pipe.blocks(), Pacer() if args.simulate_realtime else None)
     elapsed_s = time.monotonic() - start_s
-    return Streamed(stream.transcript, audio_s, elapsed_s if elapsed_s < _MAX_OFFLINE_SHARE * audio_s else None)
+    offline_s = elapsed_s if elapsed_s < _MAX_OFFLINE_SHARE * audio_s else None
+    return [Streamed(stream.transcript, audio_s, offline_s) for stream in streams]
 
 
 def _stream_microphone(

@@ -73,16 +73,18 @@ class PlainReport:
         self._interim = interim
         self._word_times = word_times
         self._live = LiveText(out) if interim and is_terminal(out) else None
-        self._shown = ""
+        self._shown: dict[AudioName, str] = {}
+        """The growing text of each channel."""
 
     def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
         """Shows the transcript where its text has changed."""
         text = printable(transcript.text)
-        if not self._interim or transcript.is_complete or text == self._shown:
+        text = text if name.channel is None else f"{name}: {text}"
+        if not self._interim or transcript.is_complete or text == self._shown.get(name, ""):
             return
-        self._shown = text
+        self._shown[name] = text
         if self._live:
-            self._live.draw(text)
+            self._live.draw("\n".join(self._shown.values()))
         else:
             print_line(self._out, text)
 
@@ -101,7 +103,7 @@ class PlainReport:
 
     def abort(self) -> None:
         """Removes what was drawn of a file that failed."""
-        self._shown = ""
+        self._shown.clear()
         if self._live:
             self._live.clear()
 
