@@ -22,7 +22,7 @@ UTTERANCES = [
 ]
 TEXTS = ["a x", "c", "d", "oh", "f", "g", "h", "z"]
 VARIANT = Variant(AttentionContext(70, 6), GREEDY)
-CONDITIONS = Conditions({"path": "my-model"}, None, "a machine", "cpu", 1, 4, ["m.jsonl"])
+CONDITIONS = Conditions({"path": "my-model"}, None, "a machine", "cpu", 1, 2, 4, ["m.jsonl"])
 
 
 class Terminal(io.StringIO):
@@ -47,9 +47,11 @@ def test_outcomes_may_come_in_any_order():
 def test_progress_is_shown_on_a_terminal_alone(monkeypatch, capsys):
     result()
     assert capsys.readouterr().err == ""
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", Terminal())
     result()
-    assert "[70,6] greedy:   0%" in sys.stderr.getvalue()
+    assert "[70,6] greedy: 1 of 8 utterances" in sys.stderr.getvalue()
+    assert sys.stderr.getvalue().endswith("\r\x1b[K")
 
 
 def test_failures_are_in_no_figure():
@@ -81,7 +83,7 @@ def test_table():
 
 
 def test_a_server_has_no_context_in_the_report():
-    conditions = Conditions(None, "host:8001", "a machine", None, None, 4, ["m.jsonl"])
+    conditions = Conditions(None, "host:8001", "a machine", None, None, None, 4, ["m.jsonl"])
     found = result(Variant())
     text = render(conditions, [found])
     assert text.startswith("server host:8001, penstock ")
@@ -120,11 +122,6 @@ class StandIn:
                 self.live -= 1
 
 
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch):
-    monkeypatch.setattr(runs, "_RETRY_S", 0.002)
-
-
 def utterances(count: int) -> list[Utterance]:
     return [Utterance(Path(f"{i}.wav"), 1.0, "", Path("m.jsonl"), i + 1) for i in range(count)]
 
@@ -136,16 +133,34 @@ def test_all_utterances_are_recognized_concurrently():
     assert 2 <= client.peak_live <= 7
 
 
-def test_a_full_server_is_retried():
-    client = StandIn(max_live=2)
-    outcomes = list(recognize_through_server(client, utterances(12), streams=6))
-    assert sorted(outcome.number for outcome in outcomes if not outcome.error) == list(range(12))
-
-
-def test_a_server_that_stays_full_fails_the_utterance(monkeypatch):
-    monkeypatch.setattr(runs, "_SLOT_TIMEOUT_S", 0.02)
+def test_a_server_that_stays_full_fails_the_utterance():
     (outcome,) = recognize_through_server(StandIn(max_live=0), utterances(1), streams=1)
     assert outcome.error == "STREAM_LIMIT: 0.wav: stream 's': all stream slots are taken"
+
+
+def test_a_full_server_is_waited_for(monkeypatch):
+    """The first stream finds the server full; those of the run wait (client/tests/test_wait_for_slot.py)."""
+    made, told = [], []
+
+    class FullServer(StandIn):
+        def __init__(self, url: str, **options: object):
+            super().__init__(max_live=0)
+            made.append(options)
+
+        def __enter__(self) -> "FullServer":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def transcribe(self, audio: object, request_ms: float = 0.0) -> Transcript:
+            return super().transcribe("probe", request_ms)
+
+    monkeypatch.setattr("penstock_client.Client", FullServer)
+    connect("host:1", lambda: told.append("full"))
+    assert told == ["full"]
+    waits_s = [options["connection_options"].wait_for_slot_s for options in made if "connection_options" in options]
+    assert waits_s == [runs._SLOT_WAIT_S]
 
 
 def test_a_stream_that_fails_is_named_and_the_others_go_on():

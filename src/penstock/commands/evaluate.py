@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from penstock.evaluation.runs import RunResult
     from penstock.model.config import AttentionContext, EncoderConfig
 
-_EXTRA = ("jiwer", "tqdm")
-_IN_PROCESS_ONLY = ("model", "context", "decoder", "threads", "device")
+_EXTRA = ("jiwer",)
+_SERVER_STREAMS = 16
+_FULL = "penstock: the server is full; waiting for a slot"
+_IN_PROCESS_ONLY = ("model", "context", "decoder", "threads", "processes", "device")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -36,10 +38,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--decoder", action="append", metavar="NAME", help="NAME or NAME:OPTION=VALUE,...; repeatable (greedy)"
     )
     parser.add_argument("--url", metavar="HOST:PORT", help="gRPC address of a running server, instead of --model")
-    parser.add_argument("--streams", type=int, default=16, metavar="N", help="concurrent streams (16)")
+    parser.add_argument(
+        "--streams", type=int, metavar="N", help="concurrent streams (16; without --url 16 in each process)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N utterances of each manifest")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and utterance to this file")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (1)")
+    parser.add_argument("--processes", type=int, metavar="N", help="processes that share the utterances (one per core)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of each process (1)")
     parser.add_argument("--device", metavar="NAME", help="cpu or cuda (cpu)")
     parser.set_defaults(run=run)
 
@@ -68,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in ("streams", "limit", "threads"):
+    for name in ("streams", "limit", "threads", "processes"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise SettingError(f"--{name} is {value}, expected a positive number")
@@ -103,6 +108,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     from penstock.evaluation.runs import Variant, collect, recognize_in_process
     from penstock.model.bundle import CONFIG_FILE, Checkpoint, sha256_of
     from penstock.model.resolve import resolve_model
+    from penstock.parallel_transcriber import divide
     from penstock.pipeline.decoder_offer import offer_decoders
     from penstock.pipeline.decoding_config import DEFAULT_DECODING
     from penstock.recognizer import StreamingRecognizer
@@ -115,20 +121,21 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     contexts = _contexts(checkpoint.config.encoder, args.context)
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
-    prepare_process(threads)
+    wanted = args.processes or (None if device == "cpu" else 1)  # a GPU is used from one process
+    processes, streams = divide(len(utterances), len(utterances), args.streams, threads, wanted)
+    prepare_process(threads if processes == 1 else 1)
     model = {
         "path": args.model,
         "bundle": str(checkpoint.directory),
         "config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE),
     }
     manifests = [str(path) for path in args.manifests]
-    conditions = Conditions(model, None, describe_hardware(device), device, threads, args.streams, manifests)
+    hardware = describe_hardware(device)
+    conditions = Conditions(model, None, hardware, device, threads, processes, streams * processes, manifests)
     for context in contexts:
         for decoder in decoders:
-            recognizer = StreamingRecognizer(
-                checkpoint.directory, context, args.streams, device, decoding=decoder.decoding
-            )
-            outcomes = recognize_in_process(recognizer, utterances, decoder.stream_options)
+            recognizer = StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoder.decoding)
+            outcomes = recognize_in_process(recognizer, utterances, decoder.stream_options, processes, threads)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 
 
@@ -152,8 +159,9 @@ def _through_server(
     from penstock.evaluation.runs import Variant, collect, connect, recognize_through_server
     from penstock.reporting import describe_hardware
 
-    with connect(args.url) as client:
+    streams = args.streams or _SERVER_STREAMS
+    with connect(args.url, lambda: print(_FULL, file=sys.stderr, flush=True)) as client:
         manifests = [str(path) for path in args.manifests]
-        conditions = Conditions(None, args.url, describe_hardware(), None, None, args.streams, manifests)
-        outcomes = recognize_through_server(client, utterances, args.streams)
+        conditions = Conditions(None, args.url, describe_hardware(), None, None, None, streams, manifests)
+        outcomes = recognize_through_server(client, utterances, streams)
         yield conditions, collect(Variant(), utterances, outcomes)

@@ -35,7 +35,10 @@ class Conditions:
     """Hardware of this machine, even if the server runs on another one."""
     device: str | None
     threads: int | None
+    """CPU threads of each process."""
+    processes: int | None
     streams: int
+    """Of all processes together."""
     manifests: list[str]
     date: str = field(default_factory=date_utc)
 
@@ -63,6 +66,7 @@ def report_document(conditions: Conditions, utterances: Sequence[Utterance], res
         "hardware": conditions.hardware,
         "device": conditions.device,
         "threads": conditions.threads,
+        "processes": conditions.processes,
         "streams": conditions.streams,
         "manifests": conditions.manifests,
         "normalization": "lower case, white space collapsed",
@@ -192,7 +196,7 @@ def _heading(conditions: Conditions, result: RunResult) -> str:
         f"{conditions.hardware}; {conditions.streams} streams",
     ]
     if conditions.threads:
-        lines[-1] += f", threads: {conditions.threads}"
+        lines[-1] += f", processes: {conditions.processes}, threads of each: {conditions.threads}"
     if speech.utterances:
         words = speech.words.reference_units
         lines.append(f"speech: {speech.utterances} utterances, {words} words, {_minutes(speech.audio_s)}")

@@ -5,7 +5,7 @@ The server needs penstock-client.
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +17,7 @@ from penstock.evaluation.decoder_choice import DecoderChoice
 from penstock.evaluation.errors import Score, UtteranceErrors, compare, summarize
 from penstock.evaluation.manifest import Utterance
 from penstock.model.config import AttentionContext
+from penstock.progress import Progress
 
 if TYPE_CHECKING:
     from penstock.recognizer import StreamingRecognizer
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 _REQUEST_MS = 1000
 _SERVER_TIMEOUT_S = 60.0
 """Without an answer for this time a stream fails. It is long because the server is under full load."""
-_SLOT_TIMEOUT_S = 60.0
-"""How long a stream retries while the server has no free slot."""
-_RETRY_S = 0.1
+_SLOT_WAIT_S = 24 * 3600.0
+"""How long a stream waits while the server is full."""
 
 
 class Outcome(NamedTuple):
@@ -76,15 +76,18 @@ class RunResult:
 
 
 def collect(variant: Variant, utterances: Sequence[Utterance], outcomes: Iterable[Outcome]) -> RunResult:
-    """Collects outcomes in any order and scores them; shows a progress bar if stderr is a terminal.
+    """Collects outcomes in any order and scores them; shows the progress if stderr is a terminal.
 
     Raises RunError if every utterance fails.
     """
-    from tqdm import tqdm  # optional (extra `evaluate`)
-
     started = time.perf_counter()
-    bar = tqdm(outcomes, str(variant), len(utterances), file=sys.stderr, disable=None, leave=False, unit="utterance")
-    collected = sorted(bar, key=lambda outcome: outcome.number)
+    collected: list[Outcome] = []
+    audio_s = sum(utterance.audio_s for utterance in utterances)
+    with Progress(sys.stderr, len(utterances), audio_s, "utterances", str(variant)) as progress:
+        for outcome in progress.count(outcomes):
+            collected.append(outcome)
+            progress.add_audio(utterances[outcome.number].audio_s)
+    collected.sort(key=lambda outcome: outcome.number)
     elapsed_s = time.perf_counter() - started
     errors = [
         None if outcome.error else compare(utterance.reference, outcome.text)
@@ -97,38 +100,49 @@ def collect(variant: Variant, utterances: Sequence[Utterance], outcomes: Iterabl
 
 
 def recognize_in_process(
-    recognizer: "StreamingRecognizer", utterances: Sequence[Utterance], options: dict | None = None
+    recognizer: "StreamingRecognizer",
+    utterances: Sequence[Utterance],
+    options: dict | None = None,
+    processes: int = 1,
+    threads: int = 1,
 ) -> Iterator[Outcome]:
-    """Yields outcomes in the order of the utterances. Every stream sends one chunk of samples per step.
+    """Yields outcomes as they complete. Every stream sends one chunk of samples per step.
 
-    options: stream options of every stream (`penstock.pipeline.stream_options`).
+    options: stream options of every stream (`penstock.pipeline.stream_options`); processes, threads: as in
+    `penstock.parallel_transcriber.transcribe_files`.
     """
     from penstock.file_transcriber import FileTranscriber
+    from penstock.parallel_transcriber import transcribe_files
 
     chunk_samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
-    transcripts = FileTranscriber(recognizer, chunk_samples, options).transcribe(u.audio for u in utterances)
-    for index, transcript in enumerate(transcripts):
+    transcriber = FileTranscriber(recognizer, chunk_samples, options)
+    paths = [utterance.audio for utterance in utterances]
+    longest_first = sorted(range(len(paths)), key=lambda index: -utterances[index].audio_s)
+    for index, (transcript,) in transcribe_files(transcriber, paths, processes, order=longest_first, threads=threads):
         yield Outcome(index, transcript.text, transcript.error)
 
 
-def connect(url: str) -> "Client":
-    """A client whose server has completed an empty stream. Raises PenstockError, also without penstock-client."""
+def connect(url: str, on_full: Callable[[], None] = lambda: None) -> "Client":
+    """A client whose server has answered; its streams wait for a slot while the server is full.
+
+    on_full: called if the server is full now. Raises PenstockError, also without penstock-client.
+    """
     try:
-        from penstock_client import Client, ClientError
+        from penstock_client import Client, ClientError, ConnectionOptions, ServerFullError
     except ImportError as error:
         raise PackageError(
             f"--url needs the package penstock-client, which is the folder client/ of the source ({error})"
         ) from error
     try:
-        client = Client(url, timeout_s=_SERVER_TIMEOUT_S)
+        with Client(url, timeout_s=_SERVER_TIMEOUT_S) as probe:
+            probe.transcribe(np.zeros(0, np.float32))
     except ValueError as error:
         raise SettingError(f"--url: {error}") from error
-    try:
-        _transcribe(client, np.zeros(0, np.float32))
+    except ServerFullError:
+        on_full()
     except ClientError as error:
-        client.close()
         raise ServerError(error.text) from error
-    return client
+    return Client(url, timeout_s=_SERVER_TIMEOUT_S, connection_options=ConnectionOptions(wait_for_slot_s=_SLOT_WAIT_S))
 
 
 def recognize_through_server(client: "Client", utterances: Sequence[Utterance], streams: int) -> Iterator[Outcome]:
@@ -153,23 +167,9 @@ def _recognize(client: "Client", index: int, utterance: Utterance) -> Outcome:
     from penstock_client import ClientError, ServerUnreachableError
 
     try:
-        return Outcome(index, _transcribe(client, str(utterance.audio)))
+        return Outcome(index, client.transcribe(str(utterance.audio), request_ms=_REQUEST_MS).text)
     except ServerUnreachableError:
         raise
     except ClientError as error:
         text = error.text.removeprefix(f"{utterance.audio}: ")
         return Outcome(index, "", f"{error.code}: {utterance.audio}: {text}")
-
-
-def _transcribe(client: "Client", audio: str | np.ndarray) -> str:
-    """Text of a file or of samples at 16 kHz; retries while the server has no free slot."""
-    from penstock_client import ServerFullError
-
-    deadline = time.monotonic() + _SLOT_TIMEOUT_S
-    while True:
-        try:
-            return client.transcribe(audio, request_ms=_REQUEST_MS).text
-        except ServerFullError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_RETRY_S)
