@@ -4,10 +4,12 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import GraphError, OutputError, SettingError
+from penstock.errors import GraphError, LanguageModelError, OutputError, SettingError
 
 if TYPE_CHECKING:
     from penstock.scoring.wfst.building.lexicon import Entries
@@ -68,19 +70,19 @@ def run_build(args: argparse.Namespace) -> int:
         raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id")
     tokenizer_path = Checkpoint(resolve_model(args.model)).tokenizer_path
     tokenizer = Tokenizer(tokenizer_path)
-    arpa = read_arpa(args.lm)
-    try:
+    arpa, word_list = read_arpa(args.lm), args.words or args.lexicon
+    with _naming(args.lm):
         known = lm_words(arpa.words, tokenizer)
-        entries = _entries(args, known)
+    entries = _entries(args, known)
+    with _naming(word_list or args.lm):
         lexicon = build_lexicon(entries, known, tokenizer)
+    with _naming(args.lm):
         digest = sha256_of(tokenizer_path)
         compiled = compile_graph(arpa, lexicon, args.topology, tokenizer.size, digest, print)
-    except GraphError as error:
-        raise GraphError(f"{args.lm}: {error.message}") from error
     if len(entries) < len(known):
         print(
             f"penstock: warning: {len(known) - len(entries)} of {len(known)} words of {args.lm} are not in "
-            f"{args.words or args.lexicon}: the graph cannot recognize them",
+            f"{word_list}: the graph cannot recognize them",
             file=sys.stderr,
         )
     write_graph(compiled.graph, args.out)
@@ -100,6 +102,15 @@ def run_info(args: argparse.Namespace) -> int:
     print(f"model: {graph.vocabulary_size} tokens, tokenizer SHA-256 {graph.tokenizer_sha256}")
     print(f"size: {graph.describe_size()}")
     return 0
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors name the file that they are about."""
+    try:
+        yield
+    except (GraphError, LanguageModelError) as error:
+        raise type(error)(f"{path}: {error.message}") from error
 
 
 def _entries(args: argparse.Namespace, known: list[str]) -> "Entries":

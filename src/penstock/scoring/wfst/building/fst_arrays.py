@@ -8,15 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import kaldifst
 import numpy as np
 
-from penstock.errors import OutputError, PackageError
-from penstock.extras import install_command
-
-try:
-    import kaldifst
-except ImportError as error:
-    raise PackageError(f"building decoding graphs needs kaldifst: {install_command('graph')}") from error
+from penstock.errors import OutputError
 
 EPSILON = 0
 _MAGIC = 2125659606
