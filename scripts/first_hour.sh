@@ -32,7 +32,7 @@ step() { # TITLE COMMAND...: runs the command, shows the end of its output and i
     shift
     printf '\n== %s\n' "$title"
     "$@" >"$folder/output" 2>&1
-    tail -n "${LINES_SHOWN:-4}" "$folder/output" | cut -c -160 | sed 's/^/   /'
+    tail -n "${LINES_SHOWN:-4}" "$folder/output" | cut -c -300 | sed 's/^/   /'
     printf '   [%d s]\n' $((SECONDS - start))
 }
 
@@ -93,7 +93,7 @@ stop() {
 
 echo "Penstock $(git rev-parse --short HEAD), $("$python" --version), constraints: ${PIP_CONSTRAINT:-none}"
 step "build both wheels" build_wheels
-LINES_SHOWN=8 step "install them into an empty environment, with penstock[server]" install_wheels
+LINES_SHOWN=7 step "install them into an empty environment, with penstock[server]" install_wheels
 LINES_SHOWN=8 step "penstock serve, from another folder" serve
 step "penstock health" "$folder/venv/bin/penstock" health --url "$(url HTTP)"
 step "penstock-client over gRPC" expect "$folder/venv/bin/penstock-client" "$recording" --url "$(url gRPC)"
