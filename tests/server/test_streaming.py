@@ -113,15 +113,16 @@ def test_start_on_a_live_id_begins_afresh(server: RunningServer, expected):
         assert recognize(other, read_audio(UTTERANCES[0], 16000), 1600, "restarted") == expected[0]
 
 
-def test_bad_samples_are_rejected_for_that_stream_only(server: RunningServer, expected):
+@pytest.mark.parametrize("value", [np.nan, 3000.0], ids=["not finite", "scaled as int16"])
+def test_bad_samples_are_rejected_for_that_stream_only(server: RunningServer, expected, value):
     with Client(server.url("grpc")) as client, ThreadPoolExecutor(1) as pool:
         other = pool.submit(recognize, client, read_audio(UTTERANCES[2], 16000), 160)
         with (
             client.open_stream("spoilt") as stream,
-            pytest.raises(StreamError, match=r"^AUDIO_INVALID: .*spoilt.*3 of 16"),
+            pytest.raises(StreamError, match=r"^AUDIO_INVALID: .*spoilt.*3 of 16.* in -1 \.\. 1"),
         ):
             samples = np.zeros(1600, np.float32)
-            samples[5:8] = np.nan
+            samples[5:8] = value
             stream.send(samples)
             stream.poll(wait_s=10)
         assert other.result(timeout=60) == expected[2]
