@@ -143,11 +143,20 @@ def test_info_of_another_file(tmp_path):
         run("info", tmp_path / "g.safetensors")
 
 
+def build_without(package: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """`penstock graph build` in a process in which a package is not installed."""
+    code = f"import sys; sys.modules['{package}'] = None; from penstock.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "graph", "build", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_building_does_not_import_torch(bundled_model, arpa, tmp_path):
+    done = build_without("torch", "--model", bundled_model, "--lm", arpa, "--out", tmp_path / "g.safetensors")
+    assert done.returncode == 0, done.stderr
+
+
 def test_kaldifst_is_named_where_it_is_missing(bundled_model, arpa, tmp_path):
-    code = "import sys; sys.modules['kaldifst'] = None; from penstock.cli import main; sys.exit(main())"
-    out = tmp_path / "g.safetensors"
-    command = [sys.executable, "-c", code, "graph", "build", "--model", bundled_model, "--lm", arpa, "--out", out]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = build_without("kaldifst", "--model", bundled_model, "--lm", arpa, "--out", tmp_path / "g.safetensors")
     assert done.returncode == 1
     assert "PACKAGE_MISSING: building decoding graphs needs kaldifst" in done.stderr
 

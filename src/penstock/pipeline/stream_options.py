@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
 from penstock.errors import ErrorCode, StreamError, shown
@@ -21,7 +21,9 @@ from penstock.pipeline.decoding_config import (
 )
 from penstock.scoring.boosting.phrases import MAX_BOOST, Phrase, check_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
-from penstock.scoring.wfst.words import GraphWords
+
+if TYPE_CHECKING:  # the command line reads the limits here without importing torch
+    from penstock.scoring.wfst.words import GraphWords
 
 MAX_REQUEST_S = 30.0
 """Audio of one request."""
@@ -57,7 +59,7 @@ def parse_stream_options(
     config: DecodingConfig,
     tokenizer: Tokenizer,
     offer: DecoderOffer,
-    words: GraphWords | None = None,
+    words: "GraphWords | None" = None,
 ) -> StreamOptions:
     """Validates the parameters of a stream's first request and tokenizes its phrases.
 
@@ -122,7 +124,7 @@ def _phrases(options: Mapping[str, Any]) -> tuple[Phrase, ...]:
     return check_phrases((pair[0], pair[1]) for pair in pairs)
 
 
-def _tokens(phrases: tuple[Phrase, ...], tokenizer: Tokenizer, words: GraphWords | None) -> TokenPhrases:
+def _tokens(phrases: tuple[Phrase, ...], tokenizer: Tokenizer, words: "GraphWords | None") -> TokenPhrases:
     return tokenize_phrases(phrases, tokenizer) if words is None else words.tokenize(phrases)
 
 
