@@ -1,10 +1,13 @@
 """Random decoding graphs, and the search over them from log-probabilities to words."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
@@ -69,25 +72,29 @@ class Searcher:
         limits: WfstLimits | None = None,
         lm_weight: float = 1 / 3,
         slots: int = 4,
+        device: str = "cpu",
+        prepare: Callable[[WfstSearch], WfstSearch | CapturedWfstSearch] = lambda search: search,
     ):
-        device_graph = DeviceGraph(graph)
-        self.search_ = WfstSearch(device_graph, sizes, limits)
-        self._start = StartStates(graph, device_graph, self.search_.sizes, self.search_.limits.beam)
-        self.store = WfstStateStore(device_graph, slots, self.search_.sizes)
-        self._lm_weight = lm_weight
+        device_graph = DeviceGraph(graph, device)
+        search = WfstSearch(device_graph, sizes, limits)
+        self.search_ = prepare(search)
+        self._start = StartStates(graph, device_graph, search.sizes, search.limits.beam)
+        self.store = WfstStateStore(device_graph, slots, search.sizes)
+        self._lm_weight, self._device = lm_weight, device
 
     def search(self, scores: torch.Tensor, chunk_frames: int | None = None, lengths: list[int] | None = None):
         """The result of each row; its segment ends with its last frame."""
         batch, frames, _ = scores.shape
-        slots = torch.arange(batch)
+        slots, scores = torch.arange(batch, device=self._device), scores.to(self._device)
         self.store.scatter(slots, self._start.build([StartChoices(self._lm_weight)] * batch))
-        left = torch.tensor(lengths or [frames] * batch)
+        left = torch.tensor(lengths or [frames] * batch, device=self._device)
         stable: list[list] = [[] for _ in range(batch)]
         for part in scores.split(chunk_frames or frames, dim=1):
             taken = left.clamp(max=part.shape[1])
             left = left - taken
             path, states = self.search_.decode(part, taken, left == 0, self.store.gather(slots))
             self.store.scatter(slots, states)
+            path = map_tensors(lambda t: t.cpu().clone(), path)
             for row in range(batch):
                 stable[row] += path_nodes(path, row)[: int(path.stable[row])]
         return [

@@ -7,9 +7,13 @@ import torch
 from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.wfst.captured_search import wfst_with_driver
 from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
+from penstock.decoding.wfst.start import StartStates
+from penstock.decoding.wfst.state import WfstStateStore
 from penstock.graphs.driver import Driver
 from penstock.model.bundle import Checkpoint, sha256_of
 from penstock.pipeline.ctc_stream_decoder import CtcStreamDecoder
@@ -58,11 +62,16 @@ def _wfst_decoder(parts: DecoderParts) -> StreamDecoder:
     free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     graph = read_graph(decoding.graph, free_bytes)
     graph.check_model(parts.checkpoint.config.ctc.vocabulary_size, sha256_of(parts.checkpoint.tokenizer_path))
-    parts.fusion.word_boosts = WordBoosts(GraphWords(graph), len(graph.words), parts.slots, device)
+    words = WordBoosts(GraphWords(graph), len(graph.words), parts.slots, device)
+    parts.fusion.word_boosts = words
     limits = WfstLimits(decoding.wfst_beam, decoding.wfst_blank_penalty, decoding.wfst_skip_blank)
     search = WfstSearch(DeviceGraph(graph, device), WfstSizes(decoding.wfst_max_active), limits)
-    head = CtcHead(parts.checkpoint, device)
-    return WfstStreamDecoder(head, graph, search, parts.slots, parts.fusion)
+    no_rows = torch.zeros(0, dtype=torch.int64, device=device)
+    boosts = StreamBoosts(words.table, no_rows, parts.fusion.phrases)
+    driven = wfst_with_driver(search, parts.driver, parts.max_batch, parts.chunk_encoder_frames, boosts)
+    start = StartStates(graph, search.graph, search.sizes, search.limits.beam)
+    states = WfstStateStore(search.graph, parts.slots, search.sizes)
+    return WfstStreamDecoder(CtcHead(parts.checkpoint, device), driven, start, states, parts.fusion)
 
 
 def _transducer_decoders(parts: DecoderParts) -> dict[str, StreamDecoder]:

@@ -8,6 +8,7 @@ import torch
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.host_copy import copy_to_device, tree_to_host
 from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch
@@ -18,7 +19,6 @@ from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.pipeline.truncation import TruncationCounters, TruncationLog
 from penstock.pipeline.words import Token
-from penstock.scoring.wfst.graph_file import DecodingGraph
 
 
 class WfstStreamDecoder(StreamDecoder):
@@ -26,14 +26,19 @@ class WfstStreamDecoder(StreamDecoder):
 
     needs_frames = False
 
-    def __init__(self, head: CtcHead, graph: DecodingGraph, search: WfstSearch, slots: int, fusion: StreamFusion):
+    def __init__(
+        self,
+        head: CtcHead,
+        search: WfstSearch | CapturedWfstSearch,
+        start: StartStates,
+        state: WfstStateStore,
+        fusion: StreamFusion,
+    ):
         """fusion: with the boosts of the graph's words."""
-        self._head, self._search, self._fusion = head, search, fusion
-        self._start = StartStates(graph, search.graph, search.sizes, search.limits.beam)
-        self._state = WfstStateStore(search.graph, slots, search.sizes)
+        self._head, self._search, self._start, self._state, self._fusion = head, search, start, state, fusion
+        slots = state.slots
         self.truncation = TruncationLog("wfst", slots)
         self._held: list[Token | None] = [None] * slots
-        self._lm_weights = [0.0] * slots
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
         """Resets to the start of the graph."""

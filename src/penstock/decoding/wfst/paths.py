@@ -80,7 +80,7 @@ class PathTracker:
     def __init__(self, graph: DeviceGraph, extent: Extent, sizes: WfstSizes, batch: int, max_frames: int):
         """max_frames: of a chunk; not used where shapes are not fixed."""
         self._extent, self._sizes, self._batch, self._dead_state = extent, sizes, batch, graph.dead_state
-        self._max_length = sizes.unstable_nodes + 2 * max_frames
+        self._max_length = sizes.path_width(max_frames)
         self._rounds = (sizes.nodes + 2 * max_frames).bit_length()
 
     def finish(

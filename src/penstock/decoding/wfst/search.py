@@ -170,7 +170,7 @@ class WfstSearch:
 
 def largest_capacity(sizes: WfstSizes, batch: int, frames: int) -> int:
     """The most entries that a `FixedExtent` will be asked for."""
-    return batch * max(sizes.arcs, sizes.nodes + 2 * sizes.max_active * frames, sizes.unstable_nodes + 2 * frames)
+    return batch * max(sizes.arcs, sizes.nodes + 2 * sizes.max_active * frames, sizes.path_width(frames))
 
 
 def _numbered(nodes: torch.Tensor, rows: torch.Tensor, states: WfstStates) -> torch.Tensor:

@@ -26,6 +26,10 @@ class WfstSizes(NamedTuple):
         """Cells of a row's hash table, a power of two."""
         return 1 << (4 * self.max_active - 1).bit_length()
 
+    def path_width(self, frames: int) -> int:
+        """Nodes that the best path may have at the end of a chunk of `frames`."""
+        return self.unstable_nodes + 2 * frames
+
 
 class WfstLimits(NamedTuple):
     """What the search follows."""

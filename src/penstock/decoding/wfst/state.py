@@ -79,12 +79,11 @@ class WfstStateStore(StateStore[WfstStates]):
             return super().gather(slots)
         counts = self._states.token_counts.index_select(0, slots), self._states.node_counts.index_select(0, slots)
         tokens, nodes = (max(int(count.max()), 1) for count in counts)
-        return map_tensors(lambda t: t.index_select(0, slots), _narrowed(self._states, tokens, nodes))
+        return map_tensors(lambda t: t.index_select(0, slots), narrowed(self._states, tokens, nodes))
 
     def scatter(self, slots: torch.Tensor, states: WfstStates) -> None:
         """Writes the states of `slots` [B] int64 back; they may have fewer slots than the store."""
-        tokens, nodes = states.tokens.states.shape[1], states.nodes.parents.shape[1]
-        for storage, new in zip(leaves(_narrowed(self._states, tokens, nodes)), leaves(states), strict=True):
+        for storage, new in zip(leaves(narrowed_like(self._states, states)), leaves(states), strict=True):
             storage.index_copy_(0, slots, new)
 
 
@@ -125,7 +124,12 @@ def empty_states(batch: int, sizes: WfstSizes, device: torch.device) -> WfstStat
     )
 
 
-def _narrowed(states: WfstStates, tokens: int, nodes: int) -> WfstStates:
+def narrowed_like(states: WfstStates, other: WfstStates) -> WfstStates:
+    """Views of as many slots of each row as `other` has."""
+    return narrowed(states, other.tokens.states.shape[1], other.nodes.parents.shape[1])
+
+
+def narrowed(states: WfstStates, tokens: int, nodes: int) -> WfstStates:
     """Views of the first slots of each row."""
     return states._replace(
         tokens=map_tensors(lambda t: t[:, :tokens], states.tokens),

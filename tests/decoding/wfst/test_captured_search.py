@@ -1,0 +1,52 @@
+"""The search with fixed shapes, as CUDA graphs capture it, equals the search over what lives."""
+
+import pytest
+
+from penstock.decoding.wfst.captured_search import CapturedWfstSearch
+from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
+from penstock.graphs.full_graph import FullGraphDriver
+from penstock.graphs.no_while_loops import NoWhileLoopsDriver
+from tests.helpers.fake_capture import FakeBuilder, FakeCapture
+from tests.helpers.wfst import Searcher, log_probs, random_graph
+
+LENGTHS = [12, 7, 10]
+SIZES = {"roomy": WfstSizes(64, 256, 64), "tight": WfstSizes(4, 128, 32)}
+
+
+def drivers():
+    return {"no_while_loops": NoWhileLoopsDriver(FakeCapture()), "full_graph": FullGraphDriver(FakeBuilder())}
+
+
+@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
+@pytest.mark.parametrize(("sizes", "beam"), [("roomy", 3.0), ("tight", 50.0)])
+def test_equals_the_search_over_what_lives(driver, sizes, beam):
+    """In a bucket with an empty row; the same programs for all chunks. No operation waits for the host."""
+    graph, limits = random_graph(1, states=20), WfstLimits(beam, skip_blank=0.7)
+    scores = log_probs(1, 3, 12, graph.vocabulary_size)
+    expected = Searcher(graph, SIZES[sizes], limits).search(scores, 4, LENGTHS)
+    captured = Searcher(
+        graph, SIZES[sizes], limits, prepare=lambda search: CapturedWfstSearch(search, drivers()[driver], 4, 4)
+    )
+    assert captured.search(scores, 4, LENGTHS) == expected
+    assert captured.search(scores, 3, LENGTHS) == expected
+
+
+def test_long_chunks_are_decoded_in_parts():
+    graph = random_graph(1, states=20)
+    scores = log_probs(1, 3, 12, graph.vocabulary_size)
+    expected = Searcher(graph, SIZES["roomy"]).search(scores, 4, LENGTHS)
+    captured = Searcher(
+        graph, SIZES["roomy"], prepare=lambda search: CapturedWfstSearch(search, drivers()["full_graph"], 4, 4)
+    )
+    assert captured.search(scores, 12, LENGTHS) == expected
+    assert captured.search(scores, 9, LENGTHS) == expected
+
+
+def test_a_batch_above_all_buckets_is_decoded_eagerly():
+    graph = random_graph(1, states=20)
+    scores = log_probs(1, 3, 12, graph.vocabulary_size)
+    expected = Searcher(graph, SIZES["roomy"]).search(scores, 4, LENGTHS)
+    captured = Searcher(
+        graph, SIZES["roomy"], prepare=lambda search: CapturedWfstSearch(search, drivers()["full_graph"], 2, 4)
+    )
+    assert captured.search(scores, 4, LENGTHS) == expected

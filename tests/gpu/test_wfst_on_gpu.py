@@ -1,0 +1,49 @@
+"""The search over a decoding graph on a real device: the words and times of the CPU, and no waiting inside a chunk."""
+
+import pytest
+import torch
+
+from penstock.decoding.wfst.captured_search import CapturedWfstSearch
+from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
+from penstock.graphs.select import missing_for_while_nodes, select_driver
+from tests.helpers.wfst import Searcher, log_probs, random_graph
+
+pytestmark = pytest.mark.gpu
+
+LENGTHS = [12, 7, 10]
+SIZES = {"roomy": WfstSizes(64, 256, 64), "tight": WfstSizes(4, 128, 32)}
+
+
+@pytest.fixture(params=["no_graphs", "no_while_loops", "full_graph"])
+def prepare(request):
+    obstacle = missing_for_while_nodes() if request.param == "full_graph" else None
+    if obstacle:
+        pytest.skip(obstacle)
+    if request.param == "no_graphs":
+        return lambda search: search
+    driver = select_driver(request.param, "cuda").driver
+    return lambda search: CapturedWfstSearch(search, driver, 4, 4)
+
+
+@pytest.mark.parametrize(("sizes", "beam"), [("roomy", 3.0), ("tight", 50.0)])
+def test_equals_the_cpu(prepare, sizes, beam):
+    graph, limits = random_graph(1, states=20), WfstLimits(beam, skip_blank=0.7)
+    scores = log_probs(1, 3, 12, graph.vocabulary_size)
+    expected = Searcher(graph, SIZES[sizes], limits).search(scores, 4, LENGTHS)
+    found = Searcher(graph, SIZES[sizes], limits, device="cuda", prepare=prepare).search(scores, 4, LENGTHS)
+    assert found == expected  # integer atomics alone: any order of threads gives the same bits
+
+
+def test_a_chunk_never_waits_for_the_host(prepare):
+    graph = random_graph(1, states=20)
+    scores = log_probs(1, 3, 4, graph.vocabulary_size).cuda()
+    searcher = Searcher(graph, SIZES["roomy"], device="cuda", prepare=prepare)
+    searcher.search(scores)  # libraries load, and allocate
+    slots = torch.arange(3, device="cuda")
+    lengths, is_end = torch.full_like(slots, 4), torch.zeros_like(slots, dtype=torch.bool)
+    states = searcher.store.gather(slots)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        searcher.search_.decode(scores, lengths, is_end, states)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
