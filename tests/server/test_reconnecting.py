@@ -1,0 +1,50 @@
+"""A client that goes on after lost connections to a real server has the same words, times and tokens."""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.fake_servers import Wire
+from penstock_client import Client, ConnectionOptions, read_audio
+
+pytestmark = pytest.mark.server
+
+FLAC = Path(__file__).parents[1] / "data" / "an4" / "flac"
+OPTIONS = ConnectionOptions(reconnect_s=120)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_cut_connections_leave_no_gap(server, protocol):
+    samples = np.concatenate([read_audio(path) for path in sorted(FLAC.glob("*.flac"))[:3]])
+
+    def transcribe(url, on_result=lambda: None):
+        with (
+            Client(url, protocol, timeout_s=60, connection_options=OPTIONS) as client,
+            client.open_stream() as stream,
+        ):
+            for number, block in enumerate(np.array_split(samples, 30), start=1):
+                (stream.send if number % 8 else stream.finalize)(block)
+                for _ in stream.poll(60):
+                    on_result()
+            stream.finish()
+            list(stream)
+            return stream.transcript
+
+    with contextlib.closing(Wire(getattr(server.ports, protocol))) as wire:
+        results = 0
+
+        def cut_sometimes():
+            nonlocal results
+            results += 1
+            if results in (5, 12, 20):
+                wire.cut()
+
+        resumed = transcribe(f"127.0.0.1:{wire.port}", cut_sometimes)
+    whole = transcribe(server.url(protocol))
+    assert results >= 20
+    assert (resumed.text, resumed.tokens, resumed.timestamps) == (whole.text, whole.tokens, whole.timestamps)
+    assert [(word.text, word.start_ms, word.end_ms) for word in resumed.words] == [
+        (word.text, word.start_ms, word.end_ms) for word in whole.words
+    ]
