@@ -80,7 +80,7 @@ def test_summary():
     progress.add_audio(90.0)
     progress.add_item()
     clock.now_s = 3.0
-    assert progress.summary() == "1 files, 1:30 of audio in 0:03, 30.0 x real time"
+    assert progress.summary() == "1 file, 1:30 of audio in 0:03, 30.0 x real time"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3750, "1:02:30")])

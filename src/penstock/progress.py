@@ -22,7 +22,7 @@ class Progress:
         label: str = "",
         clock: Callable[[], float] = time.monotonic,
     ):
-        """items, audio_s: all of the work; unit: of the items; label: stands in front."""
+        """items, audio_s: all of the work; unit: of the items, in the plural; label: stands in front."""
         self._out, self._clock = out, clock
         self._items, self._audio_s = items, audio_s
         self._unit, self._label = unit, f"{label}: " if label else ""
@@ -58,7 +58,7 @@ class Progress:
         """What was done, in words: "20 files, 3:25 of audio in 0:04, 51.2 x real time"."""
         elapsed_s = self._clock() - self._started_s
         return (
-            f"{self._items_done} {self._unit}, {duration(self._audio_done_s)} of audio in {duration(elapsed_s)}, "
+            f"{self._items_done} {self._unit if self._items_done != 1 else self._unit[:-1]}, {duration(self._audio_done_s)} of audio in {duration(elapsed_s)}, "
             f"{self._audio_done_s / max(elapsed_s, 1e-9):.1f} x real time"
         )
 
