@@ -57,8 +57,9 @@ class Progress:
     def summary(self) -> str:
         """What was done, in words: "20 files, 3:25 of audio in 0:04, 51.2 x real time"."""
         elapsed_s = self._clock() - self._started_s
+        unit = self._unit.removesuffix("s") if self._items_done == 1 else self._unit
         return (
-            f"{self._items_done} {self._unit if self._items_done != 1 else self._unit[:-1]}, {duration(self._audio_done_s)} of audio in {duration(elapsed_s)}, "
+            f"{self._items_done} {unit}, {duration(self._audio_done_s)} of audio in {duration(elapsed_s)}, "
             f"{self._audio_done_s / max(elapsed_s, 1e-9):.1f} x real time"
         )
 
