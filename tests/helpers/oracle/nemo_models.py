@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 import torch
-from nemo.collections.asr.models import ASRModel, EncDecHybridRNNTCTCBPEModel, EncDecRNNTBPEModel
+from nemo.collections.asr.models import ASRModel, EncDecCTCModelBPE, EncDecHybridRNNTCTCBPEModel, EncDecRNNTBPEModel
 from nemo.utils import logging
 from omegaconf import OmegaConf
 
@@ -106,6 +106,26 @@ def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]
         _randomise(model)
         _standardise(model, spec, list(signals.values()))
         _set_blank_rate(model, spec, list(signals.values()))
+        _round_to_half(model)
+    return model
+
+
+def build_ctc_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]) -> ASRModel:
+    """A model with the encoder of `spec` and a CTC head alone, about 0.6 of whose frames are blank."""
+    logging.setLevel("ERROR")
+    torch.manual_seed(spec.seed)
+    configuration = _configuration(spec, train_tokenizer(workspace / f"{spec.name}_tokenizer", spec.byte_fallback))
+    head = configuration.pop("aux_ctc")
+    kept = ("sample_rate", "tokenizer", "preprocessor", "encoder")
+    configuration = {key: configuration[key] for key in kept} | {key: head[key] for key in ("decoder", "decoding")}
+    model = EncDecCTCModelBPE(cfg=OmegaConf.create(configuration)).eval()
+    with torch.no_grad():
+        _randomise(model)
+        encoded = _standardise_encoder(model, spec, list(signals.values()))
+        layer = model.decoder.decoder_layers[0]
+        layer.weight.normal_(0.0, _LOGIT_DEVIATION / layer.in_channels**0.5)
+        logits = layer(encoded.T[None])[0]
+        layer.bias[-1] += (logits[:-1].amax(0) - logits[-1]).quantile(0.6)
         _round_to_half(model)
     return model
 
@@ -255,6 +275,8 @@ def _randomise(model: ASRModel) -> None:
             buffer.normal_(0.0, 0.3)
         elif name.endswith("running_var"):
             buffer.uniform_(0.3, 2.0)
+    if not hasattr(model, "joint"):
+        return
     output = model.joint.joint_net[-1]
     output.weight.normal_(0.0, _LOGIT_DEVIATION / output.in_features**0.5)
     output.bias.normal_(0.0, 0.5)
@@ -262,6 +284,15 @@ def _randomise(model: ASRModel) -> None:
 
 def _standardise(model: ASRModel, spec: ModelSpec, signals: list[np.ndarray]) -> None:
     """Rescales the layers between the stages so that their outputs have mean 0 and a set deviation on `signals`."""
+    encoded = _standardise_encoder(model, spec, signals)
+    _rescale(model.joint.enc, model.joint.enc(encoded), 1.2)
+    labels = torch.randint(model.decoder.blank_idx, (1, 100))
+    predicted, _ = model.decoder.predict(labels, add_sos=True, batch_size=1)
+    _rescale(model.joint.pred, model.joint.pred(predicted)[0], 1.2)
+
+
+def _standardise_encoder(model: ASRModel, spec: ModelSpec, signals: list[np.ndarray]) -> torch.Tensor:
+    """Rescales the layers before the encoder; returns its output [T, D] for all signals."""
     first, out = model.encoder.pre_encode.conv[0], model.encoder.pre_encode.out
     mel = torch.cat([encode(model, samples, spec.all_contexts[0])[0] for samples in signals], dim=1)
     first.weight /= mel.std()
@@ -270,11 +301,7 @@ def _standardise(model: ASRModel, spec: ModelSpec, signals: list[np.ndarray]) ->
         for samples in signals:
             encode(model, samples, spec.all_contexts[0])
     _rescale(out, recorder.outputs(), 1.0)
-    encoded = torch.cat([encode(model, samples, spec.all_contexts[0])[1] for samples in signals])
-    _rescale(model.joint.enc, model.joint.enc(encoded), 1.2)
-    labels = torch.randint(model.decoder.blank_idx, (1, 100))
-    predicted, _ = model.decoder.predict(labels, add_sos=True, batch_size=1)
-    _rescale(model.joint.pred, model.joint.pred(predicted)[0], 1.2)
+    return torch.cat([encode(model, samples, spec.all_contexts[0])[1] for samples in signals])
 
 
 class _Recorder:

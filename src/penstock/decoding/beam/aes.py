@@ -9,7 +9,7 @@ import torch
 
 from penstock.decoding.beam.expansion import Expander, Expansions, FusedScores, Limits
 from penstock.decoding.beam.hyps import ABSENT, extend_hash
-from penstock.decoding.beam.scratch import BeamOperations, BeamScratch
+from penstock.decoding.beam.scratch import BeamScratch, TransducerOperations
 from penstock.decoding.beam.sizes import AesLimits
 from penstock.decoding.transducer import TransducerNetwork
 
@@ -25,7 +25,7 @@ class AesSearch:
     """
 
     def __init__(self, network: TransducerNetwork, expander: Expander, limits: AesLimits | None = None):
-        self.operations = BeamOperations(network, expander)
+        self.operations = TransducerOperations(network, expander)
         self._expander = expander
         self._limits = limits or AesLimits()
         self._blank = network.blank

@@ -8,7 +8,7 @@ Unlike there, TDT jumps come from the list of durations, and hypotheses are merg
 import torch
 
 from penstock.decoding.beam.expansion import Expander, Limits
-from penstock.decoding.beam.scratch import BeamOperations, BeamScratch
+from penstock.decoding.beam.scratch import BeamScratch, TransducerOperations
 from penstock.decoding.durations import max_labels
 from penstock.decoding.transducer import TransducerNetwork
 
@@ -18,7 +18,7 @@ class AlsdSearch:
 
     def __init__(self, network: TransducerNetwork, expander: Expander, max_symbols: int):
         """max_symbols: labels at one frame before a blank is forced."""
-        self.operations = BeamOperations(network, expander)
+        self.operations = TransducerOperations(network, expander)
         self._expander = expander
         self._max_symbols = max_symbols
         self._config = network.config

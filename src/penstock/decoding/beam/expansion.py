@@ -89,7 +89,7 @@ class Expander:
         device: torch.device | str = "cpu",
     ):
         self._blank = config.vocabulary_size
-        self._fusion = fusion
+        self.fusion = fusion
         self._strategy = strategy
         self._durations = torch.tensor(config.tdt_durations or (0,), dtype=torch.int64, device=device)
         self._is_first_duration = torch.arange(len(self._durations), device=device) == 0
@@ -98,7 +98,7 @@ class Expander:
     def fuse(self, scores: Scores, states: FusionStates, is_forced: torch.Tensor) -> FusedScores:
         """Adds the external scores; is_forced: [N] bool, where only a blank of one frame is possible."""
         scores = self._with_forced(scores, is_forced)
-        has_external = self._strategy.pruning is Pruning.LATE and not self._fusion.is_empty
+        has_external = self._strategy.pruning is Pruning.LATE and not self.fusion.is_empty
         external = self._external_of_all(scores, states) if has_external else None
         ranking = scores.log_probs if external is None else scores.log_probs + external
         return FusedScores(scores, states, external, ranking, is_forced)
@@ -118,7 +118,7 @@ class Expander:
         # 4) early pruning: external scores of the labels that remain
         if external is not None:
             external = external.gather(1, labels)
-        elif not self._fusion.is_empty:
+        elif not self.fusion.is_empty:
             external = self._external_of(fused, labels)
             ranking = (ranking.unflatten(1, (-1, len(self._durations))) + external.unsqueeze(2)).flatten(1)
         # 5) the best pairs of label and duration: [N, W]
@@ -129,7 +129,7 @@ class Expander:
     def label_scores(self, fused: FusedScores, labels: torch.Tensor) -> torch.Tensor:
         """Log-probabilities [N, W] of `labels` [N, W] (no blanks) with external scores, durations not included."""
         found = fused.ranking.gather(1, labels)
-        if fused.external is not None or self._fusion.is_empty:
+        if fused.external is not None or self.fusion.is_empty:
             return found
         return found + self._external_of(fused, labels)
 
@@ -141,32 +141,19 @@ class Expander:
         is_duration = frames.unsqueeze(2) == self._durations  # [N, W, D]
         return torch.where(is_duration, durations.unsqueeze(1), ABSENT).amax(dim=2)
 
-    def states(self, fusion: FusionStates) -> tuple[torch.Tensor, ...]:
-        """The fields of `fusion` that labels change; empty without automata."""
-        return () if self._fusion.is_empty else (fusion.lm_states, fusion.boost_states)
-
-    def advance(
-        self, states: tuple[torch.Tensor, ...], lm_weights: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        """The automaton states after `labels` [N] (no blanks), from `states`, tensors [N]; lm_weights: [N]."""
-        if self._fusion.is_empty:
-            return states
-        lm_states, boost_states = states
-        return self.states(self._fusion.advance(FusionStates(lm_states, boost_states, lm_weights), labels)[1])
-
     def _external_of(self, fused: FusedScores, labels: torch.Tensor) -> torch.Tensor:
         """External scores [N, W] of `labels` [N, W], blank included."""
         blank, states = fused.network.blank, fused.states
         is_blank = labels == self._blank
         repeated = map_tensors(lambda t: t.repeat_interleave(labels.shape[1], dim=0), states)
-        scores, _ = self._fusion.advance(repeated, torch.where(is_blank, 0, labels).flatten())
+        scores, _ = self.fusion.advance(repeated, torch.where(is_blank, 0, labels).flatten())
         scores = scores.view(labels.shape) + label_offset(blank, states.lm_weights, self._strategy).unsqueeze(1)
         return torch.where(is_blank, blank_offset(blank, states.lm_weights, self._strategy).unsqueeze(1), scores)
 
     def _external_of_all(self, scores: Scores, states: FusionStates) -> torch.Tensor:
         """External scores [N, V + 1] of all labels and blank."""
         offset = label_offset(scores.blank, states.lm_weights, self._strategy)
-        labels = self._fusion.score_all(states).scores + offset.unsqueeze(1)
+        labels = self.fusion.score_all(states).scores + offset.unsqueeze(1)
         blank = blank_offset(scores.blank, states.lm_weights, self._strategy)
         return torch.cat([labels, blank.unsqueeze(1)], dim=1)
 

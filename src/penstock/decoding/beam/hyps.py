@@ -32,7 +32,7 @@ class Hypotheses(NamedTuple):
     lengths: torch.Tensor
     """int64, labels from the stream's start."""
     last_labels: torch.Tensor
-    """int64, `KEEP` before the first one."""
+    """int64, `KEEP` before the first one; with CTC the label of the last frame, blank included."""
     next_frames: torch.Tensor
     """int64, absolute encoder frame of the next expansion; a TDT jump may end beyond the frames seen."""
     labels_at_frame: torch.Tensor
@@ -104,15 +104,23 @@ class BatchedBeamHyps:
     int64, nodes from there to the root; columns: [B] int64, columns used.
     """
 
-    def __init__(self, beam: Hypotheses, paths: TokenLists, spare_columns: int, blank: int, is_growable: bool = True):
+    def __init__(
+        self,
+        beam: Hypotheses,
+        paths: TokenLists,
+        spare_columns: int,
+        blank: int,
+        is_growable: bool = True,
+        is_ctc: bool = False,
+    ):
         """Copies `beam`. paths: [B, K, M], the labels not yet reported as stable.
 
         is_growable: `make_room` doubles the storage when it might not suffice; it then moves, so not inside a captured
-        graph.
+        graph. is_ctc: a blank is a hypothesis's last label, so that the label before it can follow again.
         """
         batch, beam_size, longest = paths.tokens.labels.shape
         total, device = longest + spare_columns, beam.scores.device
-        self.beam_size, self.blank = beam_size, blank
+        self.beam_size, self.blank, self._is_ctc = beam_size, blank, is_ctc
         self._is_growable, self._free_columns, self._longest_before = is_growable, spare_columns, longest
         self.beam = map_tensors(torch.empty_like, beam)
         self.tokens = map_tensors(lambda t: t.new_zeros(batch, total, beam_size), paths.tokens)
@@ -182,7 +190,8 @@ class BatchedBeamHyps:
         # 3) label sequence: only labels change it
         torch.where(is_label, extend_hash(old.hashes, labels), old.hashes, out=beam.hashes)
         torch.add(old.lengths, is_label, out=beam.lengths)
-        torch.where(is_label, labels, old.last_labels, out=beam.last_labels)
+        is_last = labels != KEEP if self._is_ctc else is_label
+        torch.where(is_last, labels, old.last_labels, out=beam.last_labels)
         # 4) time
         torch.add(old.next_frames, jumps, out=beam.next_frames)
         torch.add(old.labels_at_frame, is_label, out=beam.labels_at_frame).masked_fill_(jumps > 0, 0)

@@ -79,11 +79,12 @@ class BeamReport(NamedTuple):
         return max(int(one.lengths.max()) for one in lists)
 
 
-def n_best(states: BeamStates, fusion: Fusion, is_normalized: bool = True) -> NBest:
+def n_best(states: BeamStates, fusion: Fusion, is_normalized: bool = True, is_ctc: bool = False) -> NBest:
     """Ranks finished beams, with the final scores of automata (end of sentence, back-off penalties).
 
     is_normalized: rank by score / (labels + 1), as NeMo does by default; the scores returned are not divided. Of
-    hypotheses with the same labels, which may have ended at different frames (TDT), only the best remains.
+    hypotheses with the same labels, which may have ended at different frames (TDT), only the best remains; with CTC,
+    where they are the paths that end in blank and in a label, it gets the sum of their probabilities.
     """
     hypotheses = states.hypotheses
     # 1) add the final scores: [B, K]
@@ -92,6 +93,11 @@ def n_best(states: BeamStates, fusion: Fusion, is_normalized: bool = True) -> NB
         final = unflatten(fusion.final_scores(flatten(states.context.fusion)), scores.shape[1]).double()
         scores, external = scores + final, external + final
     scores = torch.where(hypotheses.is_live, scores, ABSENT)
+    if is_ctc:
+        hashes, lengths = hypotheses.hashes, hypotheses.lengths
+        is_same = (hashes.unsqueeze(2) == hashes.unsqueeze(1)) & (lengths.unsqueeze(2) == lengths.unsqueeze(1))
+        summed = torch.where(is_same, scores.unsqueeze(1), ABSENT).logsumexp(dim=2)
+        scores = torch.where(hypotheses.is_live, summed, ABSENT)
     # 2) sort
     order = rank_scores(scores, hypotheses.lengths, is_normalized).argsort(dim=1, descending=True, stable=True)
     scores, external, hashes, lengths = (

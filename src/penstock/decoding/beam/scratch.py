@@ -1,4 +1,4 @@
-"""BeamScratch, the tensors of one chunk's search, and BeamOperations, the steps that ALSD++ and AES++ share.
+"""BeamScratch, the tensors of one chunk's search, and the operations that the searches' steps share.
 
 Every tensor keeps its storage and nothing synchronizes, so that a step can be captured.
 """
@@ -10,9 +10,10 @@ import torch
 
 from penstock.decoding.beam.expansion import Expander, Expansions, FusedScores, Limits
 from penstock.decoding.beam.hyps import ABSENT, KEEP, BatchedBeamHyps, Extension
+from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.tensor_tree import flatten, gather, map_tensors, overwrite, unflatten
 from penstock.decoding.transducer import PredictorState, TransducerNetwork
-from penstock.scoring.fusion import FusionStates
+from penstock.scoring.fusion import Fusion, FusionStates
 
 CAN_STEP, IS_BEHIND = 0, 1
 """The flags: some stream can take a step; some hypothesis needs a forced blank."""
@@ -70,26 +71,16 @@ class BeamScratch:
         torch.logical_and(beam.is_live, beam.next_frames < self.end_frames.unsqueeze(1), out=self.is_unfinished)
 
 
+BeamNetwork = TransducerNetwork | CtcHead
+"""The heads that a beam can search with."""
+
+
 class BeamOperations:
-    """Scores hypotheses at their frames and replaces them by their continuations."""
+    """Replaces hypotheses by their continuations."""
 
-    def __init__(self, network: TransducerNetwork, expander: Expander):
+    def __init__(self, network: BeamNetwork, fusion: Fusion):
         self._network = network
-        self._expander = expander
-
-    def score(self, scratch: BeamScratch, is_forced: torch.Tensor) -> FusedScores:
-        """Scores all labels for the B * K hypotheses; is_forced: [B, K] bool, where only a blank is possible."""
-        width = scratch.projected_frames.shape[2]
-        place = scratch.hyps.beam.next_frames - scratch.first_frames.unsqueeze(1)
-        place = place.clamp(0, scratch.projected_frames.shape[1] - 1).unsqueeze(2).expand(-1, -1, width)
-        frames = scratch.projected_frames.gather(1, place)  # [B, K, J]
-        scores = self._network.score(frames.flatten(0, 1), scratch.context.projected_predictions.flatten(0, 1))
-        return self._expander.fuse(scores, flatten(scratch.context.fusion), is_forced.flatten())
-
-    def force_blanks(self, scratch: BeamScratch, is_forced: torch.Tensor) -> None:
-        """Moves hypotheses [B, K] on by a blank of one frame; the others stay."""
-        limits = Limits(scratch.hyps.beam_size, scratch.beam_sizes)
-        self.extend(scratch, self._expander.rank(self.score(scratch, is_forced), limits), is_forced)
+        self._fusion = fusion
 
     def extend(self, scratch: BeamScratch, expansions: Expansions, expands: torch.Tensor) -> None:
         """Replaces each beam by the K best continuations and merges equal ones; arguments as in `select_best`."""
@@ -98,17 +89,53 @@ class BeamOperations:
         extension = select_best(scratch, expansions, expands)
         is_label = hyps.extend(extension)
         # 2) reorder predictor and automaton states to the parents
-        current = (context.projected_predictions, context.predictor_state, self._expander.states(context.fusion))
+        current = (context.projected_predictions, context.predictor_state, self._automaton_states(context.fusion))
         old = gather(current, extension.parents)
         # 3) advance them by the labels: N = B * K, results where there is no label are discarded
         labels = torch.where(is_label, extension.labels, 0).flatten()
         _, predictor_state, states = flatten(old)
         prediction = self._network.predict(labels, predictor_state)
-        states = self._expander.advance(states, flatten(context.fusion.lm_weights), labels)
+        states = self._advance(states, flatten(context.fusion.lm_weights), labels)
         new = unflatten((*prediction, states), hyps.beam_size)
         overwrite(current, is_label, new, old)
         # 4) merge
         hyps.merge()
+
+    def _automaton_states(self, fusion: FusionStates) -> tuple[torch.Tensor, ...]:
+        """The fields of `fusion` that labels change; empty without automata."""
+        return () if self._fusion.is_empty else (fusion.lm_states, fusion.boost_states)
+
+    def _advance(
+        self, states: tuple[torch.Tensor, ...], lm_weights: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """The automaton states after `labels` [N] (no blanks), from `states`, tensors [N]; lm_weights: [N]."""
+        if self._fusion.is_empty:
+            return states
+        _, after = self._fusion.advance(FusionStates(*states, lm_weights), labels)
+        return self._automaton_states(after)
+
+
+class TransducerOperations(BeamOperations):
+    """Also scores hypotheses at their frames, which differ within a beam."""
+
+    def __init__(self, network: TransducerNetwork, expander: Expander):
+        super().__init__(network, expander.fusion)
+        self._transducer = network
+        self._expander = expander
+
+    def score(self, scratch: BeamScratch, is_forced: torch.Tensor) -> FusedScores:
+        """Scores all labels for the B * K hypotheses; is_forced: [B, K] bool, where only a blank is possible."""
+        width = scratch.projected_frames.shape[2]
+        place = scratch.hyps.beam.next_frames - scratch.first_frames.unsqueeze(1)
+        place = place.clamp(0, scratch.projected_frames.shape[1] - 1).unsqueeze(2).expand(-1, -1, width)
+        frames = scratch.projected_frames.gather(1, place)  # [B, K, J]
+        scores = self._transducer.score(frames.flatten(0, 1), scratch.context.projected_predictions.flatten(0, 1))
+        return self._expander.fuse(scores, flatten(scratch.context.fusion), is_forced.flatten())
+
+    def force_blanks(self, scratch: BeamScratch, is_forced: torch.Tensor) -> None:
+        """Moves hypotheses [B, K] on by a blank of one frame; the others stay."""
+        limits = Limits(scratch.hyps.beam_size, scratch.beam_sizes)
+        self.extend(scratch, self._expander.rank(self.score(scratch, is_forced), limits), is_forced)
 
 
 def select_best(scratch: BeamScratch, expansions: Expansions, expands: torch.Tensor) -> Extension:

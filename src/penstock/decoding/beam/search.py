@@ -1,7 +1,8 @@
-"""BeamSearch: drives ALSD++ or AES++ over chunks so that any chunking gives exactly the whole utterance's beam.
+"""BeamSearch: drives ALSD++, AES++ or CTC search over chunks so that any chunking gives the whole utterance's beam.
 
-A stream's beam takes a step only if that step would be the same with all its frames present. Otherwise the whole
-beam waits for the next chunk, and the projected frames from its slowest hypothesis on are carried along.
+A Transducer's beam takes a step only if that step would be the same with all its frames present. Otherwise the whole
+beam waits for the next chunk, and the projected frames from its slowest hypothesis on are carried along. A CTC beam
+takes exactly one step per frame, so it neither waits nor loops.
 """
 
 import enum
@@ -11,22 +12,23 @@ import torch
 
 from penstock.decoding.beam.aes import AesSearch
 from penstock.decoding.beam.alsd import AlsdSearch
+from penstock.decoding.beam.ctc import CtcSearch
 from penstock.decoding.beam.expansion import Expander
 from penstock.decoding.beam.hyps import ABSENT, BatchedBeamHyps, TokenLists
 from penstock.decoding.beam.results import BeamUpdate, NBest, best_of, n_best, split_stable
-from penstock.decoding.beam.scratch import CAN_STEP, IS_BEHIND, BeamScratch
+from penstock.decoding.beam.scratch import CAN_STEP, IS_BEHIND, BeamNetwork, BeamScratch
 from penstock.decoding.beam.sizes import AesLimits
 from penstock.decoding.beam.state import BeamStates
 from penstock.decoding.beam.workspace import BeamWorkspace
+from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.tensor_tree import map_tensors
-from penstock.decoding.transducer import TransducerNetwork
 from penstock.graphs.program import Program, Step, While, run_eagerly
 from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import FusionStrategy
 
 
 class BeamAlgorithm(enum.Enum):
-    """The search that takes the steps."""
+    """The search that takes a Transducer's steps."""
 
     ALSD = "alsd"
     AES = "aes"
@@ -37,7 +39,7 @@ class BeamSearch:
 
     def __init__(
         self,
-        network: TransducerNetwork,
+        network: BeamNetwork,
         algorithm: BeamAlgorithm = BeamAlgorithm.ALSD,
         fusion: Fusion | None = None,
         strategy: FusionStrategy | None = None,
@@ -47,17 +49,23 @@ class BeamSearch:
     ):
         """max_symbols: labels at one frame in ALSD++, by default as in the checkpoint; is_normalized: see `n_best`.
 
-        A stream uses the language model if its weight in `FusionStates` is above 0; without a model it must be 0.
+        A stream uses the language model if its weight in `FusionStates` is above 0; without a model it must be 0. A
+        CTC head has one algorithm, which takes the fusion alone; hypotheses are ranked by their scores.
         """
         self._fusion = fusion or Fusion()
-        expander = Expander(network.config, self._fusion, strategy or FusionStrategy(), network.device)
-        self.algorithm: AlsdSearch | AesSearch = (
-            AlsdSearch(network, expander, max_symbols or network.config.max_symbols)
-            if algorithm is BeamAlgorithm.ALSD
-            else AesSearch(network, expander, aes_limits)
-        )
+        self._is_ctc = isinstance(network, CtcHead)
+        self.algorithm: AlsdSearch | AesSearch | CtcSearch
+        if isinstance(network, CtcHead):
+            self.algorithm = CtcSearch(network, self._fusion)
+        else:
+            expander = Expander(network.config, self._fusion, strategy or FusionStrategy(), network.device)
+            self.algorithm = (
+                AlsdSearch(network, expander, max_symbols or network.config.max_symbols)
+                if algorithm is BeamAlgorithm.ALSD
+                else AesSearch(network, expander, aes_limits)
+            )
         self.network = network
-        self._is_normalized = is_normalized
+        self._is_normalized = is_normalized and not self._is_ctc
 
     @torch.inference_mode()
     def decode(
@@ -82,35 +90,19 @@ class BeamSearch:
 
     def n_best(self, states: BeamStates) -> NBest:
         """The hypotheses of streams that have ended, best first."""
-        return n_best(states, self._fusion, self._is_normalized)
+        return n_best(states, self._fusion, self._is_normalized, self._is_ctc)
 
     def _steps(self, scratch: BeamScratch, states: BeamStates) -> tuple[Step | While, ...]:
+        carried, algorithm = states.carried_frames.shape[1], self.algorithm
+        if isinstance(algorithm, CtcSearch):
+            return _frame_steps(scratch, algorithm, range(carried, scratch.projected_frames.shape[1]))
         # 1) expand: advance every stream as far as possible
-        mark_can_step = partial(self._mark_can_step, scratch)
-        expand = While(CAN_STEP, (partial(self._step, scratch), mark_can_step))
+        mark_can_step = partial(_mark_can_step, scratch, algorithm)
+        expand = While(CAN_STEP, (partial(_step, scratch, partial(algorithm.step, scratch)), mark_can_step))
         # 2) force blanks for hypotheses whose frames will not be carried
-        mark_behind = partial(self._mark_behind, scratch, states.carried_frames.shape[1])
-        force_blanks = While(IS_BEHIND, (partial(self._force_blanks, scratch), mark_behind))
+        mark_behind = partial(_mark_behind, scratch, carried)
+        force_blanks = While(IS_BEHIND, (partial(_force_blanks, scratch, algorithm), mark_behind))
         return mark_can_step, expand, mark_behind, force_blanks
-
-    def _mark_can_step(self, scratch: BeamScratch) -> None:
-        scratch.mark_unfinished()
-        self.algorithm.mark_can_step(scratch)
-        torch.any(scratch.can_step, dim=0, out=scratch.any_can_step)
-
-    def _step(self, scratch: BeamScratch) -> None:
-        scratch.hyps.make_room()
-        self.algorithm.step(scratch)
-
-    def _mark_behind(self, scratch: BeamScratch, carried: int) -> None:
-        scratch.mark_unfinished()
-        first_kept = (scratch.end_frames - carried).unsqueeze(1)
-        torch.logical_and(scratch.is_unfinished, scratch.hyps.beam.next_frames < first_kept, out=scratch.is_behind)
-        torch.any(scratch.is_behind, out=scratch.any_is_behind)
-
-    def _force_blanks(self, scratch: BeamScratch) -> None:
-        self.algorithm.operations.force_blanks(scratch, scratch.is_behind)
-        scratch.forced_blanks += scratch.is_behind.sum(dim=1)
 
     def _scratch(
         self, projected_frames: torch.Tensor, lengths: torch.Tensor, is_end: torch.Tensor, states: BeamStates
@@ -118,7 +110,9 @@ class BeamSearch:
         """The scratch tensors of one chunk, with storage that may grow."""
         spare_columns = 2 * projected_frames.shape[1] + 1  # a label and a blank at each frame, and one to write to
         return BeamScratch(
-            hyps=BatchedBeamHyps(states.hypotheses, states.unstable, spare_columns, self.network.blank),
+            hyps=BatchedBeamHyps(
+                states.hypotheses, states.unstable, spare_columns, self.network.blank, is_ctc=self._is_ctc
+            ),
             context=map_tensors(torch.clone, states.context),
             projected_frames=torch.cat([states.carried_frames, projected_frames], dim=1),
             first_frames=states.frames_seen - states.carried_frames.shape[1],
@@ -166,3 +160,34 @@ class BeamSearch:
             forced_blanks=states.forced_blanks + scratch.forced_blanks,
             pruned_hypotheses=states.pruned_hypotheses + is_pruned.sum(dim=1),
         )
+
+
+def _step(scratch: BeamScratch, step: Step) -> None:
+    scratch.hyps.make_room()
+    step()
+
+
+def _mark_can_step(scratch: BeamScratch, algorithm: AlsdSearch | AesSearch) -> None:
+    scratch.mark_unfinished()
+    algorithm.mark_can_step(scratch)
+    torch.any(scratch.can_step, dim=0, out=scratch.any_can_step)
+
+
+def _mark_behind(scratch: BeamScratch, carried: int) -> None:
+    scratch.mark_unfinished()
+    first_kept = (scratch.end_frames - carried).unsqueeze(1)
+    torch.logical_and(scratch.is_unfinished, scratch.hyps.beam.next_frames < first_kept, out=scratch.is_behind)
+    torch.any(scratch.is_behind, out=scratch.any_is_behind)
+
+
+def _force_blanks(scratch: BeamScratch, algorithm: AlsdSearch | AesSearch) -> None:
+    algorithm.operations.force_blanks(scratch, scratch.is_behind)
+    scratch.forced_blanks += scratch.is_behind.sum(dim=1)
+
+
+def _frame_steps(scratch: BeamScratch, algorithm: CtcSearch, frames: range) -> tuple[Step, ...]:
+    """One step for each of `frames`, numbers of the chunk's frames in `projected_frames`."""
+    steps: list[Step] = [scratch.mark_unfinished]
+    for frame in frames:
+        steps += (partial(_step, scratch, partial(algorithm.step, scratch, frame)), scratch.mark_unfinished)
+    return tuple(steps)

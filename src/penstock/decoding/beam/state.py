@@ -5,11 +5,10 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.beam.hyps import ABSENT, KEEP, Hypotheses, TokenLists, Tokens
-from penstock.decoding.beam.scratch import BeamContext
+from penstock.decoding.beam.scratch import BeamContext, BeamNetwork
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, BeamSizes
 from penstock.decoding.state_store import StateStore
 from penstock.decoding.tensor_tree import map_tensors, unflatten
-from penstock.decoding.transducer import TransducerNetwork
 from penstock.scoring.fusion import FusionStates
 
 
@@ -23,7 +22,7 @@ class BeamStates(NamedTuple):
     context: BeamContext
     """[B, K, ...]"""
     carried_frames: torch.Tensor
-    """[B, R, J], the last R projected frames seen, newest last."""
+    """[B, R, J], the last R projected frames seen, newest last; R is 0 with CTC, where no hypothesis lags."""
     frames_seen: torch.Tensor
     """[B] int64, encoder frames of all earlier chunks."""
     beam_sizes: torch.Tensor
@@ -37,7 +36,7 @@ class BeamStates(NamedTuple):
 class BeamStateStore(StateStore[BeamStates]):
     """Beams of all streams."""
 
-    def __init__(self, network: TransducerNetwork, slots: int, sizes: BeamSizes | None = None):
+    def __init__(self, network: BeamNetwork, slots: int, sizes: BeamSizes | None = None):
         super().__init__(fresh_states(network, 1, sizes or BeamSizes()), slots)
 
     def reset(
@@ -51,7 +50,7 @@ class BeamStateStore(StateStore[BeamStates]):
 
 
 def fresh_states(
-    network: TransducerNetwork,
+    network: BeamNetwork,
     batch: int,
     sizes: BeamSizes,
     beam_sizes: torch.Tensor | None = None,
@@ -93,7 +92,7 @@ def fresh_states(
         hypotheses=hypotheses,
         unstable=TokenLists(tokens, integers(beam_size)),
         context=BeamContext(prediction.projected, prediction.state, no_fusion),
-        carried_frames=zeros(carried, network.joint_hidden, dtype=network.dtype),
+        carried_frames=zeros(carried, network.frame_width, dtype=network.dtype),
         frames_seen=integers(),
         beam_sizes=integers(value=beam_size),
         forced_blanks=integers(),

@@ -6,11 +6,11 @@ import torch
 
 from penstock.decoding.beam.hyps import ABSENT, BatchedBeamHyps, TokenLists, Tokens
 from penstock.decoding.beam.results import BeamUpdate
-from penstock.decoding.beam.scratch import BeamScratch
+from penstock.decoding.beam.scratch import BeamNetwork, BeamScratch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStates, fresh_states
+from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.tensor_tree import copy_into, first
-from penstock.decoding.transducer import TransducerNetwork
 
 
 @dataclass
@@ -51,7 +51,7 @@ class BeamBuffers:
     """The memory of the workspaces of all bucket sizes, which share it because only one is in use at a time."""
 
     def __init__(
-        self, network: TransducerNetwork, batch: int, frames: int, sizes: BeamSizes, max_labels: int, max_columns: int
+        self, network: BeamNetwork, batch: int, frames: int, sizes: BeamSizes, max_labels: int, max_columns: int
     ):
         """max_labels, max_columns: of a chunk, added to a hypothesis and to a stream's prefix tree.
 
@@ -68,7 +68,14 @@ class BeamBuffers:
             return TokenLists(Tokens(*(integers(room) for _ in range(3)), *scores), integers())
 
         # A step needs room for a column even where it adds none.
-        hyps = BatchedBeamHyps(states.hypotheses, states.unstable, max_columns + 1, network.blank, is_growable=False)
+        hyps = BatchedBeamHyps(
+            states.hypotheses,
+            states.unstable,
+            max_columns + 1,
+            network.blank,
+            is_growable=False,
+            is_ctc=isinstance(network, CtcHead),
+        )
         carried_frames = states.carried_frames
         self._workspace = BeamWorkspace(
             scratch=BeamScratch(

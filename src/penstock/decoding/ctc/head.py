@@ -2,13 +2,17 @@
 
 import torch
 
+from penstock.decoding.transducer import Prediction, PredictorState
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
 from penstock.runtime import prepare_device
 
 
 class CtcHead:
-    """Linear layer and log-softmax of a checkpoint with a CTC head."""
+    """Linear layer and log-softmax of a checkpoint with a CTC head.
+
+    For beam search it has the interface of `TransducerNetwork` without a predictor.
+    """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
         """CheckpointError for a checkpoint without a CTC head."""
@@ -21,6 +25,9 @@ class CtcHead:
         tensors = {name: tensor.to(self.device, dtype) for name, tensor in checkpoint.tensors("ctc.").items()}
         self._weight, self._bias = tensors["ctc.weight"].t().contiguous(), tensors["ctc.bias"]
 
+        self.frame_width = config.vocabulary_size + 1
+        """Width of `project_encoder`'s output."""
+
     @property
     def blank(self) -> int:
         """The blank label, behind all others."""
@@ -30,3 +37,15 @@ class CtcHead:
         """Log-probabilities [B, T, V + 1] of labels and blank, blank last; encoded: [B, T, D], T may be 0."""
         logits = torch.addmm(self._bias, encoded.flatten(0, 1).to(self.dtype), self._weight)
         return torch.log_softmax(logits, dim=-1).unflatten(0, encoded.shape[:2])
+
+    def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
+        """`log_probs`, as what beam search does with a chunk before its steps."""
+        return self.log_probs(encoded)
+
+    def start(self, count: int) -> Prediction:
+        """The prediction of `count` hypotheses: a CTC head has no predictor, so it is empty, [count, 0]."""
+        return Prediction(torch.zeros(count, 0, dtype=self.dtype, device=self.device), ())
+
+    def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
+        """The prediction after `labels` [N] int64, which is empty, too."""
+        return self.start(len(labels))
