@@ -185,5 +185,6 @@ def test_bytes_per_stream_is_what_the_states_take(golden_bundle, case):
     for context in config.encoder.contexts:
         encoder = EncoderState(config.encoder, context, 3, "cpu", network.dtype)
         beams = BeamStateStore(network, 3, BeamSizes(3))
-        states = (encoder, GreedyStateStore(network, 3), beams, CtcStateStore(CtcHead(checkpoint), 3))
+        head, ctc_beams = CtcHead(checkpoint), BeamStateStore(CtcHead(checkpoint), 3, BeamSizes(3, 0))
+        states = (encoder, GreedyStateStore(network, 3), beams, CtcStateStore(head, 3), ctc_beams)
         assert serve.bytes_per_stream(config, context, 3) == sum(state.bytes_per_slot for state in states)

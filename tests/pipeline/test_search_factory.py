@@ -51,7 +51,7 @@ def test_a_beam_search_gets_every_setting(checkpoint, monkeypatch):
         length_normalisation=False,
     )  # fmt: skip
     for decoding in (DecodingConfig(), chosen):
-        SearchFactory(TransducerNetwork(checkpoint), decoding, EagerDriver(), 2, 7).beam("aes")
+        SearchFactory(decoding, EagerDriver(), 2, 7).beam(TransducerNetwork(checkpoint), "aes")
     assert given == [
         ("aes", FusionStrategy(), None, AesLimits(), True),
         ("aes", FusionStrategy(BlankScoring.LABELS_ONLY, Pruning.EARLY), 3, AesLimits(1, 4.5, 5), False),

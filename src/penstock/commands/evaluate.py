@@ -35,7 +35,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--model", help="bundle, .nemo file or hub id (PENSTOCK_MODEL)")
     parser.add_argument("--context", action="append", metavar="L,R", help="repeatable; `all`: all of the checkpoint")
     parser.add_argument(
-        "--decoder", action="append", metavar="NAME", help="NAME or NAME:OPTION=VALUE,...; repeatable (greedy)"
+        "--decoder",
+        action="append",
+        metavar="NAME",
+        help="NAME or NAME:OPTION=VALUE,...; repeatable (greedy; ctc without a transducer)",
     )
     parser.add_argument("--url", metavar="HOST:PORT", help="gRPC address of a running server, instead of --model")
     parser.add_argument(

@@ -139,7 +139,7 @@ def bytes_per_stream(config: ModelConfig, context: AttentionContext, beam_size: 
     if config.transducer is not None:
         heads += _transducer_bytes(config.transducer, BeamSizes(beam_size))
     if config.ctc is not None:
-        heads += _CTC_BYTES
+        heads += _CTC_BYTES + _beam_bytes(0, 0, BeamSizes(beam_size, carried_encoder_frames=0))
     return 4 * (keys_and_values + conv_tails + columns) + heads
 
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 
+from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.transducer import TransducerNetwork
@@ -18,7 +19,7 @@ from penstock.graphs.driver import Driver
 from penstock.model.bundle import Checkpoint, sha256_of
 from penstock.pipeline.ctc_stream_decoder import CtcStreamDecoder
 from penstock.pipeline.decoder_offer import DecoderOffer
-from penstock.pipeline.decoding_config import CTC, GREEDY, TRANSDUCER_BEAMS, WFST, DecodingConfig
+from penstock.pipeline.decoding_config import CTC, CTC_BEAM, GREEDY, TRANSDUCER_BEAMS, WFST, DecodingConfig
 from penstock.pipeline.search_factory import SearchFactory
 from penstock.pipeline.stream_decoders import BeamStreamDecoder, GreedyStreamDecoder, StreamDecoder
 from penstock.pipeline.stream_fusion import StreamFusion
@@ -44,24 +45,35 @@ class DecoderParts(NamedTuple):
 
 def build_stream_decoders(offer: DecoderOffer, parts: DecoderParts) -> dict[str, StreamDecoder]:
     """The offered decoders by name."""
+    searches = SearchFactory(parts.decoding, parts.driver, parts.max_batch, parts.chunk_encoder_frames)
     decoders: dict[str, StreamDecoder] = {}
     if GREEDY in offer.names:
-        decoders |= _transducer_decoders(parts)
+        network = TransducerNetwork(parts.checkpoint, parts.device, kernels=parts.decoding.kernels)
+        decoders[GREEDY] = GreedyStreamDecoder(searches, network, parts.slots, parts.fusion)
+        decoders |= _beam_decoders(TRANSDUCER_BEAMS, searches, network, parts)
     if CTC in offer.names:
         head = CtcHead(parts.checkpoint, parts.device)
         decoders[CTC] = CtcStreamDecoder(head, parts.slots)
-    if WFST in offer.names:
-        decoders[WFST] = _wfst_decoder(parts)
+        decoders |= _beam_decoders((CTC_BEAM,), searches, head, parts)
+        if WFST in offer.names:
+            decoders[WFST] = _wfst_decoder(head, parts)
     return decoders
 
 
-def _wfst_decoder(parts: DecoderParts) -> StreamDecoder:
+def _beam_decoders(
+    names: tuple[str, ...], searches: SearchFactory, network: BeamNetwork, parts: DecoderParts
+) -> dict[str, StreamDecoder]:
+    states = BeamStateStore(network, parts.slots, searches.beam_sizes(network))
+    return {name: BeamStreamDecoder(name, searches, network, states, parts.fusion) for name in names}
+
+
+def _wfst_decoder(head: CtcHead, parts: DecoderParts) -> StreamDecoder:
     """GraphError for a broken graph, one of another model, or one above the device's memory."""
     decoding, device = parts.decoding, parts.device
-    assert decoding.graph is not None and parts.checkpoint.config.ctc is not None
+    assert decoding.graph is not None
     free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     graph = read_graph(decoding.graph, free_bytes)
-    graph.check_model(parts.checkpoint.config.ctc.vocabulary_size, sha256_of(parts.checkpoint.tokenizer_path))
+    graph.check_model(head.vocabulary_size, sha256_of(parts.checkpoint.tokenizer_path))
     words = WordBoosts(GraphWords(graph), len(graph.words), parts.slots, device)
     parts.fusion.word_boosts = words
     limits = WfstLimits(decoding.wfst_beam, decoding.wfst_blank_penalty, decoding.wfst_skip_blank)
@@ -71,14 +83,4 @@ def _wfst_decoder(parts: DecoderParts) -> StreamDecoder:
     driven = wfst_with_driver(search, parts.driver, parts.max_batch, parts.chunk_encoder_frames, boosts)
     start = StartStates(graph, search.graph, search.sizes, search.limits.beam)
     states = WfstStateStore(search.graph, parts.slots, search.sizes)
-    return WfstStreamDecoder(CtcHead(parts.checkpoint, device), driven, start, states, parts.fusion)
-
-
-def _transducer_decoders(parts: DecoderParts) -> dict[str, StreamDecoder]:
-    network = TransducerNetwork(parts.checkpoint, parts.device, kernels=parts.decoding.kernels)
-    searches = SearchFactory(network, parts.decoding, parts.driver, parts.max_batch, parts.chunk_encoder_frames)
-    beams = BeamStateStore(network, parts.slots, searches.beam_sizes)
-    greedy = GreedyStreamDecoder(searches, parts.slots, parts.fusion)
-    return {GREEDY: greedy} | {
-        name: BeamStreamDecoder(name, searches, beams, parts.fusion) for name in TRANSDUCER_BEAMS
-    }
+    return WfstStreamDecoder(head, driven, start, states, parts.fusion)

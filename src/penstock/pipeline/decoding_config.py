@@ -11,15 +11,15 @@ from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, AesLimits
 from penstock.errors import SettingError
 from penstock.pipeline.setting import Setting, Values, choice, real, switch, text, whole
 
-GREEDY, CTC, WFST = "greedy", "ctc", "wfst"
+GREEDY, CTC, CTC_BEAM, WFST = "greedy", "ctc", "ctc_beam", "wfst"
 TRANSDUCER_BEAMS = ("alsd", "aes")
-BEAM_DECODERS = TRANSDUCER_BEAMS
+BEAM_DECODERS = (*TRANSDUCER_BEAMS, CTC_BEAM)
 """Searches of `decoding/beam`, with a beam size per stream."""
 TRANSDUCER_DECODERS = (GREEDY, *TRANSDUCER_BEAMS)
-CTC_DECODERS = (CTC, WFST)
+CTC_DECODERS = (CTC, CTC_BEAM, WFST)
 DECODERS = (*TRANSDUCER_DECODERS, *CTC_DECODERS)
 """All searches; `decoder_offer` has those of a model."""
-LM_DECODERS = TRANSDUCER_DECODERS
+LM_DECODERS = (GREEDY, *BEAM_DECODERS)
 """Searches that add the scores of the n-gram language model."""
 N_BEST_DECODERS = (*BEAM_DECODERS, WFST)
 BOOSTED_DECODERS = (*LM_DECODERS, WFST)

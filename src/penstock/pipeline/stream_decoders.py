@@ -12,11 +12,13 @@ import torch
 
 from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.results import BeamReport, NBest
+from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.state import GreedyStateStore
 from penstock.decoding.host_copy import copy_to_device
 from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.transducer import TransducerNetwork
 from penstock.pipeline.search_factory import SearchFactory
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
@@ -79,12 +81,12 @@ class GreedyStreamDecoder(StreamDecoder):
 
     needs_frames = True
 
-    def __init__(self, searches: SearchFactory, slots: int, fusion: StreamFusion):
-        self._plain, self._fused = searches.greedy(), searches.greedy(fusion.fusion)
+    def __init__(self, searches: SearchFactory, network: TransducerNetwork, slots: int, fusion: StreamFusion):
+        self._plain, self._fused = searches.greedy(network), searches.greedy(network, fusion.fusion)
         self._fusion = fusion
-        self._state = GreedyStateStore(searches.network, slots)
-        self._network = searches.network
-        self._device = searches.network.device
+        self._state = GreedyStateStore(network, slots)
+        self._network = network
+        self._device = network.device
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
         """Resets to hypotheses without labels."""
@@ -101,18 +103,21 @@ class GreedyStreamDecoder(StreamDecoder):
 
 
 class BeamStreamDecoder(StreamDecoder):
-    """ALSD++ or AES++, with a second search for streams with external scores as `GreedyStreamDecoder` has."""
+    """A beam search, with a second one for streams with external scores as `GreedyStreamDecoder` has."""
 
     needs_frames = False
 
-    def __init__(self, name: str, searches: SearchFactory, state: BeamStateStore, fusion: StreamFusion):
-        """state: shared by all beam decoders, because a stream belongs to only one of them."""
-        self._plain, self._fused = searches.beam(name), searches.beam(name, fusion.fusion)
+    def __init__(
+        self, name: str, searches: SearchFactory, network: BeamNetwork, state: BeamStateStore, fusion: StreamFusion
+    ):
+        """name: of `decoding_config.BEAM_DECODERS`. state: shared by the beam decoders of a network, because a stream
+        belongs to only one of them."""
+        self._plain, self._fused = searches.beam(network, name), searches.beam(network, name, fusion.fusion)
         self.truncation = TruncationLog(name, state.slots)
         self._fusion = fusion
         self._state = state
         self._n_best = [0] * state.slots
-        self._network = searches.network
+        self._network = network
         self._device = state.device
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:

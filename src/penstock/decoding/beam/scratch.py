@@ -111,7 +111,8 @@ class BeamOperations:
         """The automaton states after `labels` [N] (no blanks), from `states`, tensors [N]; lm_weights: [N]."""
         if self._fusion.is_empty:
             return states
-        _, after = self._fusion.advance(FusionStates(*states, lm_weights), labels)
+        lm_states, boost_states = states
+        _, after = self._fusion.advance(FusionStates(lm_states, boost_states, lm_weights), labels)
         return self._automaton_states(after)
 
 
