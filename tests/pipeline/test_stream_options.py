@@ -44,7 +44,7 @@ REJECTED = [
     ({"decoder": "aes", "beam_size": 10_000}, "beam_size is 10000; accepted: integers from 1 to 8"),
     ({"decoder": "aes", "beam_size": 2.0}, "beam_size is 2.0"),
     ({"decoder": "aes", "beam_size": True}, "beam_size is True"),
-    ({"beam_size": 4}, "beam_size needs decoder alsd or aes; the stream's is greedy"),
+    ({"beam_size": 4}, "beam_size needs decoder alsd, aes or ctc_beam; the stream's is greedy"),
     ({"n_best": 1}, "n_best needs decoder"),
     ({"decoder": "alsd", "beam_size": 2, "n_best": 3}, "n_best is 3; accepted: integers from 0 to 2"),
     ({"lm_weight": -0.1}, "lm_weight is -0.1; accepted: numbers from 0 to 10"),
