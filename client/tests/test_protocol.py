@@ -7,6 +7,7 @@ from client.tests.helpers.fakes import SCORES, outputs, texts
 from penstock_client import (
     Alternative,
     ProtocolError,
+    ServerDrainingError,
     StreamClosedError,
     StreamError,
     StreamNotOpenError,
@@ -207,6 +208,12 @@ def test_each_code_has_its_exception(prefix, code):
             "STREAM_NOT_OPEN",
             StreamNotOpenError,
         ),
+        (
+            "Server is stopping, scheduler for model has stopped accepting new inference requests",
+            "SERVER_DRAINING",
+            ServerDrainingError,
+        ),
+        ("Server not ready", "SERVER_DRAINING", ServerDrainingError),
         ("Stub process 'decoder_0_0' is not healthy.", "TRITON_ERROR", StreamError),
         ("unexpected shape for input 'STREAM_LIMIT: ' for model 'features'", "TRITON_ERROR", StreamError),
     ],

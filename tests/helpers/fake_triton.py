@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import logging
 import sys
 import types
 from collections.abc import Iterator
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.helpers.model_logging import kept_logging
 
 START, END = 1, 2
 
@@ -91,12 +92,8 @@ def triton_module(monkeypatch) -> Iterator[types.ModuleType]:
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stub)
     monkeypatch.delitem(sys.modules, "penstock.serving.triton_io", raising=False)
-    root, own = logging.getLogger(), logging.getLogger("penstock")
-    handlers, level = list(root.handlers), own.level
-    yield importlib.import_module("penstock.serving.triton_io")
-    root.handlers[:] = handlers
-    own.setLevel(level)
-    logging.captureWarnings(False)
+    with kept_logging():
+        yield importlib.import_module("penstock.serving.triton_io")
     sys.modules.pop("penstock.serving.triton_io", None)
 
 

@@ -4,6 +4,7 @@ import logging
 import pytest
 
 from penstock.serving.log_format import Event, RateLimit, is_logged, level_of, model_logger, render
+from tests.helpers.model_logging import kept_logging
 
 EVENT = Event("warning", "features", "stream\nended", {"stream": "a b=1", "audio_s": 1.23456, "none": None}, 1.5)
 
@@ -45,21 +46,12 @@ def test_levels_are_ordered():
     assert [is_logged(level, "warning") for level in ("debug", "info", "warning", "error")] == [0, 0, 1, 1]
 
 
-@pytest.fixture
-def kept_logging():
-    root, own = logging.getLogger(), logging.getLogger("penstock")
-    handlers, level = list(root.handlers), own.level
-    yield
-    root.handlers[:] = handlers
-    own.setLevel(level)
-    logging.captureWarnings(False)
-
-
-def test_a_model_logs_in_the_servers_format(kept_logging, capsys):
-    log = model_logger("encoder", "json", "warning")
-    log.info("not shown")
-    log.warning("%s", "shown", extra={"fields": {"stream": "s"}})
-    logging.getLogger("penstock.pipeline.truncation").warning("of another module")
+def test_a_model_logs_in_the_servers_format(capsys):
+    with kept_logging():
+        log = model_logger("encoder", "json", "warning")
+        log.info("not shown")
+        log.warning("%s", "shown", extra={"fields": {"stream": "s"}})
+        logging.getLogger("penstock.pipeline.truncation").warning("of another module")
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [event["message"] for event in events] == ["shown", "of another module"]
     assert (events[0]["source"], events[0]["level"], events[0]["stream"]) == ("encoder", "warning", "s")

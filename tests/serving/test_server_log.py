@@ -42,7 +42,7 @@ def test_a_crash_is_the_reason_whatever_was_wrong_with_the_machine():
     assert log.failure_reason() == (
         "terminate called after throwing an instance of 'lock_exception'; what(): lock_exception; Signal (6) received."
     )
-    assert read_log(no_gpu, "Signal (15) received.")[0].failure_reason() == "CudaDriverHelper has not been initialized."
+    assert read_log(no_gpu, "Signal (15) received.")[0].failure_reason() == "Signal (15) received."
 
 
 def test_what_was_before_the_server_was_ready_is_no_reason():

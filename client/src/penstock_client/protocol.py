@@ -283,6 +283,8 @@ STREAM_ERRORS: Mapping[str, type[StreamError]] = {
 _CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
 _UNKNOWN_SEQUENCE = re.compile(r"inference request for sequence .* must specify the START flag on the first request")
 """Triton's message for a sequence that is not open. Triton's own errors have no code."""
+_STOPPING = re.compile(r"Server is stopping, |Server not ready")
+"""Triton's messages in the last seconds of a server."""
 
 
 def stream_error(stream_id: StreamId, message: str, default: type[StreamError] = StreamError) -> StreamError:
@@ -292,4 +294,6 @@ def stream_error(stream_id: StreamId, message: str, default: type[StreamError] =
         return STREAM_ERRORS.get(code, StreamError)(stream_id, text, code)
     if _UNKNOWN_SEQUENCE.match(text):
         return StreamNotOpenError(stream_id, text)
+    if _STOPPING.match(text):
+        return ServerDrainingError(stream_id, text)
     return default(stream_id, text, StreamError.code)

@@ -20,7 +20,10 @@ _TRITON_LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "error"}
 _CODED_CLASS = re.compile(r"^\w+: (?=[A-Z]+(_[A-Z]+)+: )")  # a PenstockError has its own code
 _STATUS = re.compile(r"^(Internal|Invalid argument|Unavailable|Not found|Unknown): ")
 _LOST_PROCESS = re.compile(r"Stub process '\w+' is not healthy\.?")
-_FALSE_ALARM = re.compile(r"pinned system memory|pinned memory pool")  # a host without a GPU has none and needs none
+_FALSE_ALARM = re.compile(
+    r"pinned system memory|pinned memory pool|CudaDriverHelper|DCGM|NVML|unable to create stream for|GPU metrics"
+)
+"""Of a host without a GPU."""
 
 
 class ServerLog:
@@ -90,7 +93,7 @@ class ServerLog:
         with stream:
             for line in map(str.rstrip, stream):
                 is_own = level_of(line) is not None
-                if not is_own:
+                if not is_own and not _FALSE_ALARM.search(line):
                     self._lines.append(line)
                 if self._writer and (is_own or self._is_wanted(line)):
                     self._writer.put(line if is_own else self._formatted(line))

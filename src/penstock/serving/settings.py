@@ -162,7 +162,6 @@ class Settings:
         """The board through which the launcher drains the streams."""
         from penstock.pipeline.slots.drain import DrainBoard
 
-        self.runtime_directory.mkdir(parents=True, exist_ok=True)
         return DrainBoard(self.slots, self.runtime_directory / DRAIN_BOARD)
 
     def open_latency(self) -> "LatencyTable":

@@ -1,13 +1,13 @@
 """DrainBoard: how a launcher lets the live streams of a server end, in memory that it shares with the stream table.
 
-Standard library only: a launcher starts without numpy and torch.
+Does not import numpy or torch: a launcher starts without them.
 """
 
-import mmap
-import os
 import time
 from enum import IntEnum
 from pathlib import Path
+
+from penstock.pipeline.slots.shared_cells import shared_cells
 
 
 class Phase(IntEnum):
@@ -30,16 +30,7 @@ class DrainBoard:
 
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared with the launcher, created with zeros; None within one process."""
-        size = 8 * (1 + slots)
-        if path is None:
-            self._cells = memoryview(bytearray(size)).cast("q")
-            return
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.ftruncate(descriptor, size)  # does nothing to a file of that size
-            self._cells = memoryview(mmap.mmap(descriptor, size)).cast("q")
-        finally:
-            os.close(descriptor)
+        self._cells = shared_cells(1 + slots, "q", path)
 
     @classmethod
     def attach(cls, path: Path) -> "DrainBoard | None":

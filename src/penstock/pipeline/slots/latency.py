@@ -1,47 +1,40 @@
-"""LatencyTable: how long the requests of each stream took, written by the decoder and read by the stream table."""
+"""LatencyTable: how long the chunks of each stream took, written by the decoder and read by the stream table."""
 
+import itertools
 import math
-import os
 from pathlib import Path
 
-import numpy as np
+from penstock.pipeline.slots.shared_cells import shared_cells
 
 _BINS, _BINS_PER_DOUBLING = 136, 8  # 1 ms to 130 s, each bin 9 % wider than the one before
+_CELLS = _BINS + 1  # of a slot: the bins, then the longest time in ms, rounded up
+_EMPTY = memoryview(bytes(4 * _CELLS)).cast("i")
 
 
 class LatencyTable:
-    """Counts [slot, bin] int32 and the longest time [slot], in shared memory. One process writes, one reads."""
+    """A histogram of times for each slot, in shared memory. One process writes, one reads."""
 
     def __init__(self, slots: int, path: Path | None = None):
-        """path: a file shared by the stages' processes, created with zeros by the first; None within one process."""
-        shape = (slots, _BINS + 1)  # the last column: the longest time in ms, rounded up
-        if path is None:
-            self._cells = np.zeros(shape, np.int32)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.ftruncate(descriptor, int(np.prod(shape)) * np.dtype(np.int32).itemsize)
-        finally:
-            os.close(descriptor)
-        self._cells = np.asarray(np.memmap(path, np.int32, "r+", shape=shape))
+        """path: a file shared by the stages' processes; None within one process."""
+        self._cells = shared_cells(slots * _CELLS, "i", path)
 
     def reset(self, slot: int) -> None:
         """Forgets the slot's earlier stream."""
-        self._cells[slot] = 0
+        self._cells[slot * _CELLS : (slot + 1) * _CELLS] = _EMPTY
 
     def add(self, slot: int, latency_ns: int) -> None:
         """Records one request."""
         latency_ms = latency_ns / 1e6
-        position = int(_BINS_PER_DOUBLING * math.log2(max(latency_ms, 1.0)))
-        row = self._cells[slot]
-        row[min(position, _BINS - 1)] += 1
-        row[_BINS] = max(row[_BINS], math.ceil(latency_ms))
+        position = int(_BINS_PER_DOUBLING * math.log2(latency_ms)) if latency_ms > 1 else 0
+        self._cells[slot * _CELLS + min(position, _BINS - 1)] += 1
+        if latency_ms > self._cells[slot * _CELLS + _BINS]:
+            self._cells[slot * _CELLS + _BINS] = math.ceil(latency_ms)
 
     def summary(self, slot: int) -> tuple[float, float] | None:
         """Median (to within 5 %) and maximum in ms; None without a request."""
-        counts, longest_ms = self._cells[slot, :_BINS], float(self._cells[slot, _BINS])
-        if not counts.any():
+        *counts, longest_ms = self._cells[slot * _CELLS : (slot + 1) * _CELLS].tolist()
+        if not any(counts):
             return None
-        position = int(np.searchsorted(counts.cumsum(), (counts.sum() + 1) // 2))
-        return min(2 ** ((position + 0.5) / _BINS_PER_DOUBLING), longest_ms), longest_ms
+        half = (sum(counts) + 1) // 2
+        position = next(i for i, total in enumerate(itertools.accumulate(counts)) if total >= half)
+        return min(2 ** ((position + 0.5) / _BINS_PER_DOUBLING), float(longest_ms)), float(longest_ms)

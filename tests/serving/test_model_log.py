@@ -1,0 +1,91 @@
+"""What a model logs: its start, rejections at a limited rate, and each stream at its end."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from penstock.errors import ErrorCode, StreamError
+from penstock.pipeline.slots.latency import LatencyTable
+from penstock.pipeline.slots.table import Lease, StreamRecord
+from penstock.serving.model_log import ModelLog, StreamLog
+from tests.helpers.model_logging import kept_logging
+
+
+@pytest.fixture
+def output(monkeypatch) -> io.StringIO:
+    """This process's standard error."""
+    text = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", text)
+    return text
+
+
+@pytest.fixture
+def log(output, monkeypatch) -> ModelLog:
+    monkeypatch.setenv("PENSTOCK_LOG_FORMAT", "json")
+    monkeypatch.setenv("PENSTOCK_LOG_LEVEL", "debug")
+    with kept_logging():
+        yield ModelLog("features")
+
+
+@pytest.fixture
+def events(log, output) -> Callable[[], list[dict]]:
+    """Reads what has been logged since the last call."""
+
+    def read() -> list[dict]:
+        lines = output.getvalue().splitlines()
+        output.seek(0)
+        output.truncate()
+        return [json.loads(line) for line in lines]
+
+    (start,) = read()
+    assert (start["message"], start["source"]) == ("libraries loaded", "features")
+    assert start["elapsed_s"] > 0
+    return read
+
+
+def test_a_rejection_has_the_code_and_the_clients_request_id(log, events):
+    log.rejection(StreamError(ErrorCode.STREAM_NOT_OPEN, "stream 's' is not open"), "s", "request-1")
+    log.rejection(StreamError(ErrorCode.STREAM_LOST, "lost"), 7, "")
+    first, second = events()
+    assert (first["level"], first["code"], first["stream"], first["request"]) == (
+        "warning", "STREAM_NOT_OPEN", "s", "request-1",
+    )  # fmt: skip
+    assert first["message"] == "request rejected: stream 's' is not open"
+    assert (second["level"], second["stream"], "request" in second) == ("error", 7, False)
+
+
+def test_a_flood_of_rejections_is_counted(log, events, monkeypatch):
+    monkeypatch.setattr(log._limit, "_clock", lambda: 5.0)
+    for _ in range(100):
+        log.rejection(StreamError(ErrorCode.STREAM_LIMIT, "full"), "s", "")
+    assert len(events()) == 20
+    monkeypatch.setattr(log._limit, "_clock", lambda: 6.0)
+    log.rejection(StreamError(ErrorCode.STREAM_LIMIT, "full"), "s", "")
+    assert events()[0]["not_logged"] == 80
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "samples", "level"),
+    [
+        ("end", 16000, "info"),
+        ("idle", 16000, "info"),
+        ("restart", 16000, "info"),
+        ("SERVER_DRAINING", 16000, "info"),
+        ("STREAM_LOST", 16000, "warning"),
+        ("end", 0, "debug"),
+    ],
+)
+def test_a_stream_is_logged_at_its_end(log, events, ended_by, samples, level):
+    latency = LatencyTable(3)
+    if samples:
+        latency.add(1, 20_000_000)
+    record = StreamRecord("s", Lease(1, 1), 0.0, "alsd", 5, samples, 2, ended_by)
+    StreamLog(log, latency, 16000).ended(record)
+    (event,) = events()
+    expected = {"level": level, "stream": "s", "ended_by": ended_by, "audio_s": samples / 16000, "segments": 2}
+    assert event.items() >= (expected | {"message": "stream ended", "decoder": "alsd"}).items()
+    assert event.get("latency_max_ms") == (20.0 if samples else None)
+    assert ("latency_p50_ms" in event) == (samples > 0)
