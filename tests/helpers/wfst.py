@@ -9,10 +9,12 @@ import torch
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.start import StartChoices, StartStates
 from penstock.decoding.wfst.state import WfstStateStore
+from penstock.scoring.automaton import Automaton
 from penstock.scoring.wfst.graph_file import DecodingGraph
 from tests.helpers.decoding_graphs import Arc, make_graph
 from tests.helpers.reference.wfst import Found, Piece
@@ -80,19 +82,35 @@ class Searcher:
         self.search_ = prepare(search)
         self._start = StartStates(graph, device_graph, search.sizes, search.limits.beam)
         self.store = WfstStateStore(device_graph, slots, search.sizes)
-        self._lm_weight, self._device = lm_weight, device
+        self._lm_weight, self._device, self._words = lm_weight, device, len(graph.words)
 
-    def search(self, scores: torch.Tensor, chunk_frames: int | None = None, lengths: list[int] | None = None):
-        """The result of each row; its segment ends with its last frame."""
+    def search(
+        self,
+        scores: torch.Tensor,
+        chunk_frames: int | None = None,
+        lengths: list[int] | None = None,
+        word_boosts: np.ndarray | None = None,
+        phrases: tuple[Automaton, int] | None = None,
+    ) -> list[Result]:
+        """The result of each row; its segment ends with its last frame.
+
+        word_boosts: [W] float32, of all rows; phrases: the automaton of all rows and its start.
+        """
         batch, frames, _ = scores.shape
         slots, scores = torch.arange(batch, device=self._device), scores.to(self._device)
-        self.store.scatter(slots, self._start.build([StartChoices(self._lm_weight)] * batch))
+        choice = StartChoices(self._lm_weight, word_boosts, 0 if phrases is None else phrases[1])
+        self.store.scatter(slots, self._start.build([choice] * batch))
+        boosts = None
+        if word_boosts is not None or phrases is not None:
+            table = np.zeros(self._words, np.float32) if word_boosts is None else word_boosts
+            automaton = None if phrases is None else phrases[0]
+            boosts = StreamBoosts(torch.from_numpy(table)[None], torch.zeros_like(slots), automaton)
         left = torch.tensor(lengths or [frames] * batch, device=self._device)
         stable: list[list] = [[] for _ in range(batch)]
         for part in scores.split(chunk_frames or frames, dim=1):
             taken = left.clamp(max=part.shape[1])
             left = left - taken
-            path, states = self.search_.decode(part, taken, left == 0, self.store.gather(slots))
+            path, states = self.search_.decode(part, taken, left == 0, self.store.gather(slots), boosts)
             self.store.scatter(slots, states)
             path = map_tensors(lambda t: t.cpu().clone(), path)
             for row in range(batch):
