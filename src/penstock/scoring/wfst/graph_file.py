@@ -164,7 +164,7 @@ _FLOATS = {name for name in ARRAYS if name.endswith("_weights")}
 
 
 def write_graph(graph: DecodingGraph, path: str | Path) -> None:
-    """Writes the file in one step, so that no reader sees a part of it, and replaces `path`.
+    """Writes the file in one step, so that no reader sees a part of it, and replaces `path`. Equal graphs, equal bytes.
 
     SettingError unless the name ends in `.safetensors`; OutputError where it cannot be written.
     """
@@ -181,12 +181,21 @@ def write_graph(graph: DecodingGraph, path: str | Path) -> None:
     }
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_bytes(save({name: np.ascontiguousarray(getattr(graph, name)) for name in ARRAYS}, metadata))
+        data = save({name: np.ascontiguousarray(getattr(graph, name)) for name in ARRAYS}, metadata)
+        partial.write_bytes(_with_sorted_header(data))
         partial.replace(path)
     except (SafetensorError, OSError) as error:
         raise OutputError(f"{path}: cannot be written: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _with_sorted_header(data: bytes) -> bytes:
+    """The same file with its header in order: safetensors writes the metadata in another order each time."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return b"".join((len(header).to_bytes(8, "little"), header, memoryview(data)[end:]))
 
 
 def check_name(path: Path) -> None:
