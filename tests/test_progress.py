@@ -43,6 +43,14 @@ def test_one_line_is_rewritten_with_speed_and_time_left():
     assert "\n" not in out.getvalue()
 
 
+def test_without_a_known_length_there_is_no_time_left():
+    out, clock = Terminal(), Clock()
+    progress = Progress(out, 1, 0.0, clock=clock)
+    clock.now_s = 2.0
+    progress.add_audio(100.0)
+    assert lines(out) == ["0 of 1 files, 1:40, 50.0 x real time"]
+
+
 def test_it_is_not_rewritten_more_often_than_one_can_read():
     out, clock = Terminal(), Clock()
     progress = Progress(out, 1, 600.0, clock=clock)

@@ -22,7 +22,10 @@ class Progress:
         label: str = "",
         clock: Callable[[], float] = time.monotonic,
     ):
-        """items, audio_s: all of the work; unit: of the items, in the plural; label: stands in front."""
+        """items, audio_s: all of the work, 0 s if it is not known; unit: of the items, in the plural.
+
+        label: stands in front.
+        """
         self._out, self._clock = out, clock
         self._items, self._audio_s = items, audio_s
         self._unit, self._label = unit, f"{label}: " if label else ""
@@ -75,9 +78,10 @@ class Progress:
         if not (elapsed_s > 0 and self._audio_done_s > 0):
             return line
         speed = self._audio_done_s / elapsed_s
+        if not self._audio_s:  # not known
+            return f"{line}, {speed:.1f} x real time"
         left_s = max(self._audio_s - self._audio_done_s, 0.0) / speed
-        total = f" of {duration(self._audio_s)}" if self._audio_s else ""
-        return f"{line}{total}, {speed:.1f} x real time, {duration(left_s)} left"
+        return f"{line} of {duration(self._audio_s)}, {speed:.1f} x real time, {duration(left_s)} left"
 
     def __enter__(self) -> "Progress":
         return self
