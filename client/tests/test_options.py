@@ -16,7 +16,12 @@ TEXTS = st.text(min_size=1).filter(str.strip)
 
 def test_defaults_give_no_parameters():
     assert StreamOptions().parameters() == {}
-    assert StreamOptions(decoder="greedy", n_best=0, boosted_phrases=[]).parameters() == {}
+    assert StreamOptions(decoder=None, n_best=0, boosted_phrases=[]).parameters() == {}
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"])
+def test_the_decoder_is_sent(decoder):
+    assert StreamOptions(decoder=decoder).parameters() == {"decoder": decoder}
 
 
 @settings(max_examples=30, deadline=None)
@@ -64,8 +69,7 @@ def test_n_best_without_a_beam_size_is_checked_by_the_server():
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"decoder": "beam"}, "decoder is 'beam', expected 'greedy', 'alsd' or 'aes'"),
-        ({"decoder": None}, "decoder is None"),
+        ({"decoder": "beam"}, "decoder is 'beam', expected 'greedy', 'alsd', 'aes', 'ctc', 'ctc_beam' or 'wfst'"),
         ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0, expected an integer from 1"),
         ({"decoder": "alsd", "beam_size": 2.0}, "beam_size is 2.0"),
         ({"decoder": "alsd", "beam_size": True}, "beam_size is True"),
@@ -73,8 +77,13 @@ def test_n_best_without_a_beam_size_is_checked_by_the_server():
         ({"decoder": "alsd", "beam_size": 2**31}, "beam_size is 2147483648"),
         ({"decoder": "alsd", "n_best": -1}, "n_best is -1, expected an integer from 0"),
         ({"decoder": "aes", "beam_size": 2, "n_best": 3}, "n_best is 3, expected at most the beam size, 2"),
-        ({"beam_size": 1}, "beam_size is 1, but decoder 'greedy' has no beam"),
-        ({"n_best": 1}, "n_best is 1, but decoder 'greedy' has no beam"),
+        ({"beam_size": 1}, "beam_size is 1, but the default decoder has none: it requires 'alsd', 'aes' or 'ctc_beam'"),
+        ({"decoder": "wfst", "beam_size": 1}, "beam_size is 1, but decoder 'wfst' has none"),
+        (
+            {"n_best": 1},
+            "n_best is 1, but the default decoder has none: it requires .* or 'wfst'",
+        ),
+        ({"decoder": "ctc", "n_best": 1}, "n_best is 1, but decoder 'ctc' has none"),
         ({"lm_weight": -0.1}, "lm_weight is -0.1, expected a finite number from 0"),
         ({"lm_weight": math.nan}, "lm_weight is nan"),
         ({"lm_weight": math.inf}, "lm_weight is inf"),

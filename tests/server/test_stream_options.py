@@ -27,6 +27,8 @@ CHOICES = (
     StreamOptions(decoder="aes", beam_size=2, lm_weight=0.4),
     StreamOptions(lm_weight=0.5, boosted_phrases=["rubout", ("go", -2.0)], boost=1.5),
     StreamOptions(decoder="alsd", lm_weight=0.3, boosted_phrases=["erase"], n_best=1),
+    StreamOptions(decoder="ctc"),
+    StreamOptions(decoder="ctc_beam", lm_weight=0.3, boosted_phrases=["erase"], n_best=2),
 )
 SENTENCES = ["rubout g m e f three nine", "enter six five", "erase c q q f seven", "go", "one two three four", "yes"]
 

@@ -10,7 +10,10 @@ from typing import Literal, get_args
 
 from penstock_client.protocol import Parameter
 
-Decoder = Literal["greedy", "alsd", "aes"]
+Decoder = Literal["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"]
+"""The searches; `PenstockClient.server_info` names those of a server."""
+_BEAMS: tuple[Decoder, ...] = ("alsd", "aes", "ctc_beam")
+_N_BEST: tuple[Decoder, ...] = (*_BEAMS, "wfst")
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
 
@@ -21,21 +24,23 @@ _MAX_INT = 2**31 - 1  # the limit of any server; its own limits are lower
 class StreamOptions:
     """Options of one stream; the defaults are the server's. Raises ValueError for an invalid value."""
 
-    decoder: Decoder = "greedy"
+    decoder: Decoder | None = None
+    """The search; by default "greedy", or "ctc" if the model has no transducer."""
     beam_size: int | None = None
-    """Beam size of the searches "alsd" and "aes": 1 to the server's beam size, which is the default."""
+    """Beam size of "alsd", "aes" and "ctc_beam": 1 to the server's beam size, which is the default."""
     n_best: int = 0
-    """Number of alternatives in a final result: up to the beam size, 0 with "greedy"."""
+    """Number of alternatives in a final result: up to the beam size, with "wfst" up to 32, else 0."""
     lm_weight: float | None = None
-    """Weight of the server's language model, at least 0. A server without one accepts 0 only."""
+    """Weight of the server's language model, with "wfst" of its graph, at least 0. Without a model only 0 is accepted.
+    """
     boosted_phrases: Sequence[BoostedPhrase] = ()
     """Word boosting (contextual biasing): phrases that become more likely. Stored as a tuple."""
     boost: float | None = None
     """Boost of phrases without their own: added to the log score per token; negative values suppress (server: 2)."""
 
     def __post_init__(self) -> None:
-        if self.decoder not in get_args(Decoder):
-            raise ValueError(f"decoder is {self.decoder!r}, expected 'greedy', 'alsd' or 'aes'")
+        if self.decoder is not None and self.decoder not in get_args(Decoder):
+            raise ValueError(f"decoder is {self.decoder!r}, expected {_either(get_args(Decoder))}")
         if self.beam_size is not None:
             self._set("beam_size", _whole("beam_size", self.beam_size, minimum=1))
         self._set("n_best", _whole("n_best", self.n_best, minimum=0))
@@ -50,7 +55,7 @@ class StreamOptions:
         """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
         phrases = json.dumps(self.boosted_phrases) if self.boosted_phrases else None
         chosen: dict[str, Parameter | None] = {
-            "decoder": None if self.decoder == "greedy" else self.decoder,
+            "decoder": self.decoder,
             "beam_size": self.beam_size,
             "n_best": self.n_best or None,
             "lm_weight": self.lm_weight,
@@ -61,14 +66,20 @@ class StreamOptions:
 
     def _check_beam(self) -> None:
         """Rejects beam options that contradict each other."""
-        for name, value in (("beam_size", self.beam_size), ("n_best", self.n_best)):
-            if value and self.decoder == "greedy":
-                raise ValueError(f"{name} is {value}, but decoder 'greedy' has no beam: it requires 'alsd' or 'aes'")
+        for name, value, decoders in (("beam_size", self.beam_size, _BEAMS), ("n_best", self.n_best, _N_BEST)):
+            if value and self.decoder not in decoders:
+                chosen = f"decoder {self.decoder!r}" if self.decoder else "the default decoder"
+                raise ValueError(f"{name} is {value}, but {chosen} has none: it requires {_either(decoders)}")
         if self.beam_size is not None and self.n_best > self.beam_size:
             raise ValueError(f"n_best is {self.n_best}, expected at most the beam size, {self.beam_size}")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # the class is frozen
+
+
+def _either(names: Sequence[str]) -> str:
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}"
 
 
 def _whole(name: str, value: object, minimum: int) -> int:

@@ -68,15 +68,19 @@ def build_parser() -> argparse.ArgumentParser:
 def add_option_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that `read_options` reads, as a group."""
     add = parser.add_argument_group("decoding options of the stream (default: the server's)").add_argument
-    add("--decoder", choices=get_args(Decoder), default="greedy", help="greedy, or a beam search (greedy)")
-    add("--beam-size", type=int, metavar="K", help="beam size of alsd and aes")
+    add(
+        "--decoder",
+        choices=get_args(Decoder),
+        help="search; --info names those of a server",
+    )
+    add("--beam-size", type=int, metavar="K", help="beam size of alsd, aes and ctc_beam")
     add(
         "--n-best",
         "--max-alternatives",
         type=int,
         default=0,
         metavar="N",
-        help="also print N alternatives; alsd and aes only (0)",
+        help="also print N alternatives; not with greedy and ctc (0)",
     )
     add("--lm-weight", type=float, metavar="W", help="weight of the server's language model")
     add(
