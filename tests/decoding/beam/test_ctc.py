@@ -24,6 +24,7 @@ from tests.helpers.beam import (
     search_whole,
     start,
 )
+from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding import random_streams
 from tests.helpers.fake_capture import FakeCapture
 from tests.helpers.random_models import random_ctc_checkpoint
@@ -33,17 +34,6 @@ LENGTHS = (22, 9, 0, 15)
 SIZES = BeamSizes(4, carried_encoder_frames=0)
 SCORE_ERROR = 1e-9
 WEIGHTS = [0.25, 0.0, 0.125, 0.5]
-
-
-class GivenLogProbs(CtcHead):
-    """A head whose log-probabilities are its input."""
-
-    def __init__(self, labels: int):
-        self.vocabulary_size, self.frame_width = labels, labels + 1
-        self.device, self.dtype = torch.device("cpu"), torch.float64
-
-    def log_probs(self, encoded: torch.Tensor) -> torch.Tensor:
-        return encoded.double()
 
 
 @pytest.fixture(scope="module")
