@@ -3,12 +3,13 @@
 import itertools
 import random
 
+import kaldifst
 import numpy as np
 import pytest
 
 from penstock.errors import LanguageModelError
 from penstock.scoring.ngram.arpa import read_arpa
-from penstock.scoring.wfst.building.fst_arrays import FstArrays
+from penstock.scoring.wfst.building.fst_arrays import FstArrays, to_fst
 from penstock.scoring.wfst.building.grammar import grammar_fst
 from penstock.scoring.wfst.building.lexicon import Symbols
 from tests.helpers.graph_paths import only, openfst_best_path
@@ -17,10 +18,13 @@ from tests.helpers.reference.ngram import NgramReference, write_random_arpa
 from tests.helpers.reference.word_grammar import WordGrammar
 
 
-def cost_in_g(fst: FstArrays, numbers: list[int], symbols: Symbols) -> float:
-    """Of words, where G may back off before each and before the end."""
-    free = fst._replace(inputs=np.where(fst.inputs == symbols.backoff_output, 0, fst.inputs).astype(np.int32))
-    return openfst_best_path(free, only([number - 1 for number in numbers], symbols.word_count)).cost
+def backing_off_freely(fst: FstArrays, symbols: Symbols) -> kaldifst.StdVectorFst:
+    """G that may back off before each word and before the end."""
+    return to_fst(fst._replace(inputs=np.where(fst.inputs == symbols.backoff_output, 0, fst.inputs).astype(np.int32)))
+
+
+def cost_in_g(fst: kaldifst.StdVectorFst, numbers: list[int], symbols: Symbols) -> float:
+    return openfst_best_path(fst, only([number - 1 for number in numbers], symbols.word_count)).cost
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -31,7 +35,7 @@ def test_costs_of_random_models(tmp_path, seed):
     write_random_arpa(tmp_path / "lm.arpa", chance, vocabulary, order, with_unknown=bool(seed % 2), per_order=8)
     words = ("", *vocabulary)
     symbols = Symbols(1, len(words))
-    fst = grammar_fst(read_arpa(tmp_path / "lm.arpa"), words, symbols)
+    fst = backing_off_freely(grammar_fst(read_arpa(tmp_path / "lm.arpa"), words, symbols), symbols)
     reference = WordGrammar(NgramReference.read(tmp_path / "lm.arpa"))
     for length in range(1, 4):
         for numbers in itertools.product((1, 2, 3), repeat=length):
@@ -48,6 +52,7 @@ def test_contexts_without_ngrams_are_no_states():
     assert (leaves[np.isinf(fst.final_weights)] > 0).all()
     assert np.count_nonzero(fst.inputs == symbols.backoff_output) == fst.state_count - 1
     reference = WordGrammar(NgramReference.read(arpa_path("3")))
+    fst = backing_off_freely(fst, symbols)
     for sentence in golden_text()[:5]:
         numbers = [words.index(token) for token in sentence]
         assert cost_in_g(fst, numbers, symbols) == pytest.approx(reference.cost(tuple(sentence)), abs=1e-3)
