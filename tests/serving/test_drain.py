@@ -1,6 +1,5 @@
 """Waiting for live streams, with a board that the test writes as a stream table would."""
 
-import threading
 import time
 
 import pytest
@@ -26,23 +25,18 @@ def test_a_server_without_streams_does_not_wait(board, tmp_path):
 
 
 def test_streams_that_end_are_waited_for(board, tmp_path):
-    far = time.monotonic() + 1000  # as if it sent requests all the time
-    board.show(1, far)
-    board.show(3, far)
+    live = [1, 3]
+    for slot in live:
+        board.show(slot, time.monotonic() + 1000)  # as if it sent requests all the time
 
-    def end_streams() -> None:
-        while board.phase != Phase.DRAINING:
-            time.sleep(0.01)
-        board.clear(1)
-        time.sleep(0.1)
-        board.clear(3)
+    def end_a_stream() -> bool:
+        if live:
+            assert board.phase == Phase.DRAINING
+            board.clear(live.pop())
+        return False
 
-    thread = threading.Thread(target=end_streams)
-    thread.start()
-    left, waited = drain(tmp_path, 600.0)
-    thread.join()
-    assert left == 0
-    assert waited in ([1], [2])
+    assert drain(tmp_path, 600.0, end_a_stream) == (0, [2])
+    assert not live
 
 
 def test_streams_that_do_not_end_are_cut_off_and_counted(board, tmp_path):

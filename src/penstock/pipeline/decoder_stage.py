@@ -152,7 +152,7 @@ class DecoderStage:
                 options = request.options or self._default
                 self._fusion.open(slot, options)
             except StreamError as error:
-                self._guard.reject(request.lease, error.message)
+                self._guard.reject(request.lease, error.message, error.code)
                 answers[i] = error
                 continue
             self._options[slot] = replace(options, phrases=())  # the phrase cache has them, once for all streams

@@ -104,3 +104,17 @@ def test_each_stream_is_reported_once_when_its_requests_have_settled(ended_by):
     (record,) = settled
     assert (record.stream_id, record.ended_by, record.decoder) == ("a", ended_by, "greedy")
     assert (record.samples, record.segments) == (3200, 1)
+
+
+def test_a_stream_that_a_later_stage_rejected_is_reported_with_its_code():
+    settled, ledger = [], SlotLedger(slot_count(STREAMS))
+    table = StreamTable(STREAMS, ledger, on_settled=settled.append)
+    for name, code in (("full", ErrorCode.PHRASE_MEMORY_FULL), ("lost", ErrorCode.STREAM_LOST)):
+        lease = table.open(name)
+        table.forward(lease)
+        ledger.fail("decoder", *lease, code)
+        ledger.settle("decoder", *lease)
+    table.count_free()
+    assert [(record.stream_id, record.ended_by) for record in settled] == [
+        ("full", "PHRASE_MEMORY_FULL"), ("lost", "STREAM_LOST"),
+    ]  # fmt: skip

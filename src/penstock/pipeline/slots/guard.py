@@ -72,12 +72,12 @@ class SlotGuard:
             return None
         return self.reject(lease, f"the {self._stage} no longer has this stream's state; start the stream again")
 
-    def reject(self, lease: Lease, why: str) -> StreamError:
+    def reject(self, lease: Lease, why: str, code: ErrorCode = ErrorCode.STREAM_LOST) -> StreamError:
         """Ends the stream here and marks it as failed for the stream table, which may have forwarded more requests."""
         self._is_closed[lease.slot] |= lease.generation == self._generations[lease.slot]
-        self._ledger.fail(self._stage, lease.slot, lease.generation)
+        self._ledger.fail(self._stage, lease.slot, lease.generation, code)
         self._ledger.settle(self._stage, *lease)
-        return StreamError(ErrorCode.STREAM_LOST, why)
+        return StreamError(code, why)
 
     def settle(self, lease: Lease, is_end: bool = False) -> None:
         """Counts a request that was answered here; after a stream's last one, further requests are rejected."""

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.errors import ErrorCode
+
 STAGES = ("encoder", "decoder")
-_SETTLED, _GENERATION, _FAILED_GENERATION = range(3)
+_SETTLED, _GENERATION, _FAILED_GENERATION, _FAILED_CODE = range(4)
+_CODES = tuple(ErrorCode)
 
 
 class SlotLedger:
-    """Cells [stage, field, slot] int64; fields: requests settled, their generation, latest failed generation."""
+    """Cells [stage, field, slot] int64; fields: requests settled, their generation, latest failed one, its error."""
 
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared by the stages' processes, created with zeros by the first; None within one process."""
-        shape = (len(STAGES), 3, slots)
+        shape = (len(STAGES), 4, slots)
         if path is None:
             self._cells = np.zeros(shape, np.int64)
             return
@@ -46,6 +49,11 @@ class SlotLedger:
         """Returns the latest generation of `slot` that a later stage has rejected or lost; 0 if none."""
         return max(self._cells[:, _FAILED_GENERATION, slot].tolist())
 
+    def failed_code(self, slot: int) -> ErrorCode:
+        """Returns why `failed_generation` failed."""
+        cells = self._cells[:, :, slot]
+        return _CODES[int(max(cells, key=lambda cell: cell[_FAILED_GENERATION])[_FAILED_CODE])]
+
     def failed_generations(self) -> list[int]:
         """Returns `failed_generation` of every slot."""
         return self._cells[:, _FAILED_GENERATION].max(axis=0).tolist()
@@ -62,7 +70,9 @@ class SlotLedger:
             cell[_GENERATION], cell[_SETTLED] = 0, 1
             cell[_GENERATION] = generation
 
-    def fail(self, stage: str, slot: int, generation: int) -> None:
-        """Marks a stream whose state `stage` has lost: it cannot continue."""
+    def fail(self, stage: str, slot: int, generation: int, code: ErrorCode = ErrorCode.STREAM_LOST) -> None:
+        """Marks a stream that `stage` has rejected or whose state it has lost: it cannot continue."""
         cell = self._cells[STAGES.index(stage), :, slot]
+        if generation > cell[_FAILED_GENERATION]:
+            cell[_FAILED_CODE] = _CODES.index(code)
         cell[_FAILED_GENERATION] = max(int(cell[_FAILED_GENERATION]), generation)

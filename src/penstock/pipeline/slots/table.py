@@ -162,7 +162,7 @@ class StreamTable:
                 ErrorCode.STREAM_NOT_OPEN, f"stream {stream_id!r} is not open: it {why}; start it with START"
             )
         if self._ledger.failed_generation(stream.lease.slot) >= stream.lease.generation:
-            self._close(stream_id, now, _LOST, ErrorCode.STREAM_LOST.name)
+            self._close(stream_id, now, _LOST, self._ledger.failed_code(stream.lease.slot).name)
             raise StreamError(
                 ErrorCode.STREAM_LOST,
                 f"stream {stream_id!r} was lost by a later stage of the server; start it again",
@@ -221,9 +221,9 @@ class StreamTable:
     def _close_lost(self, now: float) -> None:
         """Closes streams that a later stage rejected or lost: their clients may never send another request."""
         failed = self._ledger.failed_generations()
-        lost = [name for name, each in self._streams.items() if failed[each.lease.slot] >= each.lease.generation]
-        for stream_id in lost:
-            self._close(stream_id, now, _LOST, ErrorCode.STREAM_LOST.name)
+        lost = [each for each in self._streams.values() if failed[each.lease.slot] >= each.lease.generation]
+        for record in lost:
+            self._close(record.stream_id, now, _LOST, self._ledger.failed_code(record.lease.slot).name)
 
     def _reclaim(self, now: float) -> None:
         """Frees closed slots whose requests have settled or whose deadline has passed."""
