@@ -137,3 +137,12 @@ def test_requests_of_the_maximum_length(recognizer, tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(16000 * 31), 16000)
     (transcript,) = transcribe(recognizer, [tmp_path / "a.wav"], int(MAX_REQUEST_S * 16000))
     assert transcript.error is None
+
+
+def test_every_file_has_its_options(recognizer, paths):
+    without = [transcript.text for transcript in transcribe(recognizer, paths, 8000)]
+    phrases = {"boosted_phrases": [["zulu", 20.0]]}
+    options = [phrases if index == 1 else {} for index in range(len(paths))]
+    found = [transcript.text for transcript in FileTranscriber(recognizer, 8000, options).transcribe(paths)]
+    assert found[1] != without[1]
+    assert found[:1] + found[2:] == without[:1] + without[2:]

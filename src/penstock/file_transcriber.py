@@ -1,6 +1,6 @@
 """Transcribes audio files through the streaming recognizer, several at once."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,10 +93,10 @@ class FileTranscriber:
         self,
         recognizer: StreamingRecognizer,
         request_samples: int,
-        options: dict | None = None,
+        options: dict | Sequence[dict] | None = None,
         channel: Channel = MIX,
     ):
-        """options: for every stream, as in `penstock.pipeline.stream_options`."""
+        """options: of every stream (`penstock.pipeline.stream_options`), or a sequence with those of each file."""
         self._recognizer = recognizer
         self._request_samples = request_samples
         self._options = options or {}
@@ -149,7 +149,7 @@ class FileTranscriber:
         sent: list[_OpenTrack] = []
         for track in tracks:
             try:
-                requests.append(track.next_request(self._request_samples, self._options))
+                requests.append(track.next_request(self._request_samples, self._options_of(track)))
                 sent.append(track)
             except AudioError as error:
                 self._fail(track, str(error))
@@ -164,6 +164,9 @@ class FileTranscriber:
             track.transcript.add(result)
             samples += len(request.samples)
         return samples / self._recognizer.sample_rate_hz
+
+    def _options_of(self, track: _OpenTrack) -> dict:
+        return self._options if isinstance(self._options, dict) else self._options[track.stream_id[0]]
 
     def _fail(self, track: _OpenTrack, error: str) -> None:
         """Notes the error and frees the stream's slot."""

@@ -38,6 +38,10 @@ def test_options_are_converted_and_the_text_is_kept():
         ("alsd:lm_fusion=late", "lm_fusion: 'late': accepted: eq2-early, eq2-late, eq3-early, eq3-late"),
         ("aes:aes_margin=nan", "aes_margin: 'nan': accepted: numbers from 0 to 100"),
         ("alsd:aes_margin=2", "'aes_margin' is not an option of alsd"),
+        ("greedy:boost=much", "boost: 'much'; accepted: numbers from -100 to 100"),
+        ("greedy:boost=101", "boost: '101'; accepted: numbers from -100 to 100"),
+        ("greedy:boost=1,boost=1", "'boost' is given twice"),
+        ("ctc:boost=1", "'boost' is not an option of ctc"),
         ("aes:max_symbols=2", "'max_symbols' is not an option of aes"),
     ],
 )
@@ -55,3 +59,13 @@ def test_every_option_of_a_beam():
     aes = parse_decoder(f"aes:{shared},aes_expansions=1,aes_margin=0.5,aes_extra_labels=0")
     limits = {"aes_expansions": 1, "aes_margin": 0.5, "aes_extra_labels": 0}
     assert aes.decoding == DecodingConfig(**given, **limits)
+
+
+def test_the_boost_is_of_utterances_with_phrases():
+    phrases = ("new york", ("ada", 3.0))
+    assert parse_decoder("aes").options_with(()) == {"decoder": "aes"}
+    assert parse_decoder("aes").options_with(phrases) == {"decoder": "aes", "boosted_phrases": list(phrases)}
+    boosted = parse_decoder("greedy:boost=-1.5,max_symbols=3")
+    assert boosted.options == {"max_symbols": 3}
+    assert boosted.options_with(phrases) == {"decoder": "greedy", "boosted_phrases": list(phrases), "boost": -1.5}
+    assert parse_decoder("ctc").options_with(phrases) == {"decoder": "ctc"}

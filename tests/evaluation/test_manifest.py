@@ -49,9 +49,18 @@ def test_a_limit_leaves_later_lines_alone(manifest):
     assert [u.line for u in read_manifest(manifest(entry(), "", entry(), "not even JSON"), limit=2)] == [1, 3]
 
 
+def test_boosted_phrases(manifest):
+    path = manifest(entry(boosted_phrases=["new york", ["ada", 3]]), entry(boosted_phrases=None), entry())
+    assert [u.boosted_phrases for u in read_manifest(path)] == [("new york", ("ada", 3)), (), ()]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        (entry(boosted_phrases="ada"), "boosted_phrases: 'ada', expected a list of phrases or [phrase, boost] pairs"),
+        (entry(boosted_phrases=[["ada", "3"]]), "boosted_phrases: [['ada', '3']], expected a list"),
+        (entry(boosted_phrases=[["ada"]]), "boosted_phrases: [['ada']], expected a list"),
+        (entry(boosted_phrases=[1]), "boosted_phrases: [1], expected a list"),
         ("{", "not JSON: "),
         ("[1]", "'[1]', expected a JSON object"),
         ({"text": "a"}, "audio_filepath: is missing"),

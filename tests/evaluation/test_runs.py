@@ -3,6 +3,7 @@
 import io
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from penstock.evaluation.manifest import Utterance
 from penstock.evaluation.report import Conditions, render, report_document
 from penstock.evaluation.runs import Outcome, RunResult, Variant, collect, connect, recognize_through_server
 from penstock.model.config import AttentionContext
-from penstock_client import Segment, ServerFullError, ServerUnreachableError, StreamError, Transcript
+from penstock_client import Segment, ServerFullError, ServerUnreachableError, StreamError, StreamOptions, Transcript
 
 UTTERANCES = [
     Utterance(Path(f"{i}.wav"), 2.0, text, Path("m.jsonl"), i + 1, speaker=f"s{i}")
@@ -105,9 +106,11 @@ class StandIn:
     def __init__(self, max_live: int = 1000, failures: dict[str, Exception] | None = None):
         self.max_live, self.failures = max_live, dict(failures or {})
         self.live, self.peak_live, self.lock = 0, 0, threading.Lock()
+        self.boosted_phrases: list[object] = []
 
-    def transcribe(self, audio: str, request_ms: float) -> Transcript:
+    def transcribe(self, audio: str, request_ms: float, options: StreamOptions | None = None) -> Transcript:
         with self.lock:
+            self.boosted_phrases.append(options and options.boosted_phrases)
             if self.live >= self.max_live:
                 raise ServerFullError("s", "all stream slots are taken")
             self.live += 1
@@ -133,6 +136,13 @@ def test_all_utterances_are_recognized_concurrently():
     assert 2 <= client.peak_live <= 7
 
 
+def test_an_utterance_s_phrases_are_sent():
+    client = StandIn()
+    (utterance,) = utterances(1)
+    list(recognize_through_server(client, [replace(utterance, boosted_phrases=("new york", ("ada", 3.0)))], streams=1))
+    assert client.boosted_phrases == [["new york", ("ada", 3.0)]]
+
+
 def test_a_server_that_stays_full_fails_the_utterance():
     (outcome,) = recognize_through_server(StandIn(max_live=0), utterances(1), streams=1)
     assert outcome.error == "STREAM_LIMIT: 0.wav: stream 's': all stream slots are taken"
@@ -153,7 +163,9 @@ def test_a_full_server_is_waited_for(monkeypatch):
         def __exit__(self, *_: object) -> None:
             pass
 
-        def transcribe(self, audio: object, request_ms: float = 0.0) -> Transcript:
+        def transcribe(
+            self, audio: object, request_ms: float = 0.0, options: StreamOptions | None = None
+        ) -> Transcript:
             return super().transcribe("probe", request_ms)
 
     monkeypatch.setattr("penstock_client.Client", FullServer)

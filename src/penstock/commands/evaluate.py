@@ -138,7 +138,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     for context in contexts:
         for decoder in decoders:
             recognizer = StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoder.decoding)
-            outcomes = recognize_in_process(recognizer, utterances, decoder.stream_options, processes, threads)
+            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 
 

@@ -1,12 +1,14 @@
 """Parses `--decoder NAME[:OPTION=VALUE,...]`, the search of an evaluation."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import SettingError
 from penstock.pipeline import decoding_config
-from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.decoding_config import BOOSTED_DECODERS, DECODERS, DECODING_SETTINGS, DecodingConfig
+from penstock.scoring.boosting.phrases import MAX_BOOST
 
 _SHORT = {"beam": "beam_size"}
 
@@ -18,6 +20,8 @@ class DecoderChoice:
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     """Values by the names of `DECODING_SETTINGS`."""
+    boost: float | None = None
+    """Boost of the phrases of an utterance; None for the default."""
     text: str = ""
 
     def __str__(self) -> str:
@@ -33,6 +37,13 @@ class DecoderChoice:
         """Options of every stream, sent with its first request."""
         return {"decoder": self.name}
 
+    def options_with(self, boosted_phrases: Sequence[object]) -> dict[str, object]:
+        """Options of the stream of an utterance with these phrases, which a decoder without boosting does not get."""
+        if not boosted_phrases or self.name not in BOOSTED_DECODERS:
+            return self.stream_options
+        boost = {} if self.boost is None else {"boost": self.boost}
+        return self.stream_options | {"boosted_phrases": list(boosted_phrases)} | boost
+
 
 GREEDY = DecoderChoice(decoding_config.GREEDY)
 
@@ -44,8 +55,14 @@ def parse_decoder(text: str) -> DecoderChoice:
         raise SettingError(f"decoder {text!r}: {name!r} is not known; known: {', '.join(DECODERS)}")
     settings = {setting.name: setting for setting in DECODING_SETTINGS if name in setting.decoders}
     options: dict[str, Any] = {}
+    boost: float | None = None
     for part in rest.split(",") if has_options else []:
         option, _, value = part.partition("=")
+        if option == "boost" and name in BOOSTED_DECODERS:
+            if boost is not None:
+                raise SettingError(f"decoder {text!r}: 'boost' is given twice")
+            boost = _boost(text, value)
+            continue
         names = (_SHORT.get(option, option), f"{name}_{option}")  # "beam" of wfst is "wfst_beam"
         setting = next((settings[known] for known in names if known in settings), None)
         if setting is None:
@@ -58,4 +75,11 @@ def parse_decoder(text: str) -> DecoderChoice:
             options[setting.name] = setting.parse(value)
         except ValueError as error:
             raise SettingError(f"decoder {text!r}: {option}: {value!r}: {error}") from None
-    return DecoderChoice(name, options, text)
+    return DecoderChoice(name, options, boost, text)
+
+
+def _boost(text: str, value: str) -> float:
+    with contextlib.suppress(ValueError):
+        if abs(boost := float(value)) <= MAX_BOOST:
+            return boost
+    raise SettingError(f"decoder {text!r}: boost: {value!r}; accepted: numbers from -{MAX_BOOST:g} to {MAX_BOOST:g}")

@@ -24,6 +24,8 @@ class Utterance:
     line: int
     """Line number from 1."""
     speaker: str | None = None
+    boosted_phrases: tuple[str | tuple[str, float], ...] = ()
+    """Phrases to boost, each alone or with its boost."""
     stated_s: float | None = None
     """Duration in the manifest."""
 
@@ -67,6 +69,7 @@ def _parse(manifest: Path, number: int, line: str) -> Utterance:
         manifest=manifest,
         line=number,
         speaker=_speaker(where, entry),
+        boosted_phrases=_boosted_phrases(where, entry),
         stated_s=_duration(where, entry),
     )
 
@@ -97,6 +100,22 @@ def _duration(where: str, entry: dict) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ManifestError(f"{where}: duration: {value!r}, expected a positive number of seconds")
     return float(value)
+
+
+def _boosted_phrases(where: str, entry: dict) -> tuple[str | tuple[str, float], ...]:
+    value = entry.get("boosted_phrases") or []
+    if isinstance(value, list):
+        phrases = [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in value]
+        if all(map(_is_phrase, phrases)):
+            return tuple(phrases)
+    raise ManifestError(f"{where}: boosted_phrases: {value!r}, expected a list of phrases or [phrase, boost] pairs")
+
+
+def _is_phrase(value: object) -> bool:
+    if not isinstance(value, tuple):
+        return isinstance(value, str)
+    is_pair = len(value) == 2 and isinstance(value[0], str)
+    return is_pair and isinstance(value[1], int | float) and not isinstance(value[1], bool)
 
 
 def _speaker(where: str, entry: dict) -> str | None:

@@ -102,19 +102,19 @@ def collect(variant: Variant, utterances: Sequence[Utterance], outcomes: Iterabl
 def recognize_in_process(
     recognizer: "StreamingRecognizer",
     utterances: Sequence[Utterance],
-    options: dict | None = None,
+    decoder: DecoderChoice,
     processes: int = 1,
     threads: int = 1,
 ) -> Iterator[Outcome]:
     """Yields outcomes as they complete. Every stream sends one chunk of samples per step.
 
-    options: stream options of every stream (`penstock.pipeline.stream_options`); processes, threads: as in
-    `penstock.parallel_transcriber.transcribe_files`.
+    processes, threads: as in `penstock.parallel_transcriber.transcribe_files`.
     """
     from penstock.file_transcriber import FileTranscriber
     from penstock.parallel_transcriber import transcribe_files
 
     chunk_samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
+    options = [decoder.options_with(utterance.boosted_phrases) for utterance in utterances]
     transcriber = FileTranscriber(recognizer, chunk_samples, options)
     paths = [utterance.audio for utterance in utterances]
     longest_first = sorted(range(len(paths)), key=lambda index: -utterances[index].audio_s)
@@ -164,10 +164,11 @@ def recognize_through_server(client: "Client", utterances: Sequence[Utterance], 
 
 
 def _recognize(client: "Client", index: int, utterance: Utterance) -> Outcome:
-    from penstock_client import ClientError, ServerUnreachableError
+    from penstock_client import ClientError, ServerUnreachableError, StreamOptions
 
     try:
-        return Outcome(index, client.transcribe(str(utterance.audio), request_ms=_REQUEST_MS).text)
+        options = StreamOptions(boosted_phrases=list(utterance.boosted_phrases))
+        return Outcome(index, client.transcribe(str(utterance.audio), request_ms=_REQUEST_MS, options=options).text)
     except ServerUnreachableError:
         raise
     except ClientError as error:
