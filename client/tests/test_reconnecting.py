@@ -10,10 +10,12 @@ import pytest
 
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
-from client.tests.helpers.fakes import FakeRecognizer, RejectionError, expected, outputs
+from client.tests.helpers.fakes import FakeRecognizer, FakeTransport, RejectionError, expected, outputs
 from penstock_client import AsyncClient, Client, ConnectionLostError, ConnectionOptions, StreamOptions
 from penstock_client.protocol import Request, parse_reply
+from penstock_client.stream import Stream
 from penstock_client.transport.replay import Replay
+from penstock_client.transport.resuming import ResumingTransport
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 TIMES = ConnectionOptions(reconnect_s=60)
@@ -25,13 +27,11 @@ def client(url, protocol):
         yield client
 
 
-def cut_at(recognizer, wire, *numbers, forget=True):
-    """Cuts the connections at these requests; the server forgets the stream, as one that was started again."""
+def cut_at(recognizer, wire, *numbers):
+    """Cuts the connections at these requests; the lost stream stays open on the server."""
 
     def cut(request):
         if len(recognizer.requests) in numbers:
-            if forget:
-                recognizer.received.clear()
             wire.cut()
             raise RejectionError("not received")
 
@@ -59,6 +59,7 @@ def test_only_the_current_segment_is_sent_again(client, recognizer, wire, sample
         results = list(stream)
     assert results or stream.transcript.is_complete
     start, again = [request for request in recognizer.requests if request.is_start]
+    assert start.stream_id == "s" and re.fullmatch("s-[0-9a-f]{8}", again.stream_id)
     assert again.parameters == start.parameters == {"decoder": "alsd", "n_best": 1}
     segments = stream.transcript.segments
     assert [segment.text for segment in segments[:3]] == [expected(samples[:12_800]).text] * 3
@@ -85,6 +86,24 @@ def test_a_stream_that_the_server_lost_is_started_again(client, recognizer, samp
     assert client.transcribe(samples, request_ms=100).text == expected(samples).text
 
 
+def test_one_thread_sends_while_another_reads(client, recognizer, wire, samples):
+    cut_at(recognizer, wire, 8, 30)
+    with client.open_stream() as stream:
+
+        def send():
+            for block in np.split(samples, 48):
+                stream.send(block)
+            stream.finish()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        results = list(stream)
+        sender.join()
+    assert stream.transcript.text == expected(samples).text
+    assert tuple(stream.transcript.words) == expected(samples).new_words
+    assert len(results) == 49
+
+
 def test_a_stream_can_be_closed_while_it_reconnects(client, recognizer, wire, samples, caplog):
     with client.open_stream() as stream:
         stream.send(samples[:800])
@@ -109,6 +128,40 @@ def test_a_replay_adds_the_time_of_the_loss_to_the_round_trip():
     replay.restart()
     result = parse_reply("s", outputs(0, 800, True).get)
     assert replay.take(result).round_trip_s == 4.0
+
+
+class InterruptedTransport(FakeTransport):
+    """Ctrl-C comes while the third request is sent."""
+
+    is_interrupted = False
+
+    def send(self, request):
+        if len(self.sent_s) == 2 and not self.is_interrupted:
+            self.is_interrupted = True
+            raise KeyboardInterrupt
+        super().send(request)
+
+
+@pytest.mark.parametrize("when", ["sending", "repeating"])
+def test_an_interrupted_request_is_as_if_it_had_not_been_sent(recognizer, samples, when):
+    kinds = {"sending": [InterruptedTransport], "repeating": [FakeTransport, InterruptedTransport, FakeTransport]}[when]
+    transports = [kind(recognizer, "s", 60.0) for kind in kinds]
+    opened = iter(transports)
+    stream = Stream("s", ResumingTransport(lambda: next(opened), 60.0))
+    blocks = np.split(samples, 12)
+    with stream:
+        stream.send(blocks[0])
+        stream.send(blocks[1])
+        stream.poll()
+        if when == "repeating":
+            with transports[0].update() as session:
+                session.connection_lost("cut")
+        with pytest.raises(KeyboardInterrupt):
+            stream.send(blocks[2])
+        stream.finish()
+        list(stream)
+    assert stream.transcript.text == expected(np.concatenate(blocks[:2])).text
+    assert stream.transcript.is_complete
 
 
 def test_the_command_goes_on_and_says_so(run, audio_file, recognizer, wire):

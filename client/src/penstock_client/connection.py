@@ -60,8 +60,9 @@ class ConnectionOptions:
     reconnect_s: float = 0.0
     """How long a stream that had results tries to go on after a lost connection; `Client` only.
 
-    Its current segment is kept in memory, and sent again to a new stream with the same id. So nothing is missing, and
-    the results are those of a connection that was not lost. Reconnections are logged ("penstock_client").
+    Its current segment is kept in memory, and sent again to a new stream, whose id begins with that of the lost one. So
+    nothing is missing, and the results are those of a connection that was not lost. Reconnections are logged
+    ("penstock_client").
     """
 
     def __post_init__(self) -> None:

@@ -38,7 +38,8 @@ OUTPUTS_WITHIN_SEGMENT = (
 """The outputs requested over gRPC with a request that is not final: only final results have alternatives, and each
 requested output costs the server time."""
 
-_MAX_STRING_ID_BYTES = 128  # Triton's limit for a correlation id
+MAX_STRING_ID_BYTES = 128
+"""Triton's limit for a correlation id."""
 _MAX_NUMERIC_ID = 2**63 - 1
 _BYTES_PER_SAMPLE = 4
 
@@ -198,12 +199,12 @@ def as_samples(samples: npt.ArrayLike) -> npt.NDArray[np.float32]:
 def check_stream_id(stream_id: StreamId) -> StreamId:
     """The id, if Triton accepts it as a correlation id; else ValueError."""
     if isinstance(stream_id, str):
-        is_usable = 0 < len(stream_id.encode()) <= _MAX_STRING_ID_BYTES
+        is_usable = 0 < len(stream_id.encode()) <= MAX_STRING_ID_BYTES
     else:
         is_usable = type(stream_id) is int and 0 < stream_id <= _MAX_NUMERIC_ID
     if not is_usable:
         raise ValueError(
-            f"stream id is {stream_id!r}, expected a string of 1 to {_MAX_STRING_ID_BYTES} bytes "
+            f"stream id is {stream_id!r}, expected a string of 1 to {MAX_STRING_ID_BYTES} bytes "
             f"or an integer from 1 to {_MAX_NUMERIC_ID}"
         )
     return stream_id

@@ -228,9 +228,9 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--reconnect",
         type=_retry_seconds,
-        default=30.0,
+        default=60.0,
         metavar="S",
-        help="after a lost connection, try for S seconds to go on without a gap; 0: fail (30)",
+        help="after a lost connection, try for S seconds to go on without a gap; 0: fail (60)",
     )
     add("--header", action="append", default=[], metavar="NAME:VALUE", help="header to send; repeatable")
     add("--root-certificates", metavar="FILE", help="PEM file of trusted certificate authorities")

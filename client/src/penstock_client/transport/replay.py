@@ -51,6 +51,10 @@ class Replay:
             self._parameters = request.parameters
         self._requests.append(_Sent(request, self._now_s()))
 
+    def forget_newest(self) -> None:
+        """The newest request was not sent after all."""
+        self._requests.pop()
+
     def restart(self) -> list[Request]:
         """The requests to send to a new stream, whose first takes the options of the caller's."""
         self._repeated = self._answered

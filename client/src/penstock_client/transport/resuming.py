@@ -3,10 +3,12 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 from penstock_client.errors import ClientError, StreamId
-from penstock_client.protocol import Request, Result
+from penstock_client.protocol import MAX_STRING_ID_BYTES, Request, Result
 from penstock_client.transport.base import Connection, Transport
 from penstock_client.transport.replay import Replay
 
@@ -34,11 +36,20 @@ class ResumingConnection:
 
     def open_transport(self, stream_id: StreamId, timeout_s: float) -> "ResumingTransport":
         """A transport for a new stream. It connects with its first request, so errors appear there."""
-        return ResumingTransport(lambda: self._connection.open_transport(stream_id, timeout_s), self._reconnect_s)
+        ids = chain([stream_id], _more_ids(stream_id))
+        return ResumingTransport(lambda: self._connection.open_transport(next(ids), timeout_s), self._reconnect_s)
 
     def close(self) -> None:
         """Frees what the transports share."""
         self._connection.close()
+
+
+def _more_ids(stream_id: StreamId) -> Iterator[StreamId]:
+    """Ids for the streams that continue this one. Its own may still receive requests that the network has delayed."""
+    while True:
+        unique = uuid.uuid4().hex
+        derived = f"{stream_id}-{unique[:8]}"
+        yield derived if len(derived.encode()) <= MAX_STRING_ID_BYTES else unique
 
 
 class ResumingTransport:
@@ -48,9 +59,11 @@ class ResumingTransport:
         self._open_transport = open_transport
         self._reconnect_s = reconnect_s
         self._transport = open_transport()
+        self._attempt = self._transport
+        """The newest stream on the server, which may still be sent what the caller has sent before."""
         self._replay = Replay()
         self._noting = threading.Lock()
-        """Guards the replay."""
+        """Guards the replay and the attempt that it is for."""
         self._sending = threading.RLock()
         """Held while requests are sent and while the stream is resumed, so that each is sent once and in order."""
         self._lost_s: float | None = None
@@ -69,9 +82,14 @@ class ResumingTransport:
                 self._replay.add(request)
             transport = self._transport
             try:
-                transport.send(request)
-            except ClientError as error:
-                self._resume(transport, error)
+                try:
+                    transport.send(request)
+                except ClientError as error:
+                    self._resume(transport, error)
+            except KeyboardInterrupt:
+                with self._noting:
+                    self._replay.forget_newest()  # it was not sent
+                raise
 
     def receive(self, wait_s: float | None) -> Result | None:
         """The next result; None if there is none within `wait_s` (None: no limit) or the stream is complete.
@@ -88,6 +106,8 @@ class ResumingTransport:
             if result is None:
                 return None
             with self._noting:
+                if transport is not self._attempt:
+                    continue  # another thread has begun to repeat the request
                 start_s = self._replay.start_s
                 taken = self._replay.take(result)
             if taken is not None:
@@ -97,7 +117,8 @@ class ResumingTransport:
     def cancel(self) -> None:
         """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
         self._is_cancelled.set()
-        self._transport.cancel()
+        for transport in (self._transport, self._attempt):
+            transport.cancel()
 
     def close(self) -> None:
         """Cancels, and frees everything."""
@@ -111,17 +132,26 @@ class ResumingTransport:
             while lost is self._transport:  # else another thread has resumed it
                 self._wait_before_attempt(error)
                 lost.close()
-                self._transport = lost = self._open_transport()
-                if self._is_cancelled.is_set():
-                    lost.cancel()
-                with self._noting:
-                    requests = self._replay.restart()
                 try:
-                    for request in requests:
-                        lost.send(request)
-                    return
+                    self._transport = self._repeat()
                 except ClientError as next_error:
                     error = next_error
+
+    def _repeat(self) -> Transport:
+        """A new stream that was sent the current segment. Raises ClientError, and an interruption by the user."""
+        attempt = self._open_transport()
+        with self._noting:
+            self._attempt = attempt
+            requests = self._replay.restart()
+        if self._is_cancelled.is_set():
+            attempt.cancel()
+        try:
+            for request in requests:
+                attempt.send(request)
+        except BaseException:
+            attempt.close()
+            raise
+        return attempt
 
     def _wait_before_attempt(self, error: ClientError) -> None:
         """Raises the error where no further attempt is due."""
