@@ -140,7 +140,7 @@ def test_an_utterance_s_phrases_are_sent():
     client = StandIn()
     (utterance,) = utterances(1)
     list(recognize_through_server(client, [replace(utterance, boosted_phrases=("new york", ("ada", 3.0)))], streams=1))
-    assert client.boosted_phrases == [["new york", ("ada", 3.0)]]
+    assert client.boosted_phrases == [("new york", ("ada", 3.0))]
 
 
 def test_a_server_that_stays_full_fails_the_utterance():
