@@ -112,6 +112,7 @@ class Searcher:
             left = left - taken
             path, states = self.search_.decode(part, taken, left == 0, self.store.gather(slots), boosts)
             self.store.scatter(slots, states)
+            self.dropped = int(states.dropped_tokens.sum())
             path = map_tensors(lambda t: t.cpu().clone(), path)
             for row in range(batch):
                 stable[row] += path_nodes(path, row)[: int(path.stable[row])]

@@ -1,5 +1,6 @@
 """Streams of the decoder `wfst` through the decoder stage: chunks, batches, boosts, and what is rejected."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from penstock.scoring.wfst.words import read_words
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.random_models import random_ctc_checkpoint
 
-WORDS = ("a", "be", "bed", "cab", "dad", "bead")
+WORDS = ("a", "be", "bed", "bad", "dad", "bead")
 SLOTS = 4
 
 
@@ -109,7 +110,7 @@ def test_a_batch_with_boosts_equals_streams_alone(streams, checkpoint):
     rows = {slot: frames_of(checkpoint, slot, 20 + slot) for slot in range(SLOTS)}
     options = {
         0: streams.options(),
-        1: streams.options(boosted_phrases=["bead", ["cab", 1.0]]),
+        1: streams.options(boosted_phrases=["bead", ["bad", 1.0]]),
         2: streams.options(boosted_phrases=["dad be", "a"], boost=3.0),
         3: streams.options(lm_weight=1.5),
     }
@@ -119,17 +120,32 @@ def test_a_batch_with_boosts_equals_streams_alone(streams, checkpoint):
         alone = streams.decode({other: rows[slot]}, {other: options[slot]}, 5)[other]
         assert outcome(alone) == outcome(together[slot])
     plain = streams.decode(rows, dict.fromkeys(rows, streams.options()), 5)
-    for slot, words in ((1, {"bead", "cab"}), (2, {"dad", "be", "a"})):
+    for slot, words in ((1, {"bead", "bad"}), (2, {"dad", "be", "a"})):
         texts = [results[slot][-1].text.split() for results in (plain, together)]
         counts = [sum(word in words for word in text) for text in texts]
         assert counts[1] > counts[0]
+
+
+def test_alternatives_have_different_words_and_come_best_first(streams, checkpoint):
+    options = streams.options(n_best=5)
+    results = streams.decode({0: frames_of(checkpoint, 1, 40)}, {0: options}, 7)[0]
+    assert not any(result.alternatives for result in results[:-1])
+    texts = [alternative.text for alternative in results[-1].alternatives]
+    assert texts[0] == results[-1].text and 2 <= len(texts) == len(set(texts)) <= 5
+    scores = [alternative.score for alternative in results[-1].alternatives]
+    assert scores == sorted(scores, reverse=True)
+    for alternative in results[-1].alternatives:
+        assert " ".join(word.text for word in alternative.words) == alternative.text
+        # The graph of equally likely words, at a third: log 6 for each.
+        graph_score = len(alternative.words) * math.log(len(WORDS)) / 3
+        assert alternative.acoustic_score - graph_score == pytest.approx(alternative.score, abs=1e-3)
 
 
 def test_words_and_phrases_are_those_of_the_graph(streams, checkpoint):
     with pytest.raises(
         StreamError, match=r"PHRASES_INVALID: .*'fad', 'ace' not in the decoding graph; accepted: words of"
     ):
-        streams.options(boosted_phrases=["cab", "fad ace"])
+        streams.options(boosted_phrases=["bad", "fad ace"])
     with pytest.raises(StreamError, match="'f', 'g', 'h', 'i', 'j' and others not in"):
         streams.options(boosted_phrases=list("fghijk"))
 
@@ -139,10 +155,10 @@ def test_a_compact_graph_takes_no_boosts_above_zero(checkpoint, tmp_path):
     write_graph(word_loop(tokenizer, WORDS, sha256_of(checkpoint.tokenizer_path), "compact"), path)
     streams = Streams(checkpoint, str(path))
     with pytest.raises(
-        StreamError, match="'cab' has boost 2, and the graph's topology is compact; accepted: boosts up"
+        StreamError, match="'bad' has boost 2, and the graph's topology is compact; accepted: boosts up"
     ):
-        streams.options(boosted_phrases=["cab"])
-    assert streams.options(boosted_phrases=["cab"], boost=-1.0).phrases
+        streams.options(boosted_phrases=["bad"])
+    assert streams.options(boosted_phrases=["bad"], boost=-1.0).phrases
 
 
 def test_a_graph_of_another_model_is_rejected(checkpoint, tmp_path):

@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.errors import SettingError
 from penstock.model.config import AttentionContext, ModelConfig, TransducerConfig
 from penstock.pipeline.decoder_offer import offer_decoders
-from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.decoding_config import DECODING_SETTINGS, WFST, DecodingConfig
 from penstock.runtime import check_device
 from penstock.serving import settings
 from penstock.serving.information import server_information
@@ -109,10 +110,10 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], dict[str
         **{setting: getattr(decoding, setting.name) for setting in DECODING_SETTINGS},
     }
     environment = {setting.variable: "" if value is None else str(value) for setting, value in for_models.items()}
-    chunk_ms, megabytes = (
-        checkpoint.config.chunk_ms(context),
-        bytes_per_stream(checkpoint.config, context, decoding.beam_size) / 1e6,
-    )
+    stream_bytes = bytes_per_stream(checkpoint.config, context, decoding.beam_size)
+    if WFST in offer.names:
+        stream_bytes += WfstSizes(decoding.wfst_max_active).bytes_per_stream
+    chunk_ms, megabytes = checkpoint.config.chunk_ms(context), stream_bytes / 1e6
     others = [str(each) for each in checkpoint.config.encoder.contexts if each != context]
     choice = f" (default; {settings.CONTEXT.flag} also takes {' '.join(others)})" if others else ""
     information = server_information(checkpoint, context, decoding, values.max_streams, values.idle_seconds)

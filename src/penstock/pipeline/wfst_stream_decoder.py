@@ -10,11 +10,12 @@ from penstock.decoding.host_copy import copy_to_device, tree_to_host
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.frame_step import StreamBoosts
+from penstock.decoding.wfst.n_best import Node, PathEnd, best_paths
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.start import StartChoices, StartStates
-from penstock.decoding.wfst.state import WfstStateStore
-from penstock.pipeline.stream_decoders import Chunk, Decoded, StreamDecoder
+from penstock.decoding.wfst.state import WfstStates, WfstStateStore
+from penstock.pipeline.stream_decoders import Chunk, Decoded, StreamDecoder, TokenAlternative
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.pipeline.truncation import TruncationCounters, TruncationLog
@@ -39,6 +40,7 @@ class WfstStreamDecoder(StreamDecoder):
         slots = state.slots
         self.truncation = TruncationLog("wfst", slots)
         self._held: list[Token | None] = [None] * slots
+        self._n_best_of = [0] * slots
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
         """Resets to the start of the graph."""
@@ -48,8 +50,8 @@ class WfstStreamDecoder(StreamDecoder):
             for slot, chosen in zip(slots, options, strict=True)
         ]
         self._state.scatter(torch.tensor(slots, device=self._head.device), self._start.build(choices))
-        for slot in slots:
-            self._held[slot] = None
+        for slot, chosen in zip(slots, options, strict=True):
+            self._held[slot], self._n_best_of[slot] = None, chosen.n_best
         self.truncation.begin(slots)
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
@@ -58,12 +60,27 @@ class WfstStreamDecoder(StreamDecoder):
         slots = copy_to_device(chunk.slots, torch.int64, device)
         is_final = copy_to_device(chunk.is_final, torch.bool, device)
         log_probs = self._head.log_probs(chunk.encoded).float()
-        path, states = self._search.decode(
-            log_probs, chunk.lengths, is_final, self._state.gather(slots), self._boosts(chunk.slots, slots)
-        )
+        boosts = self._boosts(chunk.slots, slots)
+        path, states = self._search.decode(log_probs, chunk.lengths, is_final, self._state.gather(slots), boosts)
         self._state.scatter(slots, states)
         report = _Report(path, states.narrowed_frames, states.dropped_tokens)
-        return self._to_decoded(chunk, report if device.type == "cpu" else report.fetched())
+        alternatives = self._n_best(chunk, states, boosts)
+        return self._to_decoded(chunk, report if device.type == "cpu" else report.fetched(), alternatives)
+
+    def _n_best(self, chunk: Chunk, states: WfstStates, boosts: StreamBoosts | None) -> dict[int, list[PathEnd]]:
+        """The best paths of each row that ends and wants any."""
+        rows = [row for row, slot in enumerate(chunk.slots) if chunk.is_final[row] and self._n_best_of[slot]]
+        if not rows:
+            return {}
+        chosen = copy_to_device(rows, torch.int64, states.bases.device)
+        states = map_tensors(lambda t: t.index_select(0, chosen), states)
+        if boosts is not None:
+            boosts = boosts._replace(table_rows=boosts.table_rows.index_select(0, chosen))
+        costs = self._search.ending_costs(states, torch.ones_like(chosen, dtype=torch.bool), boosts)
+        if costs.device.type != "cpu":
+            states, costs = tree_to_host((states, costs))
+        counts = [self._n_best_of[chunk.slots[row]] for row in rows]
+        return {row: best_paths(states, costs, place, counts[place]) for place, row in enumerate(rows)}
 
     def _boosts(self, slots: Sequence[int], rows: torch.Tensor) -> StreamBoosts | None:
         words, has_phrases = self._fusion.word_boosts, self._fusion.has_phrases(slots)
@@ -71,32 +88,44 @@ class WfstStreamDecoder(StreamDecoder):
             return None
         return StreamBoosts(words.table, rows, self._fusion.phrases if has_phrases else None)
 
-    def _to_decoded(self, chunk: Chunk, report: "_Report") -> list[Decoded]:
+    def _to_decoded(self, chunk: Chunk, report: "_Report", n_best: dict[int, list[PathEnd]]) -> list[Decoded]:
         """Converts a report on the host to tokens, and records truncation."""
-        decoded = []
+        decoded, path = [], report.path
+        fields = path.pieces, path.words, path.frames, path.last_frames_before, path.scores
         for row, (slot, is_final) in enumerate(zip(chunk.slots, chunk.is_final, strict=True)):
             counts = int(report.narrowed_frames[row]), int(report.dropped_tokens[row])
             self.truncation.add(slot, TruncationCounters(0, 0, *counts), is_final)
-            stable, unstable = self._tokens(slot, report.path, row)
-            decoded.append(Decoded(stable, unstable, []))
+            length, stable = int(path.lengths[row]), int(path.stable[row])
+            nodes = list(map(Node, *(field[row, :length].tolist() for field in fields)))
+            tokens = _tokens(self._held[slot], nodes, int(path.last_frames[row]))
+            # A stable token is reported once the next one is stable, for only then is it known where it ends.
+            count = sum(node.piece >= 0 for node in nodes[:stable]) + (self._held[slot] is not None)
+            reported = max(count - 1, 0)
+            alternatives = [
+                TokenAlternative(
+                    _tokens(self._held[slot], nodes[:stable] + one.nodes, one.last_frame)[reported:],
+                    -one.cost,
+                    -one.acoustic_cost,
+                )
+                for one in n_best.get(row, [])
+            ]
+            decoded.append(Decoded(tokens[:reported], tokens[reported:], alternatives))
+            self._held[slot] = tokens[reported] if count else None
         return decoded
 
-    def _tokens(self, slot: int, path: BestPath, row: int) -> tuple[list[Token], list[Token]]:
-        """New stable tokens of a row, and those behind them; the last stable one is held until its end is known."""
-        held, length, stable_nodes = self._held[slot], int(path.lengths[row]), int(path.stable[row])
-        fields = path.pieces, path.frames, path.last_frames_before, path.scores
-        pieces, frames, last_frames, scores = (field[row, :length].tolist() for field in fields)
-        begun = [at for at in range(length) if pieces[at] >= 0]
-        # A token lasts until the frame that the next one knows of, the last one until that of the path.
-        ends = [*(last_frames[at] for at in begun), int(path.last_frames[row])]
-        tokens = [] if held is None else [held._replace(duration=ends[0] - held.timestamp + 1)]
-        for at, end in zip(begun, ends[1:], strict=True):
-            tokens.append(Token(pieces[at], frames[at], end - frames[at] + 1, scores[at]))
-        stable = sum(at < stable_nodes for at in begun) + (held is not None)
-        if not stable:
-            return [], tokens
-        self._held[slot] = tokens[stable - 1]
-        return tokens[: stable - 1], tokens[stable - 1 :]
+
+def _tokens(held: Token | None, nodes: Sequence[Node], last_frame: int) -> list[Token]:
+    """The tokens of a path behind those that were reported.
+
+    Each lasts until the frame that the next one knows of, the last one until that of the path. held: the token before
+    the nodes.
+    """
+    pieces = [node for node in nodes if node.piece >= 0]
+    ends = [*(node.last_frame_before for node in pieces), last_frame]
+    tokens = [] if held is None else [held._replace(duration=ends[0] - held.timestamp + 1)]
+    for node, end in zip(pieces, ends[1:], strict=True):
+        tokens.append(Token(node.piece, node.frame, end - node.frame + 1, node.score))
+    return tokens
 
 
 class _Report(NamedTuple):

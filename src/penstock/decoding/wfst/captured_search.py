@@ -79,6 +79,12 @@ class CapturedWfstSearch:
         paths = self._decode_parts(bucket, log_probs, lengths, is_end)
         return joined(paths), first(bucket.workspace.states, batch)
 
+    def ending_costs(
+        self, states: WfstStates, is_end: torch.Tensor, boosts: StreamBoosts | None = None
+    ) -> torch.Tensor:
+        """As `WfstSearch.ending_costs`."""
+        return self._search.ending_costs(states, is_end, boosts)
+
     def _decode_parts(
         self, bucket: Bucket[_Chunk], log_probs: torch.Tensor, lengths: torch.Tensor, is_end: torch.Tensor
     ) -> list[BestPath]:

@@ -47,6 +47,7 @@ class DeviceGraph:
         self.closure_degrees = upload(closures.astype(np.int32), 0)
         self.closure_targets = upload(graph.closure_targets)
         self.closure_weights = upload(graph.closure_weights)
+        self.has_closure_words = bool((graph.closure_words != NO_WORD).any())
         self.closure_words = upload(graph.closure_words)
         self.final_weights = upload(graph.final_weights, np.inf)
 

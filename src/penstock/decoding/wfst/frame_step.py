@@ -32,6 +32,8 @@ class FlatTokens(NamedTuple):
     """int32"""
     last_frames: torch.Tensor
     """int32"""
+    acoustic_costs: torch.Tensor
+    """float32"""
 
 
 class FlatNodes(NamedTuple):
@@ -69,6 +71,17 @@ class StreamBoosts(NamedTuple):
     """The automaton of the tokens' phrase states; None: no row has phrases."""
 
 
+class _Taken(NamedTuple):
+    """The arcs that new tokens took."""
+
+    sources: torch.Tensor
+    """[a], tokens before the frame"""
+    arcs: torch.Tensor
+    """[a]"""
+    emitted: torch.Tensor
+    """[n], of each new token, one of the arcs above"""
+
+
 class FrameStep:
     """Takes frames of one chunk; the nodes that it makes add up until the chunk ends."""
 
@@ -99,6 +112,9 @@ class FrameStep:
         tokens; base_nodes: nodes of earlier chunks.
         """
         self._label_costs, self._lm_weights, self._boosts = label_costs, lm_weights, boosts
+        self._lm_weight: float | None = None  # one number for all rows, where the host knows that they agree
+        if not self._extent.is_fixed and bool((lm_weights == lm_weights[:1]).all()):
+            self._lm_weight = float(lm_weights[0])
         self.nodes: list[FlatNodes] = []
         """What each step added, in order of their numbers, which begin at `base_nodes`."""
         self._next_node = base_nodes
@@ -121,9 +137,10 @@ class FrameStep:
         rows = tokens.rows.index_select(0, sources)
         labels = graph.arc_labels.index_select(0, arcs)
         offsets = frame.offsets.index_select(0, rows)
-        costs = graph.arc_weights.index_select(0, arcs) * self._lm_weights.index_select(0, rows)
+        costs = graph.arc_weights.index_select(0, arcs) * self._weights_of(rows)
         costs = tokens.costs.index_select(0, sources) + costs
-        costs += self._label_costs.index_select(0, offsets + labels)
+        label_costs = self._label_costs.index_select(0, offsets + labels)
+        costs += label_costs
         phrases = None
         if self._boosts is not None:
             phrases = tokens.phrases.index_select(0, sources)
@@ -145,7 +162,7 @@ class FrameStep:
             degrees = torch.where(is_live, degrees, 0)
         emitted, entries, is_live = self._expand(rows, costs, starts, degrees)
         closed_rows = rows.index_select(0, emitted)
-        closed_costs = graph.closure_weights.index_select(0, entries) * self._lm_weights.index_select(0, closed_rows)
+        closed_costs = graph.closure_weights.index_select(0, entries) * self._weights_of(closed_rows)
         closed_costs = costs.index_select(0, emitted) + closed_costs
         if self._boosts is not None:
             words = graph.closure_words.index_select(0, entries)
@@ -163,16 +180,19 @@ class FrameStep:
         is_kept &= is_near
         kept, is_live = self._best_active(closed_rows, closed_costs, is_kept)
         # 7) nodes of what begins on the way
-        rows_kept, states, emitted, entries, costs = (
+        rows, states, emitted, entries, costs = (
             t.index_select(0, kept) for t in (closed_rows, states, emitted, entries, closed_costs)
         )
-        nodes, last_frames = self._trace(tokens, frame, Expansion(sources, arcs, None), rows, emitted, is_live)
-        nodes = self._trace_closure(frame, rows_kept, entries, nodes, last_frames, is_live)
-        phrases = torch.zeros_like(rows_kept) if phrases is None else phrases.index_select(0, kept)
+        taken = _Taken(sources, arcs, emitted)
+        nodes, last_frames = self._trace(tokens, frame, rows, taken, is_live)
+        nodes = self._trace_closure(frame, rows, entries, nodes, last_frames, is_live)
+        acoustic_costs = tokens.acoustic_costs.index_select(0, sources.index_select(0, emitted))
+        acoustic_costs += label_costs.index_select(0, near.index_select(0, emitted))
+        phrases = torch.zeros_like(rows) if phrases is None else phrases.index_select(0, kept)
         if is_live is not None:
             states = torch.where(is_live, states, graph.dead_state)
             costs = torch.where(is_live, costs, torch.inf)
-        return FlatTokens(rows_kept, states, phrases, costs, nodes, last_frames)
+        return FlatTokens(rows, states, phrases, costs, nodes, last_frames, acoustic_costs)
 
     def _expand(
         self, rows: torch.Tensor, costs: torch.Tensor, starts: torch.Tensor, degrees: torch.Tensor
@@ -200,6 +220,11 @@ class FrameStep:
         self, rows: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Costs above the least of the row, which goes to `bases`; and whether they are within the beam."""
+        if is_live is None and self._batch == 1:
+            least = costs.amin()
+            self.bases += least
+            costs = costs - least
+            return costs, costs <= self._beam
         if is_live is not None:
             costs = torch.where(is_live, costs, torch.inf)
         least = torch.full((self._batch,), torch.inf, device=rows.device).scatter_reduce_(0, rows, costs, "amin")
@@ -226,20 +251,23 @@ class FrameStep:
         self,
         tokens: FlatTokens,
         frame: Frame,
-        taken: Expansion,
         rows: torch.Tensor,
-        emitted: torch.Tensor,
+        taken: "_Taken",
         is_live: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Nodes and last frames of the tokens that follow arcs `emitted`; one node for each arc that needs one."""
-        graph, (sources, arcs, _) = self._graph, taken
+        """Nodes and last frames of the new tokens, of `rows`; one node for each arc that needs one."""
+        graph, (sources, arcs, emitted) = self._graph, taken
+        token_sources, token_arcs = sources.index_select(0, emitted), arcs.index_select(0, emitted)
+        has_node = graph.arc_has_node.index_select(0, token_arcs)
+        if is_live is not None:
+            has_node &= is_live
         # 1) arcs that some token has taken and on which a piece or a word begins
-        places = emitted if is_live is None else torch.where(is_live, emitted, len(arcs))
-        is_taken = torch.zeros(len(arcs) + 1, dtype=torch.bool, device=rows.device).index_fill_(0, places.long(), True)
-        needs_node = is_taken[:-1] & graph.arc_has_node.index_select(0, arcs)
-        new, is_new, _ = self._extent.choose(needs_node, self._batch * self._sizes.max_active)
+        is_new = torch.zeros(len(arcs) + 1, dtype=torch.bool, device=rows.device)
+        is_new.index_fill_(0, torch.where(has_node, emitted, len(arcs)).long(), True)
+        new, is_new_live, _ = self._extent.choose(is_new[:-1], self._batch * self._sizes.max_active)
         # 2) their nodes
-        new_arcs, new_sources, new_rows = (t.index_select(0, new) for t in (arcs, sources, rows))
+        new_arcs, new_sources = arcs.index_select(0, new), sources.index_select(0, new)
+        new_rows = tokens.rows.index_select(0, new_sources)
         pieces = graph.arc_pieces.index_select(0, new_arcs)
         labels = graph.arc_labels.index_select(0, new_arcs)
         costs = self._label_costs.index_select(0, frame.offsets.index_select(0, new_rows) + labels)
@@ -256,13 +284,11 @@ class FrameStep:
         )
         # 3) of each token: the node of its arc, or else that of the token before
         of_arc = torch.empty(len(arcs) + 1, dtype=torch.int32, device=rows.device)
-        of_arc[:-1] = tokens.nodes.index_select(0, sources)
-        of_arc.index_copy_(0, new if is_new is None else torch.where(is_new, new, len(arcs)), added)
-        is_piece = graph.arc_labels.index_select(0, arcs) < graph.blank
-        last_frames = torch.where(
-            is_piece, frame.numbers.index_select(0, rows), tokens.last_frames.index_select(0, sources)
-        )
-        return of_arc.index_select(0, emitted), last_frames.index_select(0, emitted)
+        of_arc.index_copy_(0, new if is_new_live is None else torch.where(is_new_live, new, len(arcs)), added)
+        nodes = torch.where(has_node, of_arc.index_select(0, emitted), tokens.nodes.index_select(0, token_sources))
+        is_piece = graph.arc_labels.index_select(0, token_arcs) < graph.blank
+        numbers = frame.numbers.index_select(0, rows)
+        return nodes, torch.where(is_piece, numbers, tokens.last_frames.index_select(0, token_sources))
 
     def _trace_closure(
         self,
@@ -274,6 +300,8 @@ class FrameStep:
         is_live: torch.Tensor | None,
     ) -> torch.Tensor:
         """The tokens' nodes, with one more for each word that begins on the closure."""
+        if not self._graph.has_closure_words:
+            return nodes
         words = self._graph.closure_words.index_select(0, entries)
         needs_node = words != NO_WORD if is_live is None else (words != NO_WORD) & is_live
         new, is_new, total = self._extent.choose(needs_node, len(words))
@@ -308,6 +336,9 @@ class FrameStep:
         scores, states = self._boosts.phrases.advance(phrases, pieces.clamp(min=0).long())
         costs -= torch.where(is_piece, scores, 0.0)
         return costs, torch.where(is_piece, states, phrases)
+
+    def _weights_of(self, rows: torch.Tensor) -> torch.Tensor | float:
+        return self._lm_weights.index_select(0, rows) if self._lm_weight is None else self._lm_weight
 
     def _word_boosts(self, rows: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         assert self._boosts is not None

@@ -130,8 +130,9 @@ class WfstSearch:
         rows = torch.arange(batch, device=device).unsqueeze(1)
         nodes = _numbered(tokens.nodes, rows, states)
         if not extent.is_fixed:
-            fields = rows.expand(-1, width), tokens.states, tokens.phrases.long(), tokens.costs, nodes
-            return FlatTokens(*(field[is_live] for field in (*fields, tokens.last_frames)))
+            fields = tokens._replace(phrases=tokens.phrases.long(), nodes=nodes)
+            live = is_live.flatten().nonzero().squeeze(1)
+            return FlatTokens(*(field.flatten().index_select(0, live) for field in (rows.expand(-1, width), *fields)))
         return FlatTokens(
             rows.expand(-1, width).flatten(),
             torch.where(is_live, tokens.states, self.graph.dead_state).flatten(),
@@ -139,6 +140,7 @@ class WfstSearch:
             torch.where(is_live, tokens.costs, torch.inf).flatten(),
             torch.where(is_live, nodes, NO_NODE).flatten(),
             tokens.last_frames.flatten(),
+            tokens.acoustic_costs.flatten(),
         )
 
     def _flat_nodes(self, states: WfstStates) -> FlatNodes:
@@ -149,6 +151,23 @@ class WfstSearch:
         parents = torch.where(is_live, _numbered(nodes.parents, rows, states), NO_NODE)
         fields = nodes.pieces, nodes.words, nodes.frames, nodes.last_frames_before, nodes.scores
         return FlatNodes(rows.expand_as(parents).flatten(), parents.flatten(), *(field.flatten() for field in fields))
+
+    def ending_costs(
+        self, states: WfstStates, is_end: torch.Tensor, boosts: StreamBoosts | None = None
+    ) -> torch.Tensor:
+        """[B, K] float32, costs of the tokens as `decode` ranks them; infinite where there is none."""
+        tokens = states.tokens
+        places = torch.arange(tokens.states.shape[1], device=is_end.device)
+        is_live = places < states.token_counts.unsqueeze(1)
+        rows = torch.arange(len(is_end), device=is_end.device).unsqueeze(1).expand_as(is_live)
+        flat = FlatTokens(
+            rows.flatten(),
+            torch.where(is_live, tokens.states, self.graph.dead_state).flatten(),
+            tokens.phrases.long().flatten(),
+            torch.where(is_live, tokens.costs, torch.inf).flatten(),
+            *(field.flatten() for field in tokens[3:]),
+        )
+        return self._ending_costs(flat, is_end, states, boosts).view_as(is_live)
 
     def _ending_costs(
         self, tokens: FlatTokens, is_end: torch.Tensor, states: WfstStates, boosts: StreamBoosts | None

@@ -26,6 +26,12 @@ class WfstSizes(NamedTuple):
         """Cells of a row's hash table, a power of two."""
         return 1 << (4 * self.max_active - 1).bit_length()
 
+    @property
+    def bytes_per_stream(self) -> int:
+        """Size of a slot of `WfstStateStore`."""
+        fields_of_token, fields_of_node, other = 6, 6, 7 * 8 + 4
+        return 4 * (fields_of_token * self.max_active + fields_of_node * self.nodes) + other
+
     def path_width(self, frames: int) -> int:
         """Nodes that the best path may have at the end of a chunk of `frames`."""
         return self.unstable_nodes + 2 * frames
