@@ -51,7 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", default="1,4,16,32", metavar="N,...", help="concurrent streams (1,4,16,32)")
     parser.add_argument("--beams", default="1,2,4,8,12", metavar="K,...", help="beam sizes (1,2,4,8,12)")
     parser.add_argument(
-        "--decoders", metavar="NAME,...", help="label-looping, frame-looping, alsd, aes (these four); boosted; all"
+        "--decoders",
+        metavar="NAME,...",
+        help="label-looping, frame-looping, alsd, aes (these four); boosted, ctc, ctc_beam; all",
     )
     parser.add_argument(
         "--kernels", metavar="NAME,...", help="kernels of greedy search: torch, fused (torch; both on a GPU)"

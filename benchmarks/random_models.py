@@ -72,6 +72,7 @@ class _EncoderOnly:
 @dataclass(frozen=True)
 class _TransducerOnly:
     transducer: TransducerConfig
+    ctc: None = None
 
 
 class RandomEncoder:

@@ -16,14 +16,19 @@ from benchmarks.workload import BoostedStreams
 from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver
 from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.results import BeamReport
+from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import fresh_states as fresh_beams
+from penstock.decoding.ctc.greedy import CtcTokens, decode_greedily
+from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc.state import fresh_states as fresh_ctc_states
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.search import GreedySearch
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from penstock.decoding.host_copy import tree_to_host
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.errors import StreamError
 from penstock.graphs.select import missing_for_graphs, missing_for_while_nodes, select_driver
@@ -35,8 +40,9 @@ PRECOMPUTED, EACH_TIME = "precomputed", "each time"
 CHUNKS, WHOLE = "chunks", "whole"
 LABEL_LOOPING, FRAME_LOOPING, ALSD, AES = "label-looping", "frame-looping", "alsd", "aes"
 BOOSTED = "boosted"
+CTC, CTC_BEAM = "ctc", "ctc_beam"
 DECODERS = (LABEL_LOOPING, FRAME_LOOPING, ALSD, AES)
-ALL_DECODERS = (*DECODERS, BOOSTED)
+ALL_DECODERS = (*DECODERS, BOOSTED, CTC, CTC_BEAM)
 _GREEDY: dict[str, type[GreedySearch]] = {LABEL_LOOPING: LabelLooping, FRAME_LOOPING: FrameLooping}
 _BEAM = {ALSD: BeamAlgorithm.ALSD, AES: BeamAlgorithm.AES}
 _DECODING_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
@@ -180,9 +186,11 @@ class BoostedSystem(GreedySystem):
 class BeamSystem(System):
     """Beam search; stable labels and the best unstable suffix are copied to the host after every chunk."""
 
-    def __init__(self, variant: Variant, network: TransducerNetwork, search: BeamSearch | CapturedBeamSearch):
+    def __init__(
+        self, variant: Variant, network: BeamNetwork, search: BeamSearch | CapturedBeamSearch, sizes: BeamSizes
+    ):
         super().__init__(variant)
-        self._network, self._sizes, self._search = network, BeamSizes(variant.beam), search
+        self._network, self._sizes, self._search = network, sizes, search
 
     @torch.inference_mode()
     def decode(self, chunks: list[Chunk]) -> list[TokenLists]:
@@ -197,6 +205,27 @@ class BeamSystem(System):
     def labels(self, decoded: list[TokenLists]) -> list[list[int]]:
         """Stable labels, then the rest."""
         return _joined([(lists.tokens.labels, lists.lengths) for lists in decoded])
+
+
+class CtcSystem(System):
+    """Greedy CTC search; tokens that ended are copied to the host after every chunk."""
+
+    def __init__(self, variant: Variant, head: CtcHead):
+        super().__init__(variant)
+        self._head = head
+
+    @torch.inference_mode()
+    def decode(self, chunks: list[Chunk]) -> list[CtcTokens]:
+        """Each chunk's tokens, then those of the last frames."""
+        states, found = fresh_ctc_states(self._head, len(chunks[0].lengths)), []
+        for chunk in chunks:
+            update, states = decode_greedily(self._head.log_probs(chunk.frames), chunk.lengths, states)
+            found.append(tree_to_host(update.closed))
+        return [*found, tree_to_host(update.open)]
+
+    def labels(self, decoded: list[CtcTokens]) -> list[list[int]]:
+        """Labels of all chunks."""
+        return _joined([(tokens.labels, tokens.lengths) for tokens in decoded])
 
 
 def _joined(pieces: list[tuple[torch.Tensor, torch.Tensor]]) -> list[list[int]]:
@@ -227,6 +256,8 @@ def penstock_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[S
     for decoder in selection.decoders:
         if decoder == BOOSTED:
             yield from _boosted(checkpoint, networks, selection)
+        elif decoder in (CTC, CTC_BEAM):
+            yield from _ctc(decoder, checkpoint, selection)
         elif decoder in _BEAM:
             for beam in selection.beams:
                 for variant in _variants(Variant(PENSTOCK, decoder, "no_graphs", beam), selection, (TORCH,)):
@@ -269,13 +300,33 @@ class _Networks:
 def _beam(variant: Variant, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:
     """One search for all spans."""
     network, sizes = networks.get(variant), BeamSizes(variant.beam)
-    search = BeamSearch(network, _BEAM[variant.decoder])
+    yield from _beam_spans(variant, network, BeamSearch(network, _BEAM[variant.decoder]), sizes, selection)
+
+
+def _beam_spans(
+    variant: Variant, network: BeamNetwork, search: BeamSearch, sizes: BeamSizes, selection: Selection
+) -> Iterator[System | Unavailable]:
     driven = _driven(variant, selection, lambda *where: beam_with_driver(search, *where, sizes))
     if isinstance(driven, Unavailable):
         yield driven
         return
     for span in selection.spans:
-        yield BeamSystem(replace(variant, span=span), network, driven)
+        yield BeamSystem(replace(variant, span=span), network, driven, sizes)
+
+
+def _ctc(decoder: str, checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:
+    if checkpoint.config.ctc is None:
+        yield Unavailable(Variant(PENSTOCK, decoder, "no_graphs"), "the model has no CTC head")
+        return
+    head = CtcHead(checkpoint, selection.device)
+    if decoder == CTC:  # it has no loop that graphs could save
+        for span in selection.spans:
+            yield CtcSystem(Variant(PENSTOCK, CTC, "no_graphs", span=span), head)
+        return
+    for beam in selection.beams:
+        for variant in _variants(Variant(PENSTOCK, CTC_BEAM, "no_graphs", beam), selection, (TORCH,)):
+            sizes = BeamSizes(beam, carried_encoder_frames=0)
+            yield from _beam_spans(variant, head, BeamSearch(head), sizes, selection)
 
 
 def _greedy(variant: Variant, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:

@@ -13,6 +13,8 @@ from benchmarks.random_models import ENCODERS, KINDS, TRANSDUCERS, EncoderSizes,
 from benchmarks.systems import (
     BOOSTED,
     CHUNKS,
+    CTC,
+    CTC_BEAM,
     DECODERS,
     PENSTOCK,
     PRECOMPUTED,
@@ -27,6 +29,7 @@ from benchmarks.systems import (
     split_chunks,
 )
 from benchmarks.workload import RandomSizes, Workload, random_workload
+from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.graphs.driver import EagerDriver, GraphError
 from penstock.graphs.full_graph import FullGraphDriver
@@ -35,6 +38,8 @@ from penstock.graphs.select import Choice
 from penstock.kernels.capability import FUSED, TORCH
 from penstock.model.config import AttentionContext
 from tests.helpers.fake_capture import FakeBuilder, FakeCapture
+from tests.helpers.random_models import random_ctc_checkpoint
+from tests.helpers.reference import ctc
 from tests.helpers.reference.greedy import GreedyReference
 
 BATCH, SECONDS = 3, 1.44
@@ -89,6 +94,28 @@ def test_beams_in_chunks_equal_whole_beams(streams):
     assert in_chunks.keys() == {(name, beam) for name in ("alsd", "aes") for beam in (1, 3)}
     assert in_chunks == whole
     assert sum(map(len, whole["alsd", 3])) > 0
+
+
+def test_ctc_searches_are_systems(tmp_path):
+    head = random_ctc_checkpoint(tmp_path, 1)
+    encoded = torch.randn(BATCH, 18, 16, generator=torch.Generator().manual_seed(1))
+    selection = Selection((CTC, CTC_BEAM), (1, 3), (CHUNKS, WHOLE), "cpu", BATCH, 4)
+    inputs = {CHUNKS: split_chunks(encoded, 4), WHOLE: split_chunks(encoded, 18)}
+    found = {one.variant: one.labels(one.decode(inputs[one.variant.span])) for one in penstock_systems(head, selection)}
+    by_name = {(v.decoder, v.beam, v.span): labels for v, labels in found.items()}
+    assert len(by_name) == len(found) == 6
+    greedy = [[label.id for label in ctc.greedy(row)] for row in CtcHead(head).log_probs(encoded)]
+    assert sum(map(len, greedy)) > 5
+    assert all(by_name[CTC, None, span] == by_name[CTC_BEAM, 1, span] == greedy for span in (CHUNKS, WHOLE))
+    assert by_name[CTC_BEAM, 3, CHUNKS] == by_name[CTC_BEAM, 3, WHOLE]
+
+
+def test_a_model_without_a_ctc_head_has_no_ctc_systems(streams):
+    found = all_systems(streams, decoders=(CTC, CTC_BEAM))
+    assert [(one.variant.decoder, one.reason) for one in found] == [
+        (CTC, "the model has no CTC head"),
+        (CTC_BEAM, "the model has no CTC head"),
+    ]
 
 
 def test_captured_searches_are_systems(streams, monkeypatch):

@@ -24,7 +24,7 @@ from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.reference import ctc
 
 pytestmark = pytest.mark.oracle
-LABELS, UTTERANCES, LONGEST, WEIGHT = 12, 30, 40, 0.5
+LABELS, UTTERANCES, LONGEST, WEIGHT, LABEL_BONUS = 12, 30, 40, 0.5, 0.75
 SUM = (
     "new_scores = torch.max(scores_matrix, dim=-1, keepdim=False).values",
     "new_scores = torch.logsumexp(scores_matrix, dim=-1, keepdim=False)",
@@ -69,6 +69,7 @@ def nemo(streams: list[torch.Tensor], beam_size: int, table: TableAutomaton | No
     models = None if table is None else [NemoFusionModel(table)]
     computer = BatchedBeamCTCComputer(
         LABELS, beam_size, fusion_models=models, fusion_models_alpha=[WEIGHT], beam_threshold=1e9,
+        beam_beta=WEIGHT * LABEL_BONUS if table else 0.0,
         allow_cuda_graphs=False,
     )  # fmt: skip
     found = []
@@ -96,7 +97,7 @@ def summing() -> type:
 def penstock(streams: list[torch.Tensor], beam_size: int, table: TableAutomaton | None) -> list[Found]:
     """All hypotheses of each utterance, best first, in one batch; those with a blank behind them stay apart."""
     head = GivenLogProbs(LABELS)
-    search = BeamSearch(head, fusion=None if table is None else Fusion(table))
+    search = BeamSearch(head, fusion=None if table is None else Fusion(table), label_bonus=LABEL_BONUS)
     choices = Choices(weights=[WEIGHT if table else 0.0] * len(streams))
     states = start(head, len(streams), BeamSizes(beam_size, 0), choices)
     lengths = torch.tensor([len(stream) for stream in streams])

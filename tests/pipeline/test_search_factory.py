@@ -48,13 +48,13 @@ def test_a_beam_search_gets_every_setting(checkpoint, monkeypatch):
     monkeypatch.setattr(search_factory, "BeamSearch", make)
     chosen = DecodingConfig(
         lm_fusion="eq2-early", max_symbols=3, aes_expansions=1, aes_margin=4.5, aes_extra_labels=5,
-        length_normalisation=False,
+        length_normalisation=False, ctc_beam_label_bonus=2.0,
     )  # fmt: skip
     for decoding in (DecodingConfig(), chosen):
         SearchFactory(decoding, EagerDriver(), 2, 7).beam(TransducerNetwork(checkpoint), "aes")
     assert given == [
-        ("aes", FusionStrategy(), None, AesLimits(), True),
-        ("aes", FusionStrategy(BlankScoring.LABELS_ONLY, Pruning.EARLY), 3, AesLimits(1, 4.5, 5), False),
+        ("aes", FusionStrategy(), None, AesLimits(), True, 1.5),
+        ("aes", FusionStrategy(BlankScoring.LABELS_ONLY, Pruning.EARLY), 3, AesLimits(1, 4.5, 5), False, 2.0),
     ]
 
 

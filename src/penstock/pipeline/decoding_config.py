@@ -74,6 +74,10 @@ class DecodingConfig:
         whole(0, 32), AesLimits().extra_labels, "N", "AES++: labels tried per hypothesis beyond the beam size",
         decoders=("aes",),
     )  # fmt: skip
+    ctc_beam_label_bonus: float = _option(
+        real(10), 1.5, "NATS", "CTC beam search: added to the language model's log-probability of each label",
+        decoders=(CTC_BEAM,),
+    )  # fmt: skip
     max_symbols: int | None = _option(
         whole(1, 50), None, "N", "maximum labels per frame in greedy search and ALSD++",
         unset="the checkpoint's, else 10", decoders=(GREEDY, "alsd"),

@@ -41,6 +41,7 @@ class SearchFactory:
             settings.max_symbols,
             AesLimits(settings.aes_expansions, settings.aes_margin, settings.aes_extra_labels),
             settings.length_normalisation,
+            settings.ctc_beam_label_bonus,
         )
         return beam_with_driver(search, *self._driving, self.beam_sizes(network))
 

@@ -32,7 +32,7 @@ from tests.helpers.reference import ctc
 
 LENGTHS = (22, 9, 0, 15)
 SIZES = BeamSizes(4, carried_encoder_frames=0)
-SCORE_ERROR = 1e-9
+SCORE_ERROR, LABEL_BONUS = 1e-9, 0.75
 WEIGHTS = [0.25, 0.0, 0.125, 0.5]
 
 
@@ -74,7 +74,7 @@ def test_a_beam_that_holds_all_hypotheses_has_the_probability_of_every_label_seq
 def test_the_beam_is_that_of_the_reference(head, beam_size, is_fused):
     table, streams = TableAutomaton(2), repeating_streams(beam_size)
     fusion, weight = (Fusion(table), 0.5) if is_fused else (Fusion(), 0.0)
-    search, sizes = BeamSearch(head, fusion=fusion), BeamSizes(beam_size, 0)
+    search, sizes = BeamSearch(head, fusion=fusion, label_bonus=LABEL_BONUS), BeamSizes(beam_size, 0)
     lengths = torch.tensor(LENGTHS)
     encoded = torch.nn.utils.rnn.pad_sequence(streams, batch_first=True, padding_value=torch.nan)
     states = start(head, len(streams), sizes, Choices(weights=[weight] * len(streams)))
@@ -82,7 +82,7 @@ def test_the_beam_is_that_of_the_reference(head, beam_size, is_fused):
     update, states = search.decode(projected, lengths, torch.ones(4).bool(), states)
     for row, stream in enumerate(streams):
         plain = table.plain(weight) if is_fused else None
-        expected = ctc.beam(projected[row, : len(stream)], beam_size, plain)
+        expected = ctc.beam(projected[row, : len(stream)], beam_size, plain, label_bonus=LABEL_BONUS)
         hypotheses, stable = states.hypotheses, labels_of(update.stable, row)
         live = hypotheses.scores[row].argsort(descending=True)[: int(hypotheses.is_live[row].sum())]
         found = [tuple(label.id for label in [*stable, *labels_of(states.unstable, row, int(k))]) for k in live]

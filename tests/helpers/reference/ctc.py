@@ -36,7 +36,7 @@ def exhaustive(log_probs: torch.Tensor) -> dict[Prefix, float]:
 
 
 def beam(
-    log_probs: torch.Tensor, beam_size: int, fusion: PlainFusion | None = None, combine=None
+    log_probs: torch.Tensor, beam_size: int, fusion: PlainFusion | None = None, combine=None, label_bonus: float = 0.0
 ) -> list[tuple[Prefix, int, float, float]]:
     """Beam search over log_probs [T, V + 1]: (prefix, last frame's label, score, external part), best first.
 
@@ -51,7 +51,7 @@ def beam(
                 if label in (blank, last):
                     steps.append((score + log_prob, prefix, label, external, state))
                     continue
-                added, after = _extended(fusion, state, label)
+                added, after = _extended(fusion, state, label, label_bonus)
                 steps.append((score + log_prob + added, (*prefix, label), label, external + added, after))
         best = sorted(steps, key=lambda step: -step[0])[:beam_size]
         grouped = defaultdict(list)
@@ -62,11 +62,13 @@ def beam(
     return sorted(found, key=lambda one: -one[2])
 
 
-def _extended(fusion: PlainFusion | None, state: int, label: int) -> tuple[float, int]:
+def _extended(fusion: PlainFusion | None, state: int, label: int, label_bonus: float) -> tuple[float, int]:
     if fusion is None:
         return 0.0, state
     boost = 0.0 if fusion.boost is None else float(fusion.boost[label])
-    return fusion.weight * float(fusion.scores[state, label]) + boost, int(fusion.next_states[state, label])
+    return fusion.weight * (float(fusion.scores[state, label]) + label_bonus) + boost, int(
+        fusion.next_states[state, label]
+    )
 
 
 def _sum(scores: list[float]) -> float:

@@ -46,17 +46,19 @@ class BeamSearch:
         max_symbols: int | None = None,
         aes_limits: AesLimits | None = None,
         is_normalized: bool = True,
+        label_bonus: float = 0.0,
     ):
         """max_symbols: labels at one frame in ALSD++, by default as in the checkpoint; is_normalized: see `n_best`.
 
         A stream uses the language model if its weight in `FusionStates` is above 0; without a model it must be 0. A
-        CTC head has one algorithm, which takes the fusion alone; hypotheses are ranked by their scores.
+        CTC head has one algorithm, which takes the fusion and label_bonus alone, nats that the language model gives to
+        each label; hypotheses are ranked by their scores.
         """
         self._fusion = fusion or Fusion()
         self._is_ctc = isinstance(network, CtcHead)
         self.algorithm: AlsdSearch | AesSearch | CtcSearch
         if isinstance(network, CtcHead):
-            self.algorithm = CtcSearch(network, self._fusion)
+            self.algorithm = CtcSearch(network, self._fusion, label_bonus)
         else:
             expander = Expander(network.config, self._fusion, strategy or FusionStrategy(), network.device)
             self.algorithm = (
