@@ -11,7 +11,7 @@ import soundfile
 
 from penstock.commands import evaluate
 from penstock.errors import CheckpointError, PenstockError
-from penstock.file_transcriber import FileTranscript
+from penstock.transcription.files import FileTranscript
 from tests.helpers.golden import AN4, golden_utterances
 from tests.helpers.reference.edit_distance import edit_distance
 
@@ -23,7 +23,7 @@ CONTEXTS = ("[70,13]", "[70,6]", "[70,1]", "[70,0]")
 def process_is_left_alone(monkeypatch):
     """The command may set threads and the allocator of its own process, not those of the tests."""
     monkeypatch.setattr("penstock.runtime.prepare_process", lambda threads: None)
-    monkeypatch.setattr("penstock.parallel_transcriber.core_count", lambda: 1)
+    monkeypatch.setattr("penstock.transcription.processes.core_count", lambda: 1)
     monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
 
 
@@ -124,7 +124,7 @@ def test_audio_without_speech_has_its_own_column(bundled_model, noise, tmp_path,
 
 
 def test_an_utterance_that_fails_on_the_way_is_left_out_and_named(bundled_model, tmp_path, monkeypatch, capsys):
-    transcribe = "penstock.file_transcriber.FileTranscriber.transcribe_numbered"
+    transcribe = "penstock.transcription.files.FileTranscriber.transcribe_numbered"
 
     def fail_second(self, files, on_audio):
         for i, path in files:

@@ -37,7 +37,7 @@ def audio(tmp_path) -> list[str]:
 def process_is_left_alone(monkeypatch):
     """The command may set threads and the allocator of its own process, not those of the tests."""
     monkeypatch.setattr("penstock.runtime.prepare_process", lambda threads: None)
-    monkeypatch.setattr("penstock.parallel_transcriber.core_count", lambda: 1)
+    monkeypatch.setattr("penstock.transcription.processes.core_count", lambda: 1)
     monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
-from penstock.file_transcriber import FileTranscriber
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
+from penstock.transcription.files import FileTranscriber
 from penstock_client import Client, ServerFullError, StreamError, StreamNotOpenError
 from tests.helpers.golden import golden_utterances
 from tests.helpers.server.resources import wait_until_free, wait_until_full

@@ -111,12 +111,12 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     from penstock.evaluation.runs import Variant, collect, recognize_in_process
     from penstock.model.bundle import CONFIG_FILE, Checkpoint, sha256_of
     from penstock.model.resolve import resolve_model
-    from penstock.parallel_transcriber import divide
     from penstock.pipeline.decoder_offer import offer_decoders
     from penstock.pipeline.decoding_config import DEFAULT_DECODING
     from penstock.recognizer import StreamingRecognizer
     from penstock.reporting import describe_hardware
     from penstock.runtime import check_device, prepare_process
+    from penstock.transcription.processes import divide
 
     decoders = [parse_decoder(text) for text in dict.fromkeys(args.decoder or [])]
     checkpoint = Checkpoint(resolve_model(args.model))

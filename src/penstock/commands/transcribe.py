@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.commands.audio_inputs import AudioInput, find_audio
-from penstock.commands.result_files import FORMATS, ResultFiles, document
 from penstock.errors import AudioError, OutputError, SettingError
 from penstock.frontend.audio_file import named
 from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock.frontend.sound_file import SoundReader
 from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, DecodingConfig
-from penstock.progress import Progress
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
+from penstock.transcription.audio_inputs import AudioInput, find_audio
+from penstock.transcription.progress import Progress
+from penstock.transcription.result_files import FORMATS, ResultFiles, document
 
 if TYPE_CHECKING:
-    from penstock.file_transcriber import FileTranscript
+    from penstock.transcription.files import FileTranscript
 
 MAX_REQUEST_MS = 30_000
 _SETTINGS = tuple(setting for setting in DECODING_SETTINGS if setting.decoders)
@@ -66,11 +66,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Transcribes each file. A file that fails is named on stderr and does not stop the others."""
-    from penstock.file_transcriber import FileTranscriber, in_order
     from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE
-    from penstock.parallel_transcriber import divide, transcribe_files
     from penstock.recognizer import StreamingRecognizer
     from penstock.runtime import prepare_process
+    from penstock.transcription.files import FileTranscriber, in_order
+    from penstock.transcription.processes import divide, transcribe_files
 
     model = MODEL.read(given=MODEL.given(args))
     _check(args)

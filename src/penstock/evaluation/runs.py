@@ -17,7 +17,7 @@ from penstock.evaluation.decoder_choice import DecoderChoice
 from penstock.evaluation.errors import Score, UtteranceErrors, compare, summarize
 from penstock.evaluation.manifest import Utterance
 from penstock.model.config import AttentionContext
-from penstock.progress import Progress
+from penstock.transcription.progress import Progress
 
 if TYPE_CHECKING:
     from penstock.recognizer import StreamingRecognizer
@@ -108,10 +108,10 @@ def recognize_in_process(
 ) -> Iterator[Outcome]:
     """Yields outcomes as they complete. Every stream sends one chunk of samples per step.
 
-    processes, threads: as in `penstock.parallel_transcriber.transcribe_files`.
+    processes, threads: as in `penstock.transcription.processes.transcribe_files`.
     """
-    from penstock.file_transcriber import FileTranscriber
-    from penstock.parallel_transcriber import transcribe_files
+    from penstock.transcription.files import FileTranscriber
+    from penstock.transcription.processes import transcribe_files
 
     chunk_samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
     options = [decoder.options_with(utterance.boosted_phrases) for utterance in utterances]

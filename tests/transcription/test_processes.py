@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from penstock import StreamingRecognizer, parallel_transcriber
+from penstock import StreamingRecognizer
 from penstock.errors import RunError
-from penstock.file_transcriber import FileTranscriber, FileTranscript
-from penstock.parallel_transcriber import divide, transcribe_files
+from penstock.transcription.files import FileTranscriber, FileTranscript
+from penstock.transcription.processes import divide, transcribe_files
 from tests.helpers.golden import SIGNALS, golden_case, golden_pcm
 
 CONTEXT = (6, 1)
@@ -95,6 +95,6 @@ def test_processes_end_with_their_consumer(transcriber, paths):
     ],
 )
 def test_all_cores_are_used_as_far_as_there_are_files(monkeypatch, arguments, processes, streams):
-    monkeypatch.setattr(parallel_transcriber, "core_count", lambda: 4)
+    monkeypatch.setattr("penstock.transcription.processes.core_count", lambda: 4)
     given = {"tracks": arguments["files"], "streams": None, "threads": 1, **arguments}
     assert divide(**given) == (processes, streams)

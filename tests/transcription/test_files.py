@@ -7,8 +7,8 @@ import pytest
 import soundfile
 
 from penstock import StreamingRecognizer
-from penstock.file_transcriber import FileTranscriber, FileTranscript
 from penstock.pipeline.stream_options import MAX_REQUEST_S
+from penstock.transcription.files import FileTranscriber, FileTranscript
 from tests.helpers.golden import SIGNALS, golden_case, golden_pcm
 
 CONTEXT = (6, 1)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.commands.audio_inputs import AudioInput
 from penstock.errors import OutputError, PackageError, SettingError
+from penstock.transcription.audio_inputs import AudioInput
 
 if TYPE_CHECKING:
-    from penstock.file_transcriber import FileTranscript
+    from penstock.transcription.files import FileTranscript
 
 
 def document(transcript: "FileTranscript") -> dict[str, Any]:

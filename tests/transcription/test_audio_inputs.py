@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.commands.audio_inputs import find_audio
 from penstock.errors import PenstockError
+from penstock.transcription.audio_inputs import find_audio
 
 
 @pytest.fixture

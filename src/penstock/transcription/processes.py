@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock.errors import RunError
-from penstock.file_transcriber import FileTranscriber, FileTranscript
 from penstock.reporting import core_count
+from penstock.transcription.files import FileTranscriber, FileTranscript
 
 STREAMS_PER_PROCESS = 16
 

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from penstock.progress import Progress, duration
+from penstock.transcription.progress import Progress, duration
 
 
 class Terminal(io.StringIO):

@@ -6,11 +6,11 @@ from pathlib import PurePath
 
 import pytest
 
-from penstock.commands.audio_inputs import AudioInput
-from penstock.commands.result_files import ResultFiles, document
 from penstock.errors import PenstockError
-from penstock.file_transcriber import FileTranscript
 from penstock.pipeline.words import Word
+from penstock.transcription.audio_inputs import AudioInput
+from penstock.transcription.files import FileTranscript
+from penstock.transcription.result_files import ResultFiles, document
 from penstock_client.cli import subtitles
 from penstock_client.protocol import Word as ClientWord
 

@@ -1,0 +1,1 @@
+"""Transcribes audio files: what to read, how files share streams and processes, progress, results."""
