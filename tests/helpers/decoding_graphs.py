@@ -109,13 +109,19 @@ def two_word_graph() -> DecodingGraph:
 
 
 def word_loop(
-    tokenizer: Tokenizer, words: Sequence[str], tokenizer_sha256: str = TOKENIZER_SHA256, topology: Topology = "normal"
+    tokenizer: Tokenizer,
+    words: Sequence[str] | Mapping[str, str],
+    tokenizer_sha256: str = TOKENIZER_SHA256,
+    topology: Topology = "normal",
 ) -> DecodingGraph:
-    """Any sequence of equally likely words, as the tokenizer spells them; a word stands on its first token's arc.
+    """Any sequence of equally likely words; a word stands on its first token's arc.
+
+    words: as the tokenizer spells them, or with the texts that spell them.
 
     Unlike in a real graph a word may begin with the token that the word before it ends with, without a blank between.
     """
-    spellings = {word: [tokenizer.encode(word)] for word in words}
+    spelled = words if isinstance(words, Mapping) else {word: word for word in words}
+    spellings = {word: [tokenizer.encode(text)] for word, text in spelled.items()}
     blank, weight = tokenizer.size, math.log(len(words))
     arcs, finals = [Arc(0, blank, 0, 0.0, 0)], {0: 0.0}
     last_state = 0

@@ -141,6 +141,28 @@ def test_alternatives_have_different_words_and_come_best_first(streams, checkpoi
         assert alternative.acoustic_score - graph_score == pytest.approx(alternative.score, abs=1e-3)
 
 
+def test_a_lexicon_writes_words_that_tokens_do_not(streams, checkpoint, tmp_path):
+    """The same graph with other names of the words: same tokens and times, other texts."""
+    path, tokenizer = tmp_path / "named.safetensors", Tokenizer(checkpoint.tokenizer_path)
+    names = {f"{word.upper()}." if word != "a" else "a": word for word in WORDS}
+    write_graph(word_loop(tokenizer, names, sha256_of(checkpoint.tokenizer_path)), path)
+    named = Streams(checkpoint, str(path))
+    frames = frames_of(checkpoint, 1, 40)
+    expected = streams.decode({0: frames}, {0: streams.options(n_best=3)}, 40)[0]
+    written = dict(zip(WORDS, names, strict=True))
+    for chunk in (1, 7, 40):
+        results = named.decode({1: frames}, {1: named.options(n_best=3)}, chunk)[1]
+        text, tokens, words = outcome(results)
+        assert (text, tokens) == (
+            " ".join(written[word] for word in outcome(expected)[0].split()),
+            outcome(expected)[1],
+        )
+        assert [word[2] for word in words] == [word[2] for word in outcome(expected)[2]]
+        texts = [alternative.text for alternative in expected[-1].alternatives]
+        renamed = [" ".join(written[word] for word in text.split()) for text in texts]
+        assert [alternative.text for alternative in results[-1].alternatives] == renamed
+
+
 def test_words_and_phrases_are_those_of_the_graph(streams, checkpoint):
     with pytest.raises(
         StreamError, match=r"PHRASES_INVALID: .*'fad', 'ace' not in the decoding graph; accepted: words of"

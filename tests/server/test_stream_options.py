@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 from penstock.frontend.audio_file import read_audio
+from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.recognizer import StreamingRecognizer
 from penstock.scoring.ngram.arpa import write_arpa
 from penstock.scoring.ngram.estimation.build import build_lm
 from penstock.scoring.ngram.io import read_token_names
+from penstock.scoring.wfst.graph_file import write_graph
 from penstock_client import Client, StreamError, StreamOptions
+from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.golden import golden_utterances
 from tests.helpers.server.running import CONTEXT, RunningServer, running_server
 
@@ -29,6 +32,9 @@ CHOICES = (
     StreamOptions(decoder="alsd", lm_weight=0.3, boosted_phrases=["erase"], n_best=1),
     StreamOptions(decoder="ctc"),
     StreamOptions(decoder="ctc_beam", lm_weight=0.3, boosted_phrases=["erase"], n_best=2),
+    StreamOptions(decoder="wfst", n_best=3),
+    StreamOptions(decoder="wfst", lm_weight=0.5, boosted_phrases=["rubout", ("go", -2.0)], boost=1.5),
+    StreamOptions(decoder="wfst", boosted_phrases=["six five", "one two"]),
 )
 SENTENCES = ["rubout g m e f three nine", "enter six five", "erase c q q f seven", "go", "one two three four", "yes"]
 
@@ -56,15 +62,26 @@ def lm(model, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lm_server(model, lm) -> Iterator[RunningServer]:
-    """A server with a language model that streams can use."""
-    yield from running_server(model, 16, 30.0, {"PENSTOCK_LM": str(lm), "PENSTOCK_BEAM_SIZE": "4"})
+def graph(model, tmp_path_factory) -> Path:
+    """A decoding graph of the sentences' words, each equally likely."""
+    tokenizer, path = model / "tokenizer.model", tmp_path_factory.mktemp("graph") / "words.safetensors"
+    words = dict.fromkeys(word for sentence in SENTENCES for word in sentence.split())
+    write_graph(word_loop(Tokenizer(tokenizer), list(words), sha256_of(tokenizer)), path)
+    return path
 
 
 @pytest.fixture(scope="module")
-def expected(model, lm) -> list[list[tuple]]:
+def lm_server(model, lm, graph) -> Iterator[RunningServer]:
+    """A server with a language model and a decoding graph that streams can use."""
+    settings = {"PENSTOCK_LM": str(lm), "PENSTOCK_BEAM_SIZE": "4", "PENSTOCK_GRAPH": str(graph)}
+    yield from running_server(model, 16, 30.0, settings)
+
+
+@pytest.fixture(scope="module")
+def expected(model, lm, graph) -> list[list[tuple]]:
     """The results of this process for each choice and utterance."""
-    recognizer = StreamingRecognizer(model, CONTEXT, max_streams=4, decoding=DecodingConfig(str(lm)))
+    decoding = DecodingConfig(str(lm), graph=str(graph))
+    recognizer = StreamingRecognizer(model, CONTEXT, max_streams=4, decoding=decoding)
     return [[_here(recognizer, path, choice) for path in UTTERANCES] for choice in CHOICES]
 
 
@@ -111,6 +128,10 @@ def test_each_stream_is_decoded_with_its_options(lm_server, expected, protocol):
     ("choice", "match"),
     [
         (StreamOptions(decoder="alsd", beam_size=10_000), "beam_size is 10000; accepted: integers from 1 to 4"),
+        (
+            StreamOptions(decoder="wfst", boosted_phrases=["go west"]),
+            "'west' not in the decoding graph; accepted: words",
+        ),
         (StreamOptions(boosted_phrases=["日本"]), "has characters outside the model's alphabet"),
     ],
 )

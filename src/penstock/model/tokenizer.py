@@ -70,9 +70,12 @@ class IncrementalText:
         """True between two bytes of one character."""
         return bool(self._bytes.getstate()[0])
 
-    def add(self, token: int) -> str:
-        """Appends one token and returns the text it completes, "" while a character is unfinished."""
-        piece = self._tokenizer.piece(token)
+    def add(self, token: int, written: str | None = None) -> str:
+        """Appends one token and returns the text it completes, "" while a character is unfinished.
+
+        written: what the token stands for, in place of its piece.
+        """
+        piece = self._tokenizer.piece(token) if written is None else written
         if isinstance(piece, bytes):
             return self._append(self._bytes.decode(piece))
         return self._append(self._bytes.decode(b"", final=True) + piece)

@@ -17,6 +17,7 @@ from penstock.decoding.wfst.start import StartStates
 from penstock.decoding.wfst.state import WfstStateStore
 from penstock.graphs.driver import Driver
 from penstock.model.bundle import Checkpoint, sha256_of
+from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.ctc_stream_decoder import CtcStreamDecoder
 from penstock.pipeline.decoder_offer import DecoderOffer
 from penstock.pipeline.decoding_config import CTC, CTC_BEAM, GREEDY, TRANSDUCER_BEAMS, WFST, DecodingConfig
@@ -24,6 +25,7 @@ from penstock.pipeline.search_factory import SearchFactory
 from penstock.pipeline.stream_decoders import BeamStreamDecoder, GreedyStreamDecoder, StreamDecoder
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.wfst_stream_decoder import WfstStreamDecoder
+from penstock.pipeline.word_writer import word_writer
 from penstock.scoring.wfst.graph_file import read_graph
 from penstock.scoring.wfst.words import GraphWords, WordBoosts
 
@@ -83,4 +85,5 @@ def _wfst_decoder(head: CtcHead, parts: DecoderParts) -> StreamDecoder:
     driven = wfst_with_driver(search, parts.driver, parts.max_batch, parts.chunk_encoder_frames, boosts)
     start = StartStates(graph, search.graph, search.sizes, search.limits.beam)
     states = WfstStateStore(search.graph, parts.slots, search.sizes)
-    return WfstStreamDecoder(head, driven, start, states, parts.fusion)
+    writer = word_writer(graph, Tokenizer(parts.checkpoint.tokenizer_path))
+    return WfstStreamDecoder(head, driven, start, states, parts.fusion, writer)

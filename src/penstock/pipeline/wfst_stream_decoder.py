@@ -19,7 +19,9 @@ from penstock.pipeline.stream_decoders import Chunk, Decoded, StreamDecoder, Tok
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.pipeline.truncation import TruncationCounters, TruncationLog
+from penstock.pipeline.word_writer import WordWriter
 from penstock.pipeline.words import Token
+from penstock.scoring.wfst.graph_file import NO_WORD
 
 
 class WfstStreamDecoder(StreamDecoder):
@@ -34,12 +36,15 @@ class WfstStreamDecoder(StreamDecoder):
         start: StartStates,
         state: WfstStateStore,
         fusion: StreamFusion,
+        writer: WordWriter | None = None,
     ):
-        """fusion: with the boosts of the graph's words."""
+        """fusion: with the boosts of the graph's words; writer: None where tokens write all words."""
+        self._writer = writer
         self._head, self._search, self._start, self._state, self._fusion = head, search, start, state, fusion
         slots = state.slots
         self.truncation = TruncationLog("wfst", slots)
-        self._held: list[Token | None] = [None] * slots
+        self._held: list[list[Node]] = [[] for _ in range(slots)]
+        """Of each slot, stable nodes from the first token on that has not been reported."""
         self._n_best_of = [0] * slots
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
@@ -51,7 +56,7 @@ class WfstStreamDecoder(StreamDecoder):
         ]
         self._state.scatter(torch.tensor(slots, device=self._head.device), self._start.build(choices))
         for slot, chosen in zip(slots, options, strict=True):
-            self._held[slot], self._n_best_of[slot] = None, chosen.n_best
+            self._held[slot], self._n_best_of[slot] = [], chosen.n_best
         self.truncation.begin(slots)
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
@@ -97,35 +102,53 @@ class WfstStreamDecoder(StreamDecoder):
             self.truncation.add(slot, TruncationCounters(0, 0, *counts), is_final)
             length, stable = int(path.lengths[row]), int(path.stable[row])
             nodes = list(map(Node, *(field[row, :length].tolist() for field in fields)))
-            tokens = _tokens(self._held[slot], nodes, int(path.last_frames[row]))
-            # A stable token is reported once the next one is stable, for only then is it known where it ends.
-            count = sum(node.piece >= 0 for node in nodes[:stable]) + (self._held[slot] is not None)
-            reported = max(count - 1, 0)
+            held = self._held[slot] + nodes[:stable]
+            tokens, known = self._tokens(self._held[slot] + nodes, int(path.last_frames[row]), is_final)
+            # A token is reported once the next one is stable, for only then is it known where it ends.
+            reported = min(max(sum(node.piece >= 0 for node in held) - 1, 0), known)
             alternatives = [
                 TokenAlternative(
-                    _tokens(self._held[slot], nodes[:stable] + one.nodes, one.last_frame)[reported:],
-                    -one.cost,
-                    -one.acoustic_cost,
+                    self._tokens(held + one.nodes, one.last_frame, True)[0][reported:], -one.cost, -one.acoustic_cost
                 )
                 for one in n_best.get(row, [])
             ]
             decoded.append(Decoded(tokens[:reported], tokens[reported:], alternatives))
-            self._held[slot] = tokens[reported] if count else None
+            self._held[slot] = self._behind(held, reported)
         return decoded
 
+    def _tokens(self, nodes: Sequence[Node], last_frame: int, is_final: bool) -> tuple[list[Token], int]:
+        """The tokens of a path that was reported up to `nodes`, and how many will keep their text.
 
-def _tokens(held: Token | None, nodes: Sequence[Node], last_frame: int) -> list[Token]:
-    """The tokens of a path behind those that were reported.
+        Each lasts until the frame that the next one knows of, the last one until that of the path.
+        """
+        pieces = [node for node in nodes if node.piece >= 0]
+        ends = [*(node.last_frame_before for node in pieces[1:]), last_frame]
+        tokens = [
+            Token(node.piece, node.frame, end - node.frame + 1, node.score)
+            for node, end in zip(pieces, ends, strict=bool(pieces))
+        ]
+        if self._writer is None:
+            return tokens, len(tokens)
+        words = [node.word for node in nodes if node.word != NO_WORD]
+        texts, known = self._writer.texts([token.id for token in tokens], words, is_final)
+        return [token._replace(text=text) for token, text in zip(tokens, texts, strict=True)], known
 
-    Each lasts until the frame that the next one knows of, the last one until that of the path. held: the token before
-    the nodes.
-    """
-    pieces = [node for node in nodes if node.piece >= 0]
-    ends = [*(node.last_frame_before for node in pieces), last_frame]
-    tokens = [] if held is None else [held._replace(duration=ends[0] - held.timestamp + 1)]
-    for node, end in zip(pieces, ends[1:], strict=True):
-        tokens.append(Token(node.piece, node.frame, end - node.frame + 1, node.score))
-    return tokens
+    def _behind(self, nodes: list[Node], reported: int) -> list[Node]:
+        """The nodes without those of the first tokens, and without the words of these."""
+        if self._writer is None:
+            return [node for node in nodes if node.piece >= 0][reported:]
+        texts = self._tokens(nodes, 0, True)[0][:reported]
+        pieces, words = reported, sum(bool(token.text) for token in texts)
+        left = []
+        for node in nodes:
+            piece, word = node.piece, node.word
+            if piece >= 0 and pieces:
+                piece, pieces = -1, pieces - 1
+            if word != NO_WORD and words:
+                word, words = NO_WORD, words - 1
+            if piece >= 0 or word != NO_WORD:
+                left.append(node._replace(piece=piece, word=word))
+        return left
 
 
 class _Report(NamedTuple):

@@ -20,6 +20,8 @@ class Token(NamedTuple):
     """Encoder frames; 0 for RNN-T."""
     score: float
     """Log-probability."""
+    text: str | None = None
+    """What it adds to the text, where a lexicon says so; None: its piece."""
 
 
 class Word(NamedTuple):
@@ -69,7 +71,7 @@ class Transcript:
         for token in tokens:
             if not self._word and not self._text.is_inside_character:
                 self._start_frame = token.timestamp
-            part, *others = _SPACE.split(self._text.add(token.id))
+            part, *others = _SPACE.split(self._text.add(token.id, token.text))
             self._extend(part, token)
             for part in others:
                 finished += self._finish_word()
@@ -85,11 +87,11 @@ class Transcript:
     def _continued(self, tokens: list[Token]) -> IncrementalText:
         text = self._text.copy()
         for token in tokens:
-            text.add(token.id)
+            text.add(token.id, token.text)
         return text
 
     def _extend(self, part: str, token: Token) -> None:
-        if part:
+        if part or token.text == "":
             self._word += part
             self._scores.append(token.score)
             self._end_frame = token.timestamp + max(token.duration, 1)
