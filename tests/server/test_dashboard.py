@@ -62,7 +62,7 @@ def test_the_server_has_every_metric_of_the_queries(page):
 
 
 def test_the_server_has_every_metric_of_the_documents(page):
-    guide = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(penstock_\w+)` \|", guide, re.MULTILINE))
     assert named == set(re.findall(r"^(penstock_\w+)(?:\{\})? \S+$", page, re.MULTILINE))
 

@@ -90,16 +90,18 @@ LISTEN_ON_ALL_INTERFACES = Setting(
 )
 DRAIN_SECONDS = Setting(
     "drain_seconds", whole(1), 8, "S", "time for live streams to end after SIGTERM, in seconds",
-    page="#health-and-stopping",
+    page="operations.md#stopping",
 )  # fmt: skip
 MODEL_REPOSITORY = Setting(
     "model_repository", text("a directory"), None, "DIR", "directory of the Triton models", unset="the bundled one"
 )
 VERBOSE = Setting("verbose", switch(), False, None, "print Triton's complete log, not only its warnings and errors")
-LOG_FORMAT = Setting("log_format", choice(*FORMATS), "text", "NAME", "format of the log", page="#logs")
-LOG_LEVEL = Setting("log_level", choice(*LEVELS), "info", "NAME", "least severe lines in the log", page="#logs")
+LOG_FORMAT = Setting("log_format", choice(*FORMATS), "text", "NAME", "format of the log", page="operations.md#logs")
+LOG_LEVEL = Setting(
+    "log_level", choice(*LEVELS), "info", "NAME", "least severe lines in the log", page="operations.md#logs"
+)
 RESTART = Setting(
-    "restart", switch(), False, None, "start the server again after a crash", page="#restart-after-a-crash"
+    "restart", switch(), False, None, "start the server again after a crash", page="operations.md#restart-after-a-crash"
 )
 
 SERVE_SETTINGS = (
