@@ -106,6 +106,8 @@ class WfstStreamDecoder(StreamDecoder):
             tokens, known = self._tokens(self._held[slot] + nodes, int(path.last_frames[row]), is_final)
             # A token is reported once the next one is stable, for only then is it known where it ends.
             reported = min(max(sum(node.piece >= 0 for node in held) - 1, 0), known)
+            while reported and tokens[reported].text == "":  # words are reported as a whole
+                reported -= 1
             alternatives = [
                 TokenAlternative(
                     self._tokens(held + one.nodes, one.last_frame, True)[0][reported:], -one.cost, -one.acoustic_cost
