@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from penstock.errors import SettingError, StreamErrorKind
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
+from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoding_config import DECODERS, WFST, DecodingConfig
 from tests.helpers.golden import SIGNALS, golden_case, golden_cases, golden_samples, golden_utterances
+from tests.helpers.nemo_files import write_ctc_nemo
 from tests.helpers.random_models import random_checkpoint, random_encoder
 from tests.helpers.recognition import NO_SAMPLES, Transcription, recognize_alone, recognize_together
 from tests.helpers.reference.encoder import EncoderReference
@@ -115,6 +118,30 @@ def test_random_models_from_end_to_end(tmp_path, seed, durations):
         recognizer = StreamingRecognizer(checkpoint.directory, context)
         for samples, recognized in zip(signals, recognize_together(recognizer, signals, chance), strict=True):
             assert [token[:3] for token in recognized.tokens] == by_reference(checkpoint, context, samples)
+
+
+def ctc_outcomes(model: Path, decoder: str, size: int) -> list[tuple]:
+    """Tokens, words and text of the golden signals, in requests of `size` samples."""
+    recognizer, found = StreamingRecognizer(model, max_streams=2), []
+    for samples in golden_signals():
+        with recognizer.open_stream(options={"decoder": decoder}) as stream:
+            parts = cut(len(samples), size)
+            found.append(Transcription([*(stream.push(samples[part]) for part in parts), stream.finish()]).outcome)
+    return found
+
+
+@pytest.mark.parametrize("decoder", ["ctc", "ctc_beam"])
+def test_a_ctc_model_recognizes_what_the_same_head_of_a_hybrid_does(golden_bundle, tmp_path, decoder):
+    import_nemo(write_ctc_nemo(tmp_path / "ctc.nemo"), tmp_path / "ctc")
+    hybrid = ctc_outcomes(golden_bundle("rnnt_hybrid").directory, decoder, 5000)
+    assert ctc_outcomes(tmp_path / "ctc", decoder, 5000) == hybrid
+    assert ctc_outcomes(tmp_path / "ctc", decoder, 100_000) == hybrid
+    assert any(tokens for tokens, *_ in hybrid)
+    with StreamingRecognizer(tmp_path / "ctc").open_stream() as stream:
+        stream.push(golden_signals()[0])
+        assert stream.finish().is_final
+    with pytest.raises(StreamError, match="decoder 'greedy' is not offered: it needs a model with a transducer"):
+        StreamingRecognizer(tmp_path / "ctc").check_options({"decoder": "greedy"})
 
 
 def test_streams_together_are_each_alone(recognizer):

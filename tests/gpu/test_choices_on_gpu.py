@@ -33,6 +33,9 @@ CHOICES = (
     {"decoder": "alsd", "lm_weight": 0.2, "boosted_phrases": ["zero", "t r t f i"], "boost": 3.0},
     {"decoder": "aes", "beam_size": 2},
     {"decoder": "aes", "lm_weight": 0.4, "boosted_phrases": ["yes", "stop"]},
+    {"decoder": "ctc"},
+    {"decoder": "ctc_beam"},
+    {"decoder": "ctc_beam", "lm_weight": 0.5, "boosted_phrases": ["zero", "t r t f i"], "boost": 3.0, "n_best": 2},
 )
 DRIVERS = ("no_graphs", "no_while_loops", "full_graph")
 

@@ -53,7 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--threads", metavar="N", help="CPU threads of each process (1)")
     parser.add_argument("--decoder", default="greedy", metavar="NAME", help=f"search: {', '.join(DECODERS)} (greedy)")
-    parser.add_argument("--n-best", type=int, metavar="N", help="number of alternatives, with alsd or aes")
+    parser.add_argument("--n-best", type=int, metavar="N", help="number of alternatives; not with greedy and ctc")
     for setting in _SETTINGS:
         setting.add_flag(parser)
     parser.add_argument(

@@ -66,9 +66,8 @@ def _extended(fusion: PlainFusion | None, state: int, label: int, label_bonus: f
     if fusion is None:
         return 0.0, state
     boost = 0.0 if fusion.boost is None else float(fusion.boost[label])
-    return fusion.weight * (float(fusion.scores[state, label]) + label_bonus) + boost, int(
-        fusion.next_states[state, label]
-    )
+    score = fusion.weight * (float(fusion.scores[state, label]) + label_bonus) + boost
+    return score, int(fusion.next_states[state, label])
 
 
 def _sum(scores: list[float]) -> float:
