@@ -45,3 +45,23 @@ def test_a_full_disk_is_one_line(golden_bundle, tmp_path, arguments):
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
     assert done.returncode == 1
     assert done.stderr == "penstock: error: OUTPUT_FAILED: standard output: no space left on device\n"
+
+
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_that_cannot_be_written_fails(argument):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, argument], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "penstock: error: OUTPUT_FAILED: standard output: no space left on device\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_closed_standard_streams_are_empty_ones(closed, tmp_path):
+    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, "transcribe", "-", str(tmp_path / "none.wav")]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (1, "")
+    errors = [line for line in done.stderr.splitlines() if "error" in line]
+    assert errors == [
+        "penstock: error: AUDIO_INVALID: -: has no audio",
+        f"penstock: error: AUDIO_INVALID: {tmp_path}/none.wav: no such file",
+    ]

@@ -403,6 +403,28 @@ def test_a_full_disk_is_one_line(url, audio_file, arguments):
     assert (done.returncode, without_native_log(done.stderr)) == (1, message)
 
 
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_that_cannot_be_written_fails(argument):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, argument], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    message = "penstock-client: error: OUTPUT_FAILED: standard output: no space left on device\n"
+    assert (done.returncode, done.stderr) == (1, message)
+
+
+@GRPC_ONLY
+def test_closed_standard_streams_are_empty_ones(url, audio_file):
+    def run_shell(redirection, *arguments):
+        script = f'exec "$@" {redirection}'
+        command = ["/bin/sh", "-c", script, "sh", *COMMAND, *arguments, "--url", url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout, without_native_log(done.stderr)
+
+    status, out, err = run_shell(">&-", str(audio_file))
+    assert (status, out) == (0, "") and "Traceback" not in err
+    status, out, err = run_shell("<&-", "-")
+    assert (status, out, err) == (1, "", "penstock-client: error: AUDIO_INVALID: -: has no audio\n")
+
+
 @GRPC_ONLY
 def test_a_closed_output_pipe_ends_the_command_quietly(url, audio_file):
     process = subprocess.Popen(

@@ -19,6 +19,7 @@ def test_a_server_tells_its_model_and_limits(served_client, recognizer):
     assert (info.max_streams, info.max_request_s, info.idle_s) == (8, 30.0, 30.0)
     assert (info.max_beam_size, info.max_boosted_phrases, info.has_language_model) == (4, 2000, False)
     assert info.parameters["color"] == "blue"
+    assert (*info.parameters,)[:2] + (*info.parameters,)[-1:] == ("version", "model", "color")  # protobuf has no order
 
 
 def test_a_stream_works_beside_the_question(served_client):

@@ -1,7 +1,7 @@
 """What a server offers: its model, limits and decoders. It tells them as parameters of the model `asr`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ServerInfo:
     max_boosted_phrases: int
     has_language_model: bool
     parameters: Mapping[str, str]
-    """As the server sent them."""
+    """As the server sent them, in the order of these attributes; those of a later version follow."""
 
 
 def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
@@ -54,8 +54,15 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         max_beam_size=int(parameters["max_beam_size"]),
         max_boosted_phrases=int(parameters["max_boosted_phrases"]),
         has_language_model=parameters["has_language_model"] == "true",
-        parameters=dict(parameters),
+        parameters={name: parameters[name] for name in sorted(parameters, key=_position)},
     )
+
+
+_ORDER = {field.name: position for position, field in enumerate(fields(ServerInfo))}
+
+
+def _position(name: str) -> tuple[int, str]:
+    return _ORDER.get(name, len(_ORDER)), name
 
 
 def _names(text: str) -> tuple[str, ...]:

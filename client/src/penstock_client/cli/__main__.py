@@ -1,5 +1,6 @@
 """The entry of `penstock-client` and of `python -m penstock_client.cli`."""
 
+import os
 import signal
 import sys
 
@@ -9,6 +10,7 @@ def main() -> int:
 
     During the imports Ctrl-C ends the process by its signal: an exception inside an import would be printed.
     """
+    _open_missing_streams()
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -19,6 +21,13 @@ def main() -> int:
         return run()
     except KeyboardInterrupt:
         return 130
+
+
+def _open_missing_streams() -> None:
+    """Opens the null device in place of a standard stream that is closed: else the next file gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), mode))  # noqa: SIM115
 
 
 if __name__ == "__main__":

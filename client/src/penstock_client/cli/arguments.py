@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import Any, NoReturn, get_args
 
 from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
@@ -29,6 +29,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exits with status 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help and version; unlike argparse's own, raises OSError where they cannot be written."""
+        file = file or sys.stderr
+        file.write(message)
+        file.flush()
 
 
 def build_parser() -> argparse.ArgumentParser:

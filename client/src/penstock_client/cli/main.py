@@ -46,6 +46,18 @@ _MAX_OFFLINE_SHARE = 0.8
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command. Returns the exit status: 1 if any file failed, or if the output cannot be written."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before gRPC is imported: its log is not for users of the command
+    try:
+        return 0 if _run(arguments) else _FAILED
+    except OSError as error:  # errors of files and of the network are ClientErrors
+        _abandon_output()
+        if not isinstance(error, BrokenPipeError):  # nothing reads our output any more
+            reason = (error.strerror or str(error)).lower()
+            print(f"penstock-client: error: OUTPUT_FAILED: standard output: {reason}", file=sys.stderr)
+        return _FAILED
+
+
+def _run(arguments: list[str] | None) -> bool:
+    """Returns False if any file failed."""
     parser = build_parser()
     args = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -57,19 +69,12 @@ def main(arguments: list[str] | None = None) -> int:
         client = Client(read_url(args), args.protocol, timeout_s=args.timeout, connection_options=connection_options)
     except ValueError as error:
         parser.error(str(error))
-    try:
-        with client:
-            if args.info:
-                return 0 if _print_info(client, args.format == "json") else _FAILED
-            report = _report(args)
-            with _warnings_printed(report):
-                return 0 if _transcribe_all(client, options, args, report) else _FAILED
-    except OSError as error:  # errors of files and of the network are ClientErrors
-        _abandon_output()
-        if not isinstance(error, BrokenPipeError):  # nothing reads our output any more
-            reason = (error.strerror or str(error)).lower()
-            print(f"penstock-client: error: OUTPUT_FAILED: standard output: {reason}", file=sys.stderr)
-        return _FAILED
+    with client:
+        if args.info:
+            return _print_info(client, args.format == "json")
+        report = _report(args)
+        with _warnings_printed(report):
+            return _transcribe_all(client, options, args, report)
 
 
 @contextlib.contextmanager

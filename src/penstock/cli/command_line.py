@@ -1,11 +1,11 @@
-"""The command `penstock`."""
+"""The command line of `penstock`: its parser, and how errors end it."""
 
 import argparse
 import contextlib
 import errno
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from penstock.errors import ErrorCode, PenstockError
 from penstock.version import __version__
@@ -19,6 +19,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exits with status 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help and version; unlike argparse's own, raises OSError where they cannot be written."""
+        file = file or sys.stderr
+        file.write(message)
+        file.flush()
 
 
 def build_parser() -> Parser:
@@ -36,18 +42,16 @@ def build_parser() -> Parser:
     return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs one subcommand; returns the exit status, 130 after Ctrl-C, which may come as early as in the imports."""
+def run(parser: Parser, arguments: list[str] | None = None) -> int:
+    """Runs one subcommand; returns the exit status. KeyboardInterrupt is the caller's."""
     try:
-        args = build_parser().parse_args(arguments)
+        args = parser.parse_args(arguments)
         status = args.run(args)
         sys.stdout.flush()
         return status
     except PenstockError as error:
         print(f"penstock: error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:  # the reader of the output has ended
         _abandon_output()
         return 1
@@ -67,7 +71,3 @@ def _abandon_output() -> None:
     """Discards what could not be written: Python would try again at its end, and print a traceback."""
     with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError, ValueError):
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    sys.exit(main())
