@@ -11,13 +11,6 @@ from safetensors.numpy import save_file
 
 from penstock.cli import main
 from penstock.commands import serve
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.beam.state import BeamStateStore
-from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.ctc.state import CtcStateStore
-from penstock.decoding.greedy.state import GreedyStateStore
-from penstock.decoding.transducer import TransducerNetwork
-from penstock.encoder.state import EncoderState
 from penstock.model.bundle import CONFIG_FILE
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.serving.launch import ServerOptions
@@ -175,16 +168,3 @@ def test_help_says_what_each_flag_is(capsys):
         "(560 ms chunks if the model has them, else its first)" in text
     )
     assert all(setting.flag in text for setting in SERVE_SETTINGS)
-
-
-@pytest.mark.parametrize("case", ["rnnt_hybrid", "tdt_hybrid"])
-def test_bytes_per_stream_is_what_the_states_take(golden_bundle, case):
-    checkpoint = golden_bundle(case)
-    config = checkpoint.config
-    network = TransducerNetwork(checkpoint)
-    for context in config.encoder.contexts:
-        encoder = EncoderState(config.encoder, context, 3, "cpu", network.dtype)
-        beams = BeamStateStore(network, 3, BeamSizes(3))
-        head, ctc_beams = CtcHead(checkpoint), BeamStateStore(CtcHead(checkpoint), 3, BeamSizes(3, 0))
-        states = (encoder, GreedyStateStore(network, 3), beams, CtcStateStore(head, 3), ctc_beams)
-        assert serve.bytes_per_stream(config, context, 3) == sum(state.bytes_per_slot for state in states)

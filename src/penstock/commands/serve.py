@@ -4,13 +4,15 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-from penstock.decoding.beam.sizes import BeamSizes
-from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.errors import SettingError
-from penstock.model.config import AttentionContext, ModelConfig, TransducerConfig
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
 from penstock.pipeline.decoder_offer import offer_decoders
-from penstock.pipeline.decoding_config import DECODING_SETTINGS, WFST, DecodingConfig
+from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.stream_memory import bytes_per_stream
 from penstock.runtime import check_device
 from penstock.serving import settings
 from penstock.serving.information import server_information
@@ -23,8 +25,6 @@ from penstock.serving.settings import SERVE_SETTINGS
 from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
 
-_CTC_BYTES = 3 * 8 + 4
-"""Size of a slot of `CtcStateStore`."""
 _FILES = tuple(setting for setting in DECODING_SETTINGS if setting.name in ("lm", "graph"))
 
 
@@ -54,11 +54,14 @@ def run(args: argparse.Namespace) -> int:
     repository = find_model_repository(values.model_repository)
     install = find_triton()
     console = Console(values.log_format)
-    environment, information, description = _prepare_model(values)
-    for line in description:
+    served = _load_served(values)
+    for line in _description(values, served):
         console.say(line)
     _warn_about_wheel(console, install, address)
-    options = ServerOptions(repository, ports, address, values.drain_seconds, environment, information, values.verbose)
+    information = server_information(*served, values.max_streams, values.idle_seconds)
+    options = ServerOptions(
+        repository, ports, address, values.drain_seconds, _environment(values, served), information, values.verbose
+    )
     server = TritonServer(install, options, sys.stderr.write)
     serve_until_signal(server, console, values.drain_seconds, values.restart)
     return 0
@@ -85,21 +88,29 @@ def _warn_about_wheel(console: Console, install: TritonInstall, address: str) ->
         )
 
 
-def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """The environment of the model processes, what clients are told, and the lines that describe what is served."""
-    from penstock.model.bundle import Checkpoint
-    from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
+class _Served(NamedTuple):
+    """What is served."""
 
+    checkpoint: Checkpoint
+    context: AttentionContext
+    decoding: DecodingConfig
+
+
+def _load_served(values: argparse.Namespace) -> _Served:
+    """The checkpoint, imported if it has to be, after its checks."""
     chosen = {setting.name: getattr(values, setting.name) for setting in DECODING_SETTINGS}
     paths = {setting.name: chosen[setting.name] and os.path.abspath(chosen[setting.name]) for setting in _FILES}
     decoding = DecodingConfig(**chosen | paths)
     checkpoint = Checkpoint(resolve_model(values.model or BUNDLED_MODEL))
     checkpoint.verify()
-    offer = offer_decoders(checkpoint.config, decoding)
-    context = settings.select_served_context(checkpoint, values.context)
+    return _Served(checkpoint, settings.select_served_context(checkpoint, values.context), decoding)
+
+
+def _environment(values: argparse.Namespace, served: _Served) -> dict[str, str]:
+    """The environment of the model processes: all settings that they read."""
     for_models = {
-        settings.MODEL: checkpoint.directory.absolute(),
-        settings.CONTEXT: f"{context.left},{context.right}",
+        settings.MODEL: served.checkpoint.directory.absolute(),
+        settings.CONTEXT: f"{served.context.left},{served.context.right}",
         settings.MAX_STREAMS: values.max_streams,
         settings.IDLE_SECONDS: values.idle_seconds,
         settings.DEVICE: values.device,
@@ -107,53 +118,22 @@ def _prepare_model(values: argparse.Namespace) -> tuple[dict[str, str], dict[str
         settings.QUEUE_DELAY_MS: values.queue_delay_ms,
         settings.LOG_FORMAT: values.log_format,
         settings.LOG_LEVEL: values.log_level,
-        **{setting: getattr(decoding, setting.name) for setting in DECODING_SETTINGS},
+        **{setting: getattr(served.decoding, setting.name) for setting in DECODING_SETTINGS},
     }
-    environment = {setting.variable: "" if value is None else str(value) for setting, value in for_models.items()}
-    stream_bytes = bytes_per_stream(checkpoint.config, context, decoding.beam_size)
-    if WFST in offer.names:
-        stream_bytes += WfstSizes(decoding.wfst_max_active).bytes_per_stream
-    chunk_ms, megabytes = checkpoint.config.chunk_ms(context), stream_bytes / 1e6
-    others = [str(each) for each in checkpoint.config.encoder.contexts if each != context]
+    return {setting.variable: "" if value is None else str(value) for setting, value in for_models.items()}
+
+
+def _description(values: argparse.Namespace, served: _Served) -> list[str]:
+    """Lines for the user."""
+    checkpoint, context, decoding = served
+    config = checkpoint.config
+    others = [str(each) for each in config.encoder.contexts if each != context]
     choice = f" (default; {settings.CONTEXT.flag} also takes {' '.join(others)})" if others else ""
-    information = server_information(checkpoint, context, decoding, values.max_streams, values.idle_seconds)
-    return (
-        environment,
-        information,
-        [
-            *([] if values.model else [BUNDLED_MODEL_NOTICE]),
-            f"{checkpoint.directory.name}: {checkpoint.config.head_name}, "
-            f"context {context}{'' if values.context else choice}, chunks of {chunk_ms:g} ms",
-            f"{values.max_streams} streams, {megabytes:.2f} MB each, decoders {', '.join(offer.names)}",
-        ],
-    )
-
-
-def bytes_per_stream(config: ModelConfig, context: AttentionContext, beam_size: int) -> int:
-    """Memory of one stream's state on the device: encoder and decoders but `wfst`; computed without torch."""
-    encoder = config.encoder
-    cached_frames = context.left + context.chunk_encoder_frames
-    keys_and_values = 2 * encoder.n_layers * cached_frames * encoder.d_model
-    conv_tails = encoder.n_layers * (encoder.conv_kernel_size - 1) * encoder.d_model
-    columns = encoder.mel_bins + encoder.subsampling_channels * sum(encoder.subsampled_mel_bins[:-1])
-    heads = 0
-    if config.transducer is not None:
-        heads += _transducer_bytes(config.transducer, BeamSizes(beam_size))
-    if config.ctc is not None:
-        heads += _CTC_BYTES + _beam_bytes(0, 0, BeamSizes(beam_size, carried_encoder_frames=0))
-    return 4 * (keys_and_values + conv_tails + columns) + heads
-
-
-def _transducer_bytes(transducer: TransducerConfig, beam: BeamSizes) -> int:
-    """Size of a slot of `GreedyStateStore` and of `BeamStateStore`."""
-    predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.joint_hidden
-    counters = 6  # chunks; search position, frames, labels at the frame; language model and phrase list
-    greedy = 4 * (predictor + 1) + 8 * counters
-    return greedy + _beam_bytes(predictor, transducer.joint_hidden, beam)
-
-
-def _beam_bytes(predictor: int, joint_hidden: int, beam: BeamSizes) -> int:
-    """Size of a slot of `BeamStateStore`; predictor: numbers in the predictor state of one hypothesis."""
-    token_bytes, hypothesis_bytes = 3 * 8 + 2 * 4, 7 * 8 + 8 + 2 * 8 + 4
-    each = beam.unstable_labels * token_bytes + hypothesis_bytes + 4 * predictor
-    return beam.beam_size * each + 4 * beam.carried_encoder_frames * joint_hidden + 4 * 8
+    megabytes = bytes_per_stream(config, context, decoding) / 1e6
+    return [
+        *([] if values.model else [BUNDLED_MODEL_NOTICE]),
+        f"{checkpoint.directory.name}: {config.head_name}, context {context}{'' if values.context else choice}, "
+        f"chunks of {config.chunk_ms(context):g} ms",
+        f"{values.max_streams} streams, {megabytes:.2f} MB each, "
+        f"decoders {', '.join(offer_decoders(config, decoding).names)}",
+    ]

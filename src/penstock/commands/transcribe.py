@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import AudioError, OutputError, SettingError
 from penstock.frontend.audio_file import named
@@ -18,7 +18,7 @@ from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, ResultFiles, document
 
 if TYPE_CHECKING:
-    from penstock.transcription.files import FileTranscript
+    from penstock.transcription.files import FileTranscriber, FileTranscript
 
 MAX_REQUEST_MS = 30_000
 _SETTINGS = tuple(setting for setting in DECODING_SETTINGS if setting.decoders)
@@ -64,13 +64,23 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=run)
 
 
+class _Job(NamedTuple):
+    """A file to transcribe."""
+
+    audio: AudioInput
+    audio_s: float
+    """Seconds of audio in all its transcripts; 0 where it is not known yet."""
+    channels: Sequence[str | None]
+    """The channel of each transcript, None for a mix."""
+
+
 def run(args: argparse.Namespace) -> int:
     """Transcribes each file. A file that fails is named on stderr and does not stop the others."""
     from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE
     from penstock.recognizer import StreamingRecognizer
     from penstock.runtime import prepare_process
-    from penstock.transcription.files import FileTranscriber, in_order
-    from penstock.transcription.processes import divide, transcribe_files
+    from penstock.transcription.files import FileTranscriber
+    from penstock.transcription.processes import divide
 
     model = MODEL.read(given=MODEL.given(args))
     _check(args)
@@ -82,41 +92,54 @@ def run(args: argparse.Namespace) -> int:
     if not inputs:
         raise SettingError("no audio: give files, directories, a list with --files-from or a manifest")
     results = ResultFiles(args.out, (args.format or FORMATS[0]).split(",")) if args.out else None
-    headers = [_header(each.path, channel) for each in inputs]
-    if results:
-        inputs, headers = _select(args, results, inputs, headers)
-        if not inputs:
-            print("penstock: the results of all files exist", file=sys.stderr)
-            return 0
+    jobs = _select(args, results, [_Job(each, *_header(each.path, channel)) for each in inputs])
+    if not jobs:
+        print("penstock: the results of all files exist", file=sys.stderr)
+        return 0
     if not model:
         print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
-    tracks = sum(len(names) for _, names in headers)
-    processes, streams = divide(len(inputs), tracks, args.streams, threads, args.processes)
+    transcripts = sum(len(job.channels) for job in jobs)
+    processes, streams = divide(len(jobs), transcripts, args.streams, threads, args.processes)
     prepare_process(threads if processes == 1 else 1)
     recognizer = StreamingRecognizer(model or BUNDLED_MODEL, context, max_streams=streams, decoding=decoding)
     recognizer.check_options(options)
     chunk_ms = recognizer.config.chunk_ms(recognizer.context)
     request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
     transcriber = FileTranscriber(recognizer, request_samples, options, channel)
-    longest_first = sorted(range(len(inputs)), key=lambda index: -headers[index][0])
-    order = longest_first if processes > 1 else None  # a long file that begins last would keep one process busy alone
+    return 1 if _transcribe(args, transcriber, jobs, results, processes, threads) else 0
+
+
+def _transcribe(
+    args: argparse.Namespace,
+    transcriber: "FileTranscriber",
+    jobs: list[_Job],
+    results: ResultFiles | None,
+    processes: int,
+    threads: int,
+) -> int:
+    """Prints or writes every transcript; returns how many failed."""
+    from penstock.transcription.files import in_order
+    from penstock.transcription.processes import transcribe_files
+
     failures = 0
-    with Progress(sys.stderr, len(inputs), sum(audio_s for audio_s, _ in headers)) as progress:
-        paths = [each.path for each in inputs]
+    paths = [job.audio.path for job in jobs]
+    longest_first = sorted(range(len(jobs)), key=lambda index: -jobs[index].audio_s)
+    order = longest_first if processes > 1 else None  # a long file that begins last would keep one process busy alone
+    with Progress(sys.stderr, len(jobs), sum(job.audio_s for job in jobs)) as progress:
         done = progress.count(transcribe_files(transcriber, paths, processes, progress.add_audio, order, threads))
         for index, transcripts in done if results else in_order(done):
             progress.clear()
             for transcript in transcripts:
                 failures += transcript.error is not None
                 if results and _has_result(transcript):
-                    results.write(inputs[index], transcript)
+                    results.write(jobs[index].audio, transcript)
                 elif _has_result(transcript):
-                    _print(transcript, args.json, is_named=len(inputs) > 1 or transcript.channel is not None)
+                    _print(transcript, args.json, is_named=len(jobs) > 1 or transcript.channel is not None)
                 _print_problems(transcript)
         if results:
             progress.clear()
             print(f"penstock: {progress.summary()}, {failures} failed; results are in {args.out}", file=sys.stderr)
-    return 1 if failures else 0
+    return failures
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -141,7 +164,7 @@ def _channel(args: argparse.Namespace) -> Channel:
 
 
 def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
-    """Seconds of audio in all transcripts of a file, and the channels of these; 0 where it is not known yet."""
+    """`audio_s` and `channels` of the file's job."""
     if not Path(path).is_file():
         return 0.0, [None]
     try:
@@ -152,19 +175,17 @@ def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
         return 0.0, [None]
 
 
-def _select(
-    args: argparse.Namespace, results: ResultFiles, inputs: list[AudioInput], headers: list
-) -> tuple[list[AudioInput], list]:
+def _select(args: argparse.Namespace, results: ResultFiles | None, jobs: list[_Job]) -> list[_Job]:
     """The files to transcribe, with --resume without those that are done. OutputError if there are results."""
-    results.check_names(inputs)
-    kept = list(zip(inputs, headers, strict=True))
+    if results is None:
+        return jobs
+    results.check_names([job.audio for job in jobs])
     if args.resume:
-        kept = [(audio, header) for audio, header in kept if not results.exist(audio, header[1])]
-    elif not args.force:
-        for audio, (_, channels) in kept:
-            if found := results.first_existing(audio, channels):
-                raise OutputError(f"{found} exists; --force overwrites results, --resume skips files that have them")
-    return [audio for audio, _ in kept], [header for _, header in kept]
+        return [job for job in jobs if not results.exist(job.audio, job.channels)]
+    for job in jobs if not args.force else ():
+        if found := results.first_existing(job.audio, job.channels):
+            raise OutputError(f"{found} exists; --force overwrites results, --resume skips files that have them")
+    return jobs
 
 
 def _has_result(transcript: "FileTranscript") -> bool:

@@ -1,0 +1,27 @@
+"""The memory that a launcher tells is what the states take."""
+
+import pytest
+
+from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.beam.state import BeamStateStore
+from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.ctc.state import CtcStateStore
+from penstock.decoding.greedy.state import GreedyStateStore
+from penstock.decoding.transducer import TransducerNetwork
+from penstock.encoder.state import EncoderState
+from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.stream_memory import bytes_per_stream
+
+
+@pytest.mark.parametrize("case", ["rnnt_hybrid", "tdt_hybrid"])
+def test_bytes_per_stream_is_what_the_states_take(golden_bundle, case):
+    checkpoint = golden_bundle(case)
+    config = checkpoint.config
+    network = TransducerNetwork(checkpoint)
+    for context in config.encoder.contexts:
+        encoder = EncoderState(config.encoder, context, 3, "cpu", network.dtype)
+        beams = BeamStateStore(network, 3, BeamSizes(3))
+        head, ctc_beams = CtcHead(checkpoint), BeamStateStore(CtcHead(checkpoint), 3, BeamSizes(3, 0))
+        states = (encoder, GreedyStateStore(network, 3), beams, CtcStateStore(head, 3), ctc_beams)
+        told = bytes_per_stream(config, context, DecodingConfig(beam_size=3))
+        assert told == sum(state.bytes_per_slot for state in states)
