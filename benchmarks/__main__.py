@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-NAMES = ("all", "beam_lag", "compare", "decoding", "encoder", "fusion_weights", "recognizer", "server")
+NAMES = ("all", "beam_lag", "compare", "decoding", "encoder", "fusion_weights", "recognizer", "server", "wfst")
 
 
 def main() -> None:
