@@ -11,7 +11,7 @@ def cheapest_within(
 ) -> torch.Tensor:
     """Marks the cheapest entries of each row whose weights add up to at most `limit`; ties by position.
 
-    rows: [n] int64, ascending; costs: [n] float32, at least 0; weights: [n] int32, at least 0. Returns [n] bool. With
+    rows: [n] int64, ascending; costs: [n] float32, at least 0; weights: [n] int64, at least 0. Returns [n] bool. With
     the entries of a row in order of cost it is the longest prefix that fits.
     """
     bits = costs.view(torch.int32)
@@ -21,7 +21,7 @@ def cheapest_within(
     for shift, bins in _DIGITS:
         # 1) weight of each digit among the entries that agree with the threshold so far: [B, bins]
         digits = (bits >> shift) & (bins - 1)
-        tied_weights = torch.where(is_tied, weights, 0).long()
+        tied_weights = torch.where(is_tied, weights, 0)
         histogram = torch.zeros(batch * bins, dtype=torch.int64, device=rows.device)
         histogram.scatter_add_(0, rows * bins + digits, tied_weights)
         sums = histogram.view(batch, bins).cumsum(dim=1)
@@ -33,7 +33,7 @@ def cheapest_within(
         is_kept |= is_tied & (digits < of_row)
         is_tied &= digits == of_row
     # 3) entries of equal cost, in order of position
-    tied_weights = torch.where(is_tied, weights, 0).long()
+    tied_weights = torch.where(is_tied, weights, 0)
     totals = torch.zeros(batch, dtype=torch.int64, device=rows.device).scatter_add_(0, rows, tied_weights)
     before_row = totals.cumsum(0) - totals
     in_row = tied_weights.cumsum(0) - before_row.index_select(0, rows)

@@ -10,7 +10,9 @@ NO_PIECE = -1
 
 
 class DeviceGraph:
-    """Arrays of a `DecodingGraph` (S states, A arcs, C closure entries) as tensors, int32 and float32.
+    """Arrays of a `DecodingGraph` (S states, A arcs, C closure entries) as tensors.
+
+    int64 where they are summed or used as keys: a sum of two integer types would convert one of them every time.
 
     Entry A of the arcs stands for a frame that a token does not take: label `idle_label`, cost 0. State S has neither
     arcs nor closure entries: the state of a place without a token.
@@ -33,19 +35,22 @@ class DeviceGraph:
         def upload(array: np.ndarray, *more: float) -> torch.Tensor:
             return torch.from_numpy(np.append(array, np.array(more, array.dtype))).to(self.device)
 
-        self.arc_starts = upload(graph.arc_offsets)
-        self.degrees = upload(degrees.astype(np.int32), 0)
-        self.arc_labels = upload(graph.arc_labels, self.idle_label)
+        def wide(array: np.ndarray, *more: int) -> torch.Tensor:
+            return upload(array.astype(np.int64), *more)
+
+        self.arc_starts = wide(graph.arc_offsets)
+        self.degrees = wide(degrees, 0)
+        self.arc_labels = wide(graph.arc_labels, self.idle_label)
         self.arc_weights = upload(graph.arc_weights, 0)
         self.arc_words = upload(graph.arc_words, NO_WORD)
-        self.arc_targets = upload(graph.arc_targets, 0)
+        self.arc_targets = wide(graph.arc_targets, 0)
         self.arc_pieces = upload(np.where(begins_piece, graph.arc_labels, NO_PIECE).astype(np.int32), NO_PIECE)
         """[A + 1] the token that begins on an arc; NO_PIECE for blanks and repeats."""
         self.arc_has_node = upload(begins_piece | (graph.arc_words != NO_WORD), False)
         """[A + 1] bool, True where a piece or a word begins."""
-        self.closure_starts = upload(graph.closure_offsets)
-        self.closure_degrees = upload(closures.astype(np.int32), 0)
-        self.closure_targets = upload(graph.closure_targets)
+        self.closure_starts = wide(graph.closure_offsets)
+        self.closure_degrees = wide(closures, 0)
+        self.closure_targets = wide(graph.closure_targets)
         self.closure_weights = upload(graph.closure_weights)
         self.has_closure_words = bool((graph.closure_words != NO_WORD).any())
         self.closure_words = upload(graph.closure_words)

@@ -39,7 +39,7 @@ class Extent(Protocol):
         """True where shapes do not depend on values."""
 
     def expand(self, starts: torch.Tensor, degrees: torch.Tensor, capacity: int) -> Expansion:
-        """Entries starts .. starts + degrees - 1 ([n] int32) of each source; at most `capacity` together."""
+        """Entries starts .. starts + degrees - 1 ([n] int64) of each source; at most `capacity` together."""
 
     def choose(self, mask: torch.Tensor, capacity: int) -> Chosen:
         """True positions of a mask [n] bool; at most `capacity`."""

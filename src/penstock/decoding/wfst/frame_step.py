@@ -23,7 +23,7 @@ class FlatTokens(NamedTuple):
     rows: torch.Tensor
     """int64, ascending where alive."""
     states: torch.Tensor
-    """int32; the graph's `dead_state` where there is no token."""
+    """int64; the graph's `dead_state` where there is no token."""
     phrases: torch.Tensor
     """int64"""
     costs: torch.Tensor
@@ -131,7 +131,7 @@ class FrameStep:
         if idle is not None:
             idle_tokens = idle.index_select(0, tokens.rows)
             starts = torch.where(idle_tokens, graph.idle_arc, starts)
-            degrees = torch.where(idle_tokens, (tokens.states != graph.dead_state).int(), degrees)
+            degrees = torch.where(idle_tokens, (tokens.states != graph.dead_state).long(), degrees)
         sources, arcs, is_live = self._expand(tokens.rows, tokens.costs, starts, degrees)
         # 2) cost + weight + label's cost - boost
         rows = tokens.rows.index_select(0, sources)
@@ -170,7 +170,7 @@ class FrameStep:
         closed_costs, is_near = self._prune(closed_rows, closed_costs, is_live)
         # 5) recombine tokens of equal states; 6) the best of each row
         states = graph.closure_targets.index_select(0, entries)
-        keys = states.long()
+        keys = states
         if phrases is not None:
             phrases = phrases.index_select(0, near).index_select(0, emitted)
             keys = keys | (phrases << 32)
@@ -209,7 +209,7 @@ class FrameStep:
         return expansion
 
     def _narrow(self, rows: torch.Tensor, costs: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
-        totals = torch.zeros(self._batch, dtype=torch.int64, device=rows.device).scatter_add_(0, rows, degrees.long())
+        totals = torch.zeros(self._batch, dtype=torch.int64, device=rows.device).scatter_add_(0, rows, degrees)
         is_over = totals > self._sizes.arcs
         if not self._extent.is_fixed and not is_over.any():
             return degrees
@@ -243,7 +243,7 @@ class FrameStep:
             positions = self._extent.choose(is_kept, batch * active).positions
             if len(positions) <= active or not (torch.bincount(rows.index_select(0, positions)) > active).any():
                 return positions, None
-        is_kept &= cheapest_within(rows, costs, is_kept.int(), active, batch)
+        is_kept &= cheapest_within(rows, costs, is_kept.long(), active, batch)
         chosen = self._extent.choose(is_kept, batch * active)
         return chosen.positions, chosen.is_live
 
@@ -263,7 +263,7 @@ class FrameStep:
             has_node &= is_live
         # 1) arcs that some token has taken and on which a piece or a word begins
         is_new = torch.zeros(len(arcs) + 1, dtype=torch.bool, device=rows.device)
-        is_new.index_fill_(0, torch.where(has_node, emitted, len(arcs)).long(), True)
+        is_new.index_fill_(0, emitted.masked_fill(~has_node, len(arcs)), True)
         new, is_new_live, _ = self._extent.choose(is_new[:-1], self._batch * self._sizes.max_active)
         # 2) their nodes
         new_arcs, new_sources = arcs.index_select(0, new), sources.index_select(0, new)
@@ -279,7 +279,7 @@ class FrameStep:
                 graph.arc_words.index_select(0, new_arcs),
                 frame.numbers.index_select(0, new_rows),
                 tokens.last_frames.index_select(0, new_sources),
-                torch.where(pieces >= 0, -costs, 0.0),
+                costs.neg_().masked_fill_(pieces < 0, 0.0),
             )
         )
         # 3) of each token: the node of its arc, or else that of the token before

@@ -76,13 +76,14 @@ class WfstSearch:
         label_costs = self._label_costs(log_probs)
         step.begin(label_costs.view(-1), states.lm_weights, states.bases, base_nodes, boosts)
         tokens = self._flat_tokens(extent, states)
-        offsets = torch.arange(batch, device=lengths.device) * (frames * label_costs.shape[2])
+        rows, numbers = (torch.arange(count, device=lengths.device) for count in (batch, frames))
+        offsets = ((rows * frames + numbers.unsqueeze(1)) * label_costs.shape[2]).unbind()  # T times [B]
+        frame_numbers = (states.frames_seen + numbers.unsqueeze(1)).int().unbind()
         # 2) one step per frame
         is_skipping = extent.is_fixed or bool(is_idle.any())
         for number in range(frames):
             idle = is_idle[:, number] if is_skipping else None
-            numbers = (states.frames_seen + number).int()
-            tokens = step(tokens, Frame(offsets + number * label_costs.shape[2], numbers, idle))
+            tokens = step(tokens, Frame(offsets[number], frame_numbers[number], idle))
         # 3) finish: best paths, and the nodes and tokens to keep
         tracker = PathTracker(self.graph, extent, self.sizes, batch, frames)
         nodes = _joined([self._flat_nodes(states), *step.nodes])
@@ -130,12 +131,12 @@ class WfstSearch:
         rows = torch.arange(batch, device=device).unsqueeze(1)
         nodes = _numbered(tokens.nodes, rows, states)
         if not extent.is_fixed:
-            fields = tokens._replace(phrases=tokens.phrases.long(), nodes=nodes)
+            fields = tokens._replace(states=tokens.states.long(), phrases=tokens.phrases.long(), nodes=nodes)
             live = is_live.flatten().nonzero().squeeze(1)
             return FlatTokens(*(field.flatten().index_select(0, live) for field in (rows.expand(-1, width), *fields)))
         return FlatTokens(
             rows.expand(-1, width).flatten(),
-            torch.where(is_live, tokens.states, self.graph.dead_state).flatten(),
+            torch.where(is_live, tokens.states, self.graph.dead_state).long().flatten(),
             tokens.phrases.long().flatten(),
             torch.where(is_live, tokens.costs, torch.inf).flatten(),
             torch.where(is_live, nodes, NO_NODE).flatten(),
@@ -162,7 +163,7 @@ class WfstSearch:
         rows = torch.arange(len(is_end), device=is_end.device).unsqueeze(1).expand_as(is_live)
         flat = FlatTokens(
             rows.flatten(),
-            torch.where(is_live, tokens.states, self.graph.dead_state).flatten(),
+            torch.where(is_live, tokens.states, self.graph.dead_state).long().flatten(),
             tokens.phrases.long().flatten(),
             torch.where(is_live, tokens.costs, torch.inf).flatten(),
             *(field.flatten() for field in tokens[3:]),
