@@ -24,6 +24,8 @@ CHOICES = (
     {"decoder": "aes", "beam_size": 2, "lm_weight": 0.4},
     {"boosted_phrases": [["seven", 4.0], ["zero", 3.0]], "lm_weight": 0.8},
     {"decoder": "alsd", "boosted_phrases": ["erase", "help"], "boost": 4.0, "n_best": 1},
+    {"decoder": "ctc"},
+    {"decoder": "ctc_beam", "n_best": 2},
 )
 SAMPLE_MS = 1000 / 16000
 

@@ -27,6 +27,8 @@ CHOICES = (
     {"decoder": "alsd", "boosted_phrases": '["erase", "help"]', "boost": 4.0, "n_best": 1},
     {"decoder": "aes", "boosted_phrases": ["yes"], "lm_weight": 0.4},
     {"decoder": "alsd", "beam_size": 1},
+    {"decoder": "ctc"},
+    {"decoder": "ctc_beam", "lm_weight": 0.5, "boosted_phrases": ["yes"], "n_best": 2},
 )
 
 
@@ -97,7 +99,7 @@ def test_a_reopened_slot_forgets_the_last_choice(recognizer):
 
 def test_no_weight_and_no_phrases_are_no_choice(recognizer):
     samples = golden_samples("medium").numpy()
-    for decoder in ("greedy", "alsd", "aes"):
+    for decoder in ("greedy", "alsd", "aes", "ctc_beam"):
         plain = recognized(recognizer, samples, {"decoder": decoder})
         chosen = recognized(recognizer, samples, {"decoder": decoder, "lm_weight": 0.0, "boosted_phrases": "[]"})
         assert outcome(chosen) == outcome(plain)
