@@ -36,15 +36,15 @@ def test_ctrl_c_during_the_imports_is_silent(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
-def test_a_full_disk_is_one_line(golden_bundle, tmp_path, arguments):
+def test_a_full_disk_is_one_line(golden_bundle, tmp_path, monkeypatch, capsys, arguments):
     audio = tmp_path / "short.wav"
     soundfile.write(audio, golden_pcm("short").numpy(), 16_000)
     model = golden_bundle("rnnt_hybrid").directory
-    command = [*COMMAND, "transcribe", "--model", model, "--context", "6,1", audio, *arguments]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
-    assert done.returncode == 1
-    assert done.stderr == "penstock: error: OUTPUT_FAILED: standard output: no space left on device\n"
+    command = ["transcribe", "--model", str(model), "--context", "6,1", str(audio), *arguments]
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", full)
+        assert main(command) == 1
+    assert capsys.readouterr().err == "penstock: error: OUTPUT_FAILED: standard output: no space left on device\n"
 
 
 @pytest.mark.parametrize("argument", ["--help", "--version"])

@@ -230,7 +230,7 @@ def test_what_is_done_stays_if_the_rest_is_interrupted(tmp_path, monkeypatch):
         (["--random", "rnnt", "--encoder", "small", "--context", "70,3"], "att_context_size: [70, 3] is not supported"),
         (["--context", "70"], "context '70': expected LEFT,RIGHT"),
         (["--context", "70,-1"], "--context is '70,-1'"),
-        (["--device", "tpu"], "--device is 'tpu', expected cpu"),
+        (["--device", "tpu"], "--device is 'tpu'; accepted: cpu"),
         (["--audio", "a.wav"], "--audio goes with --model"),
         (["--model", "m", "--size", "small"], "--size goes with --random"),
         (["--model", "/nowhere"], "/nowhere: no such file or directory"),

@@ -56,7 +56,7 @@ def reject(request, server):
             return rejection.value.message()
 
     # Gauges are brought up to date with requests: what earlier tests have left behind is to be gone from them.
-    wait_until_free(server, 10, lambda: reject({"decoder": "viterbi"}))
+    wait_until_free(server, server.idle_s + 60, lambda: reject({"decoder": "viterbi"}))
     return reject
 
 

@@ -106,7 +106,7 @@ def run_trial(
     _warm_up(server, recordings)
     before = read_resources(server)
     figures = trial(server, recordings, count)
-    wait_until_free(server, server.idle_s + 10)
+    wait_until_free(server, server.idle_s + 60)
     deadline = time.monotonic() + _CLOSING_S
     while (after := read_resources(server)).descriptors > before.descriptors + SPARE_DESCRIPTORS:
         assert time.monotonic() < deadline, (before, after)
