@@ -62,10 +62,17 @@ def paired_ratio(rounds_s: Sequence[float], others_s: Sequence[float]) -> float:
 
 
 def time_interleaved(
-    tasks: Mapping[Hashable, Callable[[], Any]], repeats: int, warm_up_rounds: int, device: str
+    tasks: Mapping[Hashable, Callable[[], Any]],
+    repeats: int,
+    warm_up_rounds: int,
+    device: str,
+    host_clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Hashable, Timing]:
-    """Runs every task once per round, in random order; the first `warm_up_rounds` are not counted."""
-    clock = _time_on_cuda if device.startswith("cuda") else _time_on_host
+    """Runs every task once per round, in random order; the first `warm_up_rounds` are not counted.
+
+    host_clock: without a GPU; `time.thread_time` for the CPU time of tasks with one thread.
+    """
+    clock = _time_on_cuda if device.startswith("cuda") else partial(_time_on_host, host_clock)
     order, shuffle = list(tasks), random.Random(0).shuffle
     seconds: dict[Hashable, list[float]] = {name: [] for name in tasks}
     results = {}
@@ -78,10 +85,10 @@ def time_interleaved(
     return {name: Timing(tuple(seconds[name]), results[name]) for name in tasks}
 
 
-def _time_on_host(task: Callable[[], Any]) -> tuple[float, Any]:
-    started = time.perf_counter()
+def _time_on_host(clock: Callable[[], float], task: Callable[[], Any]) -> tuple[float, Any]:
+    started = clock()
     result = task()
-    return time.perf_counter() - started, result
+    return clock() - started, result
 
 
 def _time_on_cuda(task: Callable[[], Any]) -> tuple[float, Any]:

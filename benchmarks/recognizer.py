@@ -28,6 +28,7 @@ from penstock.evaluation.manifest import read_manifest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.config import AttentionContext
 from penstock.pipeline.decoder_stage import StreamResult
+from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.features_stage import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from penstock.reporting import markdown_table
@@ -70,8 +71,18 @@ class Penstock:
 
     name = "Penstock"
 
-    def __init__(self, model: Path, context: AttentionContext, streams: int):
-        self._recognizer = StreamingRecognizer(str(model), context, max_streams=streams)
+    def __init__(
+        self,
+        model: Path,
+        context: AttentionContext,
+        streams: int,
+        device: str = "cpu",
+        decoding: DecodingConfig = DEFAULT_DECODING,
+        options: dict | None = None,
+    ):
+        """options: of every stream."""
+        self._recognizer = StreamingRecognizer(str(model), context, streams, device, decoding=decoding)
+        self._options = options or {}
         self._chunk_samples = self._recognizer.config.encoder_frame_samples * context.chunk_encoder_frames
         self.stage_s = {"features": 0.0, "encoder": 0.0, "decoder": 0.0}
         for stage in self.stage_s:
@@ -88,7 +99,7 @@ class Penstock:
             for number in (queue[0] for queue in queues):
                 begin, samples = positions[number], utterances[number]
                 positions[number] = end = min(begin + self._chunk_samples, len(samples))
-                requests.append(AudioRequest(number, samples[begin:end], begin == 0, end == len(samples)))
+                requests.append(self._request(number, samples, begin, end))
             for queue, result in zip(queues, self._recognizer.process(requests), strict=True):
                 if not isinstance(result, StreamResult):
                     raise SystemExit(f"a stream failed: {result}")
@@ -96,6 +107,10 @@ class Penstock:
                 if result.is_final:
                     del queue[0]
         return texts
+
+    def _request(self, number: int, samples: np.ndarray, begin: int, end: int) -> AudioRequest:
+        options = self._options if begin == 0 else {}
+        return AudioRequest(number, samples[begin:end], begin == 0, end == len(samples), options)
 
     def _timed(self, stage: str, process: Callable) -> Callable:
         def timed(requests: list) -> list:

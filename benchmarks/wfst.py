@@ -1,195 +1,210 @@
-"""Compares the search over a decoding graph with kaldi-decoder on the same frames: words, costs and time.
+"""Compares decoders of a CTC head: word errors, boosts, speed and latency of the search over a decoding graph.
 
-    python -m benchmarks.wfst --manifest FILE.jsonl --graph G.safetensors --fst G.fst [--model BUNDLE] [--context L,R]
-        [--beams 10] [--batch 1 32] [--lm-weight W] [--boosted-words 100] [--rounds 5] [--limit N]
+    python -m benchmarks.wfst --graph G.safetensors [--graph COMPACT.safetensors] [--manifest FILE] [--lm PIECES.arpa]
+        [--word-lm WORDS.arpa] [--only accuracy,boosts,search,pipeline,latency] [--json FILE]
 
-The graph and its transducer come from `penstock graph build`. Both run on one thread and take turns; times are the
-thread's CPU time, so other load on the machine counts less. Ratios are medians over rounds. kaldi-decoder searches with
-`min_active` 0 and without `max_active`; it gets one utterance after the other, and its trace-back is included.
+Reproduces the tables of Galvez and Kaldewey, "GPU-accelerated WFST beam search decoder for CTC-based speech
+recognition": word error rates of decoders and topologies (table 1), speed of the pipeline and of the search (2, 3),
+latency under load beside the M/D/1 queue (4), and boosts (figure 6). A peer takes part where it is installed:
+kaldi-decoder with a file G.fst beside the graph (`penstock graph build --openfst`), flashlight-text with --word-lm.
 """
 
 import argparse
-import statistics
+import os
 import sys
-import time
+import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from benchmarks.beam_lag import encode_all
-from benchmarks.results import ROOT
+from benchmarks.recognizer import BUNDLE, MANIFEST, read_recordings
+from benchmarks.results import describe, environment, progress, publish
+from benchmarks.wfst_accuracy import Accuracy, GraphFiles, boost_rows, check_parity, emissions
+from benchmarks.wfst_report import RENDERERS
+from benchmarks.wfst_speed import Load, Pipeline, boost_cost, pipeline_decoders, pipeline_rows, search_rows
+from benchmarks.wfst_systems import missing_peer
+from benchmarks.workload import bundle_workload, cut_streams
+from loadtest.capacity import Trials
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.wfst.device_graph import DeviceGraph
-from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
-from penstock.decoding.wfst.start import StartChoices, StartStates
-from penstock.decoding.wfst.state import WfstStateStore
+from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import AttentionContext
-from penstock.reporting import markdown_table
-from penstock.scoring.wfst.graph_file import NO_WORD, DecodingGraph, read_graph
+from penstock.pipeline.decoding_config import CTC, GREEDY, WFST
+from penstock.runtime import check_device, prepare_process
+from penstock.scoring.wfst.graph_file import read_graph
+from penstock.serving.settings import parse_context
 
-
-class Found(NamedTuple):
-    """The best path of an utterance."""
-
-    words: list[int]
-    cost: float
-
-
-class Penstock:
-    """The search in chunks, a batch of streams at a time."""
-
-    def __init__(self, graph: DecodingGraph, beam: float, lm_weight: float, chunk_frames: int, batch: int):
-        device_graph = DeviceGraph(graph)
-        self._search = WfstSearch(device_graph, WfstSizes(), WfstLimits(beam))
-        self._start = StartStates(graph, device_graph, self._search.sizes, beam)
-        self._store = WfstStateStore(device_graph, batch, self._search.sizes)
-        self._weight, self._chunk_frames, self._batch = lm_weight, chunk_frames, batch
-        self._word_count = len(graph.words)
-
-    def run(self, utterances: list[torch.Tensor], boosted_words: int = 0) -> list[Found]:
-        """Searches log-probabilities [T, V + 1]; boosted_words: random ones, of each stream others."""
-        found = []
-        for first in range(0, len(utterances), self._batch):
-            found += self._run(utterances[first : first + self._batch], boosted_words)
-        return found
-
-    @torch.inference_mode()
-    def _run(self, rows: list[torch.Tensor], boosted_words: int) -> list[Found]:
-        slots, boosts = torch.arange(len(rows)), None
-        choices = [StartChoices(self._weight)] * len(rows)
-        if boosted_words:
-            table = np.zeros((len(rows), self._word_count), np.float32)
-            chance = np.random.default_rng(0)
-            for row in table:
-                row[chance.choice(np.arange(1, len(row)), min(boosted_words, len(row) - 1), replace=False)] = 1.0
-            boosts = StreamBoosts(torch.from_numpy(table), slots, None)
-            choices = [StartChoices(self._weight, row) for row in table]
-        self._store.scatter(slots, self._start.build(choices))
-        scores = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        left = torch.tensor([len(row) for row in rows])
-        words: list[list[int]] = [[] for _ in rows]
-        for part in scores.split(self._chunk_frames, dim=1):
-            taken = left.clamp(max=part.shape[1])
-            left = left - taken
-            path, states = self._search.decode(part, taken, left == 0, self._store.gather(slots), boosts)
-            self._store.scatter(slots, states)
-            stable, lengths, nodes = path.stable.tolist(), path.lengths.tolist(), path.words
-            for row in range(len(rows)):
-                words[row] += nodes[row, : stable[row]].tolist()
-        for row in range(len(rows)):
-            words[row] += nodes[row, stable[row] : lengths[row]].tolist()
-        costs = path.costs.tolist()
-        return [Found([w for w in row if w != NO_WORD], cost) for row, cost in zip(words, costs, strict=True)]
-
-
-class KaldiDecoder:
-    """kaldi-decoder's `FasterDecoder`. The graph's weights stay as they are: emissions and beam are scaled instead."""
-
-    def __init__(self, path: Path, beam: float, lm_weight: float):
-        import kaldi_decoder
-        import kaldifst
-
-        self._kaldi, self._kaldifst = kaldi_decoder, kaldifst
-        self._fst = kaldifst.StdConstFst(kaldifst.StdVectorFst.read(str(path)))
-        self._options = kaldi_decoder.FasterDecoderOptions(beam=beam / lm_weight, max_active=2**31 - 1, min_active=0)
-        self._weight = lm_weight
-
-    def run(self, utterances: list[np.ndarray]) -> list[Found]:
-        """Searches log-probabilities divided by the weight of the graph."""
-        return [self._search(scores) for scores in utterances]
-
-    def _search(self, scores: np.ndarray) -> Found:
-        decoder = self._kaldi.FasterDecoder(self._fst, self._options)
-        decoder.decode(self._kaldi.DecodableCtc(scores))
-        _, path = decoder.get_best_path()
-        _, _, words, weight = self._kaldifst.get_linear_symbol_sequence(path)
-        return Found(words, (weight.value1 + weight.value2) * self._weight)
+LM_WEIGHT = 1 / 3
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line; returns the exit status: 1 where words differ."""
-    args = _parse(argv)
-    torch.set_num_threads(1)
-    checkpoint, graph = Checkpoint(args.model), read_graph(args.graph)
-    selected = AttentionContext(*map(int, args.context.split(","))) if args.context else None
-    context = checkpoint.config.encoder.select_context(selected)
-    with torch.inference_mode():
-        head = CtcHead(checkpoint)
-        encoded = encode_all(checkpoint, context, read_manifest(args.manifest, args.limit))
-        scores = sorted((head.log_probs(frames[None])[0] for frames in encoded), key=len)
-    frames = sum(map(len, scores))
-    audio_s = frames * checkpoint.config.encoder_frame_ms / 1000
-    scaled = [np.ascontiguousarray(row.numpy() / args.lm_weight, dtype=np.float32) for row in scores]
-    rows, is_same = [], True
-    for beam in args.beams:
-        kaldi = KaldiDecoder(args.fst, beam, args.lm_weight)
-        for batch in args.batch:
-            penstock = Penstock(graph, beam, args.lm_weight, context.chunk_encoder_frames, batch)
-            tasks: list[Callable[[], list[Found]]] = [
-                lambda penstock=penstock: penstock.run(scores),
-                lambda kaldi=kaldi: kaldi.run(scaled),
-                lambda penstock=penstock: penstock.run(scores, args.boosted_words),
-            ]
-            seconds, (ours, theirs, _) = _take_turns(tasks, args.rounds)
-            same = sum(a.words == b.words for a, b in zip(ours, theirs, strict=True))
-            is_same &= same == len(scores)
-            apart = max(abs(a.cost - b.cost) for a, b in zip(ours, theirs, strict=True))
-            rows.append((*_row(beam, batch, seconds, frames, audio_s), f"{same} of {len(scores)}", f"{apart:.4f}"))
-    columns = ["beam", "batch", "us/frame", "RTFx", "kaldi-decoder us/frame", "ratio", "boosted", "same words", "cost"]
-    print(markdown_table(columns, rows))
-    return 0 if is_same else 1
+    """Command line; returns the exit status."""
+    arguments = parse_arguments(argv)
+    prepare_process(arguments.threads)
+    here = environment(arguments.threads, arguments.device)
+    document: dict = {"environment": here, "model": arguments.model.name, "beam": arguments.beam}
+    try:
+        benchmark = Benchmark(arguments)
+        for name in arguments.only:
+            progress(name)
+            document[name] = PARTS[name](benchmark)
+            publish(to_markdown(document), document, arguments.json, is_quiet=name != arguments.only[-1])
+    except PenstockError as error:
+        progress(f"benchmarks.wfst: error: {error}")
+        return 1
+    return 0
 
 
-def _take_turns(tasks: list[Callable[[], Any]], rounds: int) -> tuple[list[list[float]], list[Any]]:
-    """CPU seconds of each task in each round after a warm-up, and the last results."""
-    seconds: list[list[float]] = [[] for _ in tasks]
-    results: list[Any] = []
-    for number in range(rounds + 1):
-        results = []
-        for task, each in zip(tasks, seconds, strict=True):
-            start = time.thread_time()
-            results.append(task())
-            if number:
-                each.append(time.thread_time() - start)
-    return seconds, results
-
-
-def _row(beam: float, batch: int, seconds: list[list[float]], frames: int, audio_s: float) -> tuple[object, ...]:
-    """Times and ratios of a table's row."""
-    ours, theirs, boosted = seconds
-    own = statistics.median(ours)
-    ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
-    more = statistics.median(b / a for a, b in zip(ours, boosted, strict=True))
-    kaldi = statistics.median(theirs)
-    return (
-        f"{beam:g}", batch, f"{own / frames * 1e6:.1f}", f"{audio_s / own:.0f}", f"{kaldi / frames * 1e6:.1f}",
-        f"{ratio:.3f}", f"{more:.2f}x",
-    )  # fmt: skip
-
-
-def _parse(argv: list[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    """The command line's values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--manifest", type=Path, required=True, metavar="FILE.jsonl", help="NeMo manifest")
-    parser.add_argument("--graph", type=Path, required=True, metavar="G.safetensors", help="decoding graph")
-    parser.add_argument("--fst", type=Path, required=True, metavar="G.fst", help="the same graph for OpenFst")
-    parser.add_argument(
-        "--model", type=Path, default=ROOT / "models" / "an4-rnnt-hybrid", metavar="BUNDLE", help="bundle to measure"
-    )
-    parser.add_argument("--context", metavar="L,R", help="default: the checkpoint's")
-    parser.add_argument("--beams", type=float, nargs="+", default=[10.0], metavar="NATS", help="beams (10)")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32], metavar="N", help="streams in a batch (1 32)")
-    parser.add_argument("--lm-weight", type=float, default=1 / 3, metavar="W", help="weight of the graph (1/3)")
-    parser.add_argument("--boosted-words", type=int, default=100, metavar="N", help="words of each stream's list (100)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="counted rounds (5)")
-    parser.add_argument("--limit", type=int, metavar="N", help="first N utterances")
-    return parser.parse_args(argv)
+    add = parser.add_argument
+    add("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="bundle with a CTC head")
+    add("--graph", type=Path, action="append", required=True, metavar="FILE", help="may be repeated: topologies")
+    add("--manifest", type=Path, default=MANIFEST, help="recordings, a NeMo manifest")
+    add("--lm", type=Path, metavar="FILE", help="language model of the tokenizer's pieces, for ctc_beam")
+    add("--word-lm", type=Path, metavar="FILE", help="language model of words (ARPA), for flashlight-text")
+    add("--only", default=",".join(PARTS), metavar="PART,...", help=", ".join(PARTS))
+    add("--contexts", nargs="+", metavar="L,R", help="of the word error rates (all of the model's)")
+    add("--context", default="70,6", metavar="L,R", help="of everything else (70,6)")
+    add("--batches", type=int, nargs="+", default=[1, 8, 32, 128], metavar="N", help="streams (1 8 32 128)")
+    add("--streams", type=int, nargs="+", default=[1, 32], metavar="N", help="streams of the pipeline (1 32)")
+    add("--live-streams", type=int, default=16, metavar="N", help="real-time streams of the latency (16)")
+    add("--live-seconds", type=float, default=20, metavar="S", help="measured time of the latency (20)")
+    add("--seconds", type=float, default=10, metavar="S", help="audio of each stream of the search (10)")
+    add("--beam", type=float, default=10, metavar="NATS", help="of wfst and kaldi-decoder (10)")
+    add("--repeats", type=int, default=5, metavar="N", help="counted rounds (5)")
+    add("--device", default="cpu", help="cpu or cuda (cpu)")
+    add("--threads", type=int, default=1, metavar="N", help="CPU threads (1)")
+    add("--json", type=Path, metavar="FILE", help="write every figure to this file, and the tables beside it")
+    arguments = parser.parse_args(argv)
+    arguments.only = arguments.only.split(",")
+    if unknown := [name for name in arguments.only if name not in PARTS]:
+        parser.error(f"--only: {unknown[0]!r} is not a part; parts: {', '.join(PARTS)}")
+    return arguments
+
+
+class Benchmark:
+    """What the parts share."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        check_device(arguments.device, "--device")
+        self.checkpoint = Checkpoint(arguments.model)
+        self.context = self.checkpoint.config.encoder.select_context(parse_context(arguments.context))
+        self.limits = WfstLimits(arguments.beam)
+        self.graphs = {path: _with_fst(path) for path in arguments.graph}
+        self.by_topology = {files.graph.topology: files for files in self.graphs.values()}
+        self._load: Load | None = None
+
+    def accuracy(self) -> list[dict]:
+        """Word error rates at every context."""
+        arguments, found = self.arguments, []
+        selected = [parse_context(text) for text in arguments.contexts or ()]
+        utterances = read_manifest(arguments.manifest)
+        for context in selected or self.checkpoint.config.encoder.contexts:
+            encoded = encode_all(self.checkpoint, context, utterances)
+            measure = Accuracy(
+                self.checkpoint, context, emissions(self.checkpoint, utterances, encoded), arguments.beam
+            )
+            rows = measure.rows(self.by_topology, arguments.word_lm, arguments.lm)
+            check_parity(rows, len(utterances))
+            found += [
+                {**row._asdict(), "first": asdict(row.first), "other": asdict(row.other), "texts": len(utterances)}
+                for row in rows
+            ]
+        return found
+
+    def boosts(self) -> list[dict]:
+        """Every utterance boosts its own words."""
+        utterances = read_manifest(self.arguments.manifest)
+        encoded = encode_all(self.checkpoint, self.context, utterances)
+        at_context = emissions(self.checkpoint, utterances, encoded)
+        rows = boost_rows(self.by_topology, at_context, self.arguments.beam, LM_WEIGHT)
+        return [{**row._asdict(), "words": asdict(row.words)} for row in rows]
+
+    def search(self) -> dict:
+        """The search alone, what boosts add to it, and the memory of a stream."""
+        arguments, rows, boosted = self.arguments, [], []
+        for path, files in self.graphs.items():
+            name = path.stem
+            rows += search_rows(name, files, self.load, arguments.batches, self.limits, LM_WEIGHT, arguments.repeats)
+            if files.graph.topology == "normal":
+                boosted.append(boost_cost(name, files.graph, self.load, self.limits, LM_WEIGHT, 3 * arguments.repeats))
+        return {
+            "rows": [row._asdict() for row in rows],
+            "boosts": [row._asdict() for row in boosted],
+            "bytes_per_stream": WfstSizes().bytes_per_stream,
+        }
+
+    def pipeline(self) -> list[dict]:
+        """Decoders side by side, from samples to text."""
+        arguments = self.arguments
+        decoders = pipeline_decoders(arguments.graph[0], arguments.lm)
+        if self.checkpoint.config.transducer is None:
+            del decoders[GREEDY]
+        recordings = read_recordings(arguments.manifest)
+        plan = Pipeline(arguments.model, self.context, decoders, recordings, arguments.repeats, arguments.device)
+        return [row._asdict() for streams in arguments.streams for row in pipeline_rows(plan, streams)]
+
+    def latency(self) -> list[dict]:
+        """Real-time streams through a server, beside the M/D/1 queue."""
+        arguments, found = self.arguments, []
+        os.environ["PENSTOCK_GRAPH"] = str(arguments.graph[0].absolute())
+        with tempfile.TemporaryDirectory() as folder:
+            for decoder in (CTC, WFST):
+                options = ["--recordings", str(arguments.manifest.absolute()), "--decoder", decoder]
+                trials = Trials(
+                    arguments.model, arguments.context, 1, None, "grpc", Path(folder) / decoder, options, progress
+                )
+                trials.run(arguments.live_streams, arguments.live_seconds)
+                (window,) = trials.reports[-1]["windows"]
+                found.append({"decoder": decoder, "window": window})
+        return found
+
+    @property
+    def load(self) -> Load:
+        """Streams cut from all recordings."""
+        if self._load is None:
+            arguments, rate = self.arguments, self.checkpoint.config.features.sample_rate_hz
+            sound = np.concatenate([one.samples for one in read_recordings(arguments.manifest)])
+            streams = cut_streams(sound, max(*arguments.batches, 64), round(arguments.seconds * rate))
+            workload = bundle_workload("", self.checkpoint, self.context, streams, arguments.device, "")
+            with torch.inference_mode():
+                log_probs = CtcHead(self.checkpoint).log_probs(workload.encoded.cpu()).float()
+            self._load = Load(log_probs, workload.stream_s, self.context.chunk_encoder_frames, arguments.device)
+        return self._load
+
+
+PARTS: dict[str, Callable[[Benchmark], object]] = {
+    "accuracy": Benchmark.accuracy,
+    "boosts": Benchmark.boosts,
+    "search": Benchmark.search,
+    "pipeline": Benchmark.pipeline,
+    "latency": Benchmark.latency,
+}
+
+
+def _with_fst(path: Path) -> GraphFiles:
+    graph, fst = read_graph(path), path.with_suffix(".fst")
+    if missing_peer("kaldi_decoder"):
+        progress(f"{path}: without kaldi-decoder, which is not installed")
+        return GraphFiles(graph, None)
+    if not fst.exists():
+        progress(f"{path}: without kaldi-decoder: there is no {fst.name} (penstock graph build --openfst)")
+        return GraphFiles(graph, None)
+    return GraphFiles(graph, fst)
+
+
+def to_markdown(document: dict) -> str:
+    """The tables of the parts that are done."""
+    tables = [RENDERERS[name](document[name]) for name in PARTS if name in document]
+    return "\n\n".join([*tables, describe(document["environment"])])
 
 
 if __name__ == "__main__":
