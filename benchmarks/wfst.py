@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -177,7 +178,9 @@ class Benchmark:
             workload = bundle_workload("", self.checkpoint, self.context, streams, arguments.device, "")
             with torch.inference_mode():
                 log_probs = CtcHead(self.checkpoint).log_probs(workload.encoded.cpu()).float()
-            self._load = Load(log_probs, workload.stream_s, self.context.chunk_encoder_frames, arguments.device)
+            clock = time.thread_time if arguments.threads == 1 else time.perf_counter
+            chunk = self.context.chunk_encoder_frames
+            self._load = Load(log_probs, workload.stream_s, chunk, arguments.device, clock)
         return self._load
 
 
