@@ -299,7 +299,7 @@ def test_a_ratio_is_paired_by_rounds():
 
 def test_rounds(monkeypatch):
     calls: list[str] = []
-    monkeypatch.setattr(module, "_time_on_host", lambda task: (float(len(calls)), task()))
+    monkeypatch.setattr(module, "_time_on_host", lambda clock, task: (float(len(calls)), task()))
     tasks = {name: lambda name=name: calls.append(name) or f"{name}{len(calls)}" for name in "abc"}
     timed = time_interleaved(tasks, repeats=5, warm_up_rounds=2, device="cpu")
     rounds = [calls[i : i + 3] for i in range(0, len(calls), 3)]
