@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
-from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.beam.sizes import AesLimits, BeamSizes
 from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.tensor_tree import leaves, map_tensors
 from penstock.decoding.transducer import Scores, TransducerNetwork
@@ -212,7 +212,9 @@ def test_unstable_suffixes_that_grow_too_long_are_cut(tmp_path):
 def test_max_symbols_forces_blanks(tmp_path, algorithm):
     _, network = make(tmp_path, 3, blank_rate=RARELY_BLANK)
     (stream,) = random_streams(1, (12,))
-    (found,) = search_whole(network, BeamSearch(network, algorithm, max_symbols=2), [stream], SIZES)
+    (found,) = search_whole(
+        network, BeamSearch(network, algorithm, max_symbols=2, aes_limits=AesLimits(2)), [stream], SIZES
+    )
     for one in found:
         frames = [label.timestamp for label in one.labels]
         assert max(frames.count(frame) for frame in frames) == 2
