@@ -12,7 +12,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from penstock.kernels import joint, ngram, predictor
+from penstock.kernels import joint, ngram, predictor, recombination
+from penstock.kernels.contracts import HASH_MULTIPLIER, HASH_SHIFTS, NO_BID
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 JOINT = {
@@ -68,6 +69,14 @@ def compile_all(capability: int, kind: str, variants: int) -> None:
     arcs |= _named(sums, "arc_scores root_scores backoff_scores scores")
     constants = {"vocabulary": 1024, "backoffs": 5, "halvings": 11, "block": ngram.BLOCK_QUERIES}
     _compile(ngram._lookup_kernel, arcs, constants, capability)
+    entries = _named(integers, "rows keys first_table second_table") | _named("*i1", "is_live is_kept")
+    constants = {
+        "cells": 8192, "multiplier": HASH_MULTIPLIER, "first_shift": HASH_SHIFTS[0], "second_shift": HASH_SHIFTS[1],
+        "no_bid": NO_BID, "block": recombination.BLOCK_ENTRIES,
+    }  # fmt: skip
+    for step in range(4):
+        pointers = entries | {"costs": sums}
+        _compile(recombination._recombine_kernel, pointers, constants | {"step": step}, capability)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,13 @@ from typing import NamedTuple
 
 import torch
 
+HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
+"""Of the hash by which tokens of a graph search find their cells: 64 bits, with wrap-around."""
+HASH_SHIFTS = (40, 20)
+"""Where the cell's number begins in the product, in either round."""
+NO_BID = 2**63 - 1
+"""An empty cell: above every bid, also one of an infinite cost."""
+
 
 class JointChoice(NamedTuple):
     """Scores and choices of the joint for pairs of frame and prediction; shapes [N, W] or [N], like the frames.

@@ -13,7 +13,6 @@ from penstock.decoding.tensor_tree import copy_into, first, map_tensors
 from penstock.decoding.wfst.extent import FixedExtent
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.paths import BestPath
-from penstock.decoding.wfst.recombination import Recombination
 from penstock.decoding.wfst.search import WfstSearch, largest_capacity
 from penstock.decoding.wfst.state import WfstStates, empty_states, narrowed_like
 from penstock.graphs.driver import Driver
@@ -50,7 +49,7 @@ class CapturedWfstSearch:
         device = search.graph.device
         self._chunk = _empty_chunk(search, max_batch, frames)
         self._extent = FixedExtent(device, largest_capacity(search.sizes, max_batch, frames))
-        self._recombination = Recombination(max_batch, search.sizes.hash_cells, device)
+        self._recombination = search.recombiner(max_batch)
         self._plain = Buckets(driver, max_batch, self._part, partial(self._program, None))
         self._boosted = (
             None if boosts is None else Buckets(driver, max_batch, self._part, partial(self._program, boosts))

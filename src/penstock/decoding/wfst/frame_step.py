@@ -11,7 +11,7 @@ import torch
 from penstock.decoding.wfst.cheapest import cheapest_within
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Expansion, Extent
-from penstock.decoding.wfst.recombination import Recombination
+from penstock.decoding.wfst.recombination import Recombiner
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.scoring.automaton import Automaton
 from penstock.scoring.wfst.graph_file import NO_WORD
@@ -89,7 +89,7 @@ class FrameStep:
         self,
         graph: DeviceGraph,
         extent: Extent,
-        recombination: Recombination,
+        recombination: Recombiner,
         sizes: WfstSizes,
         beam: float,
         batch: int,

@@ -11,9 +11,9 @@ import torch
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Extent
 from penstock.decoding.wfst.frame_step import FlatNodes, FlatTokens
-from penstock.decoding.wfst.recombination import NO_ENTRY
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.state import NO_NODE, Nodes, Tokens
+from penstock.kernels.contracts import NO_BID
 
 _REACHED, _BEST = 1, 2
 _LOW_32_BITS = 2**32 - 1
@@ -124,11 +124,11 @@ class PathTracker:
         bits = costs.view(torch.int32)
         ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # as integers, ascending like the floats
         bids = (ordered.long() << 32) | torch.arange(len(rows), device=rows.device)
-        least = torch.full((self._batch,), NO_ENTRY, dtype=torch.int64, device=rows.device)
+        least = torch.full((self._batch,), NO_BID, dtype=torch.int64, device=rows.device)
         least.scatter_reduce_(0, rows, bids, "amin")
         positions = (least & _LOW_32_BITS).clamp(max=len(rows) - 1)
         best_costs = costs.index_select(0, positions)
-        return _Best(positions, (least < NO_ENTRY) & (best_costs < torch.inf), best_costs.double())
+        return _Best(positions, (least < NO_BID) & (best_costs < torch.inf), best_costs.double())
 
     def _tree(self, token_nodes: torch.Tensor, nodes: FlatNodes, best_nodes: torch.Tensor) -> _Tree:
         root = torch.zeros(1, dtype=torch.int64, device=nodes.rows.device)

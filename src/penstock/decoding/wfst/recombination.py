@@ -1,12 +1,28 @@
 """Recombination: of tokens in the same states, only the cheapest goes on."""
 
+from typing import Protocol
+
 import torch
 
-NO_ENTRY = 2**63 - 1
-"""Above every packed cost: those of positive infinity too."""
-_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
-_SHIFTS = (40, 20)
+from penstock.kernels.capability import FUSED
+from penstock.kernels.contracts import HASH_MULTIPLIER, HASH_SHIFTS, NO_BID
+from penstock.kernels.recombination import FusedRecombination
+
 _LOW_32_BITS = 2**32 - 1
+
+
+class Recombiner(Protocol):
+    """A `Recombination`, or the kernel."""
+
+    def survivors(
+        self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
+    ) -> torch.Tensor:
+        """As `Recombination.survivors`."""
+
+
+def recombiner(kernels: str, batch: int, cells: int, device: torch.device) -> Recombiner:
+    """kernels: "torch" or "fused"; sizes as in `Recombination`."""
+    return FusedRecombination(batch, cells, device) if kernels == FUSED else Recombination(batch, cells, device)
 
 
 class Recombination:
@@ -32,8 +48,8 @@ class Recombination:
         positions = torch.arange(len(rows), device=rows.device)
         bids = (costs.view(torch.int32).long() << 32) | positions
         if is_live is not None:
-            bids = torch.where(is_live, bids, NO_ENTRY)
-        hashes, first_cells = keys * _MULTIPLIER, rows * self._cells
+            bids = torch.where(is_live, bids, NO_BID)
+        hashes, first_cells = keys * HASH_MULTIPLIER, rows * self._cells
         # 1) the cheapest bid for each cell; where its states are others, the entry has lost nothing yet
         winners = self._bid(hashes, first_cells, bids, 0)
         if is_live is not None:
@@ -49,13 +65,13 @@ class Recombination:
             again = self._bid(hashes, first_cells, bids, 1)
             is_other = keys.index_select(0, again) != keys.index_select(0, rest)
             return is_kept.index_copy_(0, rest, is_other | (again == rest))
-        again = self._bid(hashes, first_cells, torch.where(is_open, bids, NO_ENTRY), 1).clamp(max=len(rows) - 1)
+        again = self._bid(hashes, first_cells, torch.where(is_open, bids, NO_BID), 1).clamp(max=len(rows) - 1)
         is_other = keys.index_select(0, again) != keys
         return (is_kept | (is_open & (is_other | (again == positions)))) & is_live
 
     def _bid(self, hashes: torch.Tensor, first_cells: torch.Tensor, bids: torch.Tensor, turn: int) -> torch.Tensor:
         """Positions of the cheapest bids for the entries' cells, [n] int64."""
-        cells = ((hashes >> _SHIFTS[turn]) & (self._cells - 1)) + first_cells
-        self._table.index_fill_(0, cells, NO_ENTRY)
+        cells = ((hashes >> HASH_SHIFTS[turn]) & (self._cells - 1)) + first_cells
+        self._table.index_fill_(0, cells, NO_BID)
         self._table.scatter_reduce_(0, cells, bids, "amin")
         return self._table.index_select(0, cells) & _LOW_32_BITS

@@ -12,17 +12,27 @@ from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Extent, FixedExtent, LiveExtent
 from penstock.decoding.wfst.frame_step import FlatNodes, FlatTokens, Frame, FrameStep, StreamBoosts
 from penstock.decoding.wfst.paths import BestPath, PathTracker
-from penstock.decoding.wfst.recombination import Recombination
+from penstock.decoding.wfst.recombination import Recombiner, recombiner
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.state import NO_NODE, WfstStates
 from penstock.errors import SettingError
+from penstock.kernels.capability import TORCH, resolve
 
 
 class WfstSearch:
     """The search; `decode` runs it eagerly, over what lives on a CPU and over all memory on other devices."""
 
-    def __init__(self, graph: DeviceGraph, sizes: WfstSizes | None = None, limits: WfstLimits | None = None):
-        """SettingError where one state of the graph has more arcs than a frame may follow."""
+    def __init__(
+        self,
+        graph: DeviceGraph,
+        sizes: WfstSizes | None = None,
+        limits: WfstLimits | None = None,
+        kernels: str = TORCH,
+    ):
+        """kernels: as `capability.resolve` has it.
+
+        SettingError where one state of the graph has more arcs than a frame may follow.
+        """
         self.graph, self.sizes, self.limits = graph, sizes or WfstSizes(), limits or WfstLimits()
         largest = max(graph.largest_degree, graph.largest_closure)
         if largest > self.sizes.arcs:
@@ -30,7 +40,8 @@ class WfstSearch:
                 f"wfst_max_active is {self.sizes.max_active}, but a state of the graph has {largest} arcs; "
                 f"accepted: at least {-(-largest // (self.sizes.arcs // self.sizes.max_active))}"
             )
-        self._recombination: Recombination | None = None
+        self._kernels = resolve(kernels, graph.device)
+        self._recombination: Recombiner | None = None
         self._rows = 0
 
     @torch.inference_mode()
@@ -50,17 +61,21 @@ class WfstSearch:
         """
         batch, frames = log_probs.shape[:2]
         if self._rows < batch:
-            self._recombination, self._rows = Recombination(batch, self.sizes.hash_cells, self.graph.device), batch
+            self._recombination, self._rows = self.recombiner(batch), batch
         assert self._recombination is not None
         if self.graph.device.type == "cpu":
             return self.run(LiveExtent(), self._recombination, (log_probs, lengths, is_end), states, boosts)
         extent = FixedExtent(self.graph.device, largest_capacity(self.sizes, batch, frames))
         return self.run(extent, self._recombination, (log_probs, lengths, is_end), states, boosts)
 
+    def recombiner(self, batch: int) -> Recombiner:
+        """The memory in which tokens of `batch` rows recombine."""
+        return recombiner(self._kernels, batch, self.sizes.hash_cells, self.graph.device)
+
     def run(
         self,
         extent: Extent,
-        recombination: Recombination,
+        recombination: Recombiner,
         chunk: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         states: WfstStates,
         boosts: StreamBoosts | None,

@@ -1,0 +1,55 @@
+"""Recombination: PyTorch reference == dictionaries where no cell is contested, kernel == reference to the bit."""
+
+import pytest
+import torch
+
+from penstock.decoding.wfst.recombination import Recombination
+from penstock.kernels.recombination import FusedRecombination
+
+CELLS = (4, 64, 4096)
+"""Hardly any room, some contests, enough."""
+
+
+def entries(seed: int, count: int = 700, batch: int = 3) -> tuple[torch.Tensor, ...]:
+    """Rows, keys with phrase states, costs with ties, and which are live."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(batch, (count,), generator=generator).sort().values
+    keys = torch.randint(60, (count,), generator=generator) | torch.randint(3, (count,), generator=generator) << 32
+    costs = torch.randint(40, (count,), generator=generator) / 8
+    is_live = torch.rand(count, generator=generator) < 0.8
+    return rows, keys, torch.where(is_live, costs, torch.inf), is_live
+
+
+def test_reference_is_the_dictionary():
+    rows, keys, costs, is_live = entries(1)
+    best: dict[tuple[int, int], int] = {}
+    for place in range(len(rows)):
+        key = int(rows[place]), int(keys[place])
+        if is_live[place] and (key not in best or costs[place] < costs[best[key]]):
+            best[key] = place
+    found = Recombination(3, 1 << 20).survivors(rows, keys, costs, is_live)
+    assert found.nonzero().squeeze(1).tolist() == sorted(best.values())
+
+
+@pytest.mark.parametrize("cells", CELLS)
+def test_entries_without_a_cell_stay(cells):
+    """The cheapest of each state is always among those that stay, and the search over what lives agrees."""
+    rows, keys, costs, is_live = entries(2)
+    found = Recombination(3, cells).survivors(rows, keys, costs, is_live)
+    enough = Recombination(3, 1 << 20).survivors(rows, keys, costs, is_live)
+    assert (enough <= found).all() and (found <= is_live).all()
+    live = [field[is_live] for field in (rows, keys, costs)]
+    assert torch.equal(Recombination(3, cells).survivors(*live, None), found[is_live])
+
+
+@pytest.mark.parametrize("cells", CELLS)
+@pytest.mark.parametrize("seed", range(3))
+def test_kernel_is_the_reference(kernel_device, cells, seed):
+    kernel = FusedRecombination(3, cells, kernel_device)
+    for number in range(2):  # the cells hold what the call before left there
+        rows, keys, costs, is_live = entries(10 * seed + number)
+        expected = Recombination(3, cells).survivors(rows, keys, costs, is_live)
+        on_device = [field.to(kernel_device) for field in (rows, keys, costs, is_live)]
+        assert torch.equal(kernel.survivors(*on_device).cpu(), expected)
+    nothing = [field[:0] for field in on_device]
+    assert not len(kernel.survivors(*nothing))
