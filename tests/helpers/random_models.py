@@ -8,7 +8,7 @@ import torch
 
 from penstock.model.bundle import Checkpoint, tensor_shapes, write_checkpoint
 from penstock.model.config import CtcConfig, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
-from penstock.model.nemo.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.reference.greedy import GreedyReference
 

@@ -13,8 +13,8 @@ from penstock.commands.import_nemo import main
 from penstock.errors import CheckpointError
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, sha256_of, tensor_shapes
 from penstock.model.config import AttentionContext
+from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.nemo.importer import import_nemo
-from penstock.model.nemo.mel_filterbank import hann_window, mel_filterbank
 from tests.helpers.golden import GoldenCase, golden_case, golden_cases
 from tests.helpers.nemo_files import (
     CONFIG,

@@ -18,7 +18,7 @@ from penstock.model.config import (
     ModelConfig,
     TransducerConfig,
 )
-from penstock.model.nemo.untrusted_yaml import Section
+from penstock.model.section import Section
 
 _CTC_MODEL, _HYBRID_MODEL = "EncDecCTCModelBPE", "EncDecHybridRNNTCTCBPEModel"
 MODEL_CLASSES = ("EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL)

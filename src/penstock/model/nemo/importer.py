@@ -1,19 +1,16 @@
 """Imports a .nemo file without NeMo. Everything in the file is untrusted data; nothing of it is executed."""
 
-import os
-import shutil
-import tempfile
 from pathlib import Path, PurePosixPath
 
 import sentencepiece
-from safetensors import SafetensorError
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, sha256_of, write_checkpoint
+from penstock.model.bundle import Checkpoint, sha256_of, write_checkpoint
 from penstock.model.nemo.archive import NemoArchive
 from penstock.model.nemo.config import NemoConfig, read_nemo_config
 from penstock.model.nemo.untrusted_yaml import MAX_YAML_BYTES, parse_yaml
 from penstock.model.nemo.weights import convert_state_dict, load_state_dict
+from penstock.model.new_bundle import write_new_bundle
 
 MAX_TOKENIZER_BYTES = 64 << 20
 
@@ -25,19 +22,8 @@ def import_nemo(nemo_path: str | Path, directory: str | Path, half: bool = False
     may be a bundle, whose additional files (such as a model card) are kept. The bundle appears atomically.
     Raises CheckpointError for everything unsafe, broken or unsupported.
     """
-    nemo_path, directory = Path(nemo_path), Path(directory)
-    try:
-        _reject_target(directory, replace)
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
-            bundle = _convert(nemo_path, Path(scratch), half)
-            if replace and directory.exists():
-                _replace(directory, bundle, Path(scratch) / "old")
-            else:
-                os.replace(bundle, directory)  # fails if another process was faster
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{directory}: cannot be written: {error}") from error
-    return Checkpoint(directory)
+    nemo_path = Path(nemo_path)
+    return write_new_bundle(directory, replace, lambda scratch: _convert(nemo_path, scratch, half))
 
 
 def _convert(nemo_path: Path, scratch: Path, half: bool) -> Path:
@@ -80,42 +66,3 @@ def _read_tokenizer(archive: NemoArchive, config: NemoConfig) -> bytes:
         size = "decoder.vocab_size" if config.model.transducer else "decoder.num_classes"
         raise CheckpointError(f"{name}: has {pieces} pieces, expected {expected} as {size}")
     return data
-
-
-def _reject_target(directory: Path, replace: bool) -> None:
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise CheckpointError(f"{directory}: is a file; accepted: a new or empty directory")
-    is_bundle = (directory / CONFIG_FILE).is_file() and (directory / WEIGHTS_FILE).is_file()
-    if any(directory.iterdir()) and not (replace and is_bundle):
-        accepted = "a new or empty directory" + (", or this one with --force" if is_bundle else "")
-        raise CheckpointError(f"{directory}: {'is a bundle' if is_bundle else 'is not empty'}; accepted: {accepted}")
-
-
-def _replace(directory: Path, bundle: Path, old: Path) -> None:
-    """Replaces a bundle, which is moved to `old`; additional files are kept.
-
-    If that fails, the old bundle is restored, or the bundle that another process created meanwhile stays.
-    """
-    _copy_own_files(directory, bundle)
-    directory.rename(old)
-    try:
-        os.replace(bundle, directory)
-    except OSError:
-        if directory.exists():
-            _copy_own_files(old, directory)
-        else:
-            old.rename(directory)
-        raise
-
-
-def _copy_own_files(source: Path, target: Path) -> None:
-    """Copies the files that are not part of a bundle."""
-    for path in source.iterdir():
-        if path.name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE) or (target / path.name).exists():
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.copytree(path, target / path.name, symlinks=True)
-        else:
-            shutil.copy2(path, target / path.name, follow_symlinks=False)

@@ -1,7 +1,6 @@
-"""Reads model_config.yaml as untrusted data: no aliases, no tags, bounded depth, every key accounted for."""
+"""Reads model_config.yaml as untrusted data: no aliases, no tags, bounded depth."""
 
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
@@ -9,9 +8,6 @@ from penstock.errors import CheckpointError
 
 MAX_YAML_BYTES = 16 << 20
 MAX_YAML_DEPTH = 40
-MAX_SIZE = 1 << 20
-_REQUIRED: Any = object()
-_UNUSED: tuple[object, ...] = (None, False, [], {})
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -35,94 +31,3 @@ def _reject_bombs(data: bytes) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_YAML_DEPTH:
             raise CheckpointError(f"model_config.yaml: nested deeper than {MAX_YAML_DEPTH}")
-
-
-class Section:
-    """One mapping of the configuration. Records the keys that were read, so that an unknown key can be rejected.
-
-    `name` is its dotted path. Every method takes the default of NeMo's constructor for an absent key.
-    """
-
-    def __init__(self, name: str, values: object):
-        if not isinstance(values, dict):
-            raise CheckpointError(f"{name or 'model_config.yaml'}: {values!r} is not supported; supported: a mapping")
-        self._name = name
-        self._values = values
-        self._known: set[str] = set()
-
-    def get(self, key: str, default: object = None) -> Any:
-        """Returns the value, of any type."""
-        self._known.add(key)
-        return self._values.get(key, default)
-
-    def section(self, key: str, optional: bool = False) -> "Section":
-        """Returns the mapping under `key`; with `optional` an absent one is empty."""
-        value = self.get(key)
-        if value is None and optional:
-            value = {}
-        if value is None:
-            raise CheckpointError(f"{self.path(key)} is missing")
-        return Section(self.path(key), value)
-
-    def integer(self, key: str, default: object = _REQUIRED, minimum: int = 1, maximum: int = MAX_SIZE) -> int:
-        """Returns an integer from `minimum` to `maximum`."""
-        value = self._required(key, default)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-            self.reject(key, value, f"an integer from {minimum} to {maximum}")
-        return value
-
-    def number(self, key: str, default: object = _REQUIRED) -> float:
-        """Returns a finite number."""
-        value = self._required(key, default)
-        try:
-            number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else None
-        except (ValueError, OverflowError):
-            number = None
-        if number is None or not abs(number) < float("inf"):
-            self.reject(key, value, "a number")
-        return number
-
-    def flag(self, key: str, default: bool) -> bool:
-        """Returns a boolean."""
-        value = self.get(key, default)
-        if not isinstance(value, bool):
-            self.reject(key, value, "true or false")
-        return value
-
-    def only(self, key: str, default: object, accepted: tuple[object, ...], why: str = "") -> Any:
-        """Returns the value if it is one of `accepted`; `why` explains the rejection of any other."""
-        value = self.get(key, default)
-        if not any(value == one and type(value) is type(one) for one in accepted):
-            self.reject(key, value, " or ".join("nothing" if one is None else repr(one) for one in accepted), why)
-        return value
-
-    def ignore(self, *keys: str) -> None:
-        """Accepts keys that change nothing at inference."""
-        self._known.update(keys)
-
-    def reject_unknown(self) -> None:
-        """Raises CheckpointError for the first key with a value that was neither read nor ignored."""
-        for key, value in self._unknown():
-            self.reject(key, value, "nothing, because this unknown key may change the results")
-
-    def reject(self, key: str, value: object, supported: str, why: str = "") -> NoReturn:
-        """Raises CheckpointError with key, value and what is supported."""
-        reason = f"; {why}" if why else ""
-        raise CheckpointError(f"{self.path(key)}: {value!r} is not supported; supported: {supported}{reason}")
-
-    def path(self, key: str) -> str:
-        """Returns the dotted path of a key."""
-        return f"{self._name}.{key}" if self._name else key
-
-    def _required(self, key: str, default: object) -> Any:
-        value = self.get(key, default)
-        if value is _REQUIRED:
-            raise CheckpointError(f"{self.path(key)} is missing")
-        return value
-
-    def _unknown(self) -> Iterator[tuple[str, object]]:
-        for key, value in self._values.items():
-            if key not in self._known and value not in _UNUSED:
-                yield str(key), value

@@ -5,17 +5,16 @@ import re
 import struct
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import FeatureConfig
+from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.nemo.config import MelBand, NemoConfig
-from penstock.model.nemo.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.source_tensors import SourceTensor, StateDict, source_shape, stored, take
 
-StateDict = dict[str, torch.Tensor]
 _WEIGHTS = "model_weights.ckpt"
 _BATCH_NORM_EPSILON = 1e-5  # the default of torch and of NeMo
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
@@ -64,13 +63,6 @@ _NAMES = {
 }
 
 
-class NemoTensor(NamedTuple):
-    """Name and shape of a tensor of the state dict."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
 def load_state_dict(path: Path) -> StateDict:
     """Memory-maps model_weights.ckpt at `path`; the file must outlive the tensors.
 
@@ -101,12 +93,13 @@ def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> Stat
         if name.endswith("convolution.depthwise.weight") and not config.model.encoder.has_conv_layer_norm:
             tensors |= _folded_depthwise(remaining, name, shape, config)
         else:
-            tensors[name] = _take(remaining, source_of(name, shape, config)).reshape(shape)
+            tensors[name] = take(_WEIGHTS, remaining, source_of(name, shape, config)).reshape(shape)
     tensors |= _features(remaining, config.model.features, config.mel_band)
     unknown = [name for name in remaining if not _NOT_NEEDED.fullmatch(name)]
     if unknown:
         raise CheckpointError(f"{_WEIGHTS}: tensor {unknown[0]} is not expected, one of {len(unknown)} such")
-    return {name: _stored(name, tensor, half) for name, tensor in tensors.items()}
+    # Copies, because tied tensors share their memory, which safetensors rejects.
+    return {name: stored(_WEIGHTS, name, tensor, half, copy=True) for name, tensor in tensors.items()}
 
 
 def _detail(error: Exception) -> str:
@@ -139,20 +132,7 @@ def _reject_odd_tensor(name: object, tensor: object) -> None:
         raise CheckpointError(f"{_WEIGHTS}: tensor {name} claims more elements than are stored")
 
 
-def _take(remaining: StateDict, source: NemoTensor) -> torch.Tensor:
-    """Removes one tensor from `remaining` and checks its shape and type."""
-    tensor = remaining.pop(source.name, None)
-    if tensor is None:
-        raise CheckpointError(f"{_WEIGHTS}: tensor {source.name} is missing, expected with shape {source.shape}")
-    if tuple(tensor.shape) != source.shape or not tensor.is_floating_point():
-        raise CheckpointError(
-            f"{_WEIGHTS}: tensor {source.name} is {tensor.dtype} {tuple(tensor.shape)}, "
-            f"expected floating {source.shape}"
-        )
-    return tensor
-
-
-def source_of(name: str, shape: tuple[int, ...], config: NemoConfig) -> NemoTensor:
+def source_of(name: str, shape: tuple[int, ...], config: NemoConfig) -> SourceTensor:
     """Where a bundle's tensor comes from; NeMo's one-wide convolutions keep their kernel axes."""
     place, _, last = name.rpartition(".")
     parts = place.split(".")
@@ -162,40 +142,28 @@ def source_of(name: str, shape: tuple[int, ...], config: NemoConfig) -> NemoTens
     elif place.startswith("encoder.subsampling.") and parts[-1].isdigit():
         source = f"encoder.pre_encode.conv.{(2 if 'depthwise' in parts else 3) + 3 * int(parts[-1])}"
     elif place.startswith("predictor.lstm."):
-        return NemoTensor(f"decoder.prediction.dec_rnn.lstm.{_LAST_NAMES[last]}{parts[-1]}", shape)
+        return SourceTensor(f"decoder.prediction.dec_rnn.lstm.{_LAST_NAMES[last]}{parts[-1]}", shape)
     elif place == "joint.output":
         source = f"joint.joint_net.{2 if config.joint_has_dropout else 1}"
     elif place == "ctc" and config.model.transducer is None:  # the only head has the place of the predictor
         source = "decoder.decoder_layers.0"
     else:
         source = _NAMES[place]
-    return NemoTensor(f"{source}.{_LAST_NAMES.get(last, last)}", _source_shape(place, last, shape))
-
-
-def _source_shape(place: str, last: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if last != "weight":
-        return shape
-    if place.startswith("encoder.subsampling.pointwise."):
-        return (*shape, 1, 1)
-    if place == "ctc" or place.endswith(("convolution.pointwise1", "convolution.pointwise2")):
-        return (*shape, 1)
-    if place.endswith("convolution.depthwise"):
-        return (shape[0], 1, shape[1])
-    return shape
+    return SourceTensor(f"{source}.{_LAST_NAMES.get(last, last)}", source_shape(place, last, shape))
 
 
 def _folded_depthwise(remaining: StateDict, weight_name: str, shape: tuple[int, ...], config: NemoConfig) -> StateDict:
     """Folds the batch norm into the depthwise convolution before it."""
     width = (shape[0],)
     source = source_of(weight_name, shape, config)
-    weight = _take(remaining, source).reshape(shape).double()
+    weight = take(_WEIGHTS, remaining, source).reshape(shape).double()
     convolution = source.name.removesuffix(".weight")
     norm = convolution.replace("depthwise_conv", "batch_norm")
     bias = torch.zeros(width)
     if config.model.encoder.use_bias:
-        bias = _take(remaining, NemoTensor(f"{convolution}.bias", width))
+        bias = take(_WEIGHTS, remaining, SourceTensor(f"{convolution}.bias", width))
     scale, shift, mean, variance = (
-        _take(remaining, NemoTensor(f"{norm}.{part}", width)).double()
+        take(_WEIGHTS, remaining, SourceTensor(f"{norm}.{part}", width)).double()
         for part in ("weight", "bias", "running_mean", "running_var")
     )
     factor = scale / torch.sqrt(variance + _BATCH_NORM_EPSILON)
@@ -210,25 +178,11 @@ def _features(remaining: StateDict, features: FeatureConfig, band: MelBand) -> S
     window, filterbank = "preprocessor.featurizer.window", "preprocessor.featurizer.fb"
     bins = (features.mel_bins, features.fft_samples // 2 + 1)
     if window in remaining:
-        window_tensor = _take(remaining, NemoTensor(window, (features.window_samples,)))
+        window_tensor = take(_WEIGHTS, remaining, SourceTensor(window, (features.window_samples,)))
     else:
         window_tensor = hann_window(features.window_samples)
     if filterbank in remaining:
-        mel_tensor = _take(remaining, NemoTensor(filterbank, (1, *bins))).reshape(bins)
+        mel_tensor = take(_WEIGHTS, remaining, SourceTensor(filterbank, (1, *bins))).reshape(bins)
     else:
         mel_tensor = mel_filterbank(features.sample_rate_hz, features.fft_samples, features.mel_bins, *band)
     return {"features.window": window_tensor, "features.mel_filterbank": mel_tensor}
-
-
-def _stored(name: str, tensor: torch.Tensor, half: bool) -> torch.Tensor:
-    """Returns a copy in the type of the bundle; raises CheckpointError for non-finite values."""
-    is_half = half and not name.startswith("features.")
-    stored = tensor.to(torch.float16 if is_half else torch.float32, copy=True).contiguous()
-    if not bool(torch.isfinite(stored).all()):
-        cause = (
-            "has values beyond the range of float16"
-            if is_half and bool(torch.isfinite(tensor).all())
-            else "is not finite"
-        )
-        raise CheckpointError(f"{_WEIGHTS}: the tensor for {name} {cause}")
-    return stored

@@ -1,0 +1,72 @@
+"""Puts an imported bundle in its place at once, or leaves everything as it was."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from penstock.errors import CheckpointError
+from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint
+
+
+def write_new_bundle(directory: str | Path, replace: bool, convert: Callable[[Path], Path]) -> Checkpoint:
+    """Opens the bundle that `convert` writes into a folder of the scratch directory it is given, moved to `directory`.
+
+    `directory` must be new or empty; with `replace` it may be a bundle, whose additional files (such as a model card)
+    are kept. The bundle appears atomically. Raises CheckpointError, also for what cannot be written.
+    """
+    directory = Path(directory)
+    try:
+        _reject_target(directory, replace)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
+            bundle = convert(Path(scratch))
+            if replace and directory.exists():
+                _replace(directory, bundle, Path(scratch) / "old")
+            else:
+                os.replace(bundle, directory)  # fails if another process was faster
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{directory}: cannot be written: {error}") from error
+    return Checkpoint(directory)
+
+
+def _reject_target(directory: Path, replace: bool) -> None:
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: is a file; accepted: a new or empty directory")
+    is_bundle = (directory / CONFIG_FILE).is_file() and (directory / WEIGHTS_FILE).is_file()
+    if any(directory.iterdir()) and not (replace and is_bundle):
+        accepted = "a new or empty directory" + (", or this one with --force" if is_bundle else "")
+        raise CheckpointError(f"{directory}: {'is a bundle' if is_bundle else 'is not empty'}; accepted: {accepted}")
+
+
+def _replace(directory: Path, bundle: Path, old: Path) -> None:
+    """Replaces a bundle, which is moved to `old`; additional files are kept.
+
+    If that fails, the old bundle is restored, or the bundle that another process created meanwhile stays.
+    """
+    _copy_own_files(directory, bundle)
+    directory.rename(old)
+    try:
+        os.replace(bundle, directory)
+    except OSError:
+        if directory.exists():
+            _copy_own_files(old, directory)
+        else:
+            old.rename(directory)
+        raise
+
+
+def _copy_own_files(source: Path, target: Path) -> None:
+    """Copies the files that are not part of a bundle."""
+    for path in source.iterdir():
+        if path.name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE) or (target / path.name).exists():
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, target / path.name, symlinks=True)
+        else:
+            shutil.copy2(path, target / path.name, follow_symlinks=False)

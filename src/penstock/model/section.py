@@ -1,0 +1,102 @@
+"""One mapping of an untrusted configuration, every key of it accounted for."""
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from penstock.errors import CheckpointError
+
+MAX_SIZE = 1 << 20
+REQUIRED: Any = object()
+"""The default of a key that must be present."""
+_UNUSED: tuple[object, ...] = (None, False, [], {})
+
+
+class Section:
+    """One mapping of the configuration. Records the keys that were read, so that an unknown key can be rejected.
+
+    `name` is its dotted path. An absent key has the default that the method is given, or is an error.
+    """
+
+    def __init__(self, name: str, values: object):
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{name or 'the configuration'}: {values!r} is not supported; supported: a mapping")
+        self._name = name
+        self._values = values
+        self._known: set[str] = set()
+
+    def get(self, key: str, default: object = None) -> Any:
+        """Returns the value, of any type."""
+        self._known.add(key)
+        return self._values.get(key, default)
+
+    def section(self, key: str, optional: bool = False) -> "Section":
+        """Returns the mapping under `key`; with `optional` an absent one is empty."""
+        value = self.get(key)
+        if value is None and optional:
+            value = {}
+        if value is None:
+            raise CheckpointError(f"{self.path(key)} is missing")
+        return Section(self.path(key), value)
+
+    def integer(self, key: str, default: object = REQUIRED, minimum: int = 1, maximum: int = MAX_SIZE) -> int:
+        """Returns an integer from `minimum` to `maximum`."""
+        value = self._required(key, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            self.reject(key, value, f"an integer from {minimum} to {maximum}")
+        return value
+
+    def number(self, key: str, default: object = REQUIRED) -> float:
+        """Returns a finite number."""
+        value = self._required(key, default)
+        try:
+            number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else None
+        except (ValueError, OverflowError):
+            number = None
+        if number is None or not abs(number) < float("inf"):
+            self.reject(key, value, "a number")
+        return number
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Returns a boolean."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            self.reject(key, value, "true or false")
+        return value
+
+    def only(self, key: str, default: object, accepted: tuple[object, ...], why: str = "") -> Any:
+        """Returns the value if it is one of `accepted`; `why` explains the rejection of any other."""
+        value = self.get(key, default)
+        if not any(value == one and type(value) is type(one) for one in accepted):
+            self.reject(key, value, " or ".join("nothing" if one is None else repr(one) for one in accepted), why)
+        return value
+
+    def ignore(self, *keys: str) -> None:
+        """Accepts keys that change nothing at inference."""
+        self._known.update(keys)
+
+    def reject_unknown(self) -> None:
+        """Raises CheckpointError for the first key with a value that was neither read nor ignored."""
+        for key, value in self._unknown():
+            self.reject(key, value, "nothing, because this unknown key may change the results")
+
+    def reject(self, key: str, value: object, supported: str, why: str = "") -> NoReturn:
+        """Raises CheckpointError with key, value and what is supported."""
+        reason = f"; {why}" if why else ""
+        raise CheckpointError(f"{self.path(key)}: {value!r} is not supported; supported: {supported}{reason}")
+
+    def path(self, key: str) -> str:
+        """Returns the dotted path of a key."""
+        return f"{self._name}.{key}" if self._name else key
+
+    def _required(self, key: str, default: object) -> Any:
+        value = self.get(key, default)
+        if value is REQUIRED:
+            raise CheckpointError(f"{self.path(key)} is missing")
+        return value
+
+    def _unknown(self) -> Iterator[tuple[str, object]]:
+        for key, value in self._values.items():
+            if key not in self._known and value not in _UNUSED:
+                yield str(key), value

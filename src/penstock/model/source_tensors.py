@@ -1,0 +1,55 @@
+"""What all importers do with a checkpoint's tensors: take each once, check it, bring it to the type of a bundle."""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock.errors import CheckpointError
+
+StateDict = dict[str, torch.Tensor]
+
+
+class SourceTensor(NamedTuple):
+    """Name and shape of a tensor of a checkpoint."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+def take(file: str, remaining: StateDict, source: SourceTensor) -> torch.Tensor:
+    """Removes one tensor from `remaining`; raises CheckpointError if it is missing or has another shape or type."""
+    tensor = remaining.pop(source.name, None)
+    if tensor is None:
+        raise CheckpointError(f"{file}: tensor {source.name} is missing, expected with shape {source.shape}")
+    if tuple(tensor.shape) != source.shape or not tensor.is_floating_point():
+        raise CheckpointError(
+            f"{file}: tensor {source.name} is {tensor.dtype} {tuple(tensor.shape)}, expected floating {source.shape}"
+        )
+    return tensor
+
+
+def source_shape(place: str, last: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in a checkpoint of a bundle's tensor: one-wide convolutions keep their kernel axes there."""
+    if last != "weight":
+        return shape
+    if place.startswith("encoder.subsampling.pointwise."):
+        return (*shape, 1, 1)
+    if place == "ctc" or place.endswith(("convolution.pointwise1", "convolution.pointwise2")):
+        return (*shape, 1)
+    if place.endswith("convolution.depthwise"):
+        return (shape[0], 1, shape[1])
+    return shape
+
+
+def stored(file: str, name: str, tensor: torch.Tensor, half: bool, copy: bool) -> torch.Tensor:
+    """Returns a tensor as a bundle stores it, with `copy` always a copy; raises CheckpointError if it is not finite."""
+    is_half = half and not name.startswith("features.")
+    result = tensor.to(torch.float16 if is_half else torch.float32, copy=copy).contiguous()
+    if not bool(torch.isfinite(result).all()):
+        cause = (
+            "has values beyond the range of float16"
+            if is_half and bool(torch.isfinite(tensor).all())
+            else "is not finite"
+        )
+        raise CheckpointError(f"{file}: the tensor for {name} {cause}")
+    return result
