@@ -58,9 +58,9 @@ class Section:
             self.reject(key, value, "a number")
         return number
 
-    def flag(self, key: str, default: bool) -> bool:
+    def flag(self, key: str, default: object = REQUIRED) -> bool:
         """Returns a boolean."""
-        value = self.get(key, default)
+        value = self._required(key, default)
         if not isinstance(value, bool):
             self.reject(key, value, "true or false")
         return value

@@ -1,0 +1,179 @@
+"""Converts the configuration of a Transformers model to ModelConfig; a value that would change results is an error."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import CheckpointError
+from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.model.section import Section
+from penstock.model.transformers.files import CONFIG, MODEL_TYPES, PREPROCESSOR, PROCESSOR, read_json
+
+MAX_LAYERS = 256
+MAX_CONTEXT = 10_000
+MAX_FFT = 1 << 14
+MAX_MEL_BINS = 1024
+LOG_GUARD = 2**-24
+"""A constant of Transformers' feature extractor."""
+_OFFLINE = "this is an offline model, not a cache-aware (streaming) one"
+_OTHER_TYPES = {
+    "nemotron3_5_asr": "language prompts are not supported",
+    "parakeet_ctc": _OFFLINE,
+    "parakeet_rnnt": _OFFLINE,
+    "parakeet_tdt": _OFFLINE,
+}
+_WITHOUT_EFFECT = (
+    "architectures", "dtype", "torch_dtype", "initializer_range", "is_encoder_decoder", "pad_token_id", "bos_token_id",
+    "eos_token_id", "decoder_start_token_id", "transformers_version", "id2label", "label2id", "return_dict",
+    "use_cache", "chunk_size_feed_forward", "problem_type", "_name_or_path",
+)  # fmt: skip
+"""Keys that every configuration in Transformers may have."""
+
+
+class TransformersConfig(NamedTuple):
+    """The model configuration, and Transformers' name of the model's class."""
+
+    model: ModelConfig
+    class_name: str
+
+
+def read_transformers_config(directory: Path) -> TransformersConfig:
+    """Converts config.json and processor_config.json in `directory`.
+
+    The front end may be in preprocessor_config.json, where older releases write it. Raises CheckpointError with file,
+    key, value and what is supported.
+    """
+    with _errors_of(CONFIG):
+        root = Section("", read_json(directory / CONFIG))
+        class_name = _model_class(root)
+    with _errors_of(PROCESSOR):
+        processor = Section("", read_json(directory / PROCESSOR))
+        rights = _rights(processor)
+        if processor.get("feature_extractor") is not None:
+            features = _features(processor.section("feature_extractor"))
+        processor.ignore("processor_class", "blank_token")
+        processor.reject_unknown()
+    if processor.get("feature_extractor") is None:
+        with _errors_of(PREPROCESSOR):
+            features = _features(Section("", read_json(directory / PREPROCESSOR)))
+    with _errors_of(CONFIG):
+        encoder = _encoder(root.section("encoder_config"), rights, features.mel_bins)
+        transducer = _transducer(root)
+        root.reject_unknown()
+        return TransformersConfig(ModelConfig(features, encoder, transducer), class_name)
+
+
+@contextmanager
+def _errors_of(file: str) -> Iterator[None]:
+    """Puts the name of the file in front of an error that has none."""
+    try:
+        yield
+    except CheckpointError as error:
+        named = error.message.startswith(file)
+        raise CheckpointError(error.message if named else f"{file}: {error.message}") from error
+
+
+def _model_class(root: Section) -> str:
+    kind = root.get("model_type")
+    if kind not in MODEL_TYPES:
+        why = _OTHER_TYPES.get(kind, "") if isinstance(kind, str) else ""
+        root.reject("model_type", kind, " or ".join(MODEL_TYPES), why)
+    names = root.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else kind
+
+
+def _rights(processor: Section) -> tuple[int, ...]:
+    """Right contexts in encoder frames, the default first."""
+    key, default_key = "supported_num_lookahead_tokens", "default_num_lookahead_tokens"
+    values = processor.get(key)
+    is_list = isinstance(values, list) and len(values) > 0
+    if not is_list or not all(type(value) is int and 0 <= value <= MAX_CONTEXT for value in values):
+        processor.reject(key, values, f"a list of right contexts from 0 to {MAX_CONTEXT} encoder frames")
+    default = processor.get(default_key, values[0])
+    if type(default) is not int or default not in values:
+        processor.reject(default_key, default, f"one of {values}")
+    return (default, *(value for value in values if value != default))
+
+
+def _features(section: Section) -> FeatureConfig:
+    section.only("feature_extractor_type", None, ("NemotronAsrStreamingFeatureExtractor",))
+    section.only("mel_filters_dtype", "float32", ("float32",))
+    section.ignore("padding_side", "padding_value", "return_attention_mask", "processor_class")
+    features = FeatureConfig(
+        sample_rate_hz=section.integer("sampling_rate"),
+        window_samples=section.integer("win_length"),
+        hop_samples=section.integer("hop_length"),
+        fft_samples=section.integer("n_fft", maximum=MAX_FFT),
+        mel_bins=section.integer("feature_size", maximum=MAX_MEL_BINS),
+        preemphasis=section.number("preemphasis"),
+        log_guard=LOG_GUARD,
+    )
+    section.reject_unknown()
+    return features
+
+
+def _encoder(section: Section, rights: tuple[int, ...], mel_bins: int) -> EncoderConfig:
+    section.only("model_type", None, ("nemotron_asr_streaming_encoder",))
+    section.only("hidden_act", None, ("silu",))
+    section.only("subsampling_conv_kernel_size", None, (3,))
+    section.only("subsampling_conv_stride", None, (2,))
+    use_bias = section.flag("attention_bias")
+    section.only("convolution_bias", None, (use_bias,), "it must equal attention_bias")
+    heads = section.integer("num_attention_heads")
+    d_model = section.integer("hidden_size")
+    if d_model % heads:
+        section.reject("num_attention_heads", heads, f"a divisor of hidden_size {d_model}")
+    section.only("num_key_value_heads", heads, (heads,))
+    section.only("head_dim", d_model // heads, (d_model // heads,))
+    _check_repeated_contexts(section, rights)
+    left = section.integer("sliding_window", minimum=2, maximum=MAX_CONTEXT + 1) - 1
+    if any(left % (right + 1) for right in rights):
+        section.reject("sliding_window", left + 1, f"one more than a multiple of right + 1 for every right of {rights}")
+    section.only("num_mel_bins", None, (mel_bins,), f"it must equal feature_size in {PROCESSOR}")
+    section.ignore("dropout", "dropout_positions", "layerdrop", "activation_dropout", "attention_dropout")
+    section.ignore("max_position_embeddings", *_WITHOUT_EFFECT)
+    encoder = EncoderConfig(
+        mel_bins=mel_bins,
+        n_layers=section.integer("num_hidden_layers", maximum=MAX_LAYERS),
+        d_model=d_model,
+        n_heads=heads,
+        d_feed_forward=section.integer("intermediate_size"),
+        conv_kernel_size=section.integer("conv_kernel_size"),
+        has_conv_layer_norm=True,
+        use_bias=use_bias,
+        xscaling=section.flag("scale_input"),
+        subsampling_factor=section.integer("subsampling_factor"),
+        subsampling_channels=section.integer("subsampling_conv_channels"),
+        contexts=tuple(AttentionContext(left, right) for right in rights),
+    )
+    section.reject_unknown()
+    return encoder
+
+
+def _check_repeated_contexts(section: Section, rights: tuple[int, ...]) -> None:
+    """The contexts are the processor's; what the encoder repeats of them must agree."""
+    default = section.get("default_num_lookahead_tokens", rights[0])
+    if default not in rights:
+        section.reject("default_num_lookahead_tokens", default, f"one of {list(rights)}, as {PROCESSOR}")
+    repeated = section.get("supported_num_lookahead_tokens", list(rights))
+    if not isinstance(repeated, list) or set(map(str, repeated)) != set(map(str, rights)):
+        section.reject("supported_num_lookahead_tokens", repeated, f"{list(rights)}, as {PROCESSOR}")
+
+
+def _transducer(root: Section) -> TransducerConfig:
+    vocabulary_size = root.integer("vocab_size", minimum=2) - 1
+    blank = root.integer("blank_token_id", minimum=0)
+    if blank != vocabulary_size:
+        root.reject("blank_token_id", blank, f"{vocabulary_size}, the last of vocab_size")
+    hidden = root.integer("decoder_hidden_size")
+    root.ignore(*_WITHOUT_EFFECT)
+    return TransducerConfig(
+        vocabulary_size=vocabulary_size,
+        predictor_hidden=hidden,
+        predictor_layers=root.integer("num_decoder_layers", maximum=MAX_LAYERS),
+        joint_hidden=hidden,
+        joint_activation=root.only("hidden_act", None, ("relu", "tanh", "sigmoid")),
+        tdt_durations=(),
+        max_symbols=root.integer("max_symbols_per_step"),
+    )
