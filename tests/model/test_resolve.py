@@ -1,4 +1,4 @@
-"""What `--model` may be: a bundle, a .nemo (imported once), a hub id."""
+"""What `--model` may be: a bundle, a checkpoint (imported once). Hub ids and Transformers format: test_hub."""
 
 import subprocess
 import sys
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, sha256_of
@@ -112,7 +111,7 @@ def test_anything_else_is_rejected_with_what_is_accepted(source, tmp_path, monke
     monkeypatch.setattr(huggingface_hub, "snapshot_download", None)  # none of these may reach the hub
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    with pytest.raises(CheckpointError, match=r"accepted: a bundle directory|not a bundle: config.json") as caught:
+    with pytest.raises(CheckpointError, match=r"accepted: a bundle or checkpoint|not a bundle: config.json") as caught:
         resolve_model(source)
     assert "\n" not in str(caught.value)
 
@@ -120,57 +119,11 @@ def test_anything_else_is_rejected_with_what_is_accepted(source, tmp_path, monke
 def test_a_file_or_directory_of_another_kind(tmp_path, no_imports):
     (tmp_path / "model.onnx").write_bytes(b"x")
     with pytest.raises(
-        CheckpointError, match=r"is not a model; accepted: a bundle directory, a \.nemo file, or a hub id"
+        CheckpointError, match=r"is not a model; accepted: a bundle or checkpoint directory, a \.nemo file, or a hub id"
     ):
         resolve_model(tmp_path / "model.onnx")
     with pytest.raises(CheckpointError, match=r"not a bundle: config\.json"):
         resolve_model(tmp_path)
-
-
-def hub(monkeypatch, snapshot: Path) -> list[str]:
-    fetched = []
-
-    def download(repo_id: str, allow_patterns: list[str]) -> str:
-        assert allow_patterns == ["*.nemo"]
-        fetched.append(repo_id)
-        return str(snapshot)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return fetched
-
-
-def test_a_hub_id_is_fetched_then_imported(tmp_path, monkeypatch, cache):
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    (snapshot / "model.nemo").symlink_to(NEMO)  # as the hub's cache has it
-    fetched = hub(monkeypatch, snapshot)
-    expected = cached(cache)
-    directory = resolve_model("nvidia/stt_en_fastconformer_hybrid_large_streaming_multi")
-    assert fetched == ["nvidia/stt_en_fastconformer_hybrid_large_streaming_multi"]
-    assert directory == expected
-    (snapshot / "second.nemo").symlink_to(NEMO)
-    with pytest.raises(CheckpointError, match=r"one .nemo file; found: model.nemo, second.nemo"):
-        resolve_model("nvidia/two")
-
-
-def test_a_hub_repository_without_a_nemo_file(tmp_path, monkeypatch):
-    hub(monkeypatch, tmp_path)
-    with pytest.raises(CheckpointError, match=r"found: none"):
-        resolve_model("org/name")
-
-
-def test_without_a_network_the_error_is_one_sentence(monkeypatch):
-    def fail(*args: object, **kwargs: object) -> None:
-        raise LocalEntryNotFoundError("Got: ConnectError: no network.\nPlease check your internet connection.")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-    with pytest.raises(CheckpointError) as caught:
-        resolve_model("nvidia/some-model")
-    assert str(caught.value) == (
-        "MODEL_NOT_FOUND: nvidia/some-model: no such file or directory, and it cannot be fetched from the "
-        "Hugging Face hub (ConnectError: no network); accepted: a bundle directory, a .nemo file, or a hub id "
-        "such as nvidia/NAME"
-    )
 
 
 def test_where_the_cache_is(monkeypatch):

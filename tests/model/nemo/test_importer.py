@@ -9,7 +9,7 @@ import torch
 import yaml
 from safetensors import safe_open
 
-from penstock.commands.import_nemo import main
+from penstock.commands.import_model import main
 from penstock.errors import CheckpointError
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, sha256_of, tensor_shapes
 from penstock.model.config import AttentionContext

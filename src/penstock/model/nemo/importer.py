@@ -15,26 +15,32 @@ from penstock.model.new_bundle import write_new_bundle
 MAX_TOKENIZER_BYTES = 64 << 20
 
 
-def import_nemo(nemo_path: str | Path, directory: str | Path, half: bool = False, replace: bool = False) -> Checkpoint:
+def import_nemo(
+    nemo_path: str | Path,
+    directory: str | Path,
+    half: bool = False,
+    replace: bool = False,
+    origin: dict[str, str] | None = None,
+) -> Checkpoint:
     """Converts a NeMo checkpoint to a bundle at `directory` and opens it.
 
     `half` stores weights as float16, except those of the front end. `directory` must be new or empty; with `replace` it
     may be a bundle, whose additional files (such as a model card) are kept. The bundle appears atomically.
-    Raises CheckpointError for everything unsafe, broken or unsupported.
+    origin: added to the bundle's `source`. Raises CheckpointError for everything unsafe, broken or unsupported.
     """
     nemo_path = Path(nemo_path)
-    return write_new_bundle(directory, replace, lambda scratch: _convert(nemo_path, scratch, half))
+    return write_new_bundle(directory, replace, lambda scratch: _convert(nemo_path, scratch, half, origin or {}))
 
 
-def _convert(nemo_path: Path, scratch: Path, half: bool) -> Path:
+def _convert(nemo_path: Path, scratch: Path, half: bool, origin: dict[str, str]) -> Path:
     """Writes the bundle into a new directory in `scratch`; every CheckpointError names `nemo_path`."""
     try:
-        return _convert_checked(nemo_path, scratch, half)
+        return _convert_checked(nemo_path, scratch, half, origin)
     except CheckpointError as error:
         raise CheckpointError(f"{nemo_path}: {error.message}") from error
 
 
-def _convert_checked(nemo_path: Path, scratch: Path, half: bool) -> Path:
+def _convert_checked(nemo_path: Path, scratch: Path, half: bool, origin: dict[str, str]) -> Path:
     if not nemo_path.is_file():
         raise CheckpointError("is a directory; accepted: a .nemo file" if nemo_path.is_dir() else "no such file")
     bundle, weights = scratch / "bundle", scratch / "weights"
@@ -44,7 +50,7 @@ def _convert_checked(nemo_path: Path, scratch: Path, half: bool) -> Path:
         with weights.open("wb") as file:
             archive.copy("model_weights.ckpt", file)
     tensors = convert_state_dict(load_state_dict(weights), config, half)
-    source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name}
+    source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name, **origin}
     write_checkpoint(bundle, config.model, tensors, tokenizer, source)
     return bundle
 

@@ -20,7 +20,7 @@ def import_transformers(
 ) -> Checkpoint:
     """Converts the checkpoint in the directory `source` to a bundle at `directory` and opens it.
 
-    `half` and `replace`: as `import_nemo` has them. origin: added to the bundle's `source`.
+    half, replace, origin: as `import_nemo` has them.
     Raises CheckpointError for everything unsafe, broken or unsupported.
     """
     source = Path(source)

@@ -1,0 +1,82 @@
+"""`penstock import SOURCE DIR`: converts a checkpoint to a bundle."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError, SettingError
+
+if TYPE_CHECKING:
+    from penstock.model.bundle import Checkpoint
+
+_DESCRIPTION = "Converts a checkpoint of NeMo or Transformers to a bundle."
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Registers the command."""
+    help_text = "convert a checkpoint to a bundle"
+    _add_arguments(subparsers.add_parser("import", help=help_text, description=_DESCRIPTION))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Converts the checkpoint and prints the bundle's properties."""
+    checkpoint = _import(args)
+    encoder, transducer = checkpoint.config.encoder, checkpoint.config.transducer
+    kind = checkpoint.config.head_name
+    if transducer is not None and transducer.is_tdt:
+        kind = kind.replace("TDT", f"TDT {list(transducer.tdt_durations)}")
+    contexts = " ".join(map(str, encoder.contexts))
+    print(
+        f"{args.directory}: {checkpoint.source['class']}, {kind}, {encoder.n_layers} layers of {encoder.d_model}, "
+        f"{checkpoint.config.vocabulary_size} tokens, contexts {contexts}"
+    )
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command in a process of its own; an error is one line on stderr."""
+    parser = argparse.ArgumentParser(prog="penstock import", description=_DESCRIPTION)
+    _add_arguments(parser)
+    try:
+        return run(parser.parse_args(arguments))
+    except PenstockError as error:
+        print(f"penstock: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _import(args: argparse.Namespace) -> "Checkpoint":
+    from penstock.model.hub import fetch, parse_source
+    from penstock.model.nemo.importer import import_nemo  # here, because these import torch
+    from penstock.model.transformers.importer import import_transformers
+
+    path, origin = Path(args.source), {}
+    hub_source = None if path.exists() else parse_source(args.source)
+    if hub_source is not None:
+        fetched = fetch(hub_source, args.format)
+        path, origin = fetched.path, fetched.origin
+    elif args.format:
+        raise SettingError("--format: only a repository on the hub has several formats; accepted: with a hub id")
+    import_checkpoint = import_transformers if path.is_dir() else import_nemo
+    return import_checkpoint(path, args.directory, half=args.half, replace=args.force, origin=origin)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a .nemo file, a directory in Transformers format, or a hub id ORGANIZATION/NAME[@REVISION]; "
+        "it is read as untrusted data",
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="bundle to write: a new or empty directory")
+    parser.add_argument(
+        "--format", choices=("transformers", "nemo"), help="of a hub repository that has both (default: transformers)"
+    )
+    parser.add_argument("--half", action="store_true", help="store the weights as float16")
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    parser.set_defaults(run=run)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
