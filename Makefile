@@ -59,7 +59,7 @@ help: ## this list
 
 setup: $(VENV)/.done ## the environment .venv, for everything below
 
-oracle-setup: $(ORACLE_VENV)/.done ## a second environment with NeMo, 2 GB
+oracle-setup: $(ORACLE_VENV)/.done ## a second environment with NeMo and Transformers, 2 GB
 
 demo: setup ## a server with the bundled model and six recordings in real time
 	$(BIN)/python -m scripts.demo --model $(MODEL) --context $(CONTEXT)
@@ -99,7 +99,7 @@ test-kernels: setup ## GPU kernels in the interpreter of the Triton language
 test-gpu: setup ## tests on a CUDA device
 	$(BIN)/python -m pytest -q -m gpu
 
-test-oracle: oracle-setup ## comparison with NeMo
+test-oracle: oracle-setup ## comparison with NeMo and Transformers
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle
 
 serve: setup ## serve MODEL with CONTEXT until Ctrl-C

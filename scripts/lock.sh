@@ -16,7 +16,7 @@ lock() { # NAME ARGUMENT...: locks/NAME.txt
 client=client/pyproject.toml
 # make setup, with locks/pytriton.txt
 echo "nvidia-pytriton ; python_version < '3'" | lock dev pyproject.toml $client --extra server --extra dev --overrides -
-lock oracle pyproject.toml $client --extra oracle --extra dev # make oracle-setup
+lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev # make oracle-setup
 # All that the extra `train` adds; apart, because it comes as source for some versions of Python and needs a C compiler.
 echo pocketsphinx | lock train --constraints locks/oracle.txt -
 # One package each, without its dependencies: the server in the Triton wheel needs none of those of its Python API.

@@ -1,0 +1,184 @@
+"""Random models of Transformers' own classes, what they compute on a whole signal, and their imported bundles."""
+
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import transformers.convert_slow_tokenizer
+from tokenizers import AddedToken
+from transformers import (
+    NemotronAsrStreamingConfig,
+    NemotronAsrStreamingFeatureExtractor,
+    NemotronAsrStreamingForRNNT,
+    NemotronAsrStreamingProcessor,
+    ParakeetTokenizer,
+)
+from transformers.utils import sentencepiece_model_pb2_new
+
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.model.transformers.importer import import_transformers
+from tests.helpers.nemo_files import nemo_members, tokenizer_member
+from tests.helpers.oracle.signals import SAMPLE_RATE_HZ, make_signals
+
+# By itself Transformers takes the message module of sentencepiece, which needs a newer protobuf.
+transformers.convert_slow_tokenizer.import_protobuf = lambda *_: sentencepiece_model_pb2_new
+
+_MEL_MEAN, _MEL_DEVIATION = -6.0, 4.0  # about what speech gives
+_BLANK_RATE = 0.7
+_workspace = tempfile.TemporaryDirectory(prefix="penstock-oracle-")
+
+
+class TransformersSpec(NamedTuple):
+    """What differs between the models; contexts: right ones, the default first."""
+
+    name: str
+    seed: int
+    rights: tuple[int, ...]
+    encoder: dict[str, object]
+    decoder: dict[str, object]
+    mel_bins: int = 128
+
+
+SPECS = (
+    TransformersSpec(
+        "as_published", 0, (13, 6, 1, 0),
+        {"sliding_window": 71, "attention_bias": False, "convolution_bias": False, "scale_input": False},
+        {"decoder_hidden_size": 20, "num_decoder_layers": 2},
+    ),
+    TransformersSpec(
+        "biases", 4, (2, 0, 5),
+        {"sliding_window": 7, "attention_bias": True, "convolution_bias": True, "scale_input": True,
+         "subsampling_factor": 4, "conv_kernel_size": 6},
+        {"decoder_hidden_size": 12, "num_decoder_layers": 1, "hidden_act": "tanh", "max_symbols_per_step": 3},
+        mel_bins=80,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TransformersModel:
+    """One model on both sides."""
+
+    model: NemotronAsrStreamingForRNNT
+    processor: NemotronAsrStreamingProcessor
+    directory: Path
+    checkpoint: Checkpoint
+    signals: tuple[np.ndarray, ...]
+
+    @property
+    def contexts(self) -> tuple[AttentionContext, ...]:
+        """All contexts of the checkpoint."""
+        return self.checkpoint.config.encoder.contexts
+
+    def features(self, samples: np.ndarray) -> dict[str, torch.Tensor]:
+        """Log-mel [1, N, F] with the mask of its valid frames [1, N]."""
+        return self.processor.feature_extractor(samples, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
+
+    def mel(self, samples: np.ndarray) -> torch.Tensor:
+        """The valid frames of the log-mel [N, F]."""
+        features = self.features(samples)
+        return features["input_features"][features["attention_mask"].bool()]
+
+    def encode_mel(self, mel: torch.Tensor, context: AttentionContext) -> torch.Tensor:
+        """Encoder output [T, D] for log-mel [N, F], offline."""
+        with torch.no_grad():
+            output = self.model.encoder(
+                input_features=mel[None],
+                attention_mask=torch.ones(1, len(mel), dtype=torch.bool),
+                num_lookahead_tokens=context.right,
+            )
+        return output.last_hidden_state[0][output.attention_mask[0].bool()]
+
+    def decode(self, samples: np.ndarray, context: AttentionContext) -> tuple[list[int], list[int]]:
+        """Greedy labels and their encoder frames, offline."""
+        with torch.no_grad():
+            output = self.model.generate(**self.features(samples), num_lookahead_tokens=context.right)
+        labels, durations = output.sequences[0], output.durations[0]
+        is_label = (labels != self.model.config.blank_token_id).tolist()
+        frames = (durations.cumsum(0) - durations).tolist()
+        kept = [index for index, keep in enumerate(is_label) if keep]
+        return [int(labels[index]) for index in kept], [frames[index] for index in kept]
+
+
+@cache
+def transformers_model(name: str) -> TransformersModel:
+    """The model called `name`, built, saved by Transformers and imported once a process."""
+    spec = next(spec for spec in SPECS if spec.name == name)
+    signals = tuple(samples.astype(np.float32) / 32768 for samples in make_signals().values())
+    model, processor = _random_model(spec), make_processor(spec, nemo_members()[tokenizer_member()])
+    _set_blank_rate(model, processor, signals)
+    directory = Path(_workspace.name) / name
+    model.save_pretrained(directory)
+    processor.save_pretrained(directory)
+    checkpoint = import_transformers(directory, Path(_workspace.name) / f"{name}-bundle")
+    return TransformersModel(model, processor, directory, checkpoint, signals)
+
+
+def make_processor(spec: TransformersSpec, sentencepiece_model: bytes) -> NemotronAsrStreamingProcessor:
+    """Front end and tokenizer as Transformers' script for .nemo files makes them."""
+    path = Path(_workspace.name) / f"{spec.name}.model"
+    path.write_bytes(sentencepiece_model)
+    converted = transformers.convert_slow_tokenizer.ParakeetConverter(str(path)).converted()
+    tokenizer = ParakeetTokenizer(tokenizer_object=converted, clean_up_tokenization_spaces=False)
+    special = {text: AddedToken(text, normalized=False, special=True) for text in ("<unk>", "<pad>", "<blank>")}
+    if tokenizer.convert_tokens_to_ids("<pad>") is None:
+        tokenizer.add_tokens([special["<pad>"]])
+    tokenizer.add_tokens([special["<blank>"]])
+    tokenizer.add_special_tokens({"pad_token": special["<pad>"], "unk_token": special["<unk>"]})
+    return NemotronAsrStreamingProcessor(
+        NemotronAsrStreamingFeatureExtractor(feature_size=spec.mel_bins),
+        tokenizer,
+        supported_num_lookahead_tokens=list(spec.rights),
+        default_num_lookahead_tokens=spec.rights[0],
+    )
+
+
+def _random_model(spec: TransformersSpec) -> NemotronAsrStreamingForRNNT:
+    labels = 48
+    sizes = {
+        "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 48,
+        "conv_kernel_size": 9, "subsampling_conv_channels": 8, "num_mel_bins": spec.mel_bins,
+        "default_num_lookahead_tokens": spec.rights[0],
+    }  # fmt: skip
+    config = NemotronAsrStreamingConfig(
+        vocab_size=labels + 1, blank_token_id=labels, encoder_config=sizes | spec.encoder, **spec.decoder
+    )
+    model = NemotronAsrStreamingForRNNT(config).eval()
+    model.generation_config.decoder_start_token_id = labels
+    generator = torch.Generator().manual_seed(spec.seed)
+    for name, parameter in model.named_parameters():
+        parameter.data = _random_tensor(name, parameter.shape, generator)
+    first = model.encoder.subsampling.conv_in
+    first.weight.data /= _MEL_DEVIATION
+    first.bias.data -= first.weight.data.sum((1, 2, 3)) * _MEL_MEAN
+    return model
+
+
+def _random_tensor(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
+    noise = torch.randn(shape, generator=generator)
+    if len(shape) == 1 and "norm" in name and name.endswith("weight"):
+        return 1.0 + 0.2 * noise
+    if len(shape) == 1 or name.endswith(("bias_u", "bias_v")):
+        return 0.2 * noise
+    gain = 3.0 if name.startswith(("decoder.", "joint.")) else 1.4
+    return gain * noise / noise[0].numel() ** 0.5
+
+
+def _set_blank_rate(
+    model: NemotronAsrStreamingForRNNT, processor: NemotronAsrStreamingProcessor, signals: tuple[np.ndarray, ...]
+) -> None:
+    """Chooses the blank's bias such that about `_BLANK_RATE` of the frames are blank after no label."""
+    blank = model.config.blank_token_id
+    features = processor.feature_extractor(signals[0], sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
+    right = processor.default_num_lookahead_tokens
+    with torch.no_grad():
+        frames = model.get_audio_features(**features, num_lookahead_tokens=right).pooler_output[0]
+        prediction = model.decoder(torch.tensor([[blank]]))[0]
+        logits = model.joint(decoder_hidden_states=prediction, encoder_hidden_states=frames)
+    leads = logits[:, :blank].amax(dim=1) - logits[:, blank]
+    model.joint.head.bias.data[blank] += leads.quantile(_BLANK_RATE)
