@@ -44,7 +44,7 @@ class BlockingClient:
         return self.wait(called())
 
     def wait(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(120)
 
     def __enter__(self):
         return self
@@ -54,7 +54,7 @@ class BlockingClient:
 
     def _end(self):
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(60)
         self._loop.close()
 
 
