@@ -27,11 +27,23 @@ def client(url, protocol):
         yield client
 
 
-def cut_at(recognizer, wire, *numbers):
-    """Cuts the connections at these requests; the lost stream stays open on the server."""
+@pytest.fixture
+def taken(monkeypatch):
+    """The results that the client has received."""
+    results, take = [], Replay.take
+    monkeypatch.setattr(Replay, "take", lambda replay, result: results.append(result) or take(replay, result))
+    return results
+
+
+def cut_at(recognizer, wire, *numbers, when=lambda: True):
+    """Cuts the connections at these requests, once `when`; the lost stream stays open on the server.
+
+    A stream goes on only if it has had a result, which a cut could destroy on its way.
+    """
 
     def cut(request):
         if len(recognizer.requests) in numbers:
+            eventually(when)
             wire.cut()
             raise RejectionError("not received")
 
@@ -39,8 +51,8 @@ def cut_at(recognizer, wire, *numbers):
 
 
 @pytest.mark.parametrize("numbers", [(7,), (7, 9, 21), (24,)], ids=["once", "again and again", "at the end"])
-def test_a_transcript_has_no_gap(client, recognizer, wire, samples, numbers):
-    cut_at(recognizer, wire, *numbers)
+def test_a_transcript_has_no_gap(client, recognizer, wire, samples, taken, numbers):
+    cut_at(recognizer, wire, *numbers, when=lambda: taken)
     transcript = client.transcribe(samples, request_ms=100)
     result = expected(samples)
     assert (transcript.text, tuple(transcript.words)) == (result.text, result.new_words)
@@ -48,8 +60,8 @@ def test_a_transcript_has_no_gap(client, recognizer, wire, samples, numbers):
     assert transcript.audio_processed_s == pytest.approx(2.4)
 
 
-def test_only_the_current_segment_is_sent_again(client, recognizer, wire, samples):
-    cut_at(recognizer, wire, 6)
+def test_only_the_current_segment_is_sent_again(client, recognizer, wire, samples, taken):
+    cut_at(recognizer, wire, 6, when=lambda: any(result.is_final for result in taken))
     options = StreamOptions(decoder="alsd", n_best=1)
     with client.open_stream("s", options) as stream:
         for index, block in enumerate(np.split(samples, 12), start=1):
@@ -86,8 +98,8 @@ def test_a_stream_that_the_server_lost_is_started_again(client, recognizer, samp
     assert client.transcribe(samples, request_ms=100).text == expected(samples).text
 
 
-def test_one_thread_sends_while_another_reads(client, recognizer, wire, samples):
-    cut_at(recognizer, wire, 8, 30)
+def test_one_thread_sends_while_another_reads(client, recognizer, wire, samples, taken):
+    cut_at(recognizer, wire, 8, 30, when=lambda: taken)
     with client.open_stream() as stream:
 
         def send():
@@ -164,8 +176,8 @@ def test_an_interrupted_request_is_as_if_it_had_not_been_sent(recognizer, sample
     assert stream.transcript.is_complete
 
 
-def test_the_command_goes_on_and_says_so(run, audio_file, recognizer, wire):
-    cut_at(recognizer, wire, 7)
+def test_the_command_goes_on_and_says_so(run, audio_file, recognizer, wire, taken):
+    cut_at(recognizer, wire, 7, when=lambda: any(result.is_final for result in taken))
     status, out, err = run(audio_file, "--json", "--request-ms", "100", "--finalize-every", "0.5", "--reconnect", "60")
     document = json.loads(out)
     assert status == 0
@@ -177,19 +189,20 @@ def test_the_command_goes_on_and_says_so(run, audio_file, recognizer, wire):
     assert re.fullmatch(f"penstock-client: warning: {message}", again)
 
 
-def test_the_microphone_goes_on(run, recognizer, wire, samples, monkeypatch):
+def test_the_microphone_goes_on(run, recognizer, wire, samples, taken, monkeypatch):
     monkeypatch.setitem(sys.modules, "sounddevice", FakeSounddevice(samples))
-    cut_at(recognizer, wire, 9)
+    cut_at(recognizer, wire, 9, when=lambda: taken)
     assert run("--microphone", "--reconnect", "60")[:2] == (0, expected(samples).text + "\n")
 
 
 @pytest.mark.parametrize("protocol, server_class", [("grpc", GrpcServer), ("http", HttpServer)], indirect=["protocol"])
-def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, wire, protocol, server_class):
+def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, wire, taken, protocol, server_class):
     """Another server, which knows nothing of the stream, takes the port."""
     second = server_class(other := FakeRecognizer())
 
     def die(request):
         if len(recognizer.requests) == 5:
+            eventually(lambda: taken)
             wire.lead_to(second.port)
 
     recognizer.before_answer = die
@@ -200,14 +213,10 @@ def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, wi
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--format", "srt"]])
-def test_a_server_that_stays_away_leaves_the_text_so_far(run, audio_file, recognizer, wire, arguments, monkeypatch):
-    taken = []
-    take = Replay.take
-    monkeypatch.setattr(Replay, "take", lambda replay, result: taken.append(result) or take(replay, result))
-
+def test_a_server_that_stays_away_leaves_the_text_so_far(run, audio_file, recognizer, wire, taken, arguments):
     def die(request):
         if len(recognizer.requests) == 5:
-            eventually(lambda: taken)  # a busy machine may be late
+            eventually(lambda: taken)
             wire.close()
 
     recognizer.before_answer = die

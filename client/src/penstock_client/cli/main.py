@@ -7,12 +7,8 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-
-import numpy as np
-import numpy.typing as npt
 
 from penstock_client.audio import load_audio
 from penstock_client.audio_pipe import AudioPipe, is_pipe
@@ -20,27 +16,23 @@ from penstock_client.channels import EACH
 from penstock_client.cli.arguments import (
     build_parser,
     check,
-    input_descriptor,
     read_connection_options,
     read_options,
     read_url,
 )
 from penstock_client.cli.output import AudioName, JsonReport, PlainReport, Report, Streamed, SubtitleReport
-from penstock_client.cli.terminal import EnterKey, printable
+from penstock_client.cli.streaming import Streamer
+from penstock_client.cli.terminal import printable
 from penstock_client.client import Client
 from penstock_client.errors import AudioError, ClientError
-from penstock_client.microphone import Microphone
-from penstock_client.options import StreamOptions
-from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
-from penstock_client.protocol import SAMPLE_RATE_HZ, Result
+from penstock_client.playback import Progress
+from penstock_client.protocol import Result
 from penstock_client.transcript import Transcript
 from penstock_client.transport.resuming import RESUMABLE
 
 _FAILED = 1
 _MICROPHONE = AudioName("microphone")
 """Reported in place of a file."""
-_MAX_OFFLINE_SHARE = 0.8
-"""A pipe that took a larger share of its audio's duration was live: it is reported with its latency."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,7 +66,7 @@ def _run(arguments: list[str] | None) -> bool:
             return _print_info(client, args.format == "json")
         report = _report(args)
         with _warnings_printed(report):
-            return _transcribe_all(client, options, args, report)
+            return _transcribe_all(Streamer(client, options, args), report)
 
 
 @contextlib.contextmanager
@@ -116,31 +108,30 @@ def _print_info(client: Client, as_json: bool) -> bool:
     return True
 
 
-def _transcribe_all(client: Client, options: StreamOptions, args: argparse.Namespace, report: Report) -> bool:
+def _transcribe_all(streamer: Streamer, report: Report) -> bool:
     """Transcribes the microphone, or one file after the other. Returns False if any failed."""
+    args = streamer.args
     if args.microphone is not False:
-        is_done = _transcribe(_MICROPHONE, partial(_stream_microphone, client, options, args), report)
+        is_done = _transcribe(_MICROPHONE, streamer.microphone, report)
         report.end_file()
         return is_done
-    return all([_transcribe_audio(path, client, options, args, report) for path in args.audio])
+    return all([_transcribe_audio(path, streamer, report) for path in args.audio])
 
 
-def _transcribe_audio(
-    path: str, client: Client, options: StreamOptions, args: argparse.Namespace, report: Report
-) -> bool:
+def _transcribe_audio(path: str, streamer: Streamer, report: Report) -> bool:
     """Transcribes a file, each of its channels, or a pipe. Returns False if any failed or the audio is truncated."""
-    done = []
+    done, args = [], streamer.args
     try:
         if args.raw or is_pipe(path):
             with AudioPipe(path, args.raw, args.channel, args.block_ms) as pipe:
                 names = [AudioName(path, channel) for channel in pipe.names()]
-                done.append(_transcribe_each(names, partial(_stream_pipe, client, options, args, pipe), report))
+                done.append(_transcribe_each(names, partial(streamer.pipe, pipe), report))
                 problem, warning = pipe.problem, pipe.warning
         else:
             tracks, problem, warning = load_audio(path, args.channel)
             for track in tracks:
-                stream = partial(_stream_track, client, options, args, track.samples)
-                done.append(_transcribe(AudioName(path, track.channel), stream, report))
+                name = AudioName(path, track.channel)
+                done.append(_transcribe(name, partial(streamer.track, track.samples), report))
         report.end_file()
         if warning:
             print(f"penstock-client: warning: {path}: {warning} with --channel", file=sys.stderr, flush=True)
@@ -193,66 +184,6 @@ def _fail(name: AudioName, error: ClientError, more: str = "") -> bool:
     named = error.text if error.text.startswith(f"{name}: ") else f"{name}: {error.text}"
     print(f"penstock-client: error: {error.code}: {named}{more}", file=sys.stderr, flush=True)
     return False
-
-
-def _stream_track(
-    client: Client,
-    options: StreamOptions,
-    args: argparse.Namespace,
-    samples: npt.NDArray[np.float32],
-    on_progress: Progress,
-) -> Streamed:
-    recording = Recording(samples, args.request_ms)
-    start_s = time.monotonic()
-    with client.open_stream(args.stream_id, options) as stream:
-        pacer = Pacer() if args.simulate_realtime else None
-        play(stream, recording, pacer, on_progress, SegmentEnds(args.finalize_every))
-    elapsed_s = None if args.simulate_realtime else time.monotonic() - start_s
-    return Streamed(stream.transcript, samples.size / SAMPLE_RATE_HZ, elapsed_s)
-
-
-def _stream_pipe(
-    client: Client,
-    options: StreamOptions,
-    args: argparse.Namespace,
-    pipe: AudioPipe,
-    on_progress: Sequence[Progress],
-) -> list[Streamed]:
-    """Streams the channels side by side until the end of the pipe, or until Ctrl-C."""
-    start_s = time.monotonic()
-    with contextlib.ExitStack() as opened:
-        streams = [opened.enter_context(client.open_stream(args.stream_id, options)) for _ in on_progress]
-        voices = [
-            Voice(stream, report, SegmentEnds(args.finalize_every))
-            for stream, report in zip(streams, on_progress, strict=True)
-        ]
-        audio_s = dictate_each(voices, pipe.blocks(), Pacer() if args.simulate_realtime else None)
-    elapsed_s = time.monotonic() - start_s
-    offline_s = elapsed_s if elapsed_s < _MAX_OFFLINE_SHARE * audio_s else None
-    return [Streamed(stream.transcript, audio_s, offline_s) for stream in streams]
-
-
-def _stream_microphone(
-    client: Client, options: StreamOptions, args: argparse.Namespace, on_progress: Progress
-) -> Streamed:
-    """Streams until Ctrl-C or until the microphone is unplugged."""
-    with (
-        _segment_end_key(args) as is_segment_over,
-        Microphone(args.microphone, args.request_ms) as microphone,
-        client.open_stream(args.stream_id, options) as stream,
-    ):
-        audio_s = dictate(stream, microphone, on_progress, SegmentEnds(args.finalize_every), is_segment_over)
-    return Streamed(stream.transcript, audio_s)
-
-
-@contextlib.contextmanager
-def _segment_end_key(args: argparse.Namespace) -> Iterator[Callable[[], bool]]:
-    """A function that returns True after the Enter key, with --finalize-on-enter."""
-    if not args.finalize_on_enter:
-        yield lambda: False
-        return
-    with EnterKey(input_descriptor()) as enter_key:
-        yield enter_key.was_pressed
 
 
 def _report(args: argparse.Namespace) -> Report:

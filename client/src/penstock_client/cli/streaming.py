@@ -1,0 +1,83 @@
+"""Streams one source of audio to the server: a track of a file, a pipe or the microphone. Prints nothing."""
+
+import argparse
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_client.audio_pipe import AudioPipe
+from penstock_client.cli.arguments import input_descriptor
+from penstock_client.cli.output import Streamed
+from penstock_client.cli.terminal import EnterKey
+from penstock_client.client import Client
+from penstock_client.microphone import Microphone
+from penstock_client.options import StreamOptions
+from penstock_client.playback import Pacer, Progress, Recording, SegmentEnds, Voice, dictate, dictate_each, play
+from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.stream import Stream
+
+_MAX_OFFLINE_SHARE = 0.8
+"""A pipe that took a larger share of its audio's duration was live: it is reported with its latency."""
+
+
+@dataclass(frozen=True)
+class Streamer:
+    """Opens a stream for each source, as the arguments say. Its methods raise ClientError."""
+
+    client: Client
+    options: StreamOptions
+    args: argparse.Namespace
+
+    def track(self, samples: npt.NDArray[np.float32], on_progress: Progress) -> Streamed:
+        """Streams the samples [n] of a file at 16 kHz."""
+        recording = Recording(samples, self.args.request_ms)
+        start_s = time.monotonic()
+        with self._open() as stream:
+            play(stream, recording, self._pacer(), on_progress, self._segment_ends())
+        elapsed_s = None if self.args.simulate_realtime else time.monotonic() - start_s
+        return Streamed(stream.transcript, samples.size / SAMPLE_RATE_HZ, elapsed_s)
+
+    def pipe(self, pipe: AudioPipe, on_progress: Sequence[Progress]) -> list[Streamed]:
+        """Streams the channels side by side until the end of the pipe, or until Ctrl-C."""
+        start_s = time.monotonic()
+        with contextlib.ExitStack() as opened:
+            streams = [opened.enter_context(self._open()) for _ in on_progress]
+            voices = [
+                Voice(stream, report, self._segment_ends()) for stream, report in zip(streams, on_progress, strict=True)
+            ]
+            audio_s = dictate_each(voices, pipe.blocks(), self._pacer())
+        elapsed_s = time.monotonic() - start_s
+        offline_s = elapsed_s if elapsed_s < _MAX_OFFLINE_SHARE * audio_s else None
+        return [Streamed(stream.transcript, audio_s, offline_s) for stream in streams]
+
+    def microphone(self, on_progress: Progress) -> Streamed:
+        """Streams until Ctrl-C or until the microphone is unplugged."""
+        with (
+            self._segment_end_key() as is_segment_over,
+            Microphone(self.args.microphone, self.args.request_ms) as microphone,
+            self._open() as stream,
+        ):
+            audio_s = dictate(stream, microphone, on_progress, self._segment_ends(), is_segment_over)
+        return Streamed(stream.transcript, audio_s)
+
+    def _open(self) -> Stream:
+        return self.client.open_stream(self.args.stream_id, self.options)
+
+    def _pacer(self) -> Pacer | None:
+        return Pacer() if self.args.simulate_realtime else None
+
+    def _segment_ends(self) -> SegmentEnds:
+        return SegmentEnds(self.args.finalize_every)
+
+    @contextlib.contextmanager
+    def _segment_end_key(self) -> Iterator[Callable[[], bool]]:
+        """A function that returns True after the Enter key, with --finalize-on-enter."""
+        if not self.args.finalize_on_enter:
+            yield lambda: False
+            return
+        with EnterKey(input_descriptor()) as enter_key:
+            yield enter_key.was_pressed
