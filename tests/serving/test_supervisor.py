@@ -46,7 +46,10 @@ class Server:
     def has_ended(self):
         if self.fate == "stop":
             signal.raise_signal(signal.SIGTERM)
-        return self.fate == "crash"
+        if self.fate == "stop twice":
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+        return self.fate == "crash" or self.killed > 0
 
     def end_reason(self):
         return "it crashed"
@@ -89,6 +92,14 @@ def test_a_second_signal_kills():
         assert (stop.is_set(), server.killed) == (True, 0)
         signal.raise_signal(signal.SIGINT)
         assert server.killed == 1
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_two_signals_at_once_are_a_stop_and_no_crash(restarts, capsys):
+    server = Server("stop twice")
+    serve_until_signal(server, Console(), drain_s=8, restarts=restarts)
+    assert (server.starts, server.killed, server.stops) == (1, 1, [False])
+    assert capsys.readouterr().out.splitlines()[1:] == ["penstock: stopped"]
 
 
 def test_without_restarts_a_crash_is_an_error():

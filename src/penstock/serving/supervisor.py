@@ -69,6 +69,8 @@ def serve_until_signal(server: TritonServer, console: Console, drain_s: int, res
             try:
                 return run.until(stop)
             except (ServerError, PortError) as error:
+                if stop.is_set():  # a second signal has killed the server
+                    break
                 was_ready |= run.ready_since_s is not None
                 wait_s = backoff.next_wait_s(run.ready_s()) if restarts and was_ready else None
                 if wait_s is None:
