@@ -111,6 +111,14 @@ def test_the_table_has_a_line_for_each_context(bundled_model, capsys):
     assert captured.err == "", "no progress bar where there is no terminal"
 
 
+def test_without_a_model_the_bundled_one_is_measured(bundled_model, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
+    report = tmp_path / "report.json"
+    assert run("--limit", 1, "--json", report, MANIFEST) == 0
+    assert "no --model: using the bundled an4-rnnt-hybrid" in capsys.readouterr().err
+    assert Path(json.loads(report.read_text())["model"]["path"]).samefile(bundled_model)
+
+
 def test_audio_without_speech_has_its_own_column(bundled_model, noise, tmp_path, capsys):
     report = tmp_path / "report.json"
     assert run("--model", bundled_model, "--limit", 1, "--json", report, MANIFEST, noise) == 0
@@ -162,7 +170,6 @@ def no_model(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ([], "--model is missing"),
         (["--model", "MODEL", "--streams", "0"], "--streams is 0, expected a positive number"),
         (["--model", "MODEL", "--limit", "-1"], "--limit is -1"),
         (["--model", "MODEL", "--threads", "0"], "--threads is 0"),

@@ -44,6 +44,15 @@ def busy_port():
         (["--threads", "1000000"], "--threads is '1000000'; accepted: integers from 1 to 256"),
         (["--device", "cuda"], "--device is 'cuda'; accepted: cpu; "),
         (["--http-port", "8765", "--grpc-port", "8765"], "PORT_UNAVAILABLE: --http-port and --grpc-port are both 8765"),
+        (
+            ["--lm", "OTHER_LM"],
+            r"LM_INVALID: \S+: another vocabulary: of \d+ words, \d+ are not among the model's",
+        ),
+        (["--lm", "OTHER_COMPILED"], r"LM_INVALID: \S+: another vocabulary; tokens that the model lacks: 'bird'"),
+        (["--graph", __file__], r"GRAPH_INVALID: \S+test_serve\.py: cannot be read"),
+        (["--graph", "NO_LM"], r"GRAPH_INVALID: \S+: not a decoding graph of this version of Penstock"),
+        (["--graph", "OTHER_GRAPH"], r"GRAPH_INVALID: \S+: the graph is for a model of 5 tokens, the model has \d+; "),
+        (["--cuda-graphs", "full_graph"], "CUDA graphs 'full_graph' are not possible on cpu"),
         (["--model", "MODEL", "--lm-weight", "0.3"], "lm_weight is 0.3, but there is no language model"),
     ],
 )
@@ -54,10 +63,20 @@ def test_what_can_be_checked_first_is_rejected_at_once(
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     save_file({"a": np.zeros(1)}, tmp_path / "no.safetensors")
-    known = {"MODEL": str(bundled_model), "BUSY": str(busy_port), "NO_LM": str(tmp_path / "no.safetensors")}
+    other_lm = {"format": "penstock-ngram-lm", "version": "1", "tokens": '["bird"]'}
+    save_file({"a": np.zeros(1)}, tmp_path / "lm.safetensors", other_lm)
+    other_graph = {"format": "penstock-decoding-graph", "version": "1", "vocabulary_size": "5"}
+    save_file({"a": np.zeros(1)}, tmp_path / "graph.safetensors", other_graph)
+    known = {
+        "MODEL": str(bundled_model), "BUSY": str(busy_port), "NO_LM": str(tmp_path / "no.safetensors"),
+        "OTHER_LM": str(arpa_path("3")), "OTHER_COMPILED": str(tmp_path / "lm.safetensors"),
+        "OTHER_GRAPH": str(tmp_path / "graph.safetensors"),
+    }  # fmt: skip
     ports = [f"--{name}-port=0" for name in Ports._fields]
+    may_succeed_later = message.startswith(("PORT_UNAVAILABLE", "MODEL_NOT_FOUND"))
+    status = 1 if may_succeed_later else serve.REJECTED
     started = time.process_time()
-    assert main(["serve", *ports, *(known.get(argument, argument) for argument in arguments)]) == 1
+    assert main(["serve", *ports, *(known.get(argument, argument) for argument in arguments)]) == status
     assert time.process_time() - started < 1  # of the processor: a busy machine does not count
     code = "" if re.match("[A-Z_]+: ", message) else "SETTING_INVALID: "
     assert re.match(f"penstock: error: {code}{message}", capsys.readouterr().err)
@@ -68,7 +87,7 @@ def test_a_checkpoint_of_another_sample_rate_is_rejected(bundled_model, tmp_path
     bundle = shutil.copytree(bundled_model, tmp_path / "telephone")
     config = bundle / CONFIG_FILE
     config.write_text(config.read_text().replace('"sample_rate_hz": 16000', '"sample_rate_hz": 8000'))
-    assert main(["serve", *[f"--{name}-port=0" for name in Ports._fields], "--model", str(bundle)]) == 1
+    assert main(["serve", *[f"--{name}-port=0" for name in Ports._fields], "--model", str(bundle)]) == serve.REJECTED
     assert "telephone: a checkpoint for audio at 8000 Hz; accepted by a server" in capsys.readouterr().err
 
 
@@ -107,22 +126,34 @@ def test_every_start_says_that_the_wheels_server_is_old(launched, monkeypatch, c
 VALUES = {
     "context": "70,1", "max_streams": "5", "idle_seconds": "2.5", "device": "cpu", "threads": "2",
     "queue_delay_ms": "7",
-    "lm": str(arpa_path("3")),
     "lm_weight": "0.25", "lm_fusion": "eq2-late", "beam_size": "2", "aes_expansions": "3", "aes_margin": "1.5",
     "aes_extra_labels": "1", "max_symbols": "4", "phrase_memory_mib": "64", "cuda_graphs": "no_graphs",
     "kernels": "torch",
 }  # fmt: skip
 
+ARPA = """\\data\\
+ngram 1=3
 
-def test_every_variable_reaches_the_models_as_its_flag_does(launched, monkeypatch, bundled_model):
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in VALUES.items()]
+\\1-grams:
+-0.5 <s>
+-0.5 </s>
+-0.5 \u2581
+
+\\end\\
+"""
+
+
+def test_every_variable_reaches_the_models_as_its_flag_does(launched, monkeypatch, bundled_model, tmp_path):
+    (tmp_path / "lm.arpa").write_text(ARPA, encoding="utf-8")
+    values = {**VALUES, "lm": str(tmp_path / "lm.arpa")}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
     assert main(["serve", *flags, "--no-length-normalisation"]) == 0
     monkeypatch.setenv("PENSTOCK_LENGTH_NORMALISATION", "0")
-    for name, value in VALUES.items():
+    for name, value in values.items():
         monkeypatch.setenv(f"PENSTOCK_{name.upper()}", value)
     assert main(["serve"]) == 0
     by_flags, by_variables = (options.environment for options in launched)
-    expected = {f"PENSTOCK_{name.upper()}": value for name, value in VALUES.items()}
+    expected = {f"PENSTOCK_{name.upper()}": value for name, value in values.items()}
     expected |= {"PENSTOCK_MODEL": str(bundled_model), "PENSTOCK_LENGTH_NORMALISATION": "False"}
     assert by_flags == by_variables
     assert by_flags.items() >= expected.items()
@@ -147,7 +178,7 @@ def test_variables_of_the_launcher_itself(launched, monkeypatch):
 )
 def test_a_wrong_variable_is_rejected_by_its_name(launched, monkeypatch, capsys, variable, value, message):
     monkeypatch.setenv(variable, value)
-    assert main(["serve"]) == 1
+    assert main(["serve"]) == serve.REJECTED
     assert capsys.readouterr().err == f"penstock: error: SETTING_INVALID: {message}\n"
     assert not launched
 

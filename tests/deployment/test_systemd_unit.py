@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.commands.serve import REJECTED
 from penstock.serving.settings import DRAIN_SECONDS, MAX_STREAMS, SERVE_SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,7 @@ def test_its_limits_fit_the_servers(unit):
     assert int(service["TimeoutStopSec"]) >= DRAIN_SECONDS.default + 5
     assert int(service["LimitNOFILE"]) > 128 + MAX_STREAMS.default
     assert service["Restart"] == "on-failure"
+    assert int(service["RestartPreventExitStatus"]) == REJECTED
     variables = {entry.partition("=")[0] for entry in service["Environment"].split()}
     assert variables <= {setting.variable for setting in SERVE_SETTINGS} | {"PENSTOCK_CACHE"}
 

@@ -137,7 +137,7 @@ def test_the_choice_is_logged_once(caplog):
     with caplog.at_level(logging.INFO, "penstock"):
         select_driver("auto", "cpu")
     assert [record.getMessage() for record in caplog.records] == [
-        "decoder: CUDA graphs `no_graphs` on cpu: cpu is not a CUDA device"
+        "CUDA graphs `no_graphs` on cpu: cpu is not a CUDA device"
     ]
 
 

@@ -1,7 +1,6 @@
 """`penstock evaluate`: WER on recordings with reference texts, in this process or through a server."""
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PackageError, SettingError
 from penstock.extras import install_command
+from penstock.serving.settings import MODEL
 
 if TYPE_CHECKING:
     from penstock.evaluation.manifest import Utterance
@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "and character errors. With --url the server's own model, context and decoder are used.",
     )
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="JSON lines: audio_filepath, text")
-    parser.add_argument("--model", help="bundle, .nemo file or hub id (PENSTOCK_MODEL)")
+    MODEL.add_flag(parser)
     parser.add_argument("--context", action="append", metavar="L,R", help="repeatable; `all`: all of the checkpoint")
     parser.add_argument(
         "--decoder",
@@ -84,10 +84,6 @@ def _check(args: argparse.Namespace) -> None:
         for name in _IN_PROCESS_ONLY:
             if getattr(args, name) is not None:
                 raise SettingError(f"--{name} cannot be combined with --url, which uses the server's own settings")
-    else:
-        args.model = args.model or os.environ.get("PENSTOCK_MODEL")
-        if not args.model:
-            raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id (or --url)")
     missing = [package for package in _EXTRA if find_spec(package) is None]
     if missing:
         raise PackageError(f"{missing[0]} is not installed: {install_command('evaluate')}")
@@ -110,7 +106,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     from penstock.evaluation.report import Conditions
     from penstock.evaluation.runs import Variant, collect, recognize_in_process
     from penstock.model.bundle import CONFIG_FILE, Checkpoint, sha256_of
-    from penstock.model.resolve import resolve_model
+    from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
     from penstock.pipeline.decoder_offer import offer_decoders
     from penstock.pipeline.decoding_config import DEFAULT_DECODING
     from penstock.recognizer import StreamingRecognizer
@@ -119,7 +115,10 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     from penstock.transcription.processes import divide
 
     decoders = [parse_decoder(text) for text in dict.fromkeys(args.decoder or [])]
-    checkpoint = Checkpoint(resolve_model(args.model))
+    source = MODEL.read(given=MODEL.given(args))
+    if not source:
+        print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
+    checkpoint = Checkpoint(resolve_model(source or BUNDLED_MODEL))
     decoders = decoders or [DecoderChoice(offer_decoders(checkpoint.config, DEFAULT_DECODING).default)]
     contexts = _contexts(checkpoint.config.encoder, args.context)
     threads, device = args.threads or 1, args.device or "cpu"
@@ -128,7 +127,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     processes, streams = divide(len(utterances), len(utterances), args.streams, threads, wanted)
     prepare_process(threads if processes == 1 else 1)
     model = {
-        "path": args.model,
+        "path": str(source or checkpoint.directory),
         "bundle": str(checkpoint.directory),
         "config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE),
     }

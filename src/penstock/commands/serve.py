@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import SettingError
-from penstock.model.bundle import Checkpoint
+from penstock.errors import ModelNotFoundError, PenstockError, PortError, SettingError
+from penstock.model.bundle import Checkpoint, sha256_of
 from penstock.model.config import AttentionContext
 from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
 from penstock.pipeline.decoder_offer import offer_decoders
@@ -25,6 +25,8 @@ from penstock.serving.settings import SERVE_SETTINGS
 from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
 
+REJECTED = 2
+"""Exit status for settings and files that cannot work; that of a wrong flag, too. systemd does not restart after it."""
 _FILES = tuple(setting for setting in DECODING_SETTINGS if setting.name in ("lm", "graph"))
 
 
@@ -42,18 +44,31 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks everything that can be checked first, then serves."""
-    values = argparse.Namespace(**{setting.name: setting.read(given=setting.given(args)) for setting in SERVE_SETTINGS})
+    """Checks everything that can be checked first, then serves. Exit status 2 where no later start would succeed."""
+    values = argparse.Namespace()
+    try:
+        for setting in SERVE_SETTINGS:
+            setattr(values, setting.name, setting.read(given=setting.given(args)))
+        console = Console(values.log_format)
+        server = _prepare_server(args, values, console)
+    except (PortError, ModelNotFoundError):  # a port becomes free, and the network comes up
+        raise
+    except PenstockError as error:
+        print(f"penstock: error: {error}", file=sys.stderr)
+        return REJECTED
+    serve_until_signal(server, console, values.drain_seconds, values.restart)
+    return 0
+
+
+def _prepare_server(args: argparse.Namespace, values: argparse.Namespace, console: Console) -> TritonServer:
     _check_files(args, values)
     raise_open_file_limit(values.max_streams)
-    if values.device:
-        check_device(values.device, settings.DEVICE.source(args.device))
+    _check_device(args, values)
     address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
     ports = Ports(values.http_port, values.grpc_port, values.metrics_port)
     claim_ports(ports, address)
     repository = find_model_repository(values.model_repository)
     install = find_triton()
-    console = Console(values.log_format)
     served = _load_served(values)
     for line in _description(values, served):
         console.say(line)
@@ -62,9 +77,25 @@ def run(args: argparse.Namespace) -> int:
     options = ServerOptions(
         repository, ports, address, values.drain_seconds, _environment(values, served), information, values.verbose
     )
-    server = TritonServer(install, options, sys.stderr.write)
-    serve_until_signal(server, console, values.drain_seconds, values.restart)
-    return 0
+    return TritonServer(install, options, sys.stderr.write)
+
+
+def _check_device(args: argparse.Namespace, values: argparse.Namespace) -> None:
+    """Imports torch only where a value needs it."""
+    if values.device:
+        check_device(values.device, settings.DEVICE.source(args.device))
+    needs_cuda = values.cuda_graphs in ("full_graph", "no_while_loops")
+    if not needs_cuda and values.kernels != "fused":
+        return
+    import torch
+
+    from penstock.graphs.select import select_driver
+    from penstock.kernels.capability import resolve
+
+    device = values.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cpu" and needs_cuda:
+        select_driver(values.cuda_graphs, device)
+    resolve(values.kernels, device)
 
 
 def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
@@ -76,6 +107,18 @@ def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
         from penstock.scoring.ngram.file_check import check_lm_file
 
         check_lm_file(Path(values.lm))
+
+
+def _check_vocabulary(decoding: DecodingConfig, checkpoint: Checkpoint) -> None:
+    """Rejects a language model or a graph of another model before the model processes start, without torch."""
+    if decoding.lm:
+        from penstock.scoring.ngram.io import check_vocabulary, read_token_names
+
+        check_vocabulary(decoding.lm, read_token_names(checkpoint.tokenizer_path))
+    if decoding.graph:
+        from penstock.scoring.wfst.graph_file import check_graph_file
+
+        check_graph_file(decoding.graph, checkpoint.config.vocabulary_size, sha256_of(checkpoint.tokenizer_path))
 
 
 def _warn_about_wheel(console: Console, install: TritonInstall, address: str) -> None:
@@ -103,6 +146,7 @@ def _load_served(values: argparse.Namespace) -> _Served:
     decoding = DecodingConfig(**chosen | paths)
     checkpoint = Checkpoint(resolve_model(values.model or BUNDLED_MODEL))
     checkpoint.verify()
+    _check_vocabulary(decoding, checkpoint)
     return _Served(checkpoint, settings.select_served_context(checkpoint, values.context), decoding)
 
 

@@ -45,7 +45,7 @@ def select_driver(mode: str, device: str | torch.device) -> Choice:
     check_mode(mode)
     device = torch.device(device)
     choice = _best(device) if mode == AUTO else _forced(mode, device)
-    _log.info("decoder: CUDA graphs `%s` on %s: %s", choice.driver.name, device, choice.reason)
+    _log.info("CUDA graphs `%s` on %s: %s", choice.driver.name, device, choice.reason)
     return choice
 
 

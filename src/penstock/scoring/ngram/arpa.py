@@ -10,11 +10,11 @@ import gzip
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple, TextIO, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ _NOT_ARPA = {
     b"blmt": "IRSTLM's binary format; `compile-lm --text=yes` makes an ARPA file of it",
     b"mmap lm http://kheafield.com/code": "KenLM's binary format; expected the ARPA file that it was made from",
 }
+_T = TypeVar("_T")
 
 
 class ArpaError(LanguageModelError):
@@ -73,21 +74,17 @@ class Arpa(NamedTuple):
 
 def read_arpa(path: str | Path) -> Arpa:
     """Reads a file, plain or gzip. ArpaError names the file, and the line if known."""
-    path = Path(path)
-    with _open(path) as lines:
-        try:
-            return _Reader(lines).read()
-        except _LineError as error:
-            raise ArpaError(f"{path}: line {error.line}: {error}") from error
+    return _read_file(Path(path), _Reader.read)
 
 
 def check_arpa(path: Path) -> None:
     """ArpaError unless the file begins as an ARPA file does. Reads no n-grams, so it takes no time."""
-    with _open(path) as lines:
-        try:
-            _Reader(lines).read_header()
-        except _LineError as error:
-            raise ArpaError(f"{path}: line {error.line}: {error}") from error
+    _read_file(path, _Reader.read_header)
+
+
+def read_words(path: Path) -> list[str]:
+    """The words of an ARPA file. Reads its 1-grams and nothing after them; ArpaError as `read_arpa`."""
+    return _read_file(path, _Reader.read_words)
 
 
 def write_arpa(arpa: Arpa, path: str | Path) -> None:
@@ -167,6 +164,13 @@ class _Reader:
             sections.append(self._read_section(order, count, is_highest=order == len(counts)))
         self._expect(b"\\end\\")
         return Arpa(self._words, sections)
+
+    def read_words(self) -> list[str]:
+        """The words of the 1-grams."""
+        counts = self.read_header()
+        self._expect(rb"\1-grams:")
+        self._read_section(1, counts[0], is_highest=len(counts) == 1)
+        return self._words
 
     def _fail(self, message: str) -> _LineError:
         return _LineError(self._line, message)
@@ -294,6 +298,15 @@ class _Reader:
         self._index[key] = len(self._words)
         self._words.append(word)
         return self._index[key]
+
+
+def _read_file(path: Path, read: Callable[[_Reader], _T]) -> _T:
+    """What `read` takes from a file; ArpaError names the file, and the line if known."""
+    with _open(path) as lines:
+        try:
+            return read(_Reader(lines))
+        except _LineError as error:
+            raise ArpaError(f"{path}: line {error.line}: {error}") from error
 
 
 def _key(field: bytes) -> bytes:

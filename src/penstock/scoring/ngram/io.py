@@ -9,19 +9,22 @@ import json
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import sentencepiece
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from penstock.errors import CheckpointError, LanguageModelError, OutputError, SettingError
-from penstock.scoring.ngram.arpa import BEGIN, END, UNKNOWN, ArpaError, read_arpa
+from penstock.scoring.ngram.arpa import BEGIN, END, UNKNOWN, ArpaError, read_arpa, read_words
 from penstock.scoring.ngram.file_check import FORMAT, FORMAT_VERSION, SUFFIX, check_metadata
-from penstock.scoring.ngram.lm import NgramLm
 from penstock.scoring.ngram.tables import NgramTables, build_tables, check_tables
+
+if TYPE_CHECKING:
+    import torch
+
+    from penstock.scoring.ngram.lm import NgramLm
 
 NEMO_TOKEN_OFFSET = 100
 _SPECIAL = (BEGIN, END, UNKNOWN)
@@ -50,11 +53,13 @@ class TokenNames(NamedTuple):
 def load_ngram_lm(
     path: str | Path,
     names: TokenNames,
-    device: torch.device | str = "cpu",
+    device: "torch.device | str" = "cpu",
     token_format: TokenFormat | None = None,
     kernels: str = "auto",
-) -> NgramLm:
+) -> "NgramLm":
     """Reads a model as `read_tables` does and copies it to a device. kernels: see `NgramLm`."""
+    from penstock.scoring.ngram.lm import NgramLm  # here, because it imports torch
+
     return NgramLm(read_tables(path, names, token_format), device, kernels)
 
 
@@ -72,6 +77,22 @@ def read_tables(path: str | Path, names: TokenNames, token_format: TokenFormat |
         return build_tables(arpa, find_labels(arpa.words, names, token_format), len(names.pieces))
     except LanguageModelError as error:
         raise ArpaError(f"{path}: {error.message}") from error
+
+
+def check_vocabulary(path: str | Path, names: TokenNames) -> None:
+    """LanguageModelError unless the tokens of a file are `names`; reads no n-grams but an ARPA file's 1-grams."""
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        try:
+            find_labels(read_words(path), names)
+        except LanguageModelError as error:
+            raise error if isinstance(error, ArpaError) else ArpaError(f"{path}: {error.message}") from error
+        return
+    try:
+        with safe_open(path, framework="numpy") as file:
+            _check_tokens(path, file.metadata() or {}, names)
+    except (SafetensorError, OSError) as error:
+        raise LanguageModelError(f"{path}: cannot be read: {error}") from error
 
 
 def save_tables(tables: NgramTables, path: str | Path, names: TokenNames) -> None:

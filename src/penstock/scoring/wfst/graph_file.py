@@ -114,16 +114,7 @@ class DecodingGraph:
 
     def check_model(self, vocabulary_size: int, tokenizer_sha256: str) -> None:
         """Raises GraphError unless the graph was built for a model of this vocabulary and this `tokenizer.model`."""
-        if vocabulary_size != self.vocabulary_size:
-            raise GraphError(
-                f"the graph is for a model of {self.vocabulary_size} tokens, the model has {vocabulary_size}; "
-                "build it with `penstock graph build --model` for this model"
-            )
-        if tokenizer_sha256 != self.tokenizer_sha256:
-            raise GraphError(
-                f"the graph is for the tokenizer with SHA-256 {self.tokenizer_sha256[:_SHORT_DIGEST]}..., the model's "
-                f"is {tokenizer_sha256[:_SHORT_DIGEST]}...; build it with `penstock graph build --model` for this model"
-            )
+        _check_model((self.vocabulary_size, self.tokenizer_sha256), (vocabulary_size, tokenizer_sha256))
 
     def check(self) -> None:
         """Raises GraphError naming the first array that does not hold what its docstring says."""
@@ -204,6 +195,39 @@ def check_name(path: Path) -> None:
         raise SettingError(f"{path}: the name of a decoding graph ends in {SUFFIX}")
 
 
+def check_graph_file(path: str | Path, vocabulary_size: int, tokenizer_sha256: str) -> None:
+    """GraphError unless the file is a graph for this model, by its metadata; reads no arrays."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+        _check_format(metadata)
+        built_for = int(metadata.get("vocabulary_size", 0)), metadata.get("tokenizer_sha256", "")
+        _check_model(built_for, (vocabulary_size, tokenizer_sha256))
+    except GraphError as error:
+        raise GraphError(f"{path}: {error.message}") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise GraphError(f"{path}: cannot be read: {error}") from error
+
+
+def _check_format(metadata: dict[str, str]) -> None:
+    if (metadata.get("format"), metadata.get("version")) != (_FORMAT, _FORMAT_VERSION):
+        raise GraphError("not a decoding graph of this version of Penstock")
+
+
+def _check_model(built_for: tuple[int, str], model: tuple[int, str]) -> None:
+    """Both: the size of the vocabulary, and the SHA-256 of `tokenizer.model`."""
+    if model[0] != built_for[0]:
+        raise GraphError(
+            f"the graph is for a model of {built_for[0]} tokens, the model has {model[0]}; "
+            "build it with `penstock graph build --model` for this model"
+        )
+    if model[1] != built_for[1]:
+        raise GraphError(
+            f"the graph is for the tokenizer with SHA-256 {built_for[1][:_SHORT_DIGEST]}..., the model's "
+            f"is {model[1][:_SHORT_DIGEST]}...; build it with `penstock graph build --model` for this model"
+        )
+
+
 def read_graph(path: str | Path, memory_limit_bytes: int | None = None) -> DecodingGraph:
     """Reads and checks a graph.
 
@@ -214,8 +238,7 @@ def read_graph(path: str | Path, memory_limit_bytes: int | None = None) -> Decod
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            if (metadata.get("format"), metadata.get("version")) != (_FORMAT, _FORMAT_VERSION):
-                raise GraphError("not a decoding graph of this version of Penstock")
+            _check_format(metadata)
             _check_size(path, memory_limit_bytes)
             arrays = {name: np.array(file.get_tensor(name)) for name in ARRAYS}
         graph = _graph_from(metadata, arrays)
