@@ -157,3 +157,25 @@ def test_graphs_that_cannot_be_searched_are_rejected():
     dead_end = make_graph([Arc(0, 2, 0, 0.0, 1)], {1: 0.0}, 2, {"a": [[0]]})
     with pytest.raises(GraphError, match="state 1 of the graph cannot take a frame"):
         DeviceGraph(dead_end)
+
+
+@pytest.mark.parametrize("topology", ["normal", "compact"])
+def test_equals_kaldi_decoder_on_a_compiled_graph(topology, tmp_path):
+    """A trigram model of the bundled recordings: words begin on arcs and on closures."""
+    pytest.importorskip("kaldifst")
+    from penstock.scoring.wfst.building.fst_arrays import to_fst
+    from tests.helpers.graph_paths import random_costs
+    from tests.helpers.word_graphs import compile_words, recorded_text, word_arpa
+
+    graph, arrays = compile_words(word_arpa(recorded_text(), tmp_path / "words.arpa"), topology)
+    scale = np.float32(1 / 3)
+    fst = to_fst(arrays._replace(weights=scale * arrays.weights, final_weights=scale * arrays.final_weights))
+    rows = [torch.from_numpy(-random_costs(20, graph.vocabulary_size, seed)) for seed in range(3)]
+    for beam in (6.0, 14.0):
+        together = Searcher(graph, WfstSizes(512), WfstLimits(beam)).search(torch.stack(rows), 7)
+        for row, found in zip(rows, together, strict=True):
+            reference = ReferenceSearch(graph, Limits(beam)).search(row.numpy())
+            words, cost = kaldi_search(fst, row.numpy(), beam)
+            assert found == Searcher.of_reference(reference)
+            if reference.is_final:
+                assert (found.words, found.cost) == (words, pytest.approx(cost, abs=1e-3))
