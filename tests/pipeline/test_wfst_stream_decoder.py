@@ -191,3 +191,9 @@ def test_a_graph_of_another_model_is_rejected(checkpoint, tmp_path):
     write_graph(replace(graph, vocabulary_size=99), path)
     with pytest.raises(GraphError, match="a model of 99 tokens, the model has 48"):
         DecoderStage(checkpoint, 1, SlotLedger(1), decoding=DecodingConfig(graph=str(path)))
+
+
+def test_warming_up_counts_nothing(checkpoint, graph):
+    stage = Streams(checkpoint, graph).stage
+    stage.warm_up(SLOTS)
+    assert not any(stage.truncation)

@@ -24,7 +24,7 @@ from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stream_decoders import Chunk, Decoded
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
-from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters
+from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog
 from penstock.runtime import prepare_device
 
 MAX_CAPTURED_BATCH = 64
@@ -100,9 +100,12 @@ class DecoderStage:
     @property
     def truncation(self) -> TruncationCounters:
         """Truncation counters of all beams since the start."""
-        logs = (getattr(decoder, "truncation", None) for decoder in self._stream_decoders.values())
-        totals = [log.total for log in logs if log is not None]
+        totals = [log.total for log in self._truncation_logs()]
         return TruncationCounters(*map(sum, zip(NO_TRUNCATION, *totals, strict=True)))
+
+    def _truncation_logs(self) -> list[TruncationLog]:
+        logs = (getattr(decoder, "truncation", None) for decoder in self._stream_decoders.values())
+        return [log for log in logs if log is not None]
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
@@ -115,6 +118,8 @@ class DecoderStage:
             # Beam size 1: tensors have the shapes of a full beam, and a beam of silence must prune nothing.
             decoder.open(slots, [StreamOptions()] * len(slots))
             decoder.decode(Chunk(slots, encoded, lengths, [False] * len(slots)))
+        for log in self._truncation_logs():
+            log.total = NO_TRUNCATION  # without weights, a graph search of silence fills its beam
 
     @torch.inference_mode()
     def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
