@@ -13,12 +13,12 @@ from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Expansion, Extent
 from penstock.decoding.wfst.recombination import Recombiner
 from penstock.decoding.wfst.sizes import WfstSizes
+from penstock.decoding.wfst.trace import Taken
 from penstock.scoring.automaton import Automaton
-from penstock.scoring.wfst.graph_file import NO_WORD
 
 
 class FlatTokens(NamedTuple):
-    """Fields of `penstock.decoding.wfst.state.Tokens`, [n]; nodes are numbered for the whole batch."""
+    """Fields of `penstock.decoding.wfst.state.Tokens`, [n], without their `trace.Ends`."""
 
     rows: torch.Tensor
     """int64, ascending where alive."""
@@ -28,25 +28,8 @@ class FlatTokens(NamedTuple):
     """int64"""
     costs: torch.Tensor
     """float32; infinite where there is no token."""
-    nodes: torch.Tensor
-    """int32"""
-    last_frames: torch.Tensor
-    """int32"""
     acoustic_costs: torch.Tensor
     """float32"""
-
-
-class FlatNodes(NamedTuple):
-    """Fields of `penstock.decoding.wfst.state.Nodes` for the whole batch, [n]."""
-
-    rows: torch.Tensor
-    """int64"""
-    parents: torch.Tensor
-    pieces: torch.Tensor
-    words: torch.Tensor
-    frames: torch.Tensor
-    last_frames_before: torch.Tensor
-    scores: torch.Tensor
 
 
 class Frame(NamedTuple):
@@ -54,8 +37,6 @@ class Frame(NamedTuple):
 
     offsets: torch.Tensor
     """[B] int64, where the row's costs of labels begin in the chunk's."""
-    numbers: torch.Tensor
-    """[B] int32, frames of the segment before this one."""
     is_idle: torch.Tensor | None
     """[B] bool, True where the row takes no frame; None: all do."""
 
@@ -71,19 +52,8 @@ class StreamBoosts(NamedTuple):
     """The automaton of the tokens' phrase states; None: no row has phrases."""
 
 
-class _Taken(NamedTuple):
-    """The arcs that new tokens took."""
-
-    sources: torch.Tensor
-    """[a], tokens before the frame"""
-    arcs: torch.Tensor
-    """[a]"""
-    emitted: torch.Tensor
-    """[n], of each new token, one of the arcs above"""
-
-
 class FrameStep:
-    """Takes frames of one chunk; the nodes that it makes add up until the chunk ends."""
+    """Takes frames of one chunk."""
 
     def __init__(
         self,
@@ -102,22 +72,20 @@ class FrameStep:
         label_costs: torch.Tensor,
         lm_weights: torch.Tensor,
         bases: torch.Tensor,
-        base_nodes: int,
         boosts: StreamBoosts | None,
     ) -> None:
         """Starts a chunk.
 
         label_costs: [m] float32, of all frames: negative log-probabilities of the labels, of blank and of the graph's
         `idle_label`, one row and frame after the other; lm_weights: [B] float32; bases: [B] float64, of the best
-        tokens; base_nodes: nodes of earlier chunks.
+        tokens.
         """
         self._label_costs, self._lm_weights, self._boosts = label_costs, lm_weights, boosts
         self._lm_weight: float | None = None  # one number for all rows, where the host knows that they agree
         if not self._extent.is_fixed and bool((lm_weights == lm_weights[:1]).all()):
             self._lm_weight = float(lm_weights[0])
-        self.nodes: list[FlatNodes] = []
-        """What each step added, in order of their numbers, which begin at `base_nodes`."""
-        self._next_node = base_nodes
+        self.taken: list[Taken] = []
+        """How the tokens of each frame came about."""
         self.bases = bases.clone()
         """[B] float64, costs taken off the tokens."""
         self.narrowed = torch.zeros(self._batch, dtype=torch.int64, device=lm_weights.device)
@@ -179,20 +147,19 @@ class FrameStep:
             is_kept |= is_idle_arc.index_select(0, emitted)
         is_kept &= is_near
         kept, is_live = self._best_active(closed_rows, closed_costs, is_kept)
-        # 7) nodes of what begins on the way
+        # 7) where the new tokens come from
         rows, states, emitted, entries, costs = (
             t.index_select(0, kept) for t in (closed_rows, states, emitted, entries, closed_costs)
         )
-        taken = _Taken(sources, arcs, emitted)
-        nodes, last_frames = self._trace(tokens, frame, rows, taken, is_live)
-        nodes = self._trace_closure(frame, rows, entries, nodes, last_frames, is_live)
-        acoustic_costs = tokens.acoustic_costs.index_select(0, sources.index_select(0, emitted))
+        sources = sources.index_select(0, emitted)
+        self.taken.append(Taken(rows, sources, arcs.index_select(0, emitted), emitted, entries, is_live))
+        acoustic_costs = tokens.acoustic_costs.index_select(0, sources)
         acoustic_costs += label_costs.index_select(0, near.index_select(0, emitted))
         phrases = torch.zeros_like(rows) if phrases is None else phrases.index_select(0, kept)
         if is_live is not None:
             states = torch.where(is_live, states, graph.dead_state)
             costs = torch.where(is_live, costs, torch.inf)
-        return FlatTokens(rows, states, phrases, costs, nodes, last_frames, acoustic_costs)
+        return FlatTokens(rows, states, phrases, costs, acoustic_costs)
 
     def _expand(
         self, rows: torch.Tensor, costs: torch.Tensor, starts: torch.Tensor, degrees: torch.Tensor
@@ -246,82 +213,6 @@ class FrameStep:
         is_kept &= cheapest_within(rows, costs, is_kept.long(), active, batch)
         chosen = self._extent.choose(is_kept, batch * active)
         return chosen.positions, chosen.is_live
-
-    def _trace(
-        self,
-        tokens: FlatTokens,
-        frame: Frame,
-        rows: torch.Tensor,
-        taken: "_Taken",
-        is_live: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Nodes and last frames of the new tokens, of `rows`; one node for each arc that needs one."""
-        graph, (sources, arcs, emitted) = self._graph, taken
-        token_sources, token_arcs = sources.index_select(0, emitted), arcs.index_select(0, emitted)
-        has_node = graph.arc_has_node.index_select(0, token_arcs)
-        if is_live is not None:
-            has_node &= is_live
-        # 1) arcs that some token has taken and on which a piece or a word begins
-        is_new = torch.zeros(len(arcs) + 1, dtype=torch.bool, device=rows.device)
-        is_new.index_fill_(0, emitted.masked_fill(~has_node, len(arcs)), True)
-        new, is_new_live, _ = self._extent.choose(is_new[:-1], self._batch * self._sizes.max_active)
-        # 2) their nodes
-        new_arcs, new_sources = arcs.index_select(0, new), sources.index_select(0, new)
-        new_rows = tokens.rows.index_select(0, new_sources)
-        pieces = graph.arc_pieces.index_select(0, new_arcs)
-        labels = graph.arc_labels.index_select(0, new_arcs)
-        costs = self._label_costs.index_select(0, frame.offsets.index_select(0, new_rows) + labels)
-        added = self._add(
-            FlatNodes(
-                new_rows,
-                tokens.nodes.index_select(0, new_sources),
-                pieces,
-                graph.arc_words.index_select(0, new_arcs),
-                frame.numbers.index_select(0, new_rows),
-                tokens.last_frames.index_select(0, new_sources),
-                costs.neg_().masked_fill_(pieces < 0, 0.0),
-            )
-        )
-        # 3) of each token: the node of its arc, or else that of the token before
-        of_arc = torch.empty(len(arcs) + 1, dtype=torch.int32, device=rows.device)
-        of_arc.index_copy_(0, new if is_new_live is None else torch.where(is_new_live, new, len(arcs)), added)
-        nodes = torch.where(has_node, of_arc.index_select(0, emitted), tokens.nodes.index_select(0, token_sources))
-        is_piece = graph.arc_labels.index_select(0, token_arcs) < graph.blank
-        numbers = frame.numbers.index_select(0, rows)
-        return nodes, torch.where(is_piece, numbers, tokens.last_frames.index_select(0, token_sources))
-
-    def _trace_closure(
-        self,
-        frame: Frame,
-        rows: torch.Tensor,
-        entries: torch.Tensor,
-        nodes: torch.Tensor,
-        last_frames: torch.Tensor,
-        is_live: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """The tokens' nodes, with one more for each word that begins on the closure."""
-        if not self._graph.has_closure_words:
-            return nodes
-        words = self._graph.closure_words.index_select(0, entries)
-        needs_node = words != NO_WORD if is_live is None else (words != NO_WORD) & is_live
-        new, is_new, total = self._extent.choose(needs_node, len(words))
-        if is_new is None and not total:
-            return nodes
-        new_rows, new_words, parents, last = (t.index_select(0, new) for t in (rows, words, nodes, last_frames))
-        numbers = frame.numbers.index_select(0, new_rows)
-        no_piece, no_score = torch.full_like(numbers, -1), torch.zeros(len(new), device=rows.device)
-        added = self._add(FlatNodes(new_rows, parents, no_piece, new_words, numbers, last, no_score))
-        if is_new is None:
-            return nodes.index_copy(0, new, added)
-        padded = torch.empty(len(nodes) + 1, dtype=torch.int32, device=rows.device)
-        padded[:-1] = nodes
-        return padded.index_copy_(0, torch.where(is_new, new, len(nodes)), added)[:-1]
-
-    def _add(self, nodes: FlatNodes) -> torch.Tensor:
-        """Appends nodes and returns their numbers."""
-        first, self._next_node = self._next_node, self._next_node + len(nodes.rows)
-        self.nodes.append(nodes)
-        return torch.arange(first, self._next_node, dtype=torch.int32, device=nodes.rows.device)
 
     def _boost_arcs(
         self, costs: torch.Tensor, rows: torch.Tensor, arcs: torch.Tensor, phrases: torch.Tensor

@@ -10,9 +10,10 @@ import torch
 
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Extent
-from penstock.decoding.wfst.frame_step import FlatNodes, FlatTokens
+from penstock.decoding.wfst.frame_step import FlatTokens
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.state import NO_NODE, Nodes, Tokens
+from penstock.decoding.wfst.trace import Ends, FlatNodes
 from penstock.kernels.contracts import NO_BID
 
 _REACHED, _BEST = 1, 2
@@ -84,25 +85,25 @@ class PathTracker:
         self._rounds = (sizes.nodes + 2 * max_frames).bit_length()
 
     def finish(
-        self, tokens: FlatTokens, nodes: FlatNodes, ending_costs: torch.Tensor, bases: torch.Tensor
+        self, tokens: FlatTokens, ends: Ends, nodes: FlatNodes, ending_costs: torch.Tensor, bases: torch.Tensor
     ) -> tuple[BestPath, Compacted]:
         """ending_costs: [n] float32, the tokens' costs by which the best is chosen; infinite where there is none."""
         batch, sizes, is_live = self._batch, self._sizes, None
         if self._extent.is_fixed:
             is_live = tokens.states != self._dead_state
-            tokens = tokens._replace(nodes=torch.where(is_live, tokens.nodes, NO_NODE))
+            ends = ends._replace(nodes=torch.where(is_live, ends.nodes, NO_NODE))
         # 1) the best token of each row, and the tree of its nodes
         best = self._best_tokens(tokens.rows, ending_costs)
-        best_nodes = torch.where(best.exists, tokens.nodes.index_select(0, best.positions), NO_NODE)
-        tree = self._tree(tokens.nodes, nodes, best_nodes)
+        best_nodes = torch.where(best.exists, ends.nodes.index_select(0, best.positions), NO_NODE)
+        tree = self._tree(ends.nodes, nodes, best_nodes)
         lengths = tree.depths.index_select(0, best_nodes + 1)
         # 2) what all paths share, and what else must become stable for the rest to fit
-        token_anchors = tree.anchors.index_select(0, tokens.nodes + 1)
+        token_anchors = tree.anchors.index_select(0, ends.nodes + 1)
         anchors = token_anchors if is_live is None else torch.where(is_live, token_anchors, _MANY)
         shared = torch.full((batch,), _MANY, dtype=torch.int64, device=bases.device)
         shared.scatter_reduce_(0, tokens.rows, anchors, "amin")
         stable = self._stable(tree, torch.minimum(shared, lengths), lengths)
-        last_frames = tokens.last_frames.index_select(0, best.positions).long()
+        last_frames = ends.last_frames.index_select(0, best.positions).long()
         fields = self._path(nodes, tree, lengths)
         path = BestPath._make((*fields, lengths, stable, last_frames, bases + best.costs))
         # 3) nodes of the paths that agree with it
@@ -110,13 +111,13 @@ class PathTracker:
         is_needed = (tree.marks > 0) & (tree.anchors >= limits) & (tree.depths > limits)
         stored, numbers, node_counts = self._stored_nodes(nodes, is_needed[1:])
         # 4) their tokens
-        token_numbers = numbers.index_select(0, tokens.nodes + 1)
+        token_numbers = numbers.index_select(0, ends.nodes + 1)
         fits = (token_anchors >= stable.index_select(0, tokens.rows)) & (token_numbers < sizes.nodes)
         is_dropped = ~fits
         if is_live is not None:
             fits, is_dropped = fits & is_live, is_dropped & is_live
         dropped = torch.zeros_like(lengths).scatter_add_(0, tokens.rows, is_dropped.long())
-        kept, token_counts = self._stored_tokens(tokens._replace(nodes=token_numbers), fits)
+        kept, token_counts = self._stored_tokens(tokens, ends._replace(nodes=token_numbers), fits)
         return path, Compacted(kept, token_counts, stored, node_counts, dropped)
 
     def _best_tokens(self, rows: torch.Tensor, costs: torch.Tensor) -> _Best:
@@ -202,14 +203,14 @@ class PathTracker:
         stored = [layout.place(field.index_select(0, found), 0) for field in fields]
         return Nodes(layout.place(parents, NO_NODE), *stored), numbers, counts.clamp(max=self._sizes.nodes)
 
-    def _stored_tokens(self, tokens: FlatTokens, is_kept: torch.Tensor) -> tuple[Tokens, torch.Tensor]:
+    def _stored_tokens(self, tokens: FlatTokens, ends: Ends, is_kept: torch.Tensor) -> tuple[Tokens, torch.Tensor]:
         """The tokens in the slots of their rows, and counts [B]."""
         found, is_live, _ = self._extent.choose(is_kept, len(is_kept))
         rows = tokens.rows.index_select(0, found)
         ranks, counts = self._ranks(rows, is_live)
         width = self._sizes.max_active if self._extent.is_fixed else max(int(counts.max()), 1)
         layout = _Layout(rows, ranks, is_live, self._batch, width)
-        fields = tokens._replace(states=tokens.states.int(), phrases=tokens.phrases.int())[1:]  # all but rows
+        fields = tokens.states.int(), tokens.phrases.int(), tokens.costs, *ends, tokens.acoustic_costs
         return Tokens(*(layout.place(field.index_select(0, found), 0) for field in fields)), counts
 
     def _ranks(self, rows: torch.Tensor, is_live: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,11 +10,12 @@ import torch
 
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Extent, FixedExtent, LiveExtent
-from penstock.decoding.wfst.frame_step import FlatNodes, FlatTokens, Frame, FrameStep, StreamBoosts
+from penstock.decoding.wfst.frame_step import FlatTokens, Frame, FrameStep, StreamBoosts
 from penstock.decoding.wfst.paths import BestPath, PathTracker
 from penstock.decoding.wfst.recombination import Recombiner, recombiner
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
-from penstock.decoding.wfst.state import NO_NODE, WfstStates
+from penstock.decoding.wfst.state import NO_NODE, Tokens, WfstStates
+from penstock.decoding.wfst.trace import ChunkTrace, Ends, FlatNodes
 from penstock.errors import SettingError
 from penstock.kernels.capability import TORCH, resolve
 
@@ -87,22 +88,23 @@ class WfstSearch:
         is_blank = self._is_blank(log_probs)
         is_idle = self._is_idle(is_blank, lengths, states)
         step = FrameStep(self.graph, extent, recombination, self.sizes, self.limits.beam, batch)
-        base_nodes = states.nodes.parents.shape[1] * batch
         label_costs = self._label_costs(log_probs)
-        step.begin(label_costs.view(-1), states.lm_weights, states.bases, base_nodes, boosts)
-        tokens = self._flat_tokens(extent, states)
+        step.begin(label_costs.view(-1), states.lm_weights, states.bases, boosts)
+        tokens, ends = self._flat_tokens(extent, states)
         rows, numbers = (torch.arange(count, device=lengths.device) for count in (batch, frames))
         offsets = ((rows * frames + numbers.unsqueeze(1)) * label_costs.shape[2]).unbind()  # T times [B]
-        frame_numbers = (states.frames_seen + numbers.unsqueeze(1)).int().unbind()
         # 2) one step per frame
         is_skipping = extent.is_fixed or bool(is_idle.any())
         for number in range(frames):
             idle = is_idle[:, number] if is_skipping else None
-            tokens = step(tokens, Frame(offsets[number], frame_numbers[number], idle))
-        # 3) finish: best paths, and the nodes and tokens to keep
+            tokens = step(tokens, Frame(offsets[number], idle))
+        # 3) finish: nodes of the frames; best paths, and the nodes and tokens to keep
+        trace = ChunkTrace(
+            self.graph, extent, step.taken, label_costs, states.frames_seen, largest_arrival=batch * self.sizes.arcs
+        )
+        nodes, ends = trace.extend(self._flat_nodes(states), ends)
         tracker = PathTracker(self.graph, extent, self.sizes, batch, frames)
-        nodes = _joined([self._flat_nodes(states), *step.nodes])
-        path, kept = tracker.finish(tokens, nodes, self._ending_costs(tokens, is_end, states, boosts), step.bases)
+        path, kept = tracker.finish(tokens, ends, nodes, self._ending_costs(tokens, is_end, states, boosts), step.bases)
         last = (lengths - 1).clamp(min=0).unsqueeze(1)
         was_blank = states.was_blank
         if frames:
@@ -139,23 +141,29 @@ class WfstSearch:
         before = torch.cat([states.was_blank.bool().unsqueeze(1), is_blank[:, :-1]], dim=1)[:, : is_blank.shape[1]]
         return (is_blank & before) | (frames >= lengths.unsqueeze(1))
 
-    def _flat_tokens(self, extent: Extent, states: WfstStates) -> FlatTokens:
+    def _flat_tokens(self, extent: Extent, states: WfstStates) -> tuple[FlatTokens, Ends]:
         tokens, device = states.tokens, states.bases.device
         batch, width = tokens.states.shape
         is_live = torch.arange(width, device=device) < states.token_counts.unsqueeze(1)
         rows = torch.arange(batch, device=device).unsqueeze(1)
         nodes = _numbered(tokens.nodes, rows, states)
-        if not extent.is_fixed:
-            fields = tokens._replace(states=tokens.states.long(), phrases=tokens.phrases.long(), nodes=nodes)
-            live = is_live.flatten().nonzero().squeeze(1)
-            return FlatTokens(*(field.flatten().index_select(0, live) for field in (rows.expand(-1, width), *fields)))
+        if extent.is_fixed:
+            flat = self._all_tokens(tokens, is_live)
+            return flat, Ends(torch.where(is_live, nodes, NO_NODE).flatten(), tokens.last_frames.flatten())
+        live = is_live.flatten().nonzero().squeeze(1)
+        fields = rows.expand(-1, width), tokens.states.long(), tokens.phrases.long(), tokens.costs
+        ends = nodes, tokens.last_frames
+        chosen = [field.flatten().index_select(0, live) for field in (*fields, tokens.acoustic_costs, *ends)]
+        return FlatTokens(*chosen[:5]), Ends(*chosen[5:])
+
+    def _all_tokens(self, tokens: Tokens, is_live: torch.Tensor) -> FlatTokens:
+        """All slots, [B * K]."""
+        batch, width = is_live.shape
         return FlatTokens(
-            rows.expand(-1, width).flatten(),
+            torch.arange(batch, device=is_live.device).repeat_interleave(width),
             torch.where(is_live, tokens.states, self.graph.dead_state).long().flatten(),
             tokens.phrases.long().flatten(),
             torch.where(is_live, tokens.costs, torch.inf).flatten(),
-            torch.where(is_live, nodes, NO_NODE).flatten(),
-            tokens.last_frames.flatten(),
             tokens.acoustic_costs.flatten(),
         )
 
@@ -172,17 +180,9 @@ class WfstSearch:
         self, states: WfstStates, is_end: torch.Tensor, boosts: StreamBoosts | None = None
     ) -> torch.Tensor:
         """[B, K] float32, costs of the tokens as `decode` ranks them; infinite where there is none."""
-        tokens = states.tokens
-        places = torch.arange(tokens.states.shape[1], device=is_end.device)
+        places = torch.arange(states.tokens.states.shape[1], device=is_end.device)
         is_live = places < states.token_counts.unsqueeze(1)
-        rows = torch.arange(len(is_end), device=is_end.device).unsqueeze(1).expand_as(is_live)
-        flat = FlatTokens(
-            rows.flatten(),
-            torch.where(is_live, tokens.states, self.graph.dead_state).long().flatten(),
-            tokens.phrases.long().flatten(),
-            torch.where(is_live, tokens.costs, torch.inf).flatten(),
-            *(field.flatten() for field in tokens[3:]),
-        )
+        flat = self._all_tokens(states.tokens, is_live)
         return self._ending_costs(flat, is_end, states, boosts).view_as(is_live)
 
     def _ending_costs(
@@ -211,7 +211,3 @@ def largest_capacity(sizes: WfstSizes, batch: int, frames: int) -> int:
 def _numbered(nodes: torch.Tensor, rows: torch.Tensor, states: WfstStates) -> torch.Tensor:
     """Numbers of nodes for the whole batch, from those of their rows; int32."""
     return torch.where(nodes == NO_NODE, NO_NODE, nodes + (rows * states.nodes.parents.shape[1]).int())
-
-
-def _joined(parts: list[FlatNodes]) -> FlatNodes:
-    return FlatNodes(*(torch.cat(fields) for fields in zip(*parts, strict=True)))

@@ -1,0 +1,146 @@
+"""The nodes of a chunk: while it lasts only where each token came from is kept, at its end all frames' nodes are made.
+
+So a frame costs no more than its search, and a chunk of any length the few operations here.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock.decoding.wfst.device_graph import NO_PIECE, DeviceGraph
+from penstock.decoding.wfst.extent import Extent
+from penstock.decoding.wfst.state import NO_NODE
+from penstock.scoring.wfst.graph_file import NO_WORD
+
+
+class FlatNodes(NamedTuple):
+    """Fields of `penstock.decoding.wfst.state.Nodes` for the whole batch, [n]."""
+
+    rows: torch.Tensor
+    """int64"""
+    parents: torch.Tensor
+    pieces: torch.Tensor
+    words: torch.Tensor
+    frames: torch.Tensor
+    last_frames_before: torch.Tensor
+    scores: torch.Tensor
+
+
+class Ends(NamedTuple):
+    """What tokens know of their paths, [n]: fields of `penstock.decoding.wfst.state.Tokens`."""
+
+    nodes: torch.Tensor
+    """int32, numbered for the whole batch."""
+    last_frames: torch.Tensor
+    """int32"""
+
+
+class Taken(NamedTuple):
+    """How the n tokens of a frame came about, in order of rows and arrivals."""
+
+    rows: torch.Tensor
+    sources: torch.Tensor
+    """The token of the frame before."""
+    arcs: torch.Tensor
+    arrivals: torch.Tensor
+    """Numbers of the followed arcs, below `largest_arrival`: tokens of one arc differ in the closure behind it."""
+    entries: torch.Tensor
+    """Of the closure."""
+    is_live: torch.Tensor | None
+    """bool; None: all are."""
+
+
+class ChunkTrace(NamedTuple):
+    """The frames of a chunk and what is needed to make their nodes."""
+
+    graph: DeviceGraph
+    extent: Extent
+    taken: list[Taken]
+    """One of each frame."""
+    label_costs: torch.Tensor
+    """[B, T, V + 2] float32"""
+    frames_seen: torch.Tensor
+    """[B] int64, before the chunk."""
+    largest_arrival: int
+
+    def extend(self, before: FlatNodes, first: Ends) -> tuple[FlatNodes, Ends]:
+        """The nodes before the chunk and behind them those of all its frames, parents before children; its last tokens.
+
+        first: the tokens before the chunk.
+        """
+        if not self.taken:
+            return before, first
+        graph, fields, is_live = self.graph, [*zip(*self.taken, strict=True)], None
+        rows, sources, arcs, arrivals, entries = map(torch.cat, fields[:-1])
+        if fields[-1][0] is not None:
+            is_live = torch.cat(fields[-1])
+        # 1) tokens [n] of all frames, and their sources among those before the chunk [n0] and all others: 0 .. n0 + n
+        frames, starts = self._frames_of_tokens(rows, len(first.nodes))
+        sources = sources + starts.index_select(0, frames)
+        places, count = torch.arange(len(rows), device=rows.device), len(first.nodes)
+        # 2) where nodes begin: a piece or word on the first token of an arc, a word on the closure: [n, 2]
+        has_node = graph.arc_has_node.index_select(0, arcs)
+        words = graph.closure_words.index_select(0, entries)
+        has_word = words != NO_WORD
+        if is_live is not None:
+            has_node, has_word = has_node & is_live, has_word & is_live
+        keys = arrivals + frames * self.largest_arrival
+        is_first = torch.ones_like(has_node)
+        torch.ne(keys[1:], keys[:-1], out=is_first[1:])
+        begins_node = torch.stack([has_node & is_first, has_word], dim=1).flatten()
+        found, is_found, _ = self.extent.choose(begins_node, len(begins_node))
+        numbers = torch.full((len(begins_node) + 1,), NO_NODE, dtype=torch.int32, device=rows.device)
+        new = torch.arange(len(before.rows), len(before.rows) + len(found), dtype=torch.int32, device=rows.device)
+        numbers.index_copy_(0, found if is_found is None else torch.where(is_found, found, len(begins_node)), new)
+        # 3) each token's own nodes: that of its arc, of the arc's first token, and that of its closure
+        of_arc, of_word = numbers[:-1].view(-1, 2).unbind(1)
+        of_arc = of_arc.index_select(0, torch.where(is_first, places, 0).cummax(0).values)
+        if is_live is not None:
+            of_arc = torch.where(has_node, of_arc, NO_NODE)
+        own = torch.where(has_word, of_word, of_arc)
+        # 4) nodes and last frames of all tokens, from the last token on the path that has its own
+        moments = self.frames_seen.int().index_select(0, rows) + frames.int()
+        is_piece = graph.arc_labels.index_select(0, arcs) < graph.blank
+        nodes = self._inherited(torch.cat([first.nodes, own]), own != NO_NODE, sources, count)
+        last_frames = self._inherited(torch.cat([first.last_frames, moments]), is_piece, sources, count)
+        last = len(self.taken[-1].rows)
+        ends = Ends(nodes[-last:], last_frames[-last:])
+        # 5) fields of the nodes
+        tokens, is_word = found >> 1, (found & 1).bool()
+        rows, arcs, sources = (t.index_select(0, tokens) for t in (rows, arcs, sources))
+        parents, arc_nodes = nodes.index_select(0, sources), of_arc.index_select(0, tokens)
+        pieces = torch.where(is_word, NO_PIECE, graph.arc_pieces.index_select(0, arcs))
+        starts = (rows * self.label_costs.shape[1] + frames.index_select(0, tokens)) * self.label_costs.shape[2]
+        costs = self.label_costs.view(-1).index_select(0, starts + graph.arc_labels.index_select(0, arcs))
+        made = FlatNodes(
+            rows,
+            torch.where(is_word & (arc_nodes != NO_NODE), arc_nodes, parents),
+            pieces,
+            torch.where(is_word, words.index_select(0, tokens), graph.arc_words.index_select(0, arcs)),
+            moments.index_select(0, tokens),
+            last_frames.index_select(0, torch.where(is_word, tokens + count, sources)),
+            torch.where(pieces >= 0, -costs, 0.0),
+        )
+        return FlatNodes(*map(torch.cat, zip(before, made, strict=True))), ends
+
+    def _frames_of_tokens(self, rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Frames of the tokens, [n] int64, 0 .. T - 1; and where the tokens before each frame begin, [T] int64."""
+        frames, sizes = torch.arange(len(self.taken), device=rows.device), [len(one.rows) for one in self.taken]
+        if self.extent.is_fixed:  # all have one size
+            starts = torch.where(frames > 0, count + (frames - 1) * sizes[0], 0)
+            return frames.repeat_interleave(sizes[0]), starts
+        starts = torch.tensor([0, count, *sizes[:-2]][: len(sizes)]).cumsum(0)
+        return torch.repeat_interleave(frames, torch.tensor(sizes), output_size=len(rows)), starts
+
+    def _inherited(
+        self, values: torch.Tensor, has_own: torch.Tensor, sources: torch.Tensor, count: int
+    ) -> torch.Tensor:
+        """Values [n0 + n], each that of the nearest token on the path, itself included, that has its own.
+
+        After i rounds of pointer doubling a pointer is 2 ** i frames back.
+        """
+        places = torch.arange(len(values), device=values.device)
+        jumps = torch.cat([places[:count], torch.where(has_own, places[count:], sources)])
+        for _ in range((len(self.taken) - 1).bit_length()):
+            jumps = jumps.index_select(0, jumps)
+        return values.index_select(0, jumps)
