@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock.cli import build_parser
+from penstock.cli.command_line import build_parser
 from penstock.serving import settings
 from penstock.serving.settings import IMAGE_SETTINGS, OTHER_VARIABLES, SERVE_SETTINGS
 

@@ -310,14 +310,6 @@ def test_serve_fails_with_the_models_reason(repository, bundled_model):
         assert f"penstock: error: {message}" in process.stderr.read()
 
 
-def test_serve_rejects_a_language_model_of_another_vocabulary(bundled_model, tmp_path):
-    lm = tmp_path / "other.arpa"
-    lm.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-1\tfremd\n\n\\end\\\n")
-    with serve_command("--model", str(bundled_model), "--lm", str(lm)) as process:
-        assert process.wait(60) == 1
-        assert re.search(r"model decoder: .*other\.arpa: another vocabulary: .*'fremd'", process.stderr.read())
-
-
 def test_serve_starts_again_after_a_crash_on_the_same_ports(repository, bundled_model):
     arguments = ("--model", str(bundled_model), "--model-repository", str(repository), "--restart")
     with serve_command(*arguments) as process:
