@@ -1,4 +1,4 @@
-"""The memory that a launcher tells is what the states take."""
+"""The computed memory of a stream is what the states take."""
 
 import pytest
 
@@ -23,5 +23,5 @@ def test_bytes_per_stream_is_what_the_states_take(golden_bundle, case):
         beams = BeamStateStore(network, 3, BeamSizes(3))
         head, ctc_beams = CtcHead(checkpoint), BeamStateStore(CtcHead(checkpoint), 3, BeamSizes(3, 0))
         states = (encoder, GreedyStateStore(network, 3), beams, CtcStateStore(head, 3), ctc_beams)
-        told = bytes_per_stream(config, context, DecodingConfig(beam_size=3))
-        assert told == sum(state.bytes_per_slot for state in states)
+        computed = bytes_per_stream(config, context, DecodingConfig(beam_size=3))
+        assert computed == sum(state.bytes_per_slot for state in states)

@@ -52,7 +52,7 @@ class AsyncClient(ClientBase):
         return stream
 
     async def server_info(self) -> ServerInfo:
-        """What the server offers, as `Client.server_info`; asks in a thread, which does not block the loop."""
+        """What the server offers, as `Client.server_info`. Runs in a thread, so it does not block the event loop."""
         return await asyncio.to_thread(read_server_info, self._endpoint)
 
     async def transcribe(

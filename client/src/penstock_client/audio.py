@@ -1,4 +1,4 @@
-"""Audio files as samples at 16 kHz; what is wrong with one is said with its name."""
+"""Audio files as samples at 16 kHz; errors name the file."""
 
 import warnings
 from collections.abc import Iterator

@@ -80,7 +80,9 @@ def run_build(args: argparse.Namespace) -> int:
     if args.heldout:
         _check_heldout(args)
     text, units = _open_text(args), "words" if args.words else "tokens"
-    sentences = list(text.read(args.text)) if args.words else text.read(args.text)  # a text tells its words at its end
+    sentences = (
+        list(text.read(args.text)) if args.words else text.read(args.text)
+    )  # the words are known at the end of the text
     built = build_lm(sentences, text.names, args.order, args.prune)
     if not args.words:  # a text has no words that its model lacks
         _warn_of_unknown(text)

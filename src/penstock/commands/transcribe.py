@@ -171,7 +171,7 @@ def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
         with named(path), SoundReader(path) as reader:
             names: Sequence[str | None] = channel_names(reader.channels) if channel == EACH else [None]
             return reader.seconds * len(names), names
-    except AudioError:  # named when it is its turn
+    except AudioError:  # reported when the file is transcribed
         return 0.0, [None]
 
 

@@ -92,7 +92,7 @@ class AudioTrack:
 
     def read(self, count: int) -> np.ndarray:
         """The next `count` samples [n] float32, fewer at the end of the track."""
-        while len(self._pending) <= count and not self._has_ended:  # one sample more tells whether these are the last
+        while len(self._pending) <= count and not self._has_ended:  # one more sample shows whether these are the last
             self._source.advance()
         samples, self._pending = self._pending[:count], self._pending[count:]
         return samples

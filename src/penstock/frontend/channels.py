@@ -73,7 +73,7 @@ class MixMonitor:
 
     @property
     def warning(self) -> str | None:
-        """What to tell the user; None while the channels do not cancel."""
+        """A message for the user; None while the channels do not cancel."""
         if not self._frames:
             return None
         mean = np.asarray(self._sum) / self._frames

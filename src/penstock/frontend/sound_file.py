@@ -1,7 +1,7 @@
 """Reads audio files with soundfile (libsndfile) and resamples them with soxr: tracks, and where a file ends early.
 
-The wheels of the client and of the core have no package in common, so both have this file and `channels.py`; a test
-keeps the copies equal.
+The wheels of the client and of the core share no package, so each has a copy of this file and of `channels.py`
+(docs/architecture.md). A test keeps the copies equal.
 """
 
 import io
@@ -21,7 +21,7 @@ STDIN = "-"
 """The path of standard input."""
 
 _SHORTFALL = re.compile(r"(?:data|Data Size|SSND)\s*: (\d+) \(should be (\d+)\)")
-"""What libsndfile logs about a WAV, AU or AIFF file that ends before its header says: bytes stated, bytes there."""
+"""libsndfile's log line for a WAV, AU or AIFF file that is shorter than its header states: bytes stated, present."""
 UNKNOWN_SIZE_BYTES = 0x7FFF0000
 """Programs that write to a pipe state at least this size, because they do not know it yet."""
 _MAX_OGG_PAGE_BYTES = 65_307
@@ -32,7 +32,7 @@ class Track(NamedTuple):
     """One channel of a file, or the mix of all."""
 
     channel: str | None
-    """The name of the channel where each is a track of its own, else None."""
+    """The name of the channel if each channel is a track, else None."""
     samples: npt.NDArray[np.float32]
     """[n], full scale 1."""
 

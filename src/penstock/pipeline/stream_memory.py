@@ -1,4 +1,4 @@
-"""Memory of one stream's state on the device, computed without torch: a launcher tells it before the models start."""
+"""Memory of one stream's state on the device, computed without torch, for `penstock serve` to print."""
 
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.wfst.sizes import WfstSizes

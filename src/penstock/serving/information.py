@@ -1,4 +1,4 @@
-"""What a server tells of itself: parameters of the model `asr`, readable over KServe HTTP and gRPC without audio."""
+"""What a server offers, as parameters of the model `asr`: readable over KServe HTTP and gRPC without audio."""
 
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.model.bundle import Checkpoint

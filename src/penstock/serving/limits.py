@@ -32,6 +32,6 @@ def available_memory_gib() -> float:
     try:
         limit, used = ((_CONTROL_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
         available = min(available, int(limit) - int(used))
-    except (OSError, ValueError):  # no group of its own, or "max"
+    except (OSError, ValueError):  # no control group, or its limit is "max"
         pass
     return available / 2**30

@@ -106,7 +106,7 @@ class RateLimit:
         """Events not let through since the last one that was."""
 
     def passes(self) -> bool:
-        """True if the event may be logged. Its line should tell `held_back` and set it to 0."""
+        """True if the event may be logged. The caller logs `held_back` with it and resets it to 0."""
         if (second := int(self._clock())) != self._second:
             self._second, self._passed = second, 0
         self._passed += 1

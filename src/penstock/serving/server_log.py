@@ -41,7 +41,7 @@ class ServerLog:
         level: str = "info",
         is_verbose: bool = False,
     ):
-        """forward: called with each line and its newline, in a thread of its own."""
+        """forward: called with each line and its newline, in a separate thread."""
         self._writer = _Writer(forward, log_format) if forward else None
         self._format, self._level, self._is_verbose = log_format, level, is_verbose
         self._forwards_triton = is_verbose
@@ -50,7 +50,7 @@ class ServerLog:
         self._thread.start()
 
     def release(self) -> None:
-        """Forwards Triton's later lines and drops the earlier ones: the server got ready in spite of them."""
+        """Forwards Triton's later lines and drops the earlier ones: they did not prevent the start."""
         self._forwards_triton = True
         self._lines.clear()
 

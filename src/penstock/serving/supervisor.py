@@ -26,7 +26,7 @@ _PROGRESS_S = 5.0
 
 
 class Console:
-    """What `penstock serve` itself says: text for people, or an object per line beside those of the models."""
+    """The lines of `penstock serve` itself: text, or one JSON object per line as in the models' log."""
 
     def __init__(self, log_format: str = "text"):
         self._format = log_format
@@ -104,13 +104,13 @@ class _Run:
             server.stop(drain=False)
             raise
         was_ready = self.ready_since_s is not None
-        was_clean = server.stop(drain=was_ready, on_wait=self._tell_wait)
+        was_clean = server.stop(drain=was_ready, on_wait=self._report_wait)
         self._console.say("stopped" if was_clean or not was_ready else "stopped; open streams or calls were cut off")
 
     def _progress(self, started_s: float) -> Callable[[], None]:
         due_s = started_s + _PROGRESS_S
 
-        def tell() -> None:
+        def report() -> None:
             nonlocal due_s
             if time.monotonic() >= due_s:
                 elapsed_s = round(time.monotonic() - started_s)
@@ -118,7 +118,7 @@ class _Run:
                 self._console.say(f"starting for {elapsed_s} s; {memory}", elapsed_s=elapsed_s)
                 due_s += _PROGRESS_S
 
-        return tell
+        return report
 
     def _announce(self, start_s: float) -> None:
         ports = self._server.ports
@@ -136,7 +136,7 @@ class _Run:
                 if watch.loss:
                     raise ServerError(f"the server was stopped: {watch.loss}")
 
-    def _tell_wait(self, streams: int) -> None:
+    def _report_wait(self, streams: int) -> None:
         count = "1 stream" if streams == 1 else f"{streams} streams"
         self._console.say(f"waiting up to {self._drain_s} s for {count}; Ctrl-C again to stop now", streams=streams)
 

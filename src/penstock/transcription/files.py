@@ -58,7 +58,7 @@ class _OpenFile:
         return all(track.is_done for track in self.tracks)
 
     def close(self) -> None:
-        """Closes the file; what concerns it as a whole is told once, with its last track."""
+        """Closes the file. Its last track has the warning and the problem of the whole file."""
         last = self.transcripts[-1]
         last.warning = self._audio.warning
         if self._audio.problem and not last.error:
@@ -169,7 +169,7 @@ class FileTranscriber:
         return self._options if isinstance(self._options, dict) else self._options[track.stream_id[0]]
 
     def _fail(self, track: _OpenTrack, error: str) -> None:
-        """Notes the error and frees the stream's slot."""
+        """Records the error and frees the stream's slot."""
         track.transcript.error = error
         if track.is_started:
             self._recognizer.process([AudioRequest(track.stream_id, NO_SAMPLES, is_end=True)])

@@ -85,7 +85,7 @@ def transcribe_files(
 
 def _start(fork: Any, work: "_Work", others: list[Connection]) -> _Worker:
     answers, sink = fork.Pipe(duplex=False)
-    # Without copies of the reading ends a process ends at its next answer if this process is gone.
+    # Without copies of the reading ends, a process ends at its next answer once this process has ended.
     process = fork.Process(target=work.run, args=(sink, [*others, answers]), daemon=True)
     process.start()
     sink.close()

@@ -236,7 +236,7 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         type=_retry_seconds,
         default=60.0,
         metavar="S",
-        help="after a lost connection, try for S seconds to go on without a gap; 0: fail (60)",
+        help="after a lost connection, reconnect for up to S seconds and resume without a gap; 0: fail (60)",
     )
     add("--header", action="append", default=[], metavar="NAME:VALUE", help="header to send; repeatable")
     add("--root-certificates", metavar="FILE", help="PEM file of trusted certificate authorities")

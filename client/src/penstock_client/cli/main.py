@@ -93,7 +93,7 @@ def _abandon_output() -> None:
 
 
 def _print_info(client: Client, as_json: bool) -> bool:
-    """Prints what the server offers, a line per parameter or as JSON. Returns False if it does not say."""
+    """Prints what the server offers, a line per parameter or as JSON. Returns False after an error."""
     try:
         parameters = client.server_info().parameters
     except ClientError as error:

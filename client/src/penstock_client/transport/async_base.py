@@ -76,7 +76,7 @@ class TaskTransport(AsyncChannel, ABC):
         await asyncio.wait([self._task], timeout=JOIN_TIMEOUT_S)
 
     async def _fail_connection(self, reason: str) -> None:
-        """Fails the stream because its connection did. Where no server was reached, says what answers there."""
+        """Fails the stream because its connection did. If no server was reached, the error names what answers there."""
         if self.session.is_unreached:
             reason = await asyncio.to_thread(explain, self._endpoint, reason)
         with self.update() as session:

@@ -86,7 +86,7 @@ class ThreadTransport(Channel, ABC):
         self._thread.join(JOIN_TIMEOUT_S)
 
     def _fail_connection(self, reason: str) -> None:
-        """Fails the stream because its connection did. Where no server was reached, says what answers there."""
+        """Fails the stream because its connection did. If no server was reached, the error names what answers there."""
         with self._lock:
             is_unreached = self._session.is_unreached
         if is_unreached:

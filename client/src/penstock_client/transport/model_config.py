@@ -1,4 +1,4 @@
-"""Reads the parameters of a server's model over gRPC or HTTP, on a connection of its own."""
+"""Reads the parameters of a server's model over gRPC or HTTP, on a separate connection."""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ class _NoModelError(Exception):
 
 
 def read_server_info(endpoint: Endpoint) -> ServerInfo:
-    """Asks the server about itself. A failed attempt to connect is repeated for `connect_retry_s`.
+    """Reads what the server offers. A failed attempt to connect is repeated for `connect_retry_s`.
 
     Raises ServerUnreachableError, and ServerReplyError for a server without the model or of another kind.
     """

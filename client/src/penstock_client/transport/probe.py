@@ -1,4 +1,4 @@
-"""What answers at an address where the chosen protocol has failed, so that the error says what to use instead."""
+"""Finds what answers at an address where the chosen protocol has failed, so that the error can name what to use."""
 
 import contextlib
 import socket
@@ -53,7 +53,7 @@ class _Probe:
         reply = self._get("/metrics")
         if reply[3:4] == bytes([_SETTINGS_FRAME]):
             return "grpc"
-        if not reply.startswith(b"HTTP/1.") or _status(reply) == 400:  # HTTP servers with TLS may say 400
+        if not reply.startswith(b"HTTP/1.") or _status(reply) == 400:  # HTTP servers with TLS may answer 400
             return "tls" if self._speaks_tls() else None
         if b"nv_inference" in reply:
             return "metrics"

@@ -1,6 +1,6 @@
-"""How a stream goes on after a lost connection: what a new stream on the server has to receive. No I/O, no threads.
+"""What a new stream on the server has to receive to resume a stream after a lost connection. No I/O, no threads.
 
-A segment is recognized as if its audio were a stream of its own. So the requests since the last final segment, sent
+A segment is recognized as if its audio were a separate stream. So the requests since the last final segment, sent
 again to a new stream, give the results that the lost stream would have given.
 """
 

@@ -38,7 +38,7 @@ NO_LEASE = Lease(-1, 0)
 
 @dataclass
 class StreamRecord:
-    """What the table knows about one stream."""
+    """The table's record of one stream."""
 
     stream_id: Hashable
     lease: Lease
