@@ -68,8 +68,8 @@ def test_only_the_current_segment_is_sent_again(client, recognizer, wire, sample
             (stream.finalize if index % 4 == 0 else stream.send)(block)
             stream.poll()
         stream.finish()
-        results = list(stream)
-    assert results or stream.transcript.is_complete
+        list(stream)
+    assert stream.transcript.is_complete
     start, again = [request for request in recognizer.requests if request.is_start]
     assert start.stream_id == "s" and re.fullmatch("s-[0-9a-f]{8}", again.stream_id)
     assert again.parameters == start.parameters == {"decoder": "alsd", "n_best": 1}
