@@ -81,6 +81,9 @@ class FrameStep:
         tokens.
         """
         self._label_costs, self._lm_weights, self._boosts = label_costs, lm_weights, boosts
+        if boosts is not None:  # the table as one row, and where the rows of the batch begin
+            self._boost_table = boosts.words.view(-1)
+            self._boost_rows = boosts.table_rows * boosts.words.shape[1]
         self._lm_weight: float | None = None  # one number for all rows, where the host knows that they agree
         if not self._extent.is_fixed and bool((lm_weights == lm_weights[:1]).all()):
             self._lm_weight = float(lm_weights[0])
@@ -232,7 +235,4 @@ class FrameStep:
         return self._lm_weights.index_select(0, rows) if self._lm_weight is None else self._lm_weight
 
     def _word_boosts(self, rows: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        assert self._boosts is not None
-        table = self._boosts.words
-        first = (self._boosts.table_rows * table.shape[1]).index_select(0, rows)
-        return table.view(-1).index_select(0, first + words)
+        return self._boost_table.index_select(0, self._boost_rows.index_select(0, rows) + words)

@@ -116,7 +116,7 @@ class ChunkTrace(NamedTuple):
             rows,
             torch.where(is_word & (arc_nodes != NO_NODE), arc_nodes, parents),
             pieces,
-            torch.where(is_word, words.index_select(0, tokens), graph.arc_words.index_select(0, arcs)),
+            torch.where(is_word, words.index_select(0, tokens), graph.arc_words.index_select(0, arcs)).int(),
             moments.index_select(0, tokens),
             last_frames.index_select(0, torch.where(is_word, tokens + count, sources)),
             torch.where(pieces >= 0, -costs, 0.0),
