@@ -25,6 +25,8 @@ from penstock.serving.server_log import ServerLog
 from penstock.serving.settings import LOG_FORMAT, LOG_LEVEL, QUEUE_DELAY_MS
 from penstock.serving.triton_install import TritonInstall
 
+START_LIMIT_S = 600.0
+"""A server that is not ready after this long has failed."""
 _EXIT_GRACE_S = 2.0  # after the drain; Triton 2.51 may hang forever when its drain has timed out
 _POLL_S = 0.05
 _PROBE_S = 5.0
@@ -100,7 +102,7 @@ class TritonServer:
 
     def wait_ready(
         self,
-        timeout_s: float = 600.0,
+        timeout_s: float = START_LIMIT_S,
         is_cancelled: Callable[[], bool] = lambda: False,
         on_wait: Callable[[], object] = lambda: None,
     ) -> bool:

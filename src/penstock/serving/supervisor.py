@@ -13,7 +13,7 @@ from penstock.errors import PortError, ServerError
 from penstock.serving.launch import LOOPBACK
 from penstock.serving.limits import available_memory_gib
 from penstock.serving.log_format import Event, render
-from penstock.serving.server import TritonServer
+from penstock.serving.server import START_LIMIT_S, TritonServer
 from penstock.serving.watchdog import Watchdog
 
 STABLE_S = 60.0
@@ -115,7 +115,9 @@ class _Run:
             if time.monotonic() >= due_s:
                 elapsed_s = round(time.monotonic() - started_s)
                 memory = f"{available_memory_gib():.1f} GiB of memory available"
-                self._console.say(f"starting for {elapsed_s} s; {memory}", elapsed_s=elapsed_s)
+                self._console.say(
+                    f"starting for {elapsed_s} s of at most {START_LIMIT_S:g} s; {memory}", elapsed_s=elapsed_s
+                )
                 due_s += _PROGRESS_S
 
         return report
