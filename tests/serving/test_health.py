@@ -1,3 +1,4 @@
+import http.client
 import json
 import socket
 import threading
@@ -11,6 +12,7 @@ from penstock.cli import main
 from penstock.errors import StreamError
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable
+from penstock.serving import health
 from penstock.serving.health import probe
 
 FINAL = {
@@ -147,6 +149,14 @@ def test_a_server_that_answers_byte_by_byte_is_unhealthy_in_time(raw_server):
 def test_garbage_and_a_closed_connection_are_unhealthy(raw_server):
     for reply in (b"SSH-2.0-x\r\n", b""):
         assert not probe(raw_server(lambda connection, _, reply=reply: connection.sendall(reply))).is_healthy
+
+
+def test_what_is_not_http_is_not_shown(monkeypatch):
+    def answer(*_):
+        raise http.client.BadStatusLine("\x1b[2J\x00")
+
+    monkeypatch.setattr(health, "_post", answer)
+    assert probe("host:1").reason == "host:1: the answer is not HTTP; expected the server's HTTP port"
 
 
 @pytest.mark.parametrize("url", ["", "ftp://localhost", "localhost:port", "http://"])

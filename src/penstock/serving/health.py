@@ -42,8 +42,17 @@ def probe(url: str = "localhost:8000", timeout_s: float = 5.0) -> Health:
     except (OSError, http.client.HTTPException, ValueError) as error:
         if time.monotonic() - started >= timeout_s:
             return Health(False, f"{url}: no answer within {timeout_s:g} s")
-        return Health(False, f"{url}: {_one_line(error) or type(error).__name__}")
+        return Health(False, f"{url}: {_reason(error)}")
     return _judge(url, status, body, 1000 * (time.monotonic() - started))
+
+
+def _reason(error: Exception) -> str:
+    """Of a failed request. What a server that speaks no HTTP sends is not shown: it may control a terminal."""
+    if isinstance(error, ConnectionError) and error.strerror:
+        return error.strerror.lower()
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, ConnectionError):
+        return "the answer is not HTTP; expected the server's HTTP port"
+    return _one_line(error) or type(error).__name__
 
 
 def _request() -> dict[str, Any]:
