@@ -14,8 +14,10 @@ import soundfile
 from penstock import recognizer
 from penstock.commands import transcribe
 from penstock.errors import CheckpointError, PenstockError
+from penstock.model.nemo.importer import import_nemo
 from penstock.pipeline.decoding_config import DecodingConfig
 from tests.helpers.golden import golden_case, golden_pcm, golden_utterances
+from tests.helpers.nemo_files import write_ctc_nemo
 
 ROOT = Path(__file__).parents[2]
 
@@ -175,6 +177,14 @@ def test_a_nemo_file_is_imported_first(audio, capsys, tmp_path, monkeypatch):
     assert run("--model", str(golden_case("rnnt_hybrid").nemo_path), "--context", "6,1", "--json", audio[1]) == 0
     document = json.loads(lines(capsys)[0])
     assert document["tokens"] == golden_case("rnnt_hybrid").greedy((6, 1), "short").tokens
+
+
+def test_a_model_without_a_transducer_is_searched_by_ctc(audio, capsys, tmp_path):
+    checkpoint = import_nemo(write_ctc_nemo(tmp_path / "ctc.nemo"), tmp_path / "ctc")
+    assert run("--model", str(checkpoint.directory), audio[0]) == 0
+    by_default = lines(capsys)
+    assert run("--model", str(checkpoint.directory), "--decoder", "ctc", audio[0]) == 0
+    assert by_default == lines(capsys) != [""]
 
 
 def test_the_model_may_come_from_the_environment(model, audio, capsys, monkeypatch):

@@ -52,7 +52,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--processes", type=int, metavar="N", help="processes that share the files (one per core, or per file if fewer)"
     )
     parser.add_argument("--threads", metavar="N", help="CPU threads of each process (1)")
-    parser.add_argument("--decoder", default="greedy", metavar="NAME", help=f"search: {', '.join(DECODERS)} (greedy)")
+    parser.add_argument(
+        "--decoder", metavar="NAME", help=f"search: {', '.join(DECODERS)} (greedy; ctc without a transducer)"
+    )
     parser.add_argument("--n-best", type=int, metavar="N", help="number of alternatives; not with greedy and ctc")
     for setting in _SETTINGS:
         setting.add_flag(parser)
