@@ -41,6 +41,7 @@ from penstock.scoring.wfst.graph_file import read_graph
 from penstock.serving.settings import parse_context
 
 LM_WEIGHT = 1 / 3
+_OF_WINDOW = ("streams", "seconds", "models", "chunk_latency_ms", "final_latency_ms", "rtfx", "late_share", "passed")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -165,7 +166,8 @@ class Benchmark:
                 )
                 trials.run(arguments.live_streams, arguments.live_seconds)
                 (window,) = trials.reports[-1]["windows"]
-                found.append({"decoder": decoder, "window": window})
+                window["models"] = {"decoder": window["models"].get("decoder", {})}
+                found.append({"decoder": decoder, "window": {name: window[name] for name in _OF_WINDOW}})
         return found
 
     @property
