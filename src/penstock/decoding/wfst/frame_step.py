@@ -114,8 +114,7 @@ class FrameStep:
         costs += label_costs
         phrases = None
         if self._boosts is not None:
-            phrases = tokens.phrases.index_select(0, sources)
-            costs, phrases = self._boost_arcs(costs, rows, arcs, phrases)
+            costs, phrases = self._boost_arcs(costs, rows, arcs, sources, tokens.phrases)
         # 3) beam: relative to the least of the row
         costs, is_near = self._prune(rows, costs, is_live)
         near, is_live, _ = extent.choose(is_near, batch * self._sizes.arcs)
@@ -135,7 +134,7 @@ class FrameStep:
         closed_rows = rows.index_select(0, emitted)
         closed_costs = graph.closure_weights.index_select(0, entries) * self._weights_of(closed_rows)
         closed_costs = costs.index_select(0, emitted) + closed_costs
-        if self._boosts is not None:
+        if self._boosts is not None and graph.has_closure_words:
             words = graph.closure_words.index_select(0, entries)
             closed_costs -= self._word_boosts(closed_rows, words)
         closed_costs, is_near = self._prune(closed_rows, closed_costs, is_live)
@@ -218,18 +217,18 @@ class FrameStep:
         return chosen.positions, chosen.is_live
 
     def _boost_arcs(
-        self, costs: torch.Tensor, rows: torch.Tensor, arcs: torch.Tensor, phrases: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Costs and phrase states behind arcs."""
+        self, costs: torch.Tensor, rows: torch.Tensor, arcs: torch.Tensor, sources: torch.Tensor, phrases: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Costs and phrase states behind arcs, from the phrase states of all tokens; None where no row has phrases."""
         assert self._boosts is not None
         costs -= self._word_boosts(rows, self._graph.arc_words.index_select(0, arcs))
         if self._boosts.phrases is None:
-            return costs, phrases
-        pieces = self._graph.arc_pieces.index_select(0, arcs)
+            return costs, None
+        pieces, before = self._graph.arc_pieces.index_select(0, arcs), phrases.index_select(0, sources)
         is_piece = pieces >= 0
-        scores, states = self._boosts.phrases.advance(phrases, pieces.clamp(min=0).long())
+        scores, states = self._boosts.phrases.advance(before, pieces.clamp(min=0).long())
         costs -= torch.where(is_piece, scores, 0.0)
-        return costs, torch.where(is_piece, states, phrases)
+        return costs, torch.where(is_piece, states, before)
 
     def _weights_of(self, rows: torch.Tensor) -> torch.Tensor | float:
         return self._lm_weights.index_select(0, rows) if self._lm_weight is None else self._lm_weight

@@ -226,11 +226,15 @@ class _Layout:
 
     def __init__(self, rows: torch.Tensor, places: torch.Tensor, is_live: torch.Tensor | None, batch: int, width: int):
         self._shape = batch, width
+        # One row without gaps, whose entries are in order.
+        self._is_dense = batch == 1 and is_live is None and len(rows) == width
         fits = places < width if is_live is None else (places < width) & is_live
         self._places = torch.where(fits, rows * width + places, batch * width)
 
     def place(self, values: torch.Tensor, fill: int) -> torch.Tensor:
         """Values [n] in their places, [B, width]; `fill` elsewhere."""
         batch, width = self._shape
+        if self._is_dense:
+            return values.view(1, width)
         flat = torch.full((batch * width + 1,), fill, dtype=values.dtype, device=values.device)
         return flat.index_copy_(0, self._places, values)[:-1].view(batch, width)
