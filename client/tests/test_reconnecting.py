@@ -77,9 +77,10 @@ def test_only_the_current_segment_is_sent_again(client, recognizer, wire, sample
     assert [segment.text for segment in segments[:3]] == [expected(samples[:12_800]).text] * 3
     assert [segment.words[0].start_ms for segment in segments[:3]] == [0, 800, 1600]
     assert segments[1].alternatives[0].words[0].start_ms == 800
-    before, after = recognizer.requests[:6], recognizer.requests[6:]
-    assert np.array_equal(np.concatenate([request.samples for request in before[:5]]), samples[:16_000])
-    assert np.array_equal(np.concatenate([request.samples for request in after]), samples[12_800:])
+    lost = [request.samples for request in recognizer.requests if request.stream_id == "s"]
+    resumed = [request.samples for request in recognizer.requests if request.stream_id != "s"]
+    assert np.array_equal(np.concatenate(lost[:5]), samples[:16_000])  # more may have been on their way
+    assert np.array_equal(np.concatenate(resumed), samples[12_800:])
 
 
 def test_without_the_option_the_stream_fails(served_client, recognizer, wire, samples):

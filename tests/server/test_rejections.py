@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from penstock.errors import split_code
 from tests.helpers.server.raw_stream import RawStream
-from tests.helpers.server.resources import read_metrics, wait_until_free
+from tests.helpers.server.resources import read_metrics
 from tests.helpers.server.running import RunningServer
 
 pytestmark = pytest.mark.server
@@ -55,8 +55,6 @@ def reject(request, server):
                 stream.send(NOTHING, start=True, end=True, parameters=parameters)
             return rejection.value.message()
 
-    # Gauges are brought up to date with requests: what earlier tests have left behind is to be gone from them.
-    wait_until_free(server, server.idle_s + 60, lambda: reject({"decoder": "viterbi"}))
     return reject
 
 
@@ -66,8 +64,11 @@ def test_rejected_by_name_before_a_slot_is_taken(server, reject, parameters, mat
     message = reject(parameters)
     after = read_metrics(server)
     assert match in message, message[:300]
-    for name in ("slots_free", "streams_live", "streams_started_total", "streams_refused_total"):
+    for name in ("streams_started_total", "streams_refused_total"):
         assert after[name] == before[name]
+    # Streams that earlier tests have left open may expire meanwhile.
+    assert after["slots_free"] >= before["slots_free"]
+    assert after["streams_live"] <= before["streams_live"]
 
 
 def _post(server: RunningServer, stream_id: str, samples: int = 0, **parameters: bool) -> tuple[int, str]:
