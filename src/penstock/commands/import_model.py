@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import PenstockError, SettingError
+from penstock.errors import ModelNotFoundError, PenstockError, SettingError
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
 
+_ACCEPTED = "a .nemo file, a directory in Transformers format, or a hub id ORGANIZATION/NAME[@REVISION]"
 _DESCRIPTION = "Converts a checkpoint of NeMo or Transformers to a bundle."
 
 
@@ -58,6 +59,8 @@ def _import(args: argparse.Namespace) -> "Checkpoint":
         path, origin = fetched.path, fetched.origin
     elif args.format:
         raise SettingError("--format: only a repository on the hub has several formats; accepted: with a hub id")
+    elif not path.exists():
+        raise ModelNotFoundError(f"{path}: no such file or directory; accepted: {_ACCEPTED}")
     import_checkpoint = import_transformers if path.is_dir() else import_nemo
     return import_checkpoint(path, args.directory, half=args.half, replace=args.force, origin=origin)
 
@@ -66,8 +69,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a .nemo file, a directory in Transformers format, or a hub id ORGANIZATION/NAME[@REVISION]; "
-        "it is read as untrusted data",
+        help=f"{_ACCEPTED}; it is read as untrusted data",
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="bundle to write: a new or empty directory")
     parser.add_argument(

@@ -1,0 +1,130 @@
+"""The whole path at the size of the published 0.6 B models, with random weights: write, import, recognize one stream.
+
+    python -m scripts.full_size build/full_size
+
+It needs 5 GB of disk and 6 GB of memory. A folder from an earlier run is used again.
+"""
+
+import argparse
+import io
+import json
+import random
+import resource
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import sentencepiece
+import soundfile
+import torch
+from safetensors.torch import save_file
+
+from penstock.model.bundle import tensor_shapes
+from penstock.model.transformers.config import read_transformers_config
+from penstock.model.transformers.importer import import_transformers
+from penstock.model.transformers.weights import source_of
+from penstock.recognizer import StreamingRecognizer
+from tests.helpers.transformers_files import config_document, processor_document, tokenizer_document
+
+LABELS, LEFT, RIGHTS = 1024, 70, (13, 6, 1, 0)
+_AUDIO = Path(__file__).resolve().parents[1] / "tests" / "data" / "an4" / "flac"
+_AUDIO_S = 10
+_STEP_SAMPLES = 1600
+
+
+def main() -> None:
+    """Prints time and memory of each step, the latter with the mapped files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    folder = parser.parse_args().directory
+    checkpoint, bundle = folder / "checkpoint", folder / "bundle"
+    if not (checkpoint / "model.safetensors").is_file():
+        _report("write", write_checkpoint, checkpoint)
+    _report("import", import_bundle, checkpoint, bundle)
+    for right in RIGHTS:
+        _report(f"one stream, [{LEFT},{right}]", recognize, bundle, right)
+
+
+def write_checkpoint(directory: Path) -> str:
+    """A random checkpoint in Transformers format."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config, processor = config_document(), processor_document()
+    config["encoder_config"] |= {
+        "attention_bias": False, "convolution_bias": False, "hidden_size": 1024, "intermediate_size": 4096,
+        "num_attention_heads": 8, "num_key_value_heads": 8, "num_hidden_layers": 24, "num_mel_bins": 128,
+        "scale_input": False, "sliding_window": LEFT + 1, "subsampling_conv_channels": 256,
+        "default_num_lookahead_tokens": RIGHTS[0],
+    }  # fmt: skip
+    config |= {
+        "vocab_size": LABELS + 1, "blank_token_id": LABELS, "decoder_hidden_size": 640, "num_decoder_layers": 2,
+    }  # fmt: skip
+    processor["feature_extractor"]["feature_size"] = 128
+    processor |= {"supported_num_lookahead_tokens": list(RIGHTS), "default_num_lookahead_tokens": RIGHTS[0]}
+    documents = {"config": config, "processor_config": processor, "tokenizer": tokenizer_document(_tokenizer())}
+    for name, document in documents.items():
+        (directory / f"{name}.json").write_text(json.dumps(document, indent=2))
+    generator, state = torch.Generator().manual_seed(0), {}
+    for name, shape in tensor_shapes(read_transformers_config(directory).model).items():
+        if not name.startswith("features."):
+            source = source_of(name, shape)
+            state[source.name] = _random_tensor(source.name, source.shape, generator)
+    save_file(state, directory / "model.safetensors", {"format": "pt"})
+    return f"{sum(tensor.numel() for tensor in state.values()) / 1e6:.1f} M parameters"
+
+
+def import_bundle(checkpoint: Path, bundle: Path) -> str:
+    """What `penstock import --force` does."""
+    import_transformers(checkpoint, bundle, replace=True)
+    return ""
+
+
+def recognize(bundle: Path, right: int) -> str:
+    """Streams audio in requests of 100 ms through one thread; the first two seconds warm up."""
+    torch.set_num_threads(1)
+    parts = [soundfile.read(path, dtype="float32")[0] for path in sorted(_AUDIO.glob("*.flac"))]
+    samples = [sample for part in parts for sample in part][: (_AUDIO_S + 2) * 16000]
+    recognizer = StreamingRecognizer(bundle, context=(LEFT, right), max_streams=1)
+    audio, warm_up = torch.tensor(samples).numpy(), 2 * 16000
+    with recognizer.open_stream() as stream:
+        for start in range(0, len(audio), _STEP_SAMPLES):
+            if start == warm_up:
+                cpu_s = time.process_time()
+            stream.push(audio[start : start + _STEP_SAMPLES])
+        stream.finish()
+    return f"{(time.process_time() - cpu_s) / _AUDIO_S:.2f} CPU seconds per second of audio"
+
+
+def _report(label: str, function: Callable[..., str], *args: object) -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        result, wall_s, cpu_s, peak_mib = process.submit(_measured, function, *args).result()
+    print(f"{label}: {wall_s:.1f} s, {cpu_s:.1f} CPU s, peak {peak_mib:.0f} MiB  {result}", flush=True)
+
+
+def _measured(function: Callable[..., str], *args: object) -> tuple[str, float, float, float]:
+    started_s, cpu_s = time.monotonic(), time.process_time()
+    result = function(*args)
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return result, time.monotonic() - started_s, time.process_time() - cpu_s, peak_mib
+
+
+def _tokenizer() -> bytes:
+    draw, writer = random.Random(0), io.BytesIO()
+    words = ["".join(draw.choices("etaoinshrdlucmfwypvbgk", k=draw.randint(2, 9))) for _ in range(4000)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(" ".join(draw.choices(words, k=12)) for _ in range(4000)), model_writer=writer,
+        model_type="bpe", vocab_size=LABELS, minloglevel=2, bos_id=-1, eos_id=-1,
+    )  # fmt: skip
+    return writer.getvalue()
+
+
+def _random_tensor(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    noise = torch.randn(shape, generator=generator)
+    if len(shape) == 1:
+        return 1 + 0.2 * noise if "norm" in name and name.endswith("weight") else 0.2 * noise
+    return 1.4 * noise / noise[0].numel() ** 0.5
+
+
+if __name__ == "__main__":
+    main()
