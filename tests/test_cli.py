@@ -55,9 +55,8 @@ def test_help_that_cannot_be_written_fails(argument):
     assert done.stderr == "penstock: error: OUTPUT_FAILED: standard output: no space left on device\n"
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-"])
-def test_closed_standard_streams_are_empty_ones(closed, tmp_path):
-    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, "transcribe", "-", str(tmp_path / "none.wav")]
+def test_closed_standard_streams_are_empty_ones(tmp_path):
+    command = ["/bin/sh", "-c", 'exec "$@" <&- >&-', "sh", *COMMAND, "transcribe", "-", str(tmp_path / "none.wav")]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (1, "")
     errors = [line for line in done.stderr.splitlines() if "error" in line]

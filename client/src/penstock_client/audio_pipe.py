@@ -187,14 +187,14 @@ class _Bytes:
         data, self._buffer = self._buffer[:maximum], self._buffer[maximum:]
         return _Taken(data, self._is_end and not self._buffer)
 
-    def need(self, size: int) -> bytes:
-        """The next `size` bytes, which remain in front; less at the end."""
-        while len(self._buffer) < size and not self._is_end:
+    def peek(self, start: int, size: int) -> bytes:
+        """The next `size` bytes after the first `start`; less at the end. All remain in front."""
+        while len(self._buffer) < start + size and not self._is_end:
             self._read()
-        return self._buffer[:size]
+        return self._buffer[start : start + size]
 
     def skip(self, size: int) -> None:
-        """Drops bytes that `need` has returned."""
+        """Drops bytes that `peek` has returned."""
         self._buffer = self._buffer[size:]
 
     def give_back(self, data: bytes) -> None:
@@ -235,14 +235,14 @@ def _read_wav_header(source: _Bytes) -> PcmFormat | None:
 
     Raises ValueError for a broken header.
     """
-    start = source.need(12)
+    start = source.peek(0, 12)
     if not start:
         raise ValueError("has no audio")
     if start[:4] != b"RIFF" or start[8:] != b"WAVE":
         return None
     position, form = 12, None
     while position < _MAX_HEADER_BYTES:
-        header = source.need(position + 8)[position:]
+        header = source.peek(position, 8)
         if len(header) < 8:
             raise ValueError("has no audio" if form else "not a readable audio file: its header is cut")
         name, size = header[:4], struct.unpack("<I", header[4:])[0]
@@ -253,8 +253,9 @@ def _read_wav_header(source: _Bytes) -> PcmFormat | None:
             pcm = wav_pcm(form, size if 0 < size < UNKNOWN_SIZE_BYTES else None)
             source.skip(position if pcm else 0)
             return pcm
-        content = source.need(min(position + size, _MAX_HEADER_BYTES))[position:]
-        if len(content) < min(size, _MAX_HEADER_BYTES - position):
+        needed = max(0, min(size, _MAX_HEADER_BYTES - position))
+        content = source.peek(position, needed)
+        if len(content) < needed:
             raise ValueError("not a readable audio file: its header is cut")
         if name == b"fmt ":
             form = content
