@@ -29,7 +29,6 @@ from benchmarks.wfst_report import RENDERERS
 from benchmarks.wfst_speed import Load, Pipeline, boost_cost, pipeline_decoders, pipeline_rows, search_rows
 from benchmarks.wfst_systems import missing_peer
 from benchmarks.workload import bundle_workload, cut_streams
-from loadtest.capacity import Trials
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.errors import PenstockError
@@ -156,6 +155,8 @@ class Benchmark:
 
     def latency(self) -> list[dict]:
         """Real-time streams through a server, beside the M/D/1 queue."""
+        from loadtest.capacity import Trials
+
         arguments, found = self.arguments, []
         os.environ["PENSTOCK_GRAPH"] = str(arguments.graph[0].absolute())
         with tempfile.TemporaryDirectory() as folder:

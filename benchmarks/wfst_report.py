@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from loadtest.report import number
 from penstock.evaluation.errors import EditCounts
 from penstock.reporting import markdown_table
 
@@ -27,11 +26,9 @@ def boosts_table(rows: list[dict]) -> str:
     for row in rows:
         cell = f"{_percent(EditCounts(**row['words']).rate)} ({row['doubled']:+d})"
         lines.setdefault(row["topology"], []).append(cell)
-    return markdown_table(["boost a word", *(f"{boost:g}" for boost in boosts)], [[*each] for each in _named(lines)])
-
-
-def _named(lines: dict[str, list[str]]) -> list[list[str]]:
-    return [[name, *cells] for name, cells in lines.items()]
+    return markdown_table(
+        ["boost a word", *(f"{boost:g}" for boost in boosts)], [[name, *cells] for name, cells in lines.items()]
+    )
 
 
 def search_table(part: dict) -> str:
@@ -75,9 +72,9 @@ def latency_table(rows: list[dict]) -> str:
     for row in rows:
         window, model = row["window"], row["window"]["models"]["decoder"]
         final = window["final_latency_ms"]
-        figures = [number(model[name], 1) for name in ("batches_per_s", "batch", "compute_ms", "queue_ms", "total_ms")]
-        predicted = [number(model[f"predicted_{name}_ms"], 1) for name in ("queue", "total")]
-        finals = f"{number(final['p50'])} / {number(final['p99'])}"
+        figures = [f"{model[name]:.1f}" for name in ("batches_per_s", "batch", "compute_ms", "queue_ms", "total_ms")]
+        predicted = [f"{model[f'predicted_{name}_ms']:.1f}" for name in ("queue", "total")]
+        finals = f"{final['p50']:.0f} / {final['p99']:.0f}"
         late = f"{100 * window['late_share']:.1f} %"
         lines.append([row["decoder"], window["streams"], *figures, *predicted, finals, window["rtfx"], late])
     return markdown_table(header, lines)

@@ -17,6 +17,7 @@ from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.start import StartChoices, StartStates
 from penstock.decoding.wfst.state import WfstStateStore
 from penstock.graphs.select import select_driver
+from penstock.kernels.capability import AUTO
 from penstock.scoring.wfst.graph_file import NO_WORD, DecodingGraph
 
 KALDI_DECODER, FLASHLIGHT = "kaldi-decoder", "flashlight-text"
@@ -47,7 +48,7 @@ class GraphSearch:
     ):
         """word_boosts: [streams, W] float32, a row for each stream; None: none."""
         self._graph, self._lm_weight, self._device = DeviceGraph(graph, device), lm_weight, device
-        search = WfstSearch(self._graph, WfstSizes(), limits)
+        search = WfstSearch(self._graph, WfstSizes(), limits, AUTO)
         self._slots = torch.arange(streams, device=device)
         self._boosts, self._word_boosts = None, word_boosts
         if word_boosts is not None:

@@ -1,6 +1,7 @@
 """Runs the GPU tests and the decoder benchmark on a bare GPU machine without a network.
 
-    python scripts/gpu_session.py --out DIR [--only PART,...] [--wheels DIR] [-- BENCHMARK OPTIONS]
+    python scripts/gpu_session.py --out DIR [--only PART,...] [--wheels DIR] [--graph FILE]
+        [-- BENCHMARK OPTIONS]
 
 Parts, in this order. Each can be run alone, and its files are in --out even if a later part is cut short:
 
@@ -9,10 +10,11 @@ Parts, in this order. Each can be run alone, and its files are in --out even if 
     bundled      the models of the repository, on speech                    bundled-MODEL.txt, bundled-MODEL.json
     beams-rnnt   random RNN-T: both beam searches and label-looping         beams-rnnt.txt, beams-rnnt.json
     beams-tdt    the same for TDT                                          beams-tdt.txt, beams-tdt.json
+    wfst         the search over the graph of --graph, if there is one      wfst.txt, wfst.json
 
 If a call is limited in time, make several: `--only tests`, then `--only greedy,bundled`, then `--only
 beams-rnnt,beams-tdt`.
-BENCHMARK OPTIONS (`python -m benchmarks.decoding --help`) follow those of every benchmark and override them, for
+BENCHMARK OPTIONS (`python -m benchmarks.decoding --help`) follow those of each of its runs and override them, for
 example `-- --batch 1,32 --repeats 3` for a quick look.
 
 Installs nothing: the package runs from src/. It needs Python 3.10 or newer and the packages torch (for CUDA), numpy,
@@ -62,6 +64,7 @@ class Session(NamedTuple):
     out: Path
     environment: dict[str, str]
     benchmark_options: list[str]
+    graph: Path | None = None
 
 
 def main() -> int:
@@ -81,7 +84,7 @@ def main() -> int:
         print(json.dumps(description, indent=2), flush=True)
         if not report_missing(NEEDED):
             return 1
-        session = Session(out, environment, arguments.benchmark_options)
+        session = Session(out, environment, arguments.benchmark_options, arguments.graph)
         statuses = [part(session) for name, part in PARTS.items() if name in arguments.only]
     return int(any(statuses))
 
@@ -93,6 +96,7 @@ def parse_arguments(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default=",".join(PARTS), metavar="PART,...", help=", ".join(PARTS))
     parser.add_argument("--wheels", type=Path)
+    parser.add_argument("--graph", type=Path, metavar="FILE", help="of `penstock graph build`, for the part wfst")
     arguments = parser.parse_args(given[:separator])
     arguments.only = arguments.only.split(",")
     for name in arguments.only:
@@ -201,12 +205,25 @@ def run_bundled(session: Session) -> int:
     return int(any(statuses))
 
 
+def run_wfst(session: Session) -> int:
+    """The graph search alone, beside kaldi-decoder where it is installed."""
+    if session.graph is None:
+        print("wfst: left out without --graph", flush=True)
+        return 0
+    if not report_missing(FOR_AUDIO):
+        return 1
+    command = [sys.executable, "-m", "benchmarks.wfst", "--device", "cuda", "--only", "search"]
+    command += ["--graph", str(session.graph.absolute()), "--json", str(session.out / "wfst.json")]
+    return run(command, session, "wfst")
+
+
 PARTS: dict[str, Callable[[Session], int]] = {
     "tests": run_tests,
     "greedy": run_greedy,
     "bundled": run_bundled,
     "beams-rnnt": run_beams("rnnt"),
     "beams-tdt": run_beams("tdt"),
+    "wfst": run_wfst,
 }
 """Most valuable first: correctness, then what users notice, then the papers' tables."""
 

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from benchmarks import decoding as benchmark
+from benchmarks import wfst
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,6 +58,14 @@ def read_options(command: list[str]) -> argparse.Namespace:
 def test_everything_in_order(session):
     names = [name for name, _ in session()]
     assert names == ["gpu_tests", "greedy", *BUNDLED, "beams-rnnt", "beams-tdt"]
+
+
+def test_the_search_over_a_graph(session):
+    assert session("--only", "wfst") == []
+    ((name, command),) = session("--only", "wfst", "--graph", "g.safetensors")
+    assert (name, command[:2]) == ("wfst", ["-m", "benchmarks.wfst"])
+    arguments = wfst.parse_arguments(command[2:])
+    assert (arguments.device, arguments.only, arguments.graph[0].name) == ("cuda", ["search"], "g.safetensors")
 
 
 def test_parts_can_be_had_alone_and_together_make_the_whole(session):
