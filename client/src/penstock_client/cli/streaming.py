@@ -26,7 +26,7 @@ _MAX_OFFLINE_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Streamer:
-    """Opens a stream for each source, with the options of the arguments. Its methods raise ClientError."""
+    """Opens a stream for each source, with the options of the arguments. Its methods may fail with a ClientError."""
 
     client: Client
     options: StreamOptions
