@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import sys
 
 import pytest
 
@@ -92,6 +93,17 @@ def test_a_second_signal_kills():
         assert (stop.is_set(), server.killed) == (True, 0)
         signal.raise_signal(signal.SIGINT)
         assert server.killed == 1
+
+
+def test_output_that_nobody_reads_ends_no_stream(monkeypatch):
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    server = Server("stop")
+    serve_until_signal(server, Console(), drain_s=8)
+    assert server.stops == [True], "drained, not killed"
 
 
 @pytest.mark.parametrize("restarts", [False, True])

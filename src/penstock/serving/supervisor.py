@@ -1,5 +1,6 @@
 """Runs a server until a signal: reports its start and stop, watches it, and starts it again after a crash."""
 
+import contextlib
 import math
 import signal
 import sys
@@ -36,7 +37,8 @@ class Console:
         line = f"penstock: {'' if level == 'info' else f'{level}: '}{message}"
         if self._format == "json":
             line = render(Event(level, "server", message, fields, time.time()), "json")
-        print(line, file=sys.stdout if level == "info" else sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a full disk, or a reader that has gone: streams must not end with it
+            print(line, file=sys.stdout if level == "info" else sys.stderr, flush=True)
 
 
 class Backoff:
