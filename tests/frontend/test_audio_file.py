@@ -131,6 +131,17 @@ def test_a_truncated_file_is_named_and_its_audio_is_kept(tmp_path, format):
         read_audio(path, 16000)
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_audio_right_before_the_damage_is_kept(tmp_path, channels):
+    path, noise = tmp_path / "a.flac", np.random.default_rng(0).normal(0, 0.1, (48_000, channels))
+    soundfile.write(path, noise, 16000)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (track,) = load_audio(path, 16000).tracks
+    assert 1.0 < len(track.samples) / 16000 < 1.5
+    expected = noise[: len(track.samples)].mean(axis=1)
+    np.testing.assert_allclose(track.samples, expected, atol=1e-4)
+
+
 @pytest.mark.parametrize("stated", [0xFFFFFFFF, 0x80000000, 0x7FFFFF00, 0x7FFFF000])
 def test_a_size_that_the_writer_did_not_know_is_no_truncation(tmp_path, stated):
     """As ffmpeg, arecord and sox write to a pipe."""

@@ -86,16 +86,26 @@ class SoundReader:
     def blocks(self) -> Iterator[npt.NDArray[np.float32]]:
         """Samples [n, channels], up to the end of the file or its damage."""
         stated, frames, damage = _stated_frames(self._sound), 0, None
-        try:
-            while len(block := self._sound.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)):
-                frames += len(block)
-                yield block
-        except self._soundfile.LibsndfileError as error:
-            damage = error.error_string.rstrip(".")
-        except (OSError, RuntimeError) as error:
-            raise ValueError(_reason(error)) from error
+        while damage is None:
+            block, damage = self._read_block()
+            if not len(block):
+                break
+            frames += len(block)
+            yield block
         is_cut = self._file is not None and _is_cut_ogg(self._file)
         self.problem = _problem(frames / self.rate_hz, stated / self.rate_hz, damage, is_cut)
+
+    def _read_block(self) -> tuple[npt.NDArray[np.float32], str | None]:
+        """The next samples [n, channels], and why they are the last; none at the end of the file."""
+        out = np.full((_BLOCK_FRAMES, self.channels), np.nan, np.float32)
+        try:
+            return self._sound.read(dtype="float32", always_2d=True, out=out), None
+        except self._soundfile.LibsndfileError as error:  # it does not say how much it has read before the damage
+            is_unread = np.isnan(out).all(axis=1)
+            end = int(is_unread.argmax()) if is_unread.any() else len(out)
+            return out[:end], error.error_string.rstrip(".")
+        except (OSError, RuntimeError) as error:
+            raise ValueError(_reason(error)) from error
 
     def close(self) -> None:
         """Closes the file."""
