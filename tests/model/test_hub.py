@@ -3,6 +3,7 @@
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
@@ -163,7 +164,7 @@ def test_a_repository_without_a_checkpoint(hub, files, changed, wanted, match):
 
 
 def test_too_little_disk(hub, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10, 9, 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1))
     with pytest.raises(OutputError, match=r"org/name: the download has 0 MB, and .* has 0 MB free") as caught:
         fetch(SOURCE)
     assert caught.value.code is ErrorCode.OUTPUT_FAILED
