@@ -115,6 +115,28 @@ def test_alternatives_follow_the_text(model, audio, capsys):
     assert float(scores[0]) >= float(scores[1])
 
 
+def test_lattices_beside_the_text(model, audio, tmp_path, capsys):
+    arguments = [
+        "--model",
+        model,
+        "--decoder",
+        "ctc_beam",
+        "--n-best",
+        "3",
+        "--lattices",
+        str(tmp_path / "l"),
+        audio[0],
+    ]
+    assert run(*arguments) == 0
+    text, *alternatives = lines(capsys)
+    assert (tmp_path / "l" / "medium.fst.txt").read_text().startswith(f"0\t1\t{text.split()[0]}\n")
+    finals = [line for line in (tmp_path / "l" / "medium.fst.txt").read_text().splitlines() if line.count("\t") == 1]
+    assert len(finals) == len(alternatives) == 3
+    with pytest.raises(PenstockError, match=r"medium\.fst\.txt exists"):
+        run(*arguments)
+    assert run("--resume", *arguments) == run("--force", *arguments) == 0
+
+
 def test_a_directory_to_files_in_two_processes(model, audio, tmp_path, capsys):
     """Results are those of the files one by one; one that fails is named."""
     (tmp_path / "broken.wav").write_bytes(b"no audio")
@@ -284,6 +306,7 @@ def test_a_missing_manifest_is_named(model, tmp_path):
         (["--model", "MODEL", "--processes", "0", "a.wav"], "--processes is 0; accepted: positive numbers"),
         (["--model", "MODEL", "--format", "srt", "a.wav"], "--format needs --out DIR"),
         (["--model", "MODEL", "--resume", "a.wav"], "--resume needs --out DIR"),
+        (["--model", "MODEL", "--lattices", "o", "a.wav"], "--lattices needs --n-best N"),
         (["--model", "MODEL", "--json", "--out", "o", "a.wav"], "--json prints to standard output .* --format json"),
         (["--model", "MODEL", "--threads", "0", "a.wav"], "--threads is '0'; accepted: integers from 1"),
         (

@@ -7,10 +7,11 @@ from pathlib import PurePath
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.pipeline.results import Alternative
 from penstock.pipeline.words import Word
 from penstock.transcription.audio_inputs import AudioInput
 from penstock.transcription.files import FileTranscript
-from penstock.transcription.result_files import ResultFiles, document
+from penstock.transcription.result_files import LATTICE, ResultFiles, document
 from penstock_client.cli import subtitles
 from penstock_client.protocol import Word as ClientWord
 
@@ -30,6 +31,23 @@ def test_all_formats_at_once(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["a.b.json", "a.b.srt", "a.b.txt", "a.b.vtt"]
     assert (folder / "a.b.txt").read_text() == " ".join(TEXTS) + "\n"
     assert json.loads((folder / "a.b.json").read_text()) == document(transcript())
+
+
+def test_a_lattice_has_the_alternatives_as_paths_that_openfst_reads(tmp_path):
+    costs = {"go on": 1.5, "go": 2.25, "so on": 3.0, "": 4.0}
+    given = transcript()
+    given.alternatives += [Alternative(text, -cost, -cost, ()) for text, cost in costs.items()]
+    given.alternatives.append(Alternative("go", -9.0, -9.0, ()))
+    ResultFiles(tmp_path, [LATTICE]).write(AUDIO, given)
+    text = (tmp_path / "day" / "a.b.fst.txt").read_text()
+    assert text.splitlines() == [
+        "0\t1\tgo", "1\t2\ton", "0\t3\tso", "3\t4\ton", "2\t1.5", "1\t2.25", "4\t3", "0\t4",
+    ]  # fmt: skip
+    kaldifst = pytest.importorskip("kaldifst")
+    numbered = text.replace("go", "1").replace("on", "2").replace("so", "3")
+    best = kaldifst.shortest_path(kaldifst.compile(numbered, acceptor=True))
+    _, words, _, cost = kaldifst.get_linear_symbol_sequence(best)
+    assert (words, cost.value) == ([1, 2], 1.5)
 
 
 def test_subtitles_are_those_of_the_client(tmp_path):

@@ -15,7 +15,7 @@ from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, Decod
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
 from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
-from penstock.transcription.result_files import FORMATS, ResultFiles, document
+from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, document
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscriber, FileTranscript
@@ -35,6 +35,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write the transcripts to files in this directory")
     parser.add_argument(
         "--format", metavar="NAMES", help=f"formats of these files, separated by commas: {', '.join(FORMATS)} (txt)"
+    )
+    parser.add_argument(
+        "--lattices", type=Path, metavar="DIR", help="write the alternatives of --n-best as OpenFst text"
     )
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--force", action="store_true", help="overwrite files of --out that exist")
@@ -94,7 +97,9 @@ def run(args: argparse.Namespace) -> int:
     if not inputs:
         raise SettingError("no audio: give files, directories, a list with --files-from or a manifest")
     results = ResultFiles(args.out, (args.format or FORMATS[0]).split(",")) if args.out else None
-    jobs = _select(args, results, [_Job(each, *_header(each.path, channel)) for each in inputs])
+    lattices = ResultFiles(args.lattices, [LATTICE]) if args.lattices else None
+    outputs = [files for files in (results, lattices) if files]
+    jobs = _select(args, outputs, [_Job(each, *_header(each.path, channel)) for each in inputs])
     if not jobs:
         print("penstock: the results of all files exist", file=sys.stderr)
         return 0
@@ -108,22 +113,23 @@ def run(args: argparse.Namespace) -> int:
     chunk_ms = recognizer.config.chunk_ms(recognizer.context)
     request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
     transcriber = FileTranscriber(recognizer, request_samples, options, channel)
-    return 1 if _transcribe(args, transcriber, jobs, results, processes, threads) else 0
+    return 1 if _transcribe(args, transcriber, jobs, (results, lattices), processes, threads) else 0
 
 
 def _transcribe(
     args: argparse.Namespace,
     transcriber: "FileTranscriber",
     jobs: list[_Job],
-    results: ResultFiles | None,
+    outputs: tuple[ResultFiles | None, ResultFiles | None],
     processes: int,
     threads: int,
 ) -> int:
-    """Prints or writes every transcript; returns how many failed."""
+    """Prints or writes every transcript; outputs: texts and lattices; returns how many failed."""
     from penstock.transcription.files import in_order
     from penstock.transcription.processes import transcribe_files
 
     failures = 0
+    results, lattices = outputs
     paths = [job.audio.path for job in jobs]
     longest_first = sorted(range(len(jobs)), key=lambda index: -jobs[index].audio_s)
     order = longest_first if processes > 1 else None  # a long file that begins last would keep one process busy alone
@@ -133,6 +139,8 @@ def _transcribe(
             progress.clear()
             for transcript in transcripts:
                 failures += transcript.error is not None
+                if lattices and _has_result(transcript):
+                    lattices.write(jobs[index].audio, transcript)
                 if results and _has_result(transcript):
                     results.write(jobs[index].audio, transcript)
                 elif _has_result(transcript):
@@ -152,8 +160,10 @@ def _check(args: argparse.Namespace) -> None:
         if value is not None and value < 1:
             raise SettingError(f"--{name} is {value}; accepted: positive numbers")
     for name in ("format", "force", "resume"):
-        if getattr(args, name) and not args.out:
+        if getattr(args, name) and not args.out and not (args.lattices and name != "format"):
             raise SettingError(f"--{name} needs --out DIR")
+    if args.lattices and not args.n_best:
+        raise SettingError("--lattices needs --n-best N")
     if args.json and args.out:
         raise SettingError("--json prints to standard output and cannot be combined with --out; use --format json")
 
@@ -177,15 +187,14 @@ def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
         return 0.0, [None]
 
 
-def _select(args: argparse.Namespace, results: ResultFiles | None, jobs: list[_Job]) -> list[_Job]:
+def _select(args: argparse.Namespace, outputs: list[ResultFiles], jobs: list[_Job]) -> list[_Job]:
     """The files to transcribe, with --resume without those that are done. OutputError if there are results."""
-    if results is None:
-        return jobs
-    results.check_names([job.audio for job in jobs])
+    for files in outputs:
+        files.check_names([job.audio for job in jobs])
     if args.resume:
-        return [job for job in jobs if not results.exist(job.audio, job.channels)]
+        return [job for job in jobs if not all(files.exist(job.audio, job.channels) for files in outputs)]
     for job in jobs if not args.force else ():
-        if found := results.first_existing(job.audio, job.channels):
+        if found := next(filter(None, (files.first_existing(job.audio, job.channels) for files in outputs)), None):
             raise OutputError(f"{found} exists; --force overwrites results, --resume skips files that have them")
     return jobs
 

@@ -51,8 +51,27 @@ def _vtt(transcript: "FileTranscript") -> str:
     return subtitles.vtt(subtitles.cues([cast(Any, transcript.words)]))
 
 
+def _lattice(transcript: "FileTranscript") -> str:
+    """The alternatives as an acceptor in OpenFst's text: a tree of words; final states have the path's cost, -score."""
+    lines: list[str] = []
+    states: dict[tuple[str, ...], int] = {(): 0}
+    finals: dict[int, str] = {}
+    for alternative in transcript.alternatives:
+        words: tuple[str, ...] = ()
+        for word in alternative.text.split():
+            source, words = states[words], (*words, word)
+            if words not in states:
+                states[words] = len(states)
+                lines.append(f"{source}\t{states[words]}\t{word}")
+        finals.setdefault(states[words], f"{states[words]}\t{-alternative.score:.6g}")
+    return "".join(f"{line}\n" for line in [*lines, *finals.values()])
+
+
 _WRITERS: dict[str, Callable[["FileTranscript"], str]] = {"txt": _text, "json": _json, "srt": _srt, "vtt": _vtt}
 FORMATS = tuple(_WRITERS)
+LATTICE = "fst.txt"
+"""Format of `--lattices`, not one of `--format`."""
+_WRITERS[LATTICE] = _lattice
 _SUBTITLES = ("srt", "vtt")
 
 
@@ -67,7 +86,7 @@ class ResultFiles:
         self._directory = directory
         self._formats = list(dict.fromkeys(formats))
         for name in self._formats:
-            if name not in FORMATS:
+            if name not in _WRITERS:
                 raise SettingError(f"--format is {name!r}; accepted: {','.join(FORMATS)}, or several of them")
         if set(self._formats) & set(_SUBTITLES):
             _check_subtitles()
