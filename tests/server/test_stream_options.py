@@ -115,12 +115,18 @@ def test_each_stream_is_decoded_with_its_options(lm_server, expected, protocol):
         with Client(lm_server.url(protocol), protocol=protocol) as client:
             return _there(client, UTTERANCES[utterance], CHOICES[choice])
 
+    def be_rejected(_: int) -> None:
+        with Client(lm_server.url(protocol), protocol=protocol) as client, pytest.raises(StreamError, match="'west'"):
+            _there(client, UTTERANCES[0], StreamOptions(decoder="wfst", boosted_phrases=["go west"]))
+
     jobs = [(c, u) for u in range(len(UTTERANCES)) for c in range(len(CHOICES))]
-    with ThreadPoolExecutor(10) as pool:
+    with ThreadPoolExecutor(10) as pool, ThreadPoolExecutor(1) as beside:
+        rejections = beside.map(be_rejected, range(5))
         for (choice, utterance), found in zip(jobs, pool.map(recognize, jobs), strict=True):
             wanted = expected[choice][utterance]
             assert found[:3] == wanted[:3], CHOICES[choice]
             assert found[3] == pytest.approx(wanted[3], abs=1e-3)
+        assert len(list(rejections)) == 5
     assert len({str(one[:3]) for one in (choice[0] for choice in expected)}) > 1
 
 
