@@ -3,10 +3,14 @@
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from penstock.scoring.automaton import Automaton
+from penstock.scoring.boosting.arena import PAGE_STATES, PhraseArena
+from penstock.scoring.boosting.layout import build_table
 from penstock.scoring.boosting.tokenization import TokenPhrase, TokenPhrases
+from penstock.scoring.boosting.trie import PhraseTrie
 from tests.helpers.reference.phrase_boost import boosted_total
 
 Boosts = dict[tuple[int, ...], float]
@@ -30,6 +34,13 @@ class NumberTokenizer:
 
 def as_list(boosts: Boosts) -> TokenPhrases:
     return tuple(TokenPhrase(phrase, boosts[phrase]) for phrase in sorted(boosts))
+
+
+def arena_of(boosts: Boosts, continues_word: Sequence[bool]) -> tuple[PhraseArena, int]:
+    """An arena with one list, and the state in which the list starts."""
+    arena = PhraseArena(np.array(continues_word), 1 << 20)
+    pages = arena.write(build_table(PhraseTrie(as_list(boosts), continues_word), continues_word))
+    return arena, pages[0] * PAGE_STATES
 
 
 def random_tokenizer(generator: random.Random, size: int) -> NumberTokenizer:

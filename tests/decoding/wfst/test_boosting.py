@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
-from penstock.scoring.boosting.arena import PAGE_STATES, PhraseArena
-from penstock.scoring.boosting.layout import build_table
-from penstock.scoring.boosting.trie import PhraseTrie
+from penstock.scoring.boosting.arena import PhraseArena
 from penstock.scoring.ngram.arpa import read_arpa
 from penstock.scoring.wfst.graph_file import TOPOLOGIES
 from tests.helpers.kaldi import kaldi_search
-from tests.helpers.phrases import Boosts, as_list
+from tests.helpers.phrases import Boosts, arena_of
 from tests.helpers.reference.ngram import write_random_arpa
 from tests.helpers.reference.phrase_boost import boosted_total
 from tests.helpers.reference.wfst import Boosts as ReferenceBoosts
@@ -88,12 +86,6 @@ def phrase_automaton(arena: PhraseArena, start: int) -> FstArrays:
     return join_arcs(0, finals, tuple(map(np.array, zip(*arcs, strict=True))))
 
 
-def arena_of(boosts: Boosts) -> tuple[PhraseArena, int]:
-    arena = PhraseArena(np.array(CONTINUES_WORD), 1 << 20)
-    pages = arena.write(build_table(PhraseTrie(as_list(boosts), CONTINUES_WORD), CONTINUES_WORD))
-    return arena, pages[0] * PAGE_STATES
-
-
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_words_equal_the_composition_with_their_automaton(make, topology):
     """70 utterances at four beams; at the narrowest, kaldi-decoder differs where none of the tokens is final."""
@@ -129,7 +121,7 @@ def test_phrases_of_several_words_equal_the_explicit_composition(make, topology)
         for _ in range(chance.randint(1, 5)):
             words = chance.choices(list(SPELLINGS), k=chance.randint(1, 3))
             boosts[tuple(token for word in words for token in SPELLINGS[word])] = chance.uniform(-1, 2)
-        arena, start = arena_of(boosts)
+        arena, start = arena_of(boosts, CONTINUES_WORD)
         graph, _ = compile_graph(make(seed), lexicon(), topology, V, "0" * 64)
         symbols = Symbols(V, len(graph.words))
         lg = composed(lexicon_fst(lexicon(), symbols), grammar_fst(make(seed), graph.words, symbols))
@@ -155,7 +147,9 @@ def test_a_list_of_single_words_is_worth_the_same_in_both_forms(make):
     for seed in range(5):
         scores = log_probs(seed, 1, 15, V)
         by_table = Searcher(graph, WfstSizes(2048), EXACT).search(scores, word_boosts=table)[0]
-        by_automaton = Searcher(graph, WfstSizes(2048), EXACT).search(scores, phrases=arena_of(boosts))[0]
+        by_automaton = Searcher(graph, WfstSizes(2048), EXACT).search(scores, phrases=arena_of(boosts, CONTINUES_WORD))[
+            0
+        ]
         assert by_table.words == by_automaton.words
         assert by_table.cost == pytest.approx(by_automaton.cost, abs=1e-4)
 
@@ -177,7 +171,7 @@ def test_a_repeated_word_earns_its_boost_again_in_the_compact_topology(make):
 
 def test_phrases_survive_chunks_and_slots():
     graph = random_graph(4, states=20)
-    arena, start = arena_of({(0, 1): 2.0, (2,): -1.0, (1, 3, 0): 1.0})
+    arena, start = arena_of({(0, 1): 2.0, (2,): -1.0, (1, 3, 0): 1.0}, CONTINUES_WORD)
     scores = log_probs(4, 3, 14, V)
     whole = Searcher(graph, WfstSizes(64), WfstLimits(8.0)).search(scores, phrases=(arena, start))
     assert whole != Searcher(graph, WfstSizes(64), WfstLimits(8.0)).search(scores)

@@ -1,12 +1,16 @@
 """The search with fixed shapes, as CUDA graphs capture it, equals the search over what lives."""
 
+import numpy as np
 import pytest
+import torch
 
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
+from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from tests.helpers.fake_capture import FakeBuilder, FakeCapture
+from tests.helpers.phrases import arena_of
 from tests.helpers.wfst import Searcher, log_probs, random_graph
 
 LENGTHS = [12, 7, 10]
@@ -29,6 +33,26 @@ def test_equals_the_search_over_what_lives(driver, sizes, beam):
     )
     assert captured.search(scores, 4, LENGTHS) == expected
     assert captured.search(scores, 3, LENGTHS) == expected
+
+
+@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
+@pytest.mark.parametrize("kind", ["words", "phrases"])
+def test_boosts_equal_those_of_the_search_over_what_lives(driver, kind):
+    """Programs follow phrases in any batch that boosts; the eager search only where a stream has some."""
+    graph = random_graph(4, states=20)
+    scores, table = log_probs(4, 3, 12, graph.vocabulary_size), np.zeros(len(graph.words), np.float32)
+    arena, start = arena_of({(0, 1): 2.0, (2,): -1.0}, [False, True, False, True])
+    if kind == "words":
+        table[1:] = np.linspace(-1, 3, len(table) - 1)
+    chosen = {"word_boosts": table, "phrases": (arena, start) if kind == "phrases" else None}
+    boosts = StreamBoosts(torch.from_numpy(table)[None], torch.zeros(0, dtype=torch.int64), arena)
+    expected = Searcher(graph, SIZES["roomy"]).search(scores, 4, LENGTHS, **chosen)
+    captured = Searcher(
+        graph, SIZES["roomy"], prepare=lambda search: CapturedWfstSearch(search, drivers()[driver], 4, 4, boosts)
+    )
+    assert captured.search(scores, 4, LENGTHS, **chosen) == expected
+    plain = Searcher(graph, SIZES["roomy"]).search(scores, 4, LENGTHS)
+    assert expected != plain == captured.search(scores, 4, LENGTHS)
 
 
 def test_long_chunks_are_decoded_in_parts():
