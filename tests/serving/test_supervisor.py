@@ -95,7 +95,7 @@ def test_a_second_signal_kills():
         assert server.killed == 1
 
 
-def test_output_that_nobody_reads_ends_no_stream(monkeypatch):
+def test_output_without_a_reader_ends_no_stream(monkeypatch):
     class Gone:
         def write(self, text):
             raise BrokenPipeError
