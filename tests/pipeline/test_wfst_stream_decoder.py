@@ -1,5 +1,6 @@
 """Streams of the decoder `wfst` through the decoder stage: chunks, batches, boosts, and what is rejected."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -161,6 +162,20 @@ def test_a_lexicon_writes_words_that_tokens_do_not(streams, checkpoint, tmp_path
         texts = [alternative.text for alternative in expected[-1].alternatives]
         renamed = [" ".join(written[word] for word in text.split()) for text in texts]
         assert [alternative.text for alternative in results[-1].alternatives] == renamed
+
+
+def test_narrowed_frames_are_counted_and_logged_and_chunks_do_not_matter(checkpoint, tmp_path, caplog):
+    path, tokenizer = tmp_path / "many.safetensors", Tokenizer(checkpoint.tokenizer_path)
+    words = ["".join(letters) for letters in itertools.product("abcde", repeat=4)][:450]
+    write_graph(word_loop(tokenizer, words, sha256_of(checkpoint.tokenizer_path)), path)
+    frames, found = frames_of(checkpoint, 1, 20), []
+    for chunk in (3, 20):
+        streams = Streams(checkpoint, str(path))
+        found.append((outcome(streams.decode({0: frames}, {0: streams.options()}, chunk)[0]), streams.stage.truncation))
+    assert found[0] == found[1]
+    narrowed = found[0][1].narrowed_frames
+    assert 0 < narrowed <= 40 and sum(found[0][1]) == narrowed
+    assert f"a segment's wfst beam was truncated: {narrowed} narrowed frames" in caplog.text
 
 
 def test_words_and_phrases_are_those_of_the_graph(streams, checkpoint):
