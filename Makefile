@@ -17,7 +17,7 @@ LOADTEST := $(BIN)/python -m loadtest
 TEST_PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest -q --durations=12 --ignore=tests/nightly
 TEST_SHARED := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile
-NOT_HERE := not gpu and not oracle
+NOT_HERE := not gpu and not oracle and not nightly
 # What a CPU's instruction set and order of sums could change (docs/decoding.md, "What is exact").
 NUMERIC_TESTS := tests/frontend tests/encoder tests/decoding tests/model/nemo/test_importer.py \
 	tests/pipeline/test_stages.py tests/scoring/boosting/test_search.py \
@@ -80,9 +80,10 @@ test-fast: setup ## the tests without a server
 test-server: setup ## the tests with a server
 	$(PYTEST) -m "$(NOT_HERE) and server"
 
-# Tests of documents. The long runs of a night are `make fault-trials` and `make soak`.
-test-nightly: setup ## tests of documents
-	$(BIN)/python -m pytest -q tests/nightly
+# Tests of documents, then tests that take long. The long runs of a night are `make fault-trials` and `make soak`.
+test-nightly: setup ## tests of documents, and tests that take long
+	$(BIN)/python -m pytest -q tests/nightly; documents=$$?; \
+	$(PYTEST) -m "nightly and not gpu and not oracle" && exit $$documents
 
 # Three instruction sets, then one that no CPU has.
 test-cpus: setup ## the numeric tests as other CPUs compute

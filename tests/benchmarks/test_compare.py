@@ -4,11 +4,14 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks import compare
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.nightly
 def test_a_checkout_equals_itself(tmp_path, monkeypatch, capsys):
     path = tmp_path / "compare.json"
     options = ["--streams", "2", "--decoders", "greedy", "--rounds", "1", "--json", str(path)]

@@ -161,7 +161,7 @@ def test_kaldifst_is_named_where_it_is_missing(bundled_model, arpa, tmp_path):
     assert "PACKAGE_MISSING: building decoding graphs needs kaldifst" in done.stderr
 
 
-@pytest.mark.timing
+@pytest.mark.nightly
 def test_twenty_thousand_words_in_time_and_memory(bundled_model, tmp_path):
     chance = random.Random(2)
     lines = list(synthetic_text(synthetic_words(20_000, chance), 40_000, chance))

@@ -76,6 +76,7 @@ def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyS
     assert 0 < window["seconds"] < 60 and window["requests"] > 0
 
 
+@pytest.mark.nightly
 def test_users_survive_rejections_and_count_them_apart(server: ReadyServer, tmp_path):
     """Over HTTP, more streams than slots: the others are served, the test goes on to its end."""
     window = run(server, tmp_path, "--no-html", protocol="http", streams=SLOTS + 3)

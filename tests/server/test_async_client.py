@@ -92,7 +92,7 @@ class Watcher:
         self._server = server
         started_s = time.monotonic()
         self._live = self._read_live()
-        self._longest_s = max(1.0, 10 * (time.monotonic() - started_s))
+        self._longest_s = max(10.0, 10 * (time.monotonic() - started_s))
 
     def wait(self) -> None:
         """Waits until one stream fewer is live than at the beginning; AssertionError if that takes too long."""

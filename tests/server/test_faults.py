@@ -13,7 +13,7 @@ from tests.helpers.server.resources import run_trial
 from tests.helpers.server.running import RunningServer, running_server
 from tests.nightly import trials_input, trials_networks, trials_server, trials_streams
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

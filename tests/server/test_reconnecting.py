@@ -1,7 +1,6 @@
 """A client that goes on after lost connections to a real server has the same words, times and tokens."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,6 @@ import pytest
 
 from client.tests.helpers.fake_servers import Wire
 from penstock_client import Client, ConnectionOptions, read_audio
-from tests.helpers.server.resources import wait_until_free
-from tests.helpers.server.running import RunningServer
 
 pytestmark = pytest.mark.server
 
@@ -18,15 +15,8 @@ FLAC = Path(__file__).parents[1] / "data" / "an4" / "flac"
 OPTIONS = ConnectionOptions(reconnect_s=120)
 
 
-@pytest.fixture(scope="module")
-def shared_server(server: RunningServer) -> Iterator[RunningServer]:
-    """Left as it was found: streams of cut connections hold their slots until the idle timeout."""
-    yield server
-    wait_until_free(server, server.idle_s + 120)
-
-
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_cut_connections_leave_no_gap(shared_server, protocol):
+def test_cut_connections_leave_no_gap(server, protocol):
     samples = np.concatenate([read_audio(path) for path in sorted(FLAC.glob("*.flac"))[:3]])
 
     def transcribe(url, on_result=lambda: None):
@@ -42,7 +32,7 @@ def test_cut_connections_leave_no_gap(shared_server, protocol):
             list(stream)
             return stream.transcript
 
-    with contextlib.closing(Wire(getattr(shared_server.ports, protocol))) as wire:
+    with contextlib.closing(Wire(getattr(server.ports, protocol))) as wire:
         results = 0
 
         def cut_sometimes():
@@ -52,7 +42,7 @@ def test_cut_connections_leave_no_gap(shared_server, protocol):
                 wire.cut()
 
         resumed = transcribe(f"127.0.0.1:{wire.port}", cut_sometimes)
-    whole = transcribe(shared_server.url(protocol))
+    whole = transcribe(server.url(protocol))
     assert results >= 20
     assert (resumed.text, resumed.tokens, resumed.timestamps) == (whole.text, whole.tokens, whole.timestamps)
     assert [(word.text, word.start_ms, word.end_ms) for word in resumed.words] == [

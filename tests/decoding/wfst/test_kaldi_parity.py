@@ -79,6 +79,7 @@ def test_a_graph_of_recorded_text(topology, tmp_path):
     check_parity(compiled(recorded_text(), tmp_path / "words.arpa", topology, 3, 65))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_a_graph_of_ten_thousand_words_with_words_on_closures(topology, tmp_path):
     """Costs can be equal while words of closures are lost."""

@@ -108,6 +108,7 @@ def large_arpa(tmp_path_factory) -> Arpa:
     return ten_thousand_words_arpa(recorded_text(), tmp_path_factory.mktemp("large") / "lm.arpa")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_ten_thousand_words(large_arpa, topology):
     """Costs can be equal while words of closures are lost: this graph has them, and they come up."""
