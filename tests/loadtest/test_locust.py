@@ -19,6 +19,7 @@ from loadtest.options import ROOT
 pytestmark = [
     pytest.mark.server,
     pytest.mark.timing,
+    pytest.mark.nightly,
     # Importing Locust here would change sockets and threads for all tests of this process.
     pytest.mark.skipif(find_spec("locust") is None, reason="needs locust (extra `loadtest`)"),
 ]
@@ -76,7 +77,6 @@ def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyS
     assert 0 < window["seconds"] < 60 and window["requests"] > 0
 
 
-@pytest.mark.nightly
 def test_users_survive_rejections_and_count_them_apart(server: ReadyServer, tmp_path):
     """Over HTTP, more streams than slots: the others are served, the test goes on to its end."""
     window = run(server, tmp_path, "--no-html", protocol="http", streams=SLOTS + 3)
