@@ -77,7 +77,7 @@ def test_word_errors_are_pooled_over_complete_utterances():
 
 
 def test_models_have_their_prediction():
-    """200 requests in 100 batches in 10 s: 10 batches a second of 1 ms each, so M/D/1 waits 1 * 0.01 / (2 * 0.99)."""
+    """200 requests in 100 batches in 10 s: 10 batches per second of 1 ms each, so M/D/1 waits 1 * 0.01 / (2 * 0.99)."""
     encoder = summary([spoken(11.0)])["models"]["encoder"]
     assert (encoder["requests"], encoder["batch"], encoder["batches_per_s"]) == (200, 2, 10)
     assert (encoder["queue_ms"], encoder["compute_ms"]) == pytest.approx((2.0, 1.0))

@@ -12,6 +12,7 @@ from penstock.frontend.audio_file import named
 from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock.frontend.sound_file import SoundReader
 from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.stream_options import MAX_REQUEST_S
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
 from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
@@ -20,7 +21,7 @@ from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, d
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscriber, FileTranscript
 
-MAX_REQUEST_MS = 30_000
+MAX_REQUEST_MS = round(1000 * MAX_REQUEST_S)
 _SETTINGS = tuple(setting for setting in DECODING_SETTINGS if setting.decoders)
 
 
@@ -126,13 +127,12 @@ def _transcribe(
 ) -> int:
     """Prints or writes every transcript; outputs: texts and lattices; returns how many failed."""
     from penstock.transcription.files import in_order
-    from penstock.transcription.processes import transcribe_files
+    from penstock.transcription.processes import longest_first, transcribe_files
 
     failures = 0
     results, lattices = outputs
     paths = [job.audio.path for job in jobs]
-    longest_first = sorted(range(len(jobs)), key=lambda index: -jobs[index].audio_s)
-    order = longest_first if processes > 1 else None  # a long file that begins last would keep one process busy alone
+    order = longest_first([job.audio_s for job in jobs]) if processes > 1 else None
     with Progress(sys.stderr, len(jobs), sum(job.audio_s for job in jobs)) as progress:
         done = progress.count(transcribe_files(transcriber, paths, processes, progress.add_audio, order, threads))
         for index, transcripts in done if results else in_order(done):

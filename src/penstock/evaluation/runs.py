@@ -111,14 +111,14 @@ def recognize_in_process(
     processes, threads: as in `penstock.transcription.processes.transcribe_files`.
     """
     from penstock.transcription.files import FileTranscriber
-    from penstock.transcription.processes import transcribe_files
+    from penstock.transcription.processes import longest_first, transcribe_files
 
     chunk_samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
     options = [decoder.options_with(utterance.boosted_phrases) for utterance in utterances]
     transcriber = FileTranscriber(recognizer, chunk_samples, options)
     paths = [utterance.audio for utterance in utterances]
-    longest_first = sorted(range(len(paths)), key=lambda index: -utterances[index].audio_s)
-    for index, (transcript,) in transcribe_files(transcriber, paths, processes, order=longest_first, threads=threads):
+    order = longest_first([utterance.audio_s for utterance in utterances])
+    for index, (transcript,) in transcribe_files(transcriber, paths, processes, order=order, threads=threads):
         yield Outcome(index, transcript.text, transcript.error)
 
 

@@ -43,6 +43,11 @@ def divide(files: int, tracks: int, streams: int | None, threads: int, processes
     return Division(count, max(1, min(wanted, -(-tracks // count))))
 
 
+def longest_first(audio_s: Sequence[float]) -> list[int]:
+    """Indices of files by falling duration: a long file that begins last would keep one process busy alone."""
+    return sorted(range(len(audio_s)), key=lambda index: -audio_s[index])
+
+
 @dataclass(frozen=True)
 class _Worker:
     process: BaseProcess
