@@ -21,6 +21,7 @@ from penstock.decoding.beam.sizes import BeamSizes
 from penstock.scoring.fusion import Fusion
 from tests.helpers.beam import Choices, TableAutomaton, labels_of, start
 from tests.helpers.ctc import GivenLogProbs
+from tests.helpers.oracle.nemo_fusion import NemoFusionModel
 from tests.helpers.reference import ctc
 
 pytestmark = pytest.mark.oracle
@@ -30,25 +31,6 @@ SUM = (
     "new_scores = torch.logsumexp(scores_matrix, dim=-1, keepdim=False)",
 )
 Found = list[tuple[tuple[int, ...], float]]
-
-
-class NemoFusionModel:
-    """A table as NeMo's fusion models are called."""
-
-    def __init__(self, table: TableAutomaton):
-        self._table = table
-
-    def to(self, device: torch.device) -> "NemoFusionModel":
-        return self
-
-    def get_init_states(self, batch_size: int, bos: bool) -> torch.Tensor:
-        return torch.zeros(batch_size, dtype=torch.int64)
-
-    def advance(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._table.scores[states], self._table.next_states[states]
-
-    def get_final(self, states: torch.Tensor) -> torch.Tensor:
-        return self._table.final[states]
 
 
 def utterances() -> list[torch.Tensor]:

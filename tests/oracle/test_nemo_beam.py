@@ -31,6 +31,7 @@ from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from tests.helpers.beam import Choices, TableAutomaton, reference, search_whole
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, long_speech, oracle_model
+from tests.helpers.oracle.nemo_fusion import NemoFusionModel
 
 pytestmark = pytest.mark.oracle
 
@@ -60,22 +61,6 @@ def utterances_of(one: OracleModel) -> list[torch.Tensor]:
         starts = [chance.randint(0, len(encoded) - length) for length in lengths]
         _utterances[one.name] = [encoded[at : at + length] for at, length in zip(starts, lengths, strict=True)]
     return _utterances[one.name]
-
-
-class NemoFusionModel:
-    """A table as NeMo's fusion models are called."""
-
-    def __init__(self, table: TableAutomaton):
-        self._table = table
-
-    def to(self, device: torch.device) -> "NemoFusionModel":
-        return self
-
-    def get_init_states(self, batch_size: int, bos: bool) -> torch.Tensor:
-        return torch.zeros(batch_size, dtype=torch.int64)
-
-    def advance(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._table.scores[states], self._table.next_states[states]
 
 
 def silent_end(one: OracleModel) -> TableAutomaton:
