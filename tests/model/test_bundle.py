@@ -55,6 +55,12 @@ def test_tensors_by_prefix(bundle):
     assert all(name.startswith(("joint.", "predictor.")) for name in bundle.tensors("joint.", "predictor."))
 
 
+def test_tensors_keep_no_file_in_memory(bundle):
+    read = bundle.tensors("encoder.")
+    assert str(bundle.directory / WEIGHTS_FILE) not in Path("/proc/self/maps").read_text()
+    assert read
+
+
 def test_every_file_can_be_read_by_the_same_users(bundle):
     assert len({path.stat().st_mode for path in bundle.directory.iterdir()}) == 1
 

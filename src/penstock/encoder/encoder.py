@@ -64,16 +64,19 @@ class StreamingEncoder:
     ):
         config = checkpoint.config.encoder
         device = prepare_device(device)
-        tensors = {n: t.to(device, dtype) for n, t in checkpoint.tensors("encoder.").items()}
+
+        def read(part: str) -> Tensors:
+            tensors = checkpoint.tensors(f"encoder.{part}.")
+            return {name.removeprefix(f"encoder.{part}."): t.to(device, dtype) for name, t in tensors.items()}
+
         self.context = config.select_context(context)
         self.config = config
         self.state = EncoderState(config, self.context, slots, device, dtype)
         self._dtype = dtype
-        self._subsampling = Subsampling(config, subset(tensors, "encoder.subsampling"))
+        self._subsampling = Subsampling(config, read("subsampling"))
         positions = relative_positions(self.context, config.d_model, device, dtype)
-        self._layers = [
-            ConformerLayer(config, positions, subset(tensors, f"encoder.layers.{i}")) for i in range(config.n_layers)
-        ]
+        # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
+        self._layers = [ConformerLayer(config, positions, read(f"layers.{i}")) for i in range(config.n_layers)]
 
     def open(self, slots: torch.Tensor) -> None:
         """Assigns `slots` [n] int64 to new streams."""

@@ -15,7 +15,7 @@ class Linear:
     """x @ weight + bias, with the weight laid out [in, out]: several times faster on the CPU for few rows."""
 
     def __init__(self, tensors: Tensors, scale: float = 1.0):
-        self._weight = tensors["weight"].t().contiguous() * scale
+        self._weight = (tensors["weight"] * scale).t().contiguous()
         self._bias = tensors["bias"] * scale if "bias" in tensors else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -141,6 +141,7 @@ class Checkpoint:
     def tensors(self, *prefixes: str) -> "dict[str, torch.Tensor]":
         """Returns the tensors whose names start with one of `prefixes` (all by default), as float32 on the CPU.
 
+        They are copies: one tensor that stayed mapped would keep all pages of the file that were read in memory.
         Raises CheckpointError with the name of a tensor that is missing or has another shape or an integer type.
         """
         path = self.directory / WEIGHTS_FILE
@@ -159,7 +160,7 @@ class Checkpoint:
                 raise CheckpointError(
                     f"{path}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, expected floating {wanted[name]}"
                 )
-        return {name: tensor.float() for name, tensor in tensors.items()}
+        return {name: tensor.clone().float() for name, tensor in tensors.items()}
 
     def _read_document(self) -> dict[str, Any]:
         path = self.directory / CONFIG_FILE
