@@ -11,10 +11,12 @@ from safetensors.torch import load_file, save_file
 from penstock.errors import CheckpointError
 from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, tensor_shapes, write_checkpoint
 from penstock.model.config import (
+    FACTORIZED,
     AttentionContext,
     CtcConfig,
     EncoderConfig,
     FeatureConfig,
+    IlmPair,
     ModelConfig,
     TransducerConfig,
 )
@@ -115,7 +117,7 @@ def test_broken_weights(bundle):
     ("change", "match"),
     [
         (lambda d: d.update(format="other"), '"format" must be'),
-        (lambda d: d.update(version=99), "version 99, supported: 1"),
+        (lambda d: d.update(version=99), "version 99, supported: 1 and 2"),
         (lambda d: d.pop("model"), "does not fit the schema"),
         (lambda d: d["model"].update(features=3), "does not fit the schema"),
         (lambda d: d["model"]["encoder"].update(contexts=[[6]]), "does not fit the schema"),
@@ -182,3 +184,89 @@ def test_the_bundled_model_is_intact():
     checkpoint.verify()
     assert set(checkpoint.source) == {"file", "sha256", "class"}
     assert checkpoint.tensors().keys() == tensor_shapes(checkpoint.config).keys()
+
+
+FACTORIZED_CONFIG = dataclasses.replace(
+    CONFIG,
+    transducer=TransducerConfig(10, 6, 2, 7, "tanh", (), kind=FACTORIZED, ilm_beam=IlmPair(0.6, 0.4)),
+    ctc=None,
+)
+
+
+@pytest.fixture
+def factorized(tmp_path) -> Checkpoint:
+    generator = torch.Generator().manual_seed(0)
+    tensors = {n: torch.randn(shape, generator=generator) for n, shape in tensor_shapes(FACTORIZED_CONFIG).items()}
+    return write_checkpoint(tmp_path / "factorized", FACTORIZED_CONFIG, tensors, b"pieces", {})
+
+
+def test_a_factorized_bundle(factorized):
+    opened = Checkpoint(factorized.directory)
+    assert opened.config == FACTORIZED_CONFIG
+    assert opened.config.transducer.ilm_beam == (0.6, 0.4)
+    assert opened.config.transducer.ilm_greedy == (1.0, 0.0)
+    shapes = {name: tuple(tensor.shape) for name, tensor in opened.tensors("blank.", "acoustic.", "predictor.").items()}
+    assert {name: shape for name, shape in shapes.items() if ".lstm." not in name} == {
+        "predictor.embedding.weight": (11, 6),
+        "predictor.output.weight": (10, 6),
+        "predictor.output.bias": (10,),
+        "blank.embedding.weight": (11, 7),
+        "blank.encoder.weight": (7, 8),
+        "blank.encoder.bias": (7,),
+        "blank.output.weight": (1, 7),
+        "blank.output.bias": (1,),
+        "acoustic.weight": (10, 8),
+        "acoustic.bias": (10,),
+    }
+
+
+def test_only_a_factorized_bundle_has_version_2_and_its_keys(bundle, factorized):
+    plain, other = (json.loads((one.directory / CONFIG_FILE).read_text()) for one in (bundle, factorized))
+    assert (plain["version"], other["version"]) == (1, 2)
+    new = {"kind": "factorized", "ilm_beam": [0.6, 0.4], "ilm_greedy": [1.0, 0.0]}
+    assert other["model"]["transducer"].items() >= new.items()
+    assert list(plain["model"]["transducer"]) == [
+        "vocabulary_size", "predictor_hidden", "predictor_layers", "joint_hidden", "joint_activation", "tdt_durations",
+        "max_symbols",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"kind": "rnnt"}, "transducer.kind: 'rnnt' is not supported; supported: factorized, or no kind for RNN-T"),
+        ({"kind": None}, "transducer.kind: None is not supported"),
+        (
+            {"ilm_beam": [0.6]},
+            r"ilm_beam: \[0.6\] .* supported: \[alpha, beta\] from 0 to 2 and from 0 to 10",
+        ),
+        ({"ilm_beam": [2.1, 0]}, r"ilm_beam: \[2.1, 0\]"),
+        ({"ilm_greedy": [1, 10.5]}, r"ilm_greedy: \[1, 10.5\]"),
+        ({"ilm_greedy": [1, float("nan")]}, r"ilm_greedy: \[1, nan\]"),
+        ({"ilm_greedy": [True, 0]}, r"ilm_greedy: \[True, 0\]"),
+        ({"ilm_greedy": "10"}, "ilm_greedy: '10'"),
+        ({"ilm_greedy": -1}, "ilm_greedy: -1"),
+        ({"tdt_durations": [0, 1]}, r"tdt_durations: \[0, 1\] is not supported; supported: \[\] for kind factorized"),
+        (
+            {"joint_activation": "relu"},
+            "joint_activation: 'relu' .* supported: tanh for kind factorized",
+        ),
+        ({"kind": "standard"}, r"ilm_beam: .* is not supported; supported: a pair of a transducer of kind factorized"),
+        ({"beta": 1}, "does not fit the schema"),
+    ],
+)
+def test_a_wrong_factorized_config_is_rejected(factorized, change, match):
+    path = factorized.directory / CONFIG_FILE
+    document = json.loads(path.read_text())
+    document["model"]["transducer"].update(change)
+    path.write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match=match):
+        Checkpoint(factorized.directory)
+
+
+def test_a_wrong_tensor_of_a_factorized_bundle_is_named(factorized):
+    stored = load_file(factorized.directory / WEIGHTS_FILE)
+    stored["blank.output.weight"] = torch.zeros(2, 7)
+    save_file(stored, factorized.directory / WEIGHTS_FILE)
+    with pytest.raises(CheckpointError, match=r"blank.output.weight is torch.float32 \(2, 7\), expected .*\(1, 7\)"):
+        factorized.tensors("blank.")

@@ -6,10 +6,12 @@ import pytest
 
 from penstock.errors import CheckpointError, SettingError
 from penstock.model.config import (
+    FACTORIZED,
     AttentionContext,
     CtcConfig,
     EncoderConfig,
     FeatureConfig,
+    IlmPair,
     ModelConfig,
     TransducerConfig,
 )
@@ -70,6 +72,19 @@ def test_transducer_outputs():
     assert (tdt.is_tdt, tdt.joint_outputs, tdt.tdt_durations) == (True, 68, (0, 2, 4))
 
 
+def test_a_factorized_transducer():
+    one = dataclasses.replace(TRANSDUCER, kind=FACTORIZED, joint_activation="tanh", ilm_greedy=(0.6, 0.4))
+    assert (one.name, one.row_width, TRANSDUCER.name, TRANSDUCER.row_width) == (
+        "factorized transducer",
+        84,
+        "RNN-T",
+        20,
+    )
+    assert (one.ilm_beam, one.ilm_greedy) == (IlmPair(1, 0), IlmPair(0.6, 0.4))
+    assert (TRANSDUCER.ilm_beam, TRANSDUCER.ilm_greedy) == (None, None)
+    assert ModelConfig(FEATURES, ENCODER, one, CtcConfig(64)).head_name == "factorized transducer + CTC"
+
+
 @pytest.mark.parametrize(
     ("config", "change", "match"),
     [
@@ -92,6 +107,8 @@ def test_transducer_outputs():
         (TRANSDUCER, {"joint_activation": "gelu"}, "relu, tanh, sigmoid"),
         (TRANSDUCER, {"tdt_durations": (1, 1)}, "different numbers"),
         (TRANSDUCER, {"tdt_durations": (0,)}, "at least one above 0"),
+        (TRANSDUCER, {"kind": FACTORIZED}, "joint_activation: 'relu' .* tanh for kind factorized"),
+        (TRANSDUCER, {"ilm_beam": (1, 0)}, "a pair of a transducer of kind factorized"),
     ],
 )
 def test_unsupported_values_are_rejected(config, change, match):

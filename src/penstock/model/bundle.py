@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # a configuration can be checked without importing torch
 
 FORMAT = "penstock-bundle"
 FORMAT_VERSION = 1
+FACTORIZED_VERSION = 2
+"""Version of bundles with a factorized transducer, which earlier versions of Penstock cannot read."""
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "weights.safetensors", "tokenizer.model"
 
 Shapes = dict[str, tuple[int, ...]]
@@ -98,8 +100,8 @@ def _layer_shapes(encoder: EncoderConfig) -> Shapes:
 
 
 def _transducer_shapes(transducer: TransducerConfig, d_encoder: int) -> Shapes:
-    hidden, joint = transducer.predictor_hidden, transducer.joint_hidden
-    shapes: Shapes = {"predictor.embedding.weight": (transducer.vocabulary_size + 1, hidden)}
+    hidden, joint, labels = transducer.predictor_hidden, transducer.joint_hidden, transducer.vocabulary_size
+    shapes: Shapes = {"predictor.embedding.weight": (labels + 1, hidden)}
     for layer in range(transducer.predictor_layers):
         shapes |= {
             f"predictor.lstm.{layer}.input_weight": (4 * hidden, hidden),
@@ -107,6 +109,11 @@ def _transducer_shapes(transducer: TransducerConfig, d_encoder: int) -> Shapes:
             f"predictor.lstm.{layer}.input_bias": (4 * hidden,),
             f"predictor.lstm.{layer}.hidden_bias": (4 * hidden,),
         }
+    if transducer.is_factorized:
+        shapes |= _linear("predictor.output", hidden, labels, True)
+        shapes |= {"blank.embedding.weight": (labels + 1, joint)}
+        shapes |= _linear("blank.encoder", d_encoder, joint, True) | _linear("blank.output", joint, 1, True)
+        return shapes | _linear("acoustic", d_encoder, labels, True)
     shapes |= _linear("joint.encoder", d_encoder, joint, True) | _linear("joint.predictor", hidden, joint, True)
     return shapes | _linear("joint.output", joint, transducer.joint_outputs, True)
 
@@ -172,8 +179,9 @@ class Checkpoint:
             raise CheckpointError(f"{path}: not JSON: {error}") from error
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CheckpointError(f'{path}: not a bundle: "format" must be "{FORMAT}"')
-        if document.get("version") != FORMAT_VERSION:
-            raise CheckpointError(f"{path}: version {document.get('version')!r}, supported: {FORMAT_VERSION}")
+        if document.get("version") not in (FORMAT_VERSION, FACTORIZED_VERSION):
+            supported = f"{FORMAT_VERSION} and {FACTORIZED_VERSION}"
+            raise CheckpointError(f"{path}: version {document.get('version')!r}, supported: {supported}")
         return document
 
 
@@ -204,10 +212,10 @@ def write_checkpoint(
     (directory / WEIGHTS_FILE).chmod((directory / TOKENIZER_FILE).stat().st_mode)
     document = {
         "format": FORMAT,
-        "version": FORMAT_VERSION,
+        "version": FACTORIZED_VERSION if _is_factorized(config) else FORMAT_VERSION,
         "source": source,
         "sha256": {name: sha256_of(directory / name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)},
-        "model": dataclasses.asdict(config),
+        "model": _model_document(config),
     }
     (directory / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return Checkpoint(directory)
@@ -220,6 +228,19 @@ def sha256_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _is_factorized(config: ModelConfig) -> bool:
+    return config.transducer is not None and config.transducer.is_factorized
+
+
+def _model_document(config: ModelConfig) -> dict[str, Any]:
+    """The configuration as JSON values; RNN-T and TDT have no keys of the internal language model."""
+    model = dataclasses.asdict(config)
+    if config.transducer is not None and not config.transducer.is_factorized:
+        for key in ("kind", "ilm_beam", "ilm_greedy"):
+            del model["transducer"][key]
+    return model
 
 
 def _config_from_document(document: dict[str, Any], path: Path) -> ModelConfig:

@@ -134,6 +134,28 @@ class EncoderConfig:
         return AttentionContext(*context)
 
 
+STANDARD, FACTORIZED = "standard", "factorized"
+"""Kinds of transducers: RNN-T or TDT; one whose labels are scored by an internal language model (ILM)."""
+MAX_ILM_ALPHA, MAX_ILM_BETA = 2.0, 10.0
+
+
+class IlmPair(NamedTuple):
+    """Weights of the ILM in equations 4 and 5 of the factorized transducer's paper (docs/factorized.md)."""
+
+    alpha: float = 1.0
+    """Weight inside the softmax over labels; 1 in training."""
+    beta: float = 0.0
+    """Weight of the ILM's log-probability that is added to each label's score."""
+
+
+def _ilm_pair(key: str, value: object) -> IlmPair:
+    numbers = value if isinstance(value, list | tuple) and len(value) == len(IlmPair._fields) else ()
+    limits = (MAX_ILM_ALPHA, MAX_ILM_BETA)
+    fits = [type(number) in (int, float) and 0 <= number <= high for number, high in zip(numbers, limits, strict=False)]
+    _require(bool(fits) and all(fits), key, value, f"[alpha, beta] from 0 to {limits[0]:g} and from 0 to {limits[1]:g}")
+    return IlmPair(*map(float, numbers))
+
+
 @dataclass(frozen=True)
 class TransducerConfig:
     """Prediction network (LSTM), joint, and the meaning of the joint's outputs."""
@@ -143,11 +165,17 @@ class TransducerConfig:
     predictor_hidden: int
     predictor_layers: int
     joint_hidden: int
+    """J, the joint's width; of a factorized transducer that of the blank branch."""
     joint_activation: str
     tdt_durations: tuple[int, ...]
     """Encoder frames of each duration output; empty for RNN-T."""
     max_symbols: int = DEFAULT_MAX_SYMBOLS
     """Maximum labels at one frame; then greedy search advances by one frame."""
+    kind: str = STANDARD
+    ilm_beam: IlmPair | None = None
+    """Default weights of the internal language model in beam search; None without one."""
+    ilm_greedy: IlmPair | None = None
+    """Default weights in greedy search; None without an internal language model."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tdt_durations", tuple(self.tdt_durations))
@@ -160,6 +188,31 @@ class TransducerConfig:
             "tdt_durations", list(durations), "different numbers of frames, none negative",
         )  # fmt: skip
         _require(not durations or max(durations) > 0, "tdt_durations", list(durations), "at least one above 0")
+        _require(self.kind in (STANDARD, FACTORIZED), "transducer.kind", self.kind,
+                 f"{FACTORIZED}, or no kind for RNN-T and TDT")  # fmt: skip
+        self._check_ilm()
+
+    def _check_ilm(self) -> None:
+        for key in ("ilm_beam", "ilm_greedy"):
+            pair = getattr(self, key)
+            if self.is_factorized:
+                object.__setattr__(self, key, IlmPair() if pair is None else _ilm_pair(key, pair))
+            else:
+                _require(pair is None, key, pair, f"a pair of a transducer of kind {FACTORIZED}")
+        if self.is_factorized:
+            _require(not self.is_tdt, "tdt_durations", list(self.tdt_durations), f"[] for kind {FACTORIZED}")
+            _require(self.joint_activation == "tanh", "joint_activation", self.joint_activation,
+                     f"tanh for kind {FACTORIZED}")  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The kind in words."""
+        return "factorized transducer" if self.is_factorized else "TDT" if self.is_tdt else "RNN-T"
+
+    @property
+    def is_factorized(self) -> bool:
+        """True for a factorized transducer, which has an internal language model."""
+        return self.kind == FACTORIZED
 
     @property
     def is_tdt(self) -> bool:
@@ -170,6 +223,11 @@ class TransducerConfig:
     def joint_outputs(self) -> int:
         """Outputs for labels, blank and durations: V + 1 + D."""
         return self.vocabulary_size + 1 + len(self.tdt_durations)
+
+    @property
+    def row_width(self) -> int:
+        """Width of a projected encoder frame and of a projected prediction: J, of a factorized transducer J + V."""
+        return self.joint_hidden + (self.vocabulary_size if self.is_factorized else 0)
 
 
 @dataclass(frozen=True)
@@ -207,8 +265,8 @@ class ModelConfig:
 
     @property
     def head_name(self) -> str:
-        """The heads in words: RNN-T, TDT, RNN-T + CTC, TDT + CTC or CTC."""
-        kind = None if self.transducer is None else "TDT" if self.transducer.is_tdt else "RNN-T"
+        """The heads in words: RNN-T, TDT or factorized transducer, with or without " + CTC", or CTC."""
+        kind = None if self.transducer is None else self.transducer.name
         return " + ".join(name for name in (kind, "CTC" if self.ctc else None) if name)
 
     @property
