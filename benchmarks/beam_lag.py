@@ -23,6 +23,7 @@ from benchmarks.results import ROOT
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import fresh_states
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import Scores, TransducerNetwork
 from penstock.evaluation.manifest import Utterance, read_manifest
 from penstock.frontend.audio_file import read_audio
@@ -57,8 +58,8 @@ class WithRandomDurations:
     def __init__(self, rnnt: TransducerNetwork, durations: tuple[int, ...]):
         self._rnnt = rnnt
         self.config = dataclasses.replace(rnnt.config, tdt_durations=durations)
-        self._weight = 3.0 * torch.randn(rnnt.joint_hidden, len(durations), generator=torch.Generator().manual_seed(0))
-        self._weight /= rnnt.joint_hidden**0.5
+        self._weight = 3.0 * torch.randn(rnnt.frame_width, len(durations), generator=torch.Generator().manual_seed(0))
+        self._weight /= rnnt.frame_width**0.5
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._rnnt, name)
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     context = checkpoint.config.encoder.select_context(selected)
     with torch.inference_mode():
         utterances = encode_all(checkpoint, context, read_manifest(arguments.manifest, arguments.limit))
-        networks = {"RNN-T" if not checkpoint.config.transducer.is_tdt else "TDT": TransducerNetwork(checkpoint)}
+        networks = {"RNN-T" if not checkpoint.config.transducer.is_tdt else "TDT": open_network(checkpoint)}
         if arguments.durations:
             networks["TDT (random head)"] = WithRandomDurations(networks["RNN-T"], tuple(arguments.durations))
         lags = [

@@ -12,7 +12,8 @@ import torch
 
 from penstock.decoding.greedy.search import GreedySearch
 from penstock.decoding.greedy.workspace import IS_SEARCHING, GreedyWorkspace
-from penstock.decoding.transducer import Prediction, PredictorState, Scores, TransducerNetwork
+from penstock.decoding.standard_network import StandardNetwork
+from penstock.decoding.transducer import IlmWeights, Prediction, PredictorState, Scores
 from penstock.graphs.program import Program, While
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
@@ -54,7 +55,7 @@ def _is_active(workspace: GreedyWorkspace) -> torch.Tensor:
     return (workspace.frame == workspace.time) & (workspace.time < workspace.lengths)
 
 
-class UnprojectedNetwork(TransducerNetwork):
+class UnprojectedNetwork(StandardNetwork):
     """Computes both projections anew for each pair that is scored: the baseline of precomputed projections.
 
     Its "projected" frames are encoder frames [B, T, D], its "projected" predictions the LSTM's output [N, H].
@@ -70,9 +71,11 @@ class UnprojectedNetwork(TransducerNetwork):
 
     def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
         """Runs the LSTM without the projection."""
-        return Prediction(*self._recur(labels, state))
+        return Prediction(*self._lstm.step(labels, state))
 
-    def score(self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor) -> Scores:
+    def score(
+        self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor, ilm: IlmWeights = ()
+    ) -> Scores:
         """Projects both, then scores."""
         frames = torch.matmul(projected_frames, self._encoder_weight) + self._encoder_bias
         return super().score(frames, torch.matmul(projected_predictions, self._predictor_weight) + self._predictor_bias)

@@ -30,7 +30,7 @@ from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.greedy import state as greedy_state
 from penstock.decoding.greedy.label_looping import LabelLooping
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.networks import open_network
 from penstock.errors import PackageError, PenstockError, RunError
 from penstock.evaluation.errors import EditCounts, bootstrap_interval, compare, total
 from penstock.evaluation.manifest import Utterance, read_manifest
@@ -173,7 +173,7 @@ class Measure:
     """Decodes with every search, strategy and weight, and counts word errors."""
 
     def __init__(self, checkpoint: Checkpoint, lm: NgramLm, utterances: list[Utterance], weights: list[float]):
-        self._network = TransducerNetwork(checkpoint)
+        self._network = open_network(checkpoint)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._lm, self._fusion = lm, Fusion(lm)
         self._references = [utterance.reference for utterance in utterances]

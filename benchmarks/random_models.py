@@ -13,6 +13,7 @@ import torch
 
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
@@ -173,9 +174,9 @@ class RandomTransducer:
         """Scales the predictor's projection, then bisects the blank's bias down to `LABELS_PER_SECOND`."""
         blank = self.config.transducer.vocabulary_size
         labels = torch.randint(blank, (4, _SAMPLES), generator=self._generator)
-        projected = _predict(TransducerNetwork(self), labels)
+        projected = _predict(open_network(self), labels)
         self._tensors["joint.predictor.weight"] *= _PROJECTION_DEVIATION / projected.std()
-        network = TransducerNetwork(self)
+        network = open_network(self)
         scores = network.score(network.project_encoder(self.frames(1, _SAMPLES))[0], _predict(network, labels))
         leads = scores.labels.amax(dim=1) - scores.blank
         low, high = float(leads.quantile(_MIN_BLANK_RATE)), float(leads.max())
@@ -189,7 +190,7 @@ class RandomTransducer:
                 high = float(bias[blank])
 
     def _labels_per_second(self, frames: torch.Tensor) -> float:
-        network, (batch, encoder_frames, _) = TransducerNetwork(self), frames.shape
+        network, (batch, encoder_frames, _) = open_network(self), frames.shape
         lengths = torch.full((batch,), encoder_frames)
         hyps, _ = LabelLooping(network).decode(network.project_encoder(frames), lengths, fresh_states(network, batch))
         return float(hyps.lengths.sum()) / (batch * encoder_frames) * 1000.0 / ENCODER_FRAME_MS

@@ -29,6 +29,7 @@ from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.search import GreedySearch
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
 from penstock.decoding.host_copy import tree_to_host
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.errors import StreamError
 from penstock.graphs.select import missing_for_graphs, missing_for_while_nodes, select_driver
@@ -294,7 +295,7 @@ class _Networks:
     def _make(self, projections: str, kernels: str) -> TransducerNetwork:
         if projections == EACH_TIME:
             return UnprojectedNetwork(self._checkpoint, self._device)
-        return TransducerNetwork(self._checkpoint, self._device, kernels=kernels)
+        return open_network(self._checkpoint, self._device, kernels=kernels)
 
 
 def _beam(variant: Variant, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:

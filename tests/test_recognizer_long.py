@@ -7,6 +7,7 @@ import torch
 from penstock import StreamingRecognizer, Token
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.pipeline.decoder_stage import DecoderStage
 from tests.helpers.decoding import labels_of
@@ -78,7 +79,7 @@ def test_minutes_of_audio(golden_bundle, encoded):
 
     whole = torch.cat(encoded)
     assert len(whole) == REQUESTS * REQUEST_CHUNKS * CHUNK_ENCODER_FRAMES + 1
-    assert decoded_at_once(TransducerNetwork(checkpoint), whole) == [token[:3] for token in tokens]
+    assert decoded_at_once(open_network(checkpoint), whole) == [token[:3] for token in tokens]
     assert tokens[-1].timestamp > len(whole) - 100
 
     encoded.clear()

@@ -8,8 +8,8 @@ import torch
 from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.networks import open_network
 from penstock.decoding.tensor_tree import leaves
-from penstock.decoding.transducer import TransducerNetwork
 from tests.helpers.decoding import (
     DURATIONS,
     assert_same_labels,
@@ -27,7 +27,7 @@ LENGTHS = (24, 1, 11, 0, 16)
 @pytest.mark.parametrize(("seed", "durations"), list(enumerate(DURATIONS)), ids=str)
 def test_random_networks_in_random_chunks_and_batches(tmp_path, seed, durations, blank_rate):
     checkpoint = random_checkpoint(tmp_path, seed, durations=durations, blank_rate=blank_rate)
-    network, streams = TransducerNetwork(checkpoint), random_streams(seed, LENGTHS)
+    network, streams = open_network(checkpoint), random_streams(seed, LENGTHS)
     max_symbols = 10 if blank_rate == 0.7 else 4
     expected = decode_by_reference(checkpoint, streams, max_symbols)
     assert sum(map(len, expected)) > 3
@@ -38,7 +38,7 @@ def test_random_networks_in_random_chunks_and_batches(tmp_path, seed, durations,
 
 @pytest.mark.parametrize("durations", [(), (0, 9), (0, 1, 2)])
 def test_the_state_is_that_of_label_looping(tmp_path, durations):
-    network = TransducerNetwork(random_checkpoint(tmp_path, 2, durations=durations))
+    network = open_network(random_checkpoint(tmp_path, 2, durations=durations))
     streams = random_streams(8, (13, 13))
     after = []
     for search in (FrameLooping(network), LabelLooping(network)):

@@ -30,7 +30,7 @@ from benchmarks.systems import (
 )
 from benchmarks.workload import RandomSizes, Workload, random_workload
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.networks import open_network
 from penstock.graphs.driver import EagerDriver, GraphError
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
@@ -159,10 +159,10 @@ def test_fused_variants_where_kernels_are_available(streams, monkeypatch):
 
     def network(checkpoint, device, kernels):
         made.append(kernels)
-        return TransducerNetwork(checkpoint, device, kernels=TORCH)
+        return open_network(checkpoint, device, kernels=TORCH)
 
     monkeypatch.setattr(systems, "why_unavailable", lambda device: None)
-    monkeypatch.setattr(systems, "TransducerNetwork", network)
+    monkeypatch.setattr(systems, "open_network", network)
     found = with_kernels(streams, (*DECODERS, BOOSTED))
     lines = {(one.variant.decoder, one.variant.projections): [] for one in found}
     for one in found:
@@ -193,10 +193,10 @@ def test_kernels_that_do_not_compile_are_unavailable(streams, monkeypatch):
     def network(checkpoint, device, kernels):
         if kernels == FUSED:
             raise language.TritonError("out of resources")
-        return TransducerNetwork(checkpoint, device, kernels=kernels)
+        return open_network(checkpoint, device, kernels=kernels)
 
     monkeypatch.setattr(systems, "why_unavailable", lambda device: None)
-    monkeypatch.setattr(systems, "TransducerNetwork", network)
+    monkeypatch.setattr(systems, "open_network", network)
     found = with_kernels(streams, DECODERS[:1])
     assert [one.reason for one in found if isinstance(one, Unavailable)] == ["cannot be set up: out of resources"]
     assert language.TritonError in decoding_errors() and language.TritonError in setup_errors()

@@ -9,6 +9,7 @@ from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
 from penstock.decoding.greedy.captured_search import CapturedSearch
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.errors import PenstockError
 from penstock.graphs.select import select_driver
@@ -46,7 +47,7 @@ def decode(network: TransducerNetwork, kind: type, has_fusion: bool, driver: str
 @pytest.mark.parametrize("kind", SEARCHES)
 def test_fused_is_torch(tmp_path, kernel_device, kind, durations, has_fusion):  # noqa: F811
     checkpoint = random_checkpoint(tmp_path, 1, durations=durations, blank_rate=0.5)
-    plain, fused = (TransducerNetwork(checkpoint, kernel_device, kernels=k) for k in ("torch", "fused"))
+    plain, fused = (open_network(checkpoint, kernel_device, kernels=k) for k in ("torch", "fused"))
     assert (plain.kernels, fused.kernels) == ("torch", "fused")
     expected = decode(plain, kind, has_fusion)
     assert sum(map(len, expected)) > 3
@@ -61,12 +62,12 @@ def test_captured_fused_is_torch(tmp_path, durations, has_fusion, driver):
     if not capability.available("cuda"):
         pytest.skip(capability.why_unavailable("cuda"))
     checkpoint = random_checkpoint(tmp_path, 1, durations=durations, blank_rate=0.5)
-    plain, fused = (TransducerNetwork(checkpoint, "cuda", kernels=k) for k in ("torch", "fused"))
+    plain, fused = (open_network(checkpoint, "cuda", kernels=k) for k in ("torch", "fused"))
     assert_same_labels(decode(fused, LabelLooping, has_fusion, driver), decode(plain, LabelLooping, has_fusion))
 
 
 def test_torch_chooses_with_extra_among_labels_alone(tmp_path):
-    network = TransducerNetwork(random_checkpoint(tmp_path, 3, durations=(0, 2, 4)))
+    network = open_network(random_checkpoint(tmp_path, 3, durations=(0, 2, 4)))
     frames = network.project_encoder(torch.stack(random_streams(2, (4, 4))))
     predictions, extra = network.start(2).projected, torch.zeros(2, network.blank)
     extra[:, 7] = 99.0
@@ -80,12 +81,12 @@ def test_torch_chooses_with_extra_among_labels_alone(tmp_path):
 def test_a_cpu_takes_torch_and_rejects_by_name(tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     checkpoint = random_checkpoint(tmp_path, 1)
-    assert TransducerNetwork(checkpoint).kernels == "torch"
+    assert open_network(checkpoint).kernels == "torch"
     assert UnprojectedNetwork(checkpoint).kernels == "torch"
     with pytest.raises(PenstockError, match='kernels "fused" are not possible: '):
-        TransducerNetwork(checkpoint, kernels="fused")
+        open_network(checkpoint, kernels="fused")
     with pytest.raises(PenstockError, match="'quick' are unknown: one of auto, torch, fused"):
-        TransducerNetwork(checkpoint, kernels="quick")
+        open_network(checkpoint, kernels="quick")
 
 
 def test_auto_depends_on_the_device(monkeypatch):
@@ -104,6 +105,6 @@ def test_fused_in_chunks(tmp_path, monkeypatch, kind):
     checkpoint = random_checkpoint(tmp_path, 2, durations=(0, 2, 4), blank_rate=0.5)
     streams, found = random_streams(4, (7, 5)), []
     for kernels in ("fused", "torch"):
-        network = TransducerNetwork(checkpoint, kernels=kernels)
+        network = open_network(checkpoint, kernels=kernels)
         found.append(decode_in_chunks(network, kind(network), streams, random.Random(1)))
     assert_same_labels(*found)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.networks import open_network
 from tests.helpers.decoding import DURATIONS
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.reference.greedy import GreedyReference
@@ -12,7 +12,7 @@ from tests.helpers.reference.greedy import GreedyReference
 @pytest.mark.parametrize("seed", range(6))
 def test_scores_after_some_labels(tmp_path, seed):
     checkpoint = random_checkpoint(tmp_path, seed, durations=DURATIONS[seed])
-    network = TransducerNetwork(checkpoint)
+    network = open_network(checkpoint)
     reference = GreedyReference(checkpoint.config.transducer, checkpoint.tensors())
     blank = network.blank
     encoded = torch.randn(3, 16, generator=torch.Generator().manual_seed(seed))
@@ -32,7 +32,7 @@ def test_scores_after_some_labels(tmp_path, seed):
 
 
 def test_predicting_in_a_batch_is_predicting_alone(tmp_path):
-    network = TransducerNetwork(random_checkpoint(tmp_path, 1))
+    network = open_network(random_checkpoint(tmp_path, 1))
     labels = torch.tensor([3, 9, 1])
     together = network.predict(labels, network.start(3).state)
     for row, label in enumerate(labels):

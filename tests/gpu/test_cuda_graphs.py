@@ -17,6 +17,7 @@ from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.search import GreedySearch
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
 from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.networks import open_network
 from penstock.decoding.tensor_tree import leaves
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.graphs.driver import EagerDriver, GraphError
@@ -58,7 +59,7 @@ def while_driver():
 def make(tmp_path):
     def make(durations=(), seed=1, device="cuda", dtype=torch.float32, kernels=TORCH) -> TransducerNetwork:
         checkpoint = random_checkpoint(tmp_path, seed, durations=durations, blank_rate=0.5)
-        return TransducerNetwork(checkpoint, device, dtype, kernels)
+        return open_network(checkpoint, device, dtype, kernels)
 
     return make
 

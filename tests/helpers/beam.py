@@ -11,6 +11,7 @@ from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStates, fresh_states
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.model.bundle import Checkpoint
 from penstock.scoring.automaton import AllTransitions, Transitions
@@ -41,7 +42,7 @@ class Choices:
 
 def make(directory: Path, seed: int, durations=(), blank_rate: float = 0.5) -> tuple[Checkpoint, TransducerNetwork]:
     checkpoint = random_checkpoint(directory, seed, durations=durations, blank_rate=blank_rate)
-    return checkpoint, TransducerNetwork(checkpoint, dtype=torch.float64)
+    return checkpoint, open_network(checkpoint, dtype=torch.float64)
 
 
 def labels_of(lists: TokenLists, *row: int) -> list[Label]:
@@ -177,7 +178,7 @@ def from_reference(beam: list[Hypothesis], final: torch.Tensor | None = None) ->
 
 
 def reference(checkpoint: Checkpoint, beam_size: int, **options: object) -> BeamReference:
-    tensors = checkpoint.tensors("predictor.", "joint.")
+    tensors = checkpoint.tensors("predictor.", "joint.", "blank.", "acoustic.")
     return BeamReference(checkpoint.config.transducer, tensors, beam_size, **options)
 
 

@@ -75,7 +75,7 @@ class DecidedReference(GreedyReference):
     """The reference in float64; asserts that the best two scores differ by more than float32 rounding."""
 
     def __init__(self, checkpoint: Checkpoint, max_symbols: int | None = None):
-        tensors = checkpoint.tensors("predictor.", "joint.")
+        tensors = checkpoint.tensors("predictor.", "joint.", "blank.", "acoustic.")
         super().__init__(
             checkpoint.config.transducer, {name: tensor.double() for name, tensor in tensors.items()}, max_symbols
         )

@@ -7,7 +7,16 @@ from pathlib import Path
 import torch
 
 from penstock.model.bundle import Checkpoint, tensor_shapes, write_checkpoint
-from penstock.model.config import CtcConfig, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.model.config import (
+    FACTORIZED,
+    STANDARD,
+    CtcConfig,
+    EncoderConfig,
+    FeatureConfig,
+    IlmPair,
+    ModelConfig,
+    TransducerConfig,
+)
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.reference.greedy import GreedyReference
@@ -43,23 +52,33 @@ def random_checkpoint(
     encoder: EncoderConfig = SMALL_ENCODER,
     durations: tuple[int, ...] = (),
     blank_rate: float = 0.7,
+    kind: str = STANDARD,
+    pair: IlmPair | None = None,
 ) -> Checkpoint:
-    """A checkpoint in which about `blank_rate` of the decisions are blank."""
+    """A checkpoint in which about `blank_rate` of the decisions are blank.
+
+    kind, pair: of the transducer, and of all searches in a factorized one, by default (1, 0).
+    """
     draw = random.Random(seed)
     transducer = TransducerConfig(
         vocabulary_size=_VOCABULARY,
         predictor_hidden=draw.choice([5, 12]),
         predictor_layers=1 + seed % 2,
         joint_hidden=draw.choice([7, 16]),
-        joint_activation=("relu", "tanh", "sigmoid")[seed % 3],
+        joint_activation="tanh" if kind == FACTORIZED else ("relu", "tanh", "sigmoid")[seed % 3],
         tdt_durations=durations,
+        kind=kind,
+        ilm_beam=pair,
+        ilm_greedy=pair,
     )
     features = FeatureConfig(16000, 400, 160, 512, encoder.mel_bins, 0.97, 2**-24)
     config = ModelConfig(features, encoder, transducer)
     tensors = _random_tensors(config, torch.Generator().manual_seed(seed))
     _set_blank_rate(config, tensors, blank_rate)
     tokenizer = nemo_members()[tokenizer_member()]
-    return write_checkpoint(directory / f"random-{seed}", config, tensors, tokenizer, {})
+    return write_checkpoint(
+        directory / f"random-{seed}{'-factorized' * (kind == FACTORIZED)}", config, tensors, tokenizer, {}
+    )
 
 
 def random_ctc_checkpoint(
@@ -100,12 +119,15 @@ def _random_tensor(name: str, shape: tuple[int, ...], generator: torch.Generator
         return 0.2 * noise
     if "norm" in name.rsplit(".", 2)[-2]:
         return 1.0 + 0.2 * noise
-    gain = 3.0 if name.startswith(("predictor.", "joint.output")) else 1.4
+    gain = 3.0 if name.startswith(("predictor.", "joint.output", "blank.output", "acoustic.")) else 1.4
     return gain * noise / noise[0].numel() ** 0.5
 
 
 def _set_blank_rate(config: ModelConfig, tensors: dict[str, torch.Tensor], blank_rate: float) -> None:
-    """Chooses the blank's bias from the joint's logits of random frames after random labels."""
+    """Chooses the blank's bias from the joint's logits of random frames after random labels.
+
+    A factorized transducer's blank has z more than its labels have without it: the same lead, another bias.
+    """
     reference, generator = GreedyReference(config.transducer, tensors), torch.Generator().manual_seed(0)
     blank = config.transducer.vocabulary_size
     state, leads = reference.start(), []
@@ -113,4 +135,5 @@ def _set_blank_rate(config: ModelConfig, tensors: dict[str, torch.Tensor], blank
         prediction, state = reference.predict(label, state)
         logits = reference.joint(torch.randn(config.encoder.d_model, generator=generator), prediction)
         leads.append(logits[:blank].max() - logits[blank])
-    tensors["joint.output.bias"][blank] += torch.stack(leads).quantile(blank_rate)
+    bias = tensors["blank.output.bias"] if config.transducer.is_factorized else tensors["joint.output.bias"][blank:]
+    bias[0] += torch.stack(leads).quantile(blank_rate)

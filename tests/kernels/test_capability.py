@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.networks import open_network
 from penstock.kernels import available, capability, why_unavailable
 from penstock.kernels.contracts import JointWeights
 from penstock.kernels.joint import FusedJoint, choose_labels
@@ -48,6 +48,7 @@ def test_triton_is_imported_only_for_kernels():
     code = """
 import sys, torch
 from penstock.kernels import available
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.scoring.ngram.lm import NgramLm
 assert not available("cpu")
@@ -61,7 +62,7 @@ def test_the_reference_is_the_network(tmp_path, seed):
     """The reference and `TransducerNetwork.score` give the same scores for the same tensors."""
     durations = (0, 1, 2, 4) if seed % 2 else ()
     checkpoint: Checkpoint = random_checkpoint(tmp_path, seed, durations=durations)
-    network, config = TransducerNetwork(checkpoint), checkpoint.config.transducer
+    network, config = open_network(checkpoint), checkpoint.config.transducer
     tensors = checkpoint.tensors("joint.")
     weight, bias = tensors["joint.output.weight"].t().contiguous(), tensors["joint.output.bias"]
     weights = JointWeights(weight, bias, config.vocabulary_size, config.joint_activation)

@@ -26,7 +26,7 @@ from nemo.collections.asr.parts.submodules.tdt_malsd_batched_computer import Mod
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import AesLimits, BeamSizes
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.networks import open_network
 from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from tests.helpers.beam import Choices, TableAutomaton, reference, search_whole
@@ -133,7 +133,7 @@ def share_of_same(found, expected) -> float:
 
 def search(one: OracleModel, utterances, beam_size: int, algorithm=BeamAlgorithm.ALSD, choices=None, **options: object):
     """Without what ending adds: NeMo adds nothing."""
-    network = TransducerNetwork(one.checkpoint)
+    network = open_network(one.checkpoint)
     beam_search = BeamSearch(network, algorithm, **options)
     found = search_whole(network, beam_search, utterances, BeamSizes(beam_size), choices)
     return [([label.id for label in beam[0].labels], beam[0].score) for beam in found]

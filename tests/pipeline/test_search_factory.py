@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from penstock.decoding.beam.sizes import AesLimits
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.networks import open_network
 from penstock.graphs.driver import EagerDriver
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ def test_a_beam_search_gets_every_setting(checkpoint, monkeypatch):
         length_normalisation=False, ctc_beam_label_bonus=2.0,
     )  # fmt: skip
     for decoding in (DecodingConfig(), chosen):
-        SearchFactory(decoding, EagerDriver(), 2, 7).beam(TransducerNetwork(checkpoint), "aes")
+        SearchFactory(decoding, EagerDriver(), 2, 7).beam(open_network(checkpoint), "aes")
     assert given == [
         ("aes", FusionStrategy(), None, AesLimits(), True, 1.5),
         ("aes", FusionStrategy(BlankScoring.LABELS_ONLY, Pruning.EARLY), 3, AesLimits(1, 4.5, 5), False, 2.0),

@@ -7,7 +7,7 @@ from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.ctc.state import CtcStateStore
 from penstock.decoding.greedy.state import GreedyStateStore
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.networks import open_network
 from penstock.encoder.state import EncoderState
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.pipeline.stream_memory import bytes_per_stream
@@ -17,7 +17,7 @@ from penstock.pipeline.stream_memory import bytes_per_stream
 def test_bytes_per_stream_is_what_the_states_take(golden_bundle, case):
     checkpoint = golden_bundle(case)
     config = checkpoint.config
-    network = TransducerNetwork(checkpoint)
+    network = open_network(checkpoint)
     for context in config.encoder.contexts:
         encoder = EncoderState(config.encoder, context, 3, "cpu", network.dtype)
         beams = BeamStateStore(network, 3, BeamSizes(3))

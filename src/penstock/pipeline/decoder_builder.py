@@ -7,7 +7,7 @@ import torch
 from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.ctc.head import CtcHead
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.networks import open_network
 from penstock.decoding.wfst.captured_search import wfst_with_driver
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
@@ -50,7 +50,7 @@ def build_stream_decoders(offer: DecoderOffer, parts: DecoderParts) -> dict[str,
     searches = SearchFactory(parts.decoding, parts.driver, parts.max_batch, parts.chunk_encoder_frames)
     decoders: dict[str, StreamDecoder] = {}
     if GREEDY in offer.names:
-        network = TransducerNetwork(parts.checkpoint, parts.device, kernels=parts.decoding.kernels)
+        network = open_network(parts.checkpoint, parts.device, kernels=parts.decoding.kernels)
         decoders[GREEDY] = GreedyStreamDecoder(searches, network, parts.slots, parts.fusion)
         decoders |= _beam_decoders(TRANSDUCER_BEAMS, searches, network, parts)
     if CTC in offer.names:

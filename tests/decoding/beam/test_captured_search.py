@@ -159,7 +159,7 @@ def test_the_given_state_is_not_modified(tmp_path):
 
 def test_it_works_again_after_an_error(tmp_path):
     network, eager, captured = pair(tmp_path, NoWhileLoopsDriver(FakeCapture()), max_batch=2)
-    wrong = torch.zeros(2, 3, network.joint_hidden + 1)
+    wrong = torch.zeros(2, 3, network.frame_width + 1)
     with pytest.raises(RuntimeError):
         captured.decode(wrong, torch.tensor([3, 3]), torch.tensor([True, True]), start(network, 2, SIZES))
     streams = random_streams(2, (3, 3))

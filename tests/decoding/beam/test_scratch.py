@@ -14,7 +14,7 @@ def test_absent_hypotheses_take_no_column(tmp_path):
     """A blank is forced on a beam of one empty hypothesis: the three absent ones stay without a label."""
     _, network = make(tmp_path, 2)
     search, states = BeamSearch(network), start(network, 2, BeamSizes(4))
-    frames = torch.randn(2, 3, network.joint_hidden, dtype=torch.float64)
+    frames = torch.randn(2, 3, network.frame_width, dtype=torch.float64)
     scratch = search._scratch(frames, torch.tensor([3, 3]), torch.tensor([True, True]), states)
     scratch.mark_unfinished()
     expander, is_forced = search.algorithm._expander, scratch.is_unfinished

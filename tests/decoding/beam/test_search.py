@@ -125,7 +125,7 @@ def test_a_stream_without_frames_keeps_its_state(tmp_path, algorithm):
 @both_searches
 def test_a_batch_without_frames(tmp_path, algorithm):
     _, network = make(tmp_path, 5)
-    states = torch.full((2, 0, network.joint_hidden), torch.nan, dtype=network.dtype)
+    states = torch.full((2, 0, network.frame_width), torch.nan, dtype=network.dtype)
     search = BeamSearch(network, algorithm)
     update, after = search.decode(states, torch.tensor([0, 0]), torch.tensor([True, False]), start(network, 2, SIZES))
     assert update.stable.lengths.tolist() == update.unstable.lengths.tolist() == [0, 0]

@@ -12,6 +12,7 @@ from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
 from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.networks import open_network
 from penstock.decoding.tensor_tree import leaves, map_tensors
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.graphs.driver import EagerDriver
@@ -48,7 +49,7 @@ WEIGHTS, PHRASES = [0.4, 0.0, 0.7, 0.0, -0.3], [0, 3, 1, 0, 2]
 @pytest.fixture
 def make(tmp_path):
     def make(durations=(), seed=1, blank_rate=0.5) -> TransducerNetwork:
-        return TransducerNetwork(random_checkpoint(tmp_path, seed, durations=durations, blank_rate=blank_rate))
+        return open_network(random_checkpoint(tmp_path, seed, durations=durations, blank_rate=blank_rate))
 
     return make
 
@@ -230,7 +231,7 @@ def test_the_eager_driver_needs_no_preparation(make):
 
 @pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
 def test_captured_is_eager_with_lists_that_come_after_the_capture(tmp_path, driver):
-    network = TransducerNetwork(random_checkpoint(tmp_path, 1, durations=(0, 1, 2), blank_rate=0.5))
+    network = open_network(random_checkpoint(tmp_path, 1, durations=(0, 1, 2), blank_rate=0.5))
     pieces = ["<unk>", *(f"▁p{label}" for label in range(1, network.blank))]
     write_random_arpa(tmp_path / "lm.arpa", random.Random(1), pieces[1:], order=3, with_unknown=True)
     lm = load_ngram_lm(tmp_path / "lm.arpa", TokenNames(tuple(pieces), 0))

@@ -8,6 +8,7 @@ import torch
 from benchmarks.frame_looping import FrameLooping
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.scoring.fusion import Fusion
 from tests.helpers.automata import RandomAutomaton, fusion_states, random_fusion
@@ -41,7 +42,7 @@ class Choosing:
 def make(tmp_path):
     def make(durations=(), seed=1, blank_rate=0.5):
         checkpoint = random_checkpoint(tmp_path, seed, durations=durations, blank_rate=blank_rate)
-        return checkpoint, TransducerNetwork(checkpoint)
+        return checkpoint, open_network(checkpoint)
 
     return make
 

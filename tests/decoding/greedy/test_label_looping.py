@@ -8,6 +8,7 @@ import torch
 
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import Choice, TransducerNetwork
 from penstock.model.bundle import Checkpoint
 from tests.helpers.decoding import (
@@ -29,7 +30,7 @@ OFTEN_BLANK, RARELY_BLANK = 0.7, 0.05
 
 def make(tmp_path, seed: int, durations=(), blank_rate=OFTEN_BLANK) -> tuple[Checkpoint, TransducerNetwork]:
     checkpoint = random_checkpoint(tmp_path, seed, durations=durations, blank_rate=blank_rate)
-    return checkpoint, TransducerNetwork(checkpoint)
+    return checkpoint, open_network(checkpoint)
 
 
 def reaches_max_symbols(labels: list[Label], max_symbols: int) -> bool:
@@ -41,7 +42,7 @@ def reaches_max_symbols(labels: list[Label], max_symbols: int) -> bool:
 @pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize("case", golden_cases(), ids=lambda case: case.name)
 def test_golden_labels(golden_bundle, case, signal):
-    network = TransducerNetwork(golden_bundle(case.name))
+    network = open_network(golden_bundle(case.name))
     search = LabelLooping(network)
     for context in case.contexts:
         golden = case.greedy(context, signal)
@@ -152,7 +153,7 @@ def test_a_stream_without_frames_keeps_its_state(tmp_path):
 @pytest.mark.parametrize("frames", [0, 3])
 def test_a_batch_without_frames(tmp_path, frames):
     _, network = make(tmp_path, 5)
-    states = torch.full((2, frames, network.joint_hidden), torch.nan)
+    states = torch.full((2, frames, network.frame_width), torch.nan)
     hyps, after = LabelLooping(network).decode(states, torch.tensor([0, 0]), fresh_states(network, 2))
     assert hyps.lengths.tolist() == [0, 0]
     assert after.next_frame.tolist() == [0, 0]

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from penstock.decoding.greedy.state import GreedyStates, GreedyStateStore, fresh_states
+from penstock.decoding.networks import open_network
 from penstock.decoding.tensor_tree import leaves
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.scoring.fusion import FusionStates
@@ -30,7 +31,7 @@ def same(one: GreedyStates, other: GreedyStates) -> bool:
 @pytest.fixture
 def network(golden_bundle) -> TransducerNetwork:
     """Two LSTM layers."""
-    return TransducerNetwork(golden_bundle("rnnt_batch_norm"))
+    return open_network(golden_bundle("rnnt_batch_norm"))
 
 
 def test_a_new_state_is_fresh(network):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.model.config import TransducerConfig
+from penstock.model.config import IlmPair, TransducerConfig
 from tests.helpers.reference.greedy import GreedyReference, Label, LstmState, Tensors
 
 
@@ -83,9 +83,11 @@ class BeamReference(GreedyReference):
     durations_are_places: bool = False
     """NeMo's fault: the place in the list of durations is taken for the duration."""
     aes: AesParameters = field(default_factory=AesParameters)
+    pair: IlmPair | None = None
 
     def __post_init__(self) -> None:
-        super().__init__(self.config, {name: t.double() for name, t in self.tensors.items()}, self.max_symbols)
+        tensors = {name: t.double() for name, t in self.tensors.items()}
+        super().__init__(self.config, tensors, self.max_symbols, self.pair)
         self._blank = self.config.vocabulary_size
 
     def start(self) -> LstmState:
@@ -173,10 +175,9 @@ class BeamReference(GreedyReference):
     def _fused(self, hypothesis: Hypothesis, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities [V + 1] with and without what is external."""
         acoustic = logits[: self._blank + 1].log_softmax(0)
-        fusion = self.fusion
+        fused, fusion = self._with_ilm(acoustic, hypothesis), self.fusion
         if fusion is None:
-            return acoustic, acoustic
-        fused = acoustic.clone()
+            return fused, acoustic
         if fusion.weight:
             fused[:-1] += fusion.weight * fusion.scores[hypothesis.lm_state].double()
             if fusion.scores_blank:
@@ -187,10 +188,14 @@ class BeamReference(GreedyReference):
             fused[:-1] += fusion.boost.double()
         return fused, acoustic
 
+    def _with_ilm(self, acoustic: torch.Tensor, hypothesis: Hypothesis) -> torch.Tensor:
+        """Log-probabilities [V + 1] with the internal language model, which counts in either pruning."""
+        return torch.cat([acoustic[:-1] + self.ilm_scores(hypothesis.prediction), acoustic[-1:]])
+
     def _steps(self, hypothesis: Hypothesis, logits: torch.Tensor, width: int, margin: float = math.inf) -> list[Step]:
         fused, acoustic = self._fused(hypothesis, logits)
         prunes_late = self.fusion is None or self.fusion.prunes_late
-        pruning = fused if prunes_late else acoustic
+        pruning = fused if prunes_late else self._with_ilm(acoustic, hypothesis)
         labels = pruning.argsort(descending=True, stable=True)[:width].tolist()
         durations = self._durations(logits)
         best = max(float(pruning[label]) + value for label in labels for _, value in durations)

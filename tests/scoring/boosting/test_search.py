@@ -10,6 +10,7 @@ from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import GreedyStateStore
+from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.boosting.arena import NO_PHRASES
@@ -106,7 +107,7 @@ class Session:
 
 def network_of(tmp_path, durations) -> TransducerNetwork:
     checkpoint = random_checkpoint(tmp_path, 1, durations=durations, blank_rate=0.3)
-    return TransducerNetwork(checkpoint, dtype=torch.float64)
+    return open_network(checkpoint, dtype=torch.float64)
 
 
 def lists_of(network: TransducerNetwork, number: int, seed: int = 0, max_phrases: int = 40) -> list[TokenPhrases]:

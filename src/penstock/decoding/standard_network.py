@@ -1,0 +1,116 @@
+"""StandardNetwork: LSTM predictor and joint of an RNN-T or TDT checkpoint.
+
+Every product that does not depend on the pair of frame and prediction is computed once: the encoder projection per
+chunk, the predictor projection per label.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.decoding.lstm import Lstm
+from penstock.decoding.tensor_tree import copy_into
+from penstock.decoding.transducer import (
+    Choice,
+    IlmWeights,
+    Prediction,
+    PredictorState,
+    Scores,
+    TransducerNetwork,
+    head_of,
+)
+from penstock.kernels.capability import AUTO, FUSED, resolve
+from penstock.kernels.contracts import JointChoice, JointWeights, PredictorStates, PredictorWeights
+from penstock.model.bundle import Checkpoint
+
+if TYPE_CHECKING:
+    from penstock.kernels.joint import FusedJoint
+    from penstock.kernels.predictor import FusedPredictor
+
+_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
+
+
+class StandardNetwork(TransducerNetwork):
+    """`choose` and `replace_` run as fused kernels if `kernels` selects them; all else is always PyTorch."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        kernels: str = AUTO,
+    ):
+        """kernels: "auto", "torch" or "fused"; SettingError where "fused" is not possible (`capability.resolve`)."""
+        super().__init__(head_of(checkpoint), device, dtype)
+        tensors = {n: t.to(device, dtype) for n, t in checkpoint.tensors("predictor.", "joint.").items()}
+        self._lstm = Lstm(tensors, self.config.predictor_layers)
+        self._predictor_weight = tensors["joint.predictor.weight"].t().contiguous()
+        self._encoder_weight = tensors["joint.encoder.weight"].t().contiguous()
+        self._encoder_bias, self._predictor_bias = tensors["joint.encoder.bias"], tensors["joint.predictor.bias"]
+        self._output_weight = tensors["joint.output.weight"].t().contiguous()
+        self._output_bias = tensors["joint.output.bias"]
+        self._activation = _ACTIVATIONS[self.config.joint_activation]
+        self.kernels = resolve(kernels, self.device, dtype)
+        self._fused_joint: FusedJoint | None = None
+        self._fused_predictor: FusedPredictor | None = None
+        if self.kernels == FUSED:
+            self._fused_joint, self._fused_predictor = self._fuse()
+
+    def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
+        """Projects encoder frames [B, T, D] into the joint, [B, T, J]; once per chunk."""
+        projected = torch.addmm(self._encoder_bias, encoded.flatten(0, 1).to(self.dtype), self._encoder_weight)
+        return projected.view(*encoded.shape[:2], self.frame_width)
+
+    def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
+        """The prediction after `labels` [N] int64."""
+        output, state = self._lstm.step(labels, state)
+        return Prediction(torch.addmm(self._predictor_bias, output, self._predictor_weight), state)
+
+    def replace_(self, labels: torch.Tensor, is_label: torch.Tensor, prediction: Prediction) -> None:
+        """As in `TransducerNetwork`."""
+        if self._fused_predictor is None:
+            super().replace_(labels, is_label, prediction)
+            return
+        old = PredictorStates(prediction.projected, *prediction.state)
+        copy_into(old, self._fused_predictor(labels, is_label, old))
+
+    def choose(
+        self,
+        projected_frames: torch.Tensor,
+        projected_predictions: torch.Tensor,
+        extra: torch.Tensor | None = None,
+        ilm: IlmWeights = (),
+    ) -> Choice:
+        """As in `TransducerNetwork`; the kernel does not write the scores of all labels."""
+        if self._fused_joint is None:
+            return super().choose(projected_frames, projected_predictions, extra, ilm)
+        return self._choose_fused(self._fused_joint(projected_frames, projected_predictions, extra), extra)
+
+    def _choose_fused(self, choice: JointChoice, extra: torch.Tensor | None) -> Choice:
+        is_blank = choice.blank_score > choice.label_score
+        label, score = choice.label, choice.label_score
+        if extra is not None:
+            assert choice.fused_label is not None and choice.fused_label_score is not None
+            label, score = choice.fused_label, choice.fused_label_score
+        return Choice(is_blank, label, score.to(self.dtype), choice.duration, None)
+
+    def _fuse(self) -> "tuple[FusedJoint, FusedPredictor]":
+        """The kernels, which hold their own copies of the weights."""
+        from penstock.kernels.joint import FusedJoint  # here, because they import Triton
+        from penstock.kernels.predictor import FusedPredictor
+
+        config, lstm = self.config, self._lstm
+        joint = JointWeights(self._output_weight, self._output_bias, config.vocabulary_size, config.joint_activation)
+        predictor = PredictorWeights(lstm.label_gates, lstm.weights(), self._predictor_weight, self._predictor_bias)
+        return FusedJoint(joint), FusedPredictor(predictor)
+
+    def score(
+        self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor, ilm: IlmWeights = ()
+    ) -> Scores:
+        """Scores N pairs, without `extra`."""
+        hidden = self._activation(projected_frames + projected_predictions)
+        logits = torch.addmm(self._output_bias, hidden.flatten(0, -2), self._output_weight)
+        labels = self.config.vocabulary_size + 1
+        if not self.config.is_tdt:
+            return Scores(torch.log_softmax(logits, dim=-1), None)
+        return Scores(torch.log_softmax(logits[:, :labels], dim=-1), torch.log_softmax(logits[:, labels:], dim=-1))
