@@ -10,6 +10,7 @@ from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
+from penstock.decoding.wfst.parts import decode_chunk
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.start import StartChoices, StartStates
@@ -110,7 +111,7 @@ class Searcher:
         for part in scores.split(chunk_frames or frames, dim=1):
             taken = left.clamp(max=part.shape[1])
             left = left - taken
-            path, states = self.search_.decode(part, taken, left == 0, self.store.gather(slots), boosts)
+            path, states = decode_chunk(self.search_, part, taken, left == 0, self.store.gather(slots), boosts)
             self.store.scatter(slots, states)
             self.dropped = int(states.dropped_tokens.sum())
             path = map_tensors(lambda t: t.cpu().clone(), path)

@@ -8,7 +8,7 @@ _log = logging.getLogger(__name__)
 
 
 class TruncationCounters(NamedTuple):
-    """Results may depend on chunk borders if a counter but `narrowed_frames` is not 0."""
+    """Results may depend on chunk borders if one of the first two is not 0."""
 
     forced_blanks: int = 0
     """Encoder frames that lagging hypotheses skipped with blanks."""

@@ -11,6 +11,7 @@ from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.n_best import Node, PathEnd, best_paths
+from penstock.decoding.wfst.parts import decode_chunk
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.start import StartChoices, StartStates
@@ -66,7 +67,8 @@ class WfstStreamDecoder(StreamDecoder):
         is_final = copy_to_device(chunk.is_final, torch.bool, device)
         log_probs = self._head.log_probs(chunk.encoded).float()
         boosts = self._boosts(chunk.slots, slots)
-        path, states = self._search.decode(log_probs, chunk.lengths, is_final, self._state.gather(slots), boosts)
+        before = self._state.gather(slots)
+        path, states = decode_chunk(self._search, log_probs, chunk.lengths, is_final, before, boosts)
         self._state.scatter(slots, states)
         report = _Report(path, states.narrowed_frames, states.dropped_tokens)
         alternatives = self._n_best(chunk, states, boosts)

@@ -55,6 +55,22 @@ def test_boosts_equal_those_of_the_search_over_what_lives(driver, kind):
     assert expected != plain == captured.search(scores, 4, LENGTHS)
 
 
+@pytest.mark.parametrize(
+    "sizes", [WfstSizes(16, nodes=16), WfstSizes(16, 256, unstable_nodes=3)], ids=["nodes", "unstable"]
+)
+def test_dropped_tokens_are_those_of_the_search_over_what_lives(sizes):
+    graph, limits = random_graph(5, states=20), WfstLimits(20.0)
+    scores = log_probs(5, 3, 12, graph.vocabulary_size, sharpness=0.5)
+    live = Searcher(graph, sizes, limits)
+    expected = live.search(scores, 1, LENGTHS)
+    for chunk_frames in (4, 12):
+        captured = Searcher(
+            graph, sizes, limits, prepare=lambda search: CapturedWfstSearch(search, drivers()["full_graph"], 4, 4)
+        )
+        assert captured.search(scores, chunk_frames, LENGTHS) == expected
+        assert captured.dropped == live.dropped > 0
+
+
 def test_long_chunks_are_decoded_in_parts():
     graph = random_graph(1, states=20)
     scores = log_probs(1, 3, 12, graph.vocabulary_size)

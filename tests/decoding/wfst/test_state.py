@@ -1,5 +1,8 @@
 """Slots of the search's states: what a stream takes, and slots that are used again."""
 
+import math
+
+import pytest
 import torch
 
 from penstock.decoding.wfst.device_graph import DeviceGraph
@@ -22,18 +25,34 @@ def test_a_slot_that_is_used_again_holds_nothing_of_its_last_stream():
     assert searcher.search(second, 4) == Searcher(graph, WfstSizes(64), WfstLimits(8.0)).search(second, 4)
 
 
-def test_paths_that_outgrow_their_memory_agree_with_the_best_one():
-    """With room for few nodes the oldest of the best path become stable, and what disagrees is dropped and counted."""
+FEW_NODES = {"nodes": WfstSizes(64, nodes=40), "unstable": WfstSizes(64, unstable_nodes=3)}
+"""Sizes at which the paths of `crowded_scores` outgrow their memory."""
+
+
+def crowded_scores(graph, rows: int) -> torch.Tensor:
+    return log_probs(5, rows, 40, graph.vocabulary_size, sharpness=0.5)
+
+
+@pytest.mark.parametrize("sizes", FEW_NODES.values(), ids=FEW_NODES)
+def test_paths_that_outgrow_their_memory_agree_with_the_best_one(sizes):
+    """With room for few nodes the oldest of the best path become stable, and what disagrees is dropped and counted.
+
+    As if each frame were a chunk, whatever the chunks and the batch.
+    """
     graph = random_graph(5, states=20)
-    scores = log_probs(5, 2, 40, graph.vocabulary_size, sharpness=0.5)
+    scores = crowded_scores(graph, 3)
     roomy = Searcher(graph, WfstSizes(64), WfstLimits(20.0))
-    expected = roomy.search(scores, 4)
+    expected = roomy.search(scores)
     assert not roomy.dropped
-    for sizes in (WfstSizes(64, nodes=40), WfstSizes(64, unstable_nodes=3)):
+    by_frame = Searcher(graph, sizes, WfstLimits(20.0))
+    found = by_frame.search(scores, 1)
+    assert by_frame.dropped > 0
+    for chunk_frames in (3, 40):
         searcher = Searcher(graph, sizes, WfstLimits(20.0))
-        found = searcher.search(scores, 4)
-        assert searcher.dropped > 0 and torch.isfinite(torch.tensor([result.cost for result in found])).all()
-        for result, best in zip(found, expected, strict=True):
-            assert result.cost >= best.cost - 1e-3 and len(result.pieces) > 10
-            frames = [piece.first_frame for piece in result.pieces]
-            assert frames == sorted(frames)
+        assert (searcher.search(scores, chunk_frames), searcher.dropped) == (found, by_frame.dropped)
+    alone = [Searcher(graph, sizes, WfstLimits(20.0)).search(row[None], 7)[0] for row in scores]
+    assert alone == found
+    for result, best in zip(found, expected, strict=True):
+        assert best.cost - 1e-3 <= result.cost < math.inf and len(result.pieces) > 10
+        frames = [piece.first_frame for piece in result.pieces]
+        assert frames == sorted(frames)

@@ -12,6 +12,7 @@ from penstock.decoding.graph_buckets import Bucket, Buckets, split_chunk
 from penstock.decoding.tensor_tree import copy_into, first, map_tensors
 from penstock.decoding.wfst.extent import FixedExtent
 from penstock.decoding.wfst.frame_step import StreamBoosts
+from penstock.decoding.wfst.parts import joined
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch, largest_capacity
 from penstock.decoding.wfst.state import WfstStates, empty_states, narrowed_like
@@ -128,23 +129,6 @@ def wfst_with_driver(
     return search if driver.name == "no_graphs" else CapturedWfstSearch(search, driver, max_batch, frames, boosts)
 
 
-def joined(paths: list[BestPath]) -> BestPath:
-    """The paths of consecutive parts as one: what became stable in each, then the last one's; does not synchronize."""
-    *before, last = paths
-    if not before:
-        return last
-    # 1) valid nodes of each part: [B, P] each
-    counts = [*(path.stable for path in before), last.lengths]
-    places = torch.arange(last.pieces.shape[1], device=last.lengths.device)
-    is_valid = torch.cat([places < count.unsqueeze(1) for count in counts], dim=1)
-    # 2) moved together, to the front
-    order = (~is_valid).long().argsort(dim=1, stable=True)
-    fields = ("pieces", "words", "frames", "last_frames_before", "scores")
-    nodes = {name: torch.cat([getattr(path, name) for path in paths], dim=1).gather(1, order) for name in fields}
-    stable = torch.stack([path.stable for path in paths]).sum(dim=0)
-    return last._replace(**nodes, lengths=torch.stack(counts).sum(dim=0), stable=stable)
-
-
 def _empty_chunk(search: WfstSearch, batch: int, frames: int) -> _Chunk:
     device, labels = search.graph.device, search.graph.vocabulary_size + 1
     width = search.sizes.path_width(frames)
@@ -154,7 +138,7 @@ def _empty_chunk(search: WfstSearch, batch: int, frames: int) -> _Chunk:
 
     nodes = [integers(width, dtype=torch.int32) for _ in range(4)]
     scores, costs = integers(width, dtype=torch.float32), integers(dtype=torch.float64)
-    path = BestPath._make((*nodes, scores, *(integers() for _ in range(3)), costs))
+    path = BestPath._make((*nodes, scores, *(integers() for _ in range(3)), costs, integers()))
     log_probs = torch.full((batch, frames, labels), -1.0, device=device)
     return _Chunk(
         log_probs,

@@ -39,6 +39,8 @@ class BestPath(NamedTuple):
     """[B] int64, last frame of the last piece; -1 without one."""
     costs: torch.Tensor
     """[B] float64, of the whole path; with final weights where a row ends."""
+    is_crowded: torch.Tensor
+    """[B] int64, 1 where more nodes were made than there is memory for, needed or not: see `parts.decode_chunk`."""
 
 
 class Compacted(NamedTuple):
@@ -85,9 +87,16 @@ class PathTracker:
         self._rounds = (sizes.nodes + 2 * max_frames).bit_length()
 
     def finish(
-        self, tokens: FlatTokens, ends: Ends, nodes: FlatNodes, ending_costs: torch.Tensor, bases: torch.Tensor
+        self,
+        tokens: FlatTokens,
+        ends: Ends,
+        nodes: FlatNodes,
+        node_counts: torch.Tensor,
+        ending_costs: torch.Tensor,
+        bases: torch.Tensor,
     ) -> tuple[BestPath, Compacted]:
-        """ending_costs: [n] float32, the tokens' costs by which the best is chosen; infinite where there is none."""
+        """node_counts: [B] int64, of `nodes`; ending_costs: [n] float32, the tokens' costs by which the best is chosen;
+        infinite where there is none."""
         batch, sizes, is_live = self._batch, self._sizes, None
         if self._extent.is_fixed:
             is_live = tokens.states != self._dead_state
@@ -105,7 +114,8 @@ class PathTracker:
         stable = self._stable(tree, torch.minimum(shared, lengths), lengths)
         last_frames = ends.last_frames.index_select(0, best.positions).long()
         fields = self._path(nodes, tree, lengths)
-        path = BestPath._make((*fields, lengths, stable, last_frames, bases + best.costs))
+        is_crowded = self._is_crowded(tree, node_counts)
+        path = BestPath._make((*fields, lengths, stable, last_frames, bases + best.costs, is_crowded))
         # 3) nodes of the paths that agree with it
         limits = stable.index_select(0, tree.rows)
         is_needed = (tree.marks > 0) & (tree.anchors >= limits) & (tree.depths > limits)
@@ -170,6 +180,11 @@ class PathTracker:
         left = counts.flip(1).cumsum(1).flip(1) - is_on_path.long()
         is_too_few = (left > sizes.nodes) & (place >= least.unsqueeze(1)) & (place < lengths.unsqueeze(1))
         return least + is_too_few.sum(dim=1)
+
+    def _is_crowded(self, tree: _Tree, node_counts: torch.Tensor) -> torch.Tensor:
+        """1 where tokens might be dropped if each frame were a chunk, [B] int64."""
+        deepest = torch.zeros_like(node_counts).scatter_reduce_(0, tree.rows, tree.depths, "amax")
+        return ((node_counts > self._sizes.nodes) | (deepest > self._sizes.unstable_nodes)).long()
 
     def _path(self, nodes: FlatNodes, tree: _Tree, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The nodes of the best path in order: the first fields of `BestPath`."""

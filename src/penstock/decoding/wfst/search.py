@@ -102,9 +102,10 @@ class WfstSearch:
         trace = ChunkTrace(
             self.graph, extent, step.taken, label_costs, states.frames_seen, largest_arrival=batch * self.sizes.arcs
         )
-        nodes, ends = trace.extend(self._flat_nodes(states), ends)
+        nodes, ends, new = trace.extend(self._flat_nodes(states), ends)
+        ending_costs = self._ending_costs(tokens, is_end, states, boosts)
         tracker = PathTracker(self.graph, extent, self.sizes, batch, frames)
-        path, kept = tracker.finish(tokens, ends, nodes, self._ending_costs(tokens, is_end, states, boosts), step.bases)
+        path, kept = tracker.finish(tokens, ends, nodes, states.node_counts + new, ending_costs, step.bases)
         last = (lengths - 1).clamp(min=0).unsqueeze(1)
         was_blank = states.was_blank
         if frames:

@@ -63,13 +63,15 @@ class ChunkTrace(NamedTuple):
     """[B] int64, before the chunk."""
     largest_arrival: int
 
-    def extend(self, before: FlatNodes, first: Ends) -> tuple[FlatNodes, Ends]:
-        """The nodes before the chunk and behind them those of all its frames, parents before children; its last tokens.
+    def extend(self, before: FlatNodes, first: Ends) -> tuple[FlatNodes, Ends, torch.Tensor]:
+        """The nodes before the chunk and behind them those of all its frames, parents before children; its last tokens;
+        how many nodes are new, [B] int64.
 
         first: the tokens before the chunk.
         """
+        counts = torch.zeros_like(self.frames_seen)
         if not self.taken:
-            return before, first
+            return before, first, counts
         graph, fields, is_live = self.graph, [*zip(*self.taken, strict=True)], None
         rows, sources, arcs, arrivals, entries = map(torch.cat, fields[:-1])
         if fields[-1][0] is not None:
@@ -121,7 +123,8 @@ class ChunkTrace(NamedTuple):
             last_frames.index_select(0, torch.where(is_word, tokens + count, sources)),
             torch.where(pieces >= 0, -costs, 0.0),
         )
-        return FlatNodes(*map(torch.cat, zip(before, made, strict=True))), ends
+        counts.scatter_add_(0, rows, torch.ones_like(rows) if is_found is None else is_found.long())
+        return FlatNodes(*map(torch.cat, zip(before, made, strict=True))), ends, counts
 
     def _frames_of_tokens(self, rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Frames of the tokens, [n] int64, 0 .. T - 1; and where the tokens before each frame begin, [T] int64."""

@@ -1,0 +1,74 @@
+"""A chunk in parts: each as the whole chunk would be, and joined again."""
+
+from typing import Protocol
+
+import torch
+
+from penstock.decoding.graph_buckets import split_chunk
+from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.wfst.frame_step import StreamBoosts
+from penstock.decoding.wfst.paths import BestPath
+from penstock.decoding.wfst.state import WfstStates
+
+
+class ChunkDecoder(Protocol):
+    """A `WfstSearch` or a `CapturedWfstSearch`."""
+
+    def decode(
+        self,
+        log_probs: torch.Tensor,
+        lengths: torch.Tensor,
+        is_end: torch.Tensor,
+        states: WfstStates,
+        boosts: StreamBoosts | None = None,
+    ) -> tuple[BestPath, WfstStates]:
+        """As `WfstSearch.decode`."""
+
+
+def decode_chunk(
+    search: ChunkDecoder,
+    log_probs: torch.Tensor,
+    lengths: torch.Tensor,
+    is_end: torch.Tensor,
+    states: WfstStates,
+    boosts: StreamBoosts | None = None,
+) -> tuple[BestPath, WfstStates]:
+    """As `WfstSearch.decode`, with the same result for chunks of any length, also where tokens are dropped.
+
+    A chunk whose nodes could outgrow their memory is decoded in halves, down to single frames. So tokens are dropped
+    as if each frame were a chunk. Waits for the device once.
+    """
+    path, after = search.decode(log_probs, lengths, is_end, states, boosts)
+    frames, paths = log_probs.shape[1], []
+    if frames < 2 or not bool(path.is_crowded.any()):
+        return path, after
+    for part in split_chunk(log_probs, lengths, (frames + 1) // 2):
+        ends_here = is_end & (part.remaining == 0)
+        found = decode_chunk(search, part.projected_frames, part.lengths, ends_here, states, boosts)
+        path, states = map_tensors(torch.clone, found)
+        paths.append(path)
+    return joined(paths), states
+
+
+def joined(paths: list[BestPath]) -> BestPath:
+    """The paths of consecutive parts as one: what became stable in each, then the last one's; does not synchronize."""
+    *before, last = paths
+    if not before:
+        return last
+    # 1) valid nodes of each part: [B, P] each
+    counts = [*(path.stable for path in before), last.lengths]
+    is_valid = torch.cat(
+        [
+            torch.arange(path.pieces.shape[1], device=count.device) < count.unsqueeze(1)
+            for path, count in zip(paths, counts, strict=True)
+        ],
+        dim=1,
+    )
+    # 2) moved together, to the front
+    order = (~is_valid).long().argsort(dim=1, stable=True)
+    fields = ("pieces", "words", "frames", "last_frames_before", "scores")
+    nodes = {name: torch.cat([getattr(path, name) for path in paths], dim=1).gather(1, order) for name in fields}
+    stable = torch.stack([path.stable for path in paths]).sum(dim=0)
+    is_crowded = torch.stack([path.is_crowded for path in paths]).amax(dim=0)
+    lengths = torch.stack(counts).sum(dim=0)
+    return last._replace(**nodes, lengths=lengths, stable=stable, is_crowded=is_crowded)
