@@ -1,0 +1,133 @@
+"""Lattices against all their paths written out: all points, bands, gradients."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from penstock.training.cells import Cells, all_cells, band_cells
+from penstock.training.lattice import log_probability
+from penstock.training.losses import transducer_loss
+
+FRAMES, LABELS = 7, 4
+TIMES = (1, 2, 4, 6)
+PATHS = {0: 1, 1: 48, 2: 132, None: 210}
+"""Of a band of so many frames on both sides; None: all points."""
+
+
+def _paths(band: int | None, frames: int = FRAMES, times: tuple[int, ...] = TIMES) -> Iterator[tuple[int, ...]]:
+    """The frames of the labels of every path."""
+
+    def extended(path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(path) == len(times):
+            yield path
+            return
+        for t in range(path[-1] if path else 0, frames):
+            if band is None or abs(t - times[len(path)]) <= band:
+                yield from extended((*path, t))
+
+    yield from extended(())
+
+
+def _by_paths(blank: torch.Tensor, label: torch.Tensor, paths: Iterator[tuple[int, ...]]) -> float:
+    """Log of the sum over the paths; blank: [T, U + 1], label: [T, U]."""
+    totals = []
+    for path in paths:
+        total = sum(float(label[t, u]) for u, t in enumerate(path))
+        total += sum(float(blank[t, sum(emitted <= t for emitted in path)]) for t in range(len(blank)))
+        totals.append(total)
+    return float(torch.logsumexp(torch.tensor(totals, dtype=torch.float64), 0))
+
+
+def _cells(band: int | None) -> Cells:
+    counts = torch.tensor([FRAMES]), torch.tensor([LABELS])
+    return all_cells(*counts) if band is None else band_cells(*counts, torch.tensor([TIMES]), band, band)
+
+
+def _dense(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    blank, label = torch.rand(2, 1, FRAMES, LABELS + 1, dtype=torch.float64, generator=random).mul(3).neg()
+    return blank, label
+
+
+def _packed(dense: torch.Tensor, cells: Cells) -> torch.Tensor:
+    return dense[cells.rows, cells.frames, cells.places]
+
+
+@pytest.mark.parametrize("band", PATHS)
+def test_equals_all_paths_written_out(band):
+    blank, label = _dense()
+    cells = _cells(band)
+    assert len(list(_paths(band))) == PATHS[band]
+    found = log_probability(cells, _packed(blank, cells), _packed(label, cells))
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(_by_paths(blank[0], label[0], _paths(band)), abs=1e-9)
+
+
+def test_lattices_of_unlike_sizes_in_one_batch():
+    random = torch.Generator().manual_seed(1)
+    frame_counts, label_counts = torch.tensor([7, 5, 1, 3, 6]), torch.tensor([4, 0, 2, 3, 1])
+    blank, label = torch.rand(2, 5, 7, 5, dtype=torch.float64, generator=random).mul(3).neg()
+    cells = all_cells(frame_counts, label_counts)
+    found = log_probability(cells, _packed(blank, cells), _packed(label, cells))
+    for row, (frames, labels) in enumerate(zip(frame_counts.tolist(), label_counts.tolist(), strict=True)):
+        paths = _paths(None, frames, (0,) * labels)
+        assert found[row].item() == pytest.approx(_by_paths(blank[row, :frames], label[row], paths), abs=1e-9)
+
+
+def test_equals_the_recursion_over_frames():
+    torch.manual_seed(2)
+    frame_counts, label_counts = torch.tensor([12, 7, 9]), torch.tensor([5, 3, 0])
+    logits, labels = torch.randn(3, 12, 6, 9), torch.randint(0, 8, (3, 5))
+    cells = all_cells(frame_counts, label_counts)
+    log_probs = torch.log_softmax(_packed(logits, cells), -1)
+    at_labels = log_probs.gather(1, cells.labels_of(labels).unsqueeze(1)).squeeze(1)
+    found = log_probability(cells, log_probs[:, -1], at_labels)
+    wanted = -transducer_loss(logits, labels, frame_counts, label_counts)
+    torch.testing.assert_close(found.float(), wanted, atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("band", PATHS)
+def test_gradients(band):
+    blank, label = (_packed(dense, _cells(band)).requires_grad_() for dense in _dense(3))
+    torch.autograd.gradcheck(lambda *moves: log_probability(_cells(band), *moves), (blank, label))
+
+
+@pytest.mark.parametrize("band", PATHS)
+def test_each_label_and_each_frame_has_occupancy_one_and_the_rest_none(band):
+    blank, label = (dense.requires_grad_() for dense in _dense(4))
+    cells = _cells(band)
+    log_probability(cells, _packed(blank, cells), _packed(label, cells)).sum().backward()
+    torch.testing.assert_close(label.grad[0, :, :LABELS].sum(0), torch.ones(LABELS, dtype=torch.float64))
+    torch.testing.assert_close(blank.grad[0].sum(1), torch.ones(FRAMES, dtype=torch.float64))
+    on_path = torch.zeros(FRAMES, LABELS + 1, dtype=torch.bool)
+    for path in _paths(band):
+        for u, t in enumerate(path):
+            on_path[t, u] = True
+    assert (label.grad[0][~on_path] == 0).all()
+    assert (label.grad[0][on_path] > 0).all()
+
+
+def test_a_band_of_one_of_several_lattices():
+    """Padding behind shorter lattices does not change them."""
+    frame_counts, label_counts = torch.tensor([FRAMES, 5]), torch.tensor([LABELS, 2])
+    times = torch.tensor([TIMES, (0, 4, 99, -99)])
+    random = torch.Generator().manual_seed(5)
+    blank, label = torch.rand(2, 2, FRAMES, LABELS + 1, dtype=torch.float64, generator=random).neg()
+    cells = band_cells(frame_counts, label_counts, times, 1, 1)
+    found = log_probability(cells, _packed(blank, cells), _packed(label, cells))
+    wanted = _by_paths(blank[1, :5], label[1], _paths(1, 5, (0, 4)))
+    assert found[1].item() == pytest.approx(wanted, abs=1e-9)
+
+
+def test_points_without_a_path_are_rejected():
+    counts = torch.tensor([FRAMES, FRAMES]), torch.tensor([2, 2])
+    cells = band_cells(*counts, torch.tensor([[1, 2], [5, 1]]), 1, 1)
+    with pytest.raises(ValueError, match="lattice 1: no path"):
+        log_probability(cells, torch.zeros(len(cells.rows)), torch.zeros(len(cells.rows)))
+
+
+def test_no_labels():
+    cells = band_cells(torch.tensor([3]), torch.tensor([0]), torch.zeros(1, 0, dtype=torch.int64), 4, 4)
+    assert log_probability(cells, torch.tensor([-1.0, -2.0, -3.0]), torch.zeros(3)).item() == pytest.approx(-6.0)
+    assert len(cells.rows) == 3
