@@ -17,12 +17,13 @@ PREFIX = "predictor."
 """Names of the model's tensors in a bundle begin with it, and no others do."""
 MAX_LABELS = 256
 """A longer sentence is divided; each part is scored from the start of a sentence."""
-_LSTM_NAMES = {
+LSTM_NAMES = {
     "input_weight": "weight_ih_l",
     "hidden_weight": "weight_hh_l",
     "input_bias": "bias_ih_l",
     "hidden_bias": "bias_hh_l",
 }
+"""Names in a bundle, and torch's before the number of the layer."""
 _SCORED_AT_ONCE = 128
 _SAMPLED_AT_ONCE = 1024
 _MEASURED_SENTENCES = 1000
@@ -88,7 +89,7 @@ class InternalLm(torch.nn.Module):
             f"{PREFIX}output.bias": self.output.bias,
         }
         for layer in range(self.lstm.num_layers):
-            for name, own in _LSTM_NAMES.items():
+            for name, own in LSTM_NAMES.items():
                 found[f"{PREFIX}lstm.{layer}.{name}"] = getattr(self.lstm, f"{own}{layer}")
         return found
 
