@@ -1,0 +1,83 @@
+"""Trains a Transducer head on the frames of a frozen encoder."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from penstock.training.cells import all_cells
+from penstock.training.encoded import EncodedBatch
+from penstock.training.head import TransducerHead
+from penstock.training.trainer import WeightAverage
+
+Loss = Callable[[EncodedBatch], torch.Tensor]
+"""The scalar loss of a batch."""
+
+
+@dataclass(frozen=True)
+class HeadTraining:
+    """Hyperparameters of one run."""
+
+    steps: int
+    peak_learning_rate: float = 2e-3
+    warm_up: float = 0.05
+    """Share of the steps; then half a cosine to a hundredth of the peak."""
+    weight_decay: float = 1e-2
+    gradient_norm: float = 2.0
+    average_decay: float = 0.995
+    """Of the moving average of the weights, which is the result."""
+
+
+def transducer_loss_of(head: TransducerHead) -> Loss:
+    """Eq. 1 of each utterance, divided by the root of its label count plus one, averaged over the batch."""
+
+    def loss(batch: EncodedBatch) -> torch.Tensor:
+        rows = torch.arange(len(batch.references), device=batch.encoded.device)
+        cells = all_cells(batch.frame_counts, batch.label_counts)
+        found = -head.log_probability(batch.encoded, rows, batch.labels, cells)
+        return (found / (batch.label_counts + 1).sqrt()).mean()
+
+    return loss
+
+
+def train_head(
+    head: TransducerHead,
+    batches: Iterator[EncodedBatch],
+    loss: Loss,
+    config: HeadTraining,
+    report: Callable[[int, float], None] = lambda step, value: None,
+) -> None:
+    """Trains the head's weights that require a gradient; it is left with their moving average, in evaluation mode.
+
+    The internal language model is frozen: its weights keep every bit. report: called with step and loss of each step. A
+    step with a non-finite gradient is skipped.
+    """
+    if head.ilm is not None:
+        head.ilm.requires_grad_(False)
+    trained = [p for p in head.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.0, betas=(0.9, 0.98), weight_decay=config.weight_decay)
+    average = WeightAverage(head, config.average_decay)
+    head.train()
+    for step in range(config.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = _learning_rate(step, config)
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(next(batches))
+        value.backward()
+        norm = torch.nn.utils.clip_grad_norm_(trained, config.gradient_norm)
+        if bool(torch.isfinite(norm)):
+            optimizer.step()
+            average.update(head)
+        report(step + 1, float(value.detach()))
+    average.swap(head)
+    head.eval()
+
+
+def _learning_rate(step: int, config: HeadTraining) -> float:
+    """Of the step with this number, from 0."""
+    warm_up = config.warm_up * config.steps
+    if step < warm_up:
+        return config.peak_learning_rate * (step + 1) / (warm_up + 1)
+    share = (step - warm_up) / max(config.steps - warm_up, 1)
+    return config.peak_learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))

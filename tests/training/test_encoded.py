@@ -1,0 +1,71 @@
+"""Frames of a frozen encoder are those of a stream; batches of them."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from penstock.frontend.audio_file import read_audio
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.recognizer import StreamingRecognizer
+from penstock.training.encoded import EncodedUtterance, FrozenEncoder, collate, draw_batches
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "models" / "an4-rnnt-hybrid"
+CONTEXT = AttentionContext(70, 6)
+
+
+def _recordings() -> list[np.ndarray]:
+    paths = sorted((ROOT / "tests" / "data" / "an4" / "flac").glob("*.flac"))[:3]
+    return [read_audio(path, 16_000) for path in paths]
+
+
+def test_frames_equal_those_of_streams(monkeypatch):
+    recordings = _recordings()
+    recognizer = StreamingRecognizer(MODEL, CONTEXT)
+    streamed: list[torch.Tensor] = []
+    process = recognizer._encoder.process
+
+    def kept(requests):
+        answers = process(requests)
+        streamed.append(torch.cat(answers))
+        return answers
+
+    monkeypatch.setattr(recognizer._encoder, "process", kept)
+    for samples in recordings:
+        with recognizer.open_stream() as stream:
+            stream.finish(samples)
+    encoder = FrozenEncoder(Checkpoint(MODEL), CONTEXT)
+    counted: list[int] = []
+    found = encoder.encode([encoder.log_mel(samples) for samples in recordings], counted.append)
+    assert sum(counted) == len(recordings)
+    for one, other in zip(found, streamed, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        one.requires_grad_()  # not a tensor of the inference mode
+
+
+def test_log_mel_of_few_samples():
+    encoder = FrozenEncoder(Checkpoint(MODEL), CONTEXT)
+    for samples, frames in ((0, 0), (159, 0), (160, 1), (1000, 6)):
+        assert encoder.log_mel(np.zeros(samples, np.float32)).shape == (frames, 80)
+
+
+def _utterance(number: int) -> EncodedUtterance:
+    frames = torch.full((1 + number % 7, 2), float(number))
+    return EncodedUtterance(frames, list(range(number % 3)), str(number))
+
+
+def test_a_batch_is_padded_with_zeros():
+    batch = collate([_utterance(number) for number in (3, 5, 1)])
+    assert batch.encoded.shape == (3, 6, 2) and batch.labels.shape == (3, 2)
+    assert batch.frame_counts.tolist() == [4, 6, 2] and batch.label_counts.tolist() == [0, 2, 1]
+    assert (batch.encoded[0, 4:] == 0).all() and (batch.encoded[0, :4] == 3).all()
+    assert batch.labels[1].tolist() == [0, 1] and batch.references == ["3", "5", "1"]
+
+
+def test_an_epoch_has_every_utterance_once_and_the_next_another_order():
+    batches = draw_batches([_utterance(number) for number in range(50)], 8, np.random.default_rng(0))
+    epochs = [[reference for _ in range(7) for reference in next(batches).references] for _ in range(2)]
+    assert sorted(map(int, epochs[0])) == sorted(map(int, epochs[1])) == list(range(50))
+    assert epochs[0] != epochs[1]
