@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> Parser:
     """The parser with all subcommands."""
-    from penstock.commands import evaluate, graph, health, import_model, lm, serve, transcribe
+    from penstock.commands import adapt, evaluate, graph, health, import_model, lm, serve, transcribe
 
     parser = Parser(
         prog="penstock",
@@ -37,7 +37,7 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (import_model, serve, health, transcribe, evaluate, lm, graph):
+    for command in (import_model, serve, health, transcribe, evaluate, adapt, lm, graph):
         command.add_parser(subparsers)
     return parser
 

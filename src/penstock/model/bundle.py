@@ -145,10 +145,11 @@ class Checkpoint:
             if sha256_of(self.directory / name) != self._sha256.get(name):
                 raise CheckpointError(f"{self.directory / name}: its SHA-256 is not the one in {CONFIG_FILE}")
 
-    def tensors(self, *prefixes: str) -> "dict[str, torch.Tensor]":
+    def tensors(self, *prefixes: str, as_stored: bool = False) -> "dict[str, torch.Tensor]":
         """Returns the tensors whose names start with one of `prefixes` (all by default), as float32 on the CPU.
 
-        They are copies: one tensor that stayed mapped would keep all pages of the file that were read in memory.
+        as_stored: as they are in the file, float32 or float16. They are copies: one tensor that stayed mapped would
+        keep all pages of the file that were read in memory.
         Raises CheckpointError with the name of a tensor that is missing or has another shape or an integer type.
         """
         path = self.directory / WEIGHTS_FILE
@@ -167,7 +168,7 @@ class Checkpoint:
                 raise CheckpointError(
                     f"{path}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, expected floating {wanted[name]}"
                 )
-        return {name: tensor.clone().float() for name, tensor in tensors.items()}
+        return {name: tensor.clone() if as_stored else tensor.clone().float() for name, tensor in tensors.items()}
 
     def _read_document(self) -> dict[str, Any]:
         path = self.directory / CONFIG_FILE

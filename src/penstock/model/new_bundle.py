@@ -20,7 +20,7 @@ def write_new_bundle(directory: str | Path, replace: bool, convert: Callable[[Pa
     """
     directory = Path(directory)
     try:
-        _reject_target(directory, replace)
+        check_new_bundle(directory, replace)
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
             bundle = convert(Path(scratch))
@@ -33,7 +33,8 @@ def write_new_bundle(directory: str | Path, replace: bool, convert: Callable[[Pa
     return Checkpoint(directory)
 
 
-def _reject_target(directory: Path, replace: bool) -> None:
+def check_new_bundle(directory: Path, replace: bool) -> None:
+    """Raises CheckpointError if `write_new_bundle` would not write to `directory`, with what it accepts."""
     if not directory.exists():
         return
     if not directory.is_dir():

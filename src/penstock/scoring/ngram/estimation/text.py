@@ -1,7 +1,8 @@
 """Reads plain text, one sentence per line, as sentences of a recognizer's labels."""
 
+import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.errors import CorpusError
@@ -20,6 +21,12 @@ class TextTokenizer:
         self.tokens = 0
         self.unknown_tokens = 0
         """Unknown tokens, for characters that the tokenizer lacks."""
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of all bytes read so far, as hex digits."""
+        return self._digest.hexdigest()
 
     def read(self, sources: Sequence[str]) -> Iterator[list[int]]:
         """The labels of every line of the files `sources` (`-`: standard input) that is not blank.
@@ -27,7 +34,7 @@ class TextTokenizer:
         A file that cannot be read, and bytes that are not UTF-8, raise CorpusError naming file and line.
         """
         for source in sources:
-            for line in read_lines(source):
+            for line in read_lines(source, self._digest.update):
                 labels = self._model.encode(line, add_bos=False, add_eos=False)
                 if labels:
                     self.sentences += 1
@@ -36,21 +43,26 @@ class TextTokenizer:
                     yield labels
 
 
-def read_lines(source: str) -> Iterator[str]:
-    """The lines of a file (`-`: standard input) that are not blank, stripped; CorpusError names file and line."""
+def read_lines(source: str, on_bytes: Callable[[bytes], None] | None = None) -> Iterator[str]:
+    """The lines of a file (`-`: standard input) that are not blank, stripped; CorpusError names file and line.
+
+    on_bytes: called with the bytes of each line.
+    """
     name = "standard input" if source == STANDARD_INPUT else source
     try:
         if source == STANDARD_INPUT:
-            yield from _decoded(name, sys.stdin.buffer)
+            yield from _decoded(name, sys.stdin.buffer, on_bytes)
         else:
             with Path(source).open("rb") as file:
-                yield from _decoded(name, file)
+                yield from _decoded(name, file, on_bytes)
     except OSError as error:
         raise CorpusError(f"{name}: {error.strerror or error}") from error
 
 
-def _decoded(name: str, lines: Iterable[bytes]) -> Iterator[str]:
+def _decoded(name: str, lines: Iterable[bytes], on_bytes: Callable[[bytes], None] | None) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
+        if on_bytes is not None:
+            on_bytes(line)
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:

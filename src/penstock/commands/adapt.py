@@ -1,0 +1,234 @@
+"""`penstock adapt`: adapts the internal language model of a factorized transducer to a domain, from text."""
+
+import argparse
+import math
+import os
+import sys
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import CheckpointError, CorpusError, SettingError
+
+if TYPE_CHECKING:
+    import torch
+
+    from penstock.model.bundle import Checkpoint
+    from penstock.training.ilm import InternalLm, Sentence
+
+    Tensors = dict[str, torch.Tensor]
+
+_STANDARD_INPUT = "-"
+_HELD_OUT_EVERY = 10
+_SAMPLED_SENTENCES = 4000
+_MAX_SEED = 2**32 - 1
+_DIGEST = "adapted_"
+"""Begins the keys of config.json's `source` that this command writes."""
+_WORD_BOUNDARY = "\u2581"
+"""The piece that stands in front of an unknown word."""
+
+
+class _Text(NamedTuple):
+    """A text in labels."""
+
+    name: str
+    sentences: "list[Sentence]"
+    sha256: str
+
+
+class _Texts(NamedTuple):
+    """All that is read before the work."""
+
+    text: _Text
+    keep: _Text | None
+    held_out: _Text | None
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    """Registers the command."""
+    parser = subparsers.add_parser(
+        "adapt",
+        help="adapt a factorized transducer to a domain, from text",
+        description="Trains the internal language model of a factorized transducer on text. All other weights stay. "
+        "Every tenth sentence is held out; the step with the best perplexity on them is written.",
+    )
+    parser.add_argument("--model", default=os.environ.get("PENSTOCK_MODEL"), help="bundle of a factorized transducer")
+    parser.add_argument("--text", required=True, metavar="FILE", help="UTF-8 text, one sentence per line; -: stdin")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="bundle to write: new or empty")
+    parser.add_argument(
+        "--keep", metavar="FILE", help="text of what the model must not forget (default: sampled from the model)"
+    )
+    parser.add_argument("--heldout", metavar="FILE", help="held-out text, instead of every tenth sentence of --text")
+    parser.add_argument("--steps", type=int, default=600, metavar="N", help="of 64 sentences (600)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of sentences (0)")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (cpu)")
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the perplexities before and after. Nothing is written unless the held-out text's is better."""
+    _check(args)
+    from penstock.model.new_bundle import check_new_bundle, write_new_bundle
+    from penstock.runtime import prepare_device, prepare_process
+
+    prepare_process(threads=1)  # steps are small: more threads would mostly wait for each other
+    device = prepare_device(args.device)
+    checkpoint = _open_model(args.model)
+    check_new_bundle(args.out, args.force)
+    texts = _read_texts(args, checkpoint)
+    tensors, lines = _adapt(args, checkpoint, texts, device)
+    source = {n: value for n, value in checkpoint.source.items() if not n.startswith(_DIGEST)}
+    source |= _digests(checkpoint, texts)
+    write_new_bundle(args.out, args.force, lambda scratch: _write(checkpoint, tensors, source, scratch / "bundle"))
+    print("\n".join(lines))
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if not args.model:
+        raise SettingError("--model is missing: a bundle directory of a factorized transducer")
+    if args.steps < 1:
+        raise SettingError(f"--steps is {args.steps}, expected a positive number")
+    if not 0 <= args.seed <= _MAX_SEED:
+        raise SettingError(f"--seed is {args.seed}, expected 0 to {_MAX_SEED}")
+    piped = [name for name in ("text", "keep", "heldout") if getattr(args, name) == _STANDARD_INPUT]
+    if len(piped) > 1:
+        raise SettingError(f"--{piped[0]} - and --{piped[1]} -: standard input can be read once only")
+
+
+def _open_model(model: str) -> "Checkpoint":
+    from penstock.model.bundle import Checkpoint
+    from penstock.model.resolve import resolve_model
+
+    checkpoint = Checkpoint(resolve_model(model))
+    transducer = checkpoint.config.transducer
+    if transducer is None or not transducer.is_factorized:
+        raise CheckpointError(
+            f"{checkpoint.directory}: has no internal language model ({checkpoint.config.head_name}); accepted: a "
+            "factorized transducer. For this model use penstock lm build"
+        )
+    return checkpoint
+
+
+def _read_texts(args: argparse.Namespace, checkpoint: "Checkpoint") -> _Texts:
+    text, keep, held_out = (
+        None if source is None else _read(source, checkpoint) for source in (args.text, args.keep, args.heldout)
+    )
+    assert text is not None  # a required argument
+    for each, alternative in ((None if held_out else text, ", or --heldout"), (keep, "")):
+        if each is not None and len(each.sentences) < _HELD_OUT_EVERY:
+            raise CorpusError(
+                f"{each.name}: {len(each.sentences)} sentences; accepted: at least {_HELD_OUT_EVERY}, of which every "
+                f"tenth is held out{alternative}"
+            )
+    return _Texts(text, keep, held_out)
+
+
+def _read(source: str, checkpoint: "Checkpoint") -> _Text:
+    from penstock.scoring.ngram.estimation.text import TextTokenizer
+
+    name = "standard input" if source == _STANDARD_INPUT else source
+    tokenizer = TextTokenizer(checkpoint.tokenizer_path)
+    sentences: list[Sentence] = list(tokenizer.read([source]))
+    unknown, tokens = tokenizer.unknown_tokens, tokenizer.tokens
+    if not sentences:
+        raise CorpusError(f"{name}: there is no text")
+    hint = "does the text match the model's training text in case and punctuation?"
+    uninformative = {
+        tokenizer.names.unknown_label,
+        *(i for i, piece in enumerate(tokenizer.names.pieces) if piece == _WORD_BOUNDARY),
+    }
+    if all(uninformative.issuperset(sentence) for sentence in sentences):
+        raise CorpusError(f"{name}: no sentence has a token that the model's tokenizer knows: {hint}")
+    if unknown:
+        print(
+            f"penstock: warning: {name}: {unknown} of {tokens} tokens are unknown to the model's tokenizer: {hint}",
+            file=sys.stderr,
+        )
+    return _Text(name, sentences, tokenizer.sha256)
+
+
+class _Domain(NamedTuple):
+    """The new or the old domain."""
+
+    name: str
+    sentences: "list[Sentence]"
+    held_out: "list[Sentence]"
+
+
+def _split(name: str, sentences: "list[Sentence]") -> _Domain:
+    """Every tenth sentence is held out."""
+    kept = [sentence for i, sentence in enumerate(sentences, start=1) if i % _HELD_OUT_EVERY]
+    return _Domain(name, kept, sentences[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY])
+
+
+def _adapt(
+    args: argparse.Namespace, checkpoint: "Checkpoint", texts: _Texts, device: "torch.device"
+) -> "tuple[Tensors, list[str]]":
+    """All tensors of the new bundle, and what to print."""
+    from penstock.training.ilm import PREFIX, IlmTraining, InternalLm, perplexity, train_ilm
+
+    stored = checkpoint.tensors(as_stored=True)
+    ilm = InternalLm.from_tensors(stored).to(device)
+    if texts.held_out is None:
+        new = _split(texts.text.name, texts.text.sentences)
+    else:
+        new = _Domain(texts.held_out.name, texts.text.sentences, texts.held_out.sentences)
+    if not math.isfinite(found := perplexity(ilm, new.held_out)):
+        raise CheckpointError(
+            f"{checkpoint.directory}: the perplexity of the held-out text is {found}; nothing is written"
+        )
+    keep = texts.keep
+    old = _sampled(ilm, new, args.seed) if keep is None else _split(keep.name, keep.sentences)
+    # 1) train
+    before = [perplexity(ilm, domain.held_out) for domain in (new, old)]
+    config = IlmTraining(steps=args.steps, seed=args.seed)
+    trained = train_ilm(ilm, new.sentences, new.held_out, config, old.sentences, partial(_report, args.steps))
+    # 2) measure what will be written, which may be float16
+    stored |= {n: tensor.to("cpu", stored[n].dtype) for n, tensor in ilm.tensors().items()}
+    ilm.load_tensors({n: tensor for n, tensor in stored.items() if n.startswith(PREFIX)})
+    after = [perplexity(ilm, domain.held_out) for domain in (new, old)]
+    if not after[0] < before[0]:  # also for NaN
+        raise CorpusError(
+            f"{texts.text.name}: the perplexity of the held-out text, {before[0]:.4g}, did not improve in "
+            f"{args.steps} steps; nothing is written"
+        )
+    lines = [f"{args.out}: adapted to {len(new.sentences)} sentences, step {trained.best_step} of {args.steps}"]
+    for domain, old_value, new_value in zip((new, old), before, after, strict=True):
+        lines.append(
+            f"perplexity {old_value:.4g} before, {new_value:.4g} after: {len(domain.held_out)} held-out sentences, "
+            f"{domain.name}"
+        )
+    return stored, lines
+
+
+def _sampled(ilm: "InternalLm", new: _Domain, seed: int) -> _Domain:
+    """Sentences that the model itself produces, of the lengths of the new domain's."""
+    from penstock.training.ilm import divided, sample_sentences
+
+    lengths = [len(sentence) for sentence in islice(cycle(divided(new.sentences)), _SAMPLED_SENTENCES)]
+    return _split("sampled from the model", list(sample_sentences(ilm, lengths, seed)))
+
+
+def _report(steps: int, step: int, perplexity: float) -> None:
+    print(f"step {step} of {steps}: perplexity {perplexity:.4g}", file=sys.stderr, flush=True)
+
+
+def _digests(checkpoint: "Checkpoint", texts: _Texts) -> dict[str, str]:
+    """What the new bundle was made from; the model by its config.json, which has the digests of its other files."""
+    from penstock.model.bundle import CONFIG_FILE, sha256_of
+
+    found = {f"{_DIGEST}from_config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE)}
+    for name, text in zip(("text", "keep", "heldout"), texts, strict=True):
+        if text is not None:
+            found[f"{_DIGEST}{name}_sha256"] = text.sha256
+    return found
+
+
+def _write(checkpoint: "Checkpoint", tensors: "Tensors", source: dict[str, str], directory: Path) -> Path:
+    from penstock.model.bundle import write_checkpoint
+
+    write_checkpoint(directory, checkpoint.config, tensors, checkpoint.tokenizer_path.read_bytes(), source)
+    return directory
