@@ -64,7 +64,7 @@ class WithRandomDurations:
     def __getattr__(self, name: str) -> object:
         return getattr(self._rnnt, name)
 
-    def score(self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor) -> Scores:
+    def score(self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor, ilm: tuple = ()) -> Scores:
         """The network's scores, with random scores of durations."""
         scores = self._rnnt.score(projected_frames, projected_predictions)
         hidden = (projected_frames + projected_predictions).relu().flatten(0, -2)

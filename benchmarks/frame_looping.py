@@ -33,7 +33,8 @@ class FrameLooping(GreedySearch):
         is_active = _is_active(workspace)
         time = workspace.time.clamp(max=workspace.max_frames - 1)
         frames = workspace.projected_frames.index_select(1, time)
-        choice = self.network.choose(frames, workspace.states.projected_predictions)
+        states = workspace.states
+        choice = self.network.choose(frames, states.projected_predictions, ilm=states.ilm)
         # 2) store the choice: [B]
         is_blank = choice.is_blank.squeeze(1)
         workspace.label.copy_(choice.label.squeeze(1))

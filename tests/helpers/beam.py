@@ -14,9 +14,10 @@ from penstock.decoding.beam.state import BeamStates, fresh_states
 from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.model.bundle import Checkpoint
+from penstock.model.config import IlmPair
 from penstock.scoring.automaton import AllTransitions, Transitions
 from penstock.scoring.fusion import FusionStates
-from tests.helpers.random_models import random_checkpoint
+from tests.helpers.random_models import head, random_checkpoint
 from tests.helpers.reference.beam import BeamReference, Hypothesis, PlainFusion
 from tests.helpers.reference.greedy import Label
 from tests.helpers.streaming import NAN
@@ -38,10 +39,12 @@ class Choices:
 
     beam_sizes: list[int] | None = None
     weights: list[float] | None = None
+    pairs: list[IlmPair] | None = None
 
 
 def make(directory: Path, seed: int, durations=(), blank_rate: float = 0.5) -> tuple[Checkpoint, TransducerNetwork]:
-    checkpoint = random_checkpoint(directory, seed, durations=durations, blank_rate=blank_rate)
+    """durations: see `head`, or the pair of a factorized transducer."""
+    checkpoint = random_checkpoint(directory, seed, blank_rate=blank_rate, **head(durations))
     return checkpoint, open_network(checkpoint, dtype=torch.float64)
 
 
@@ -58,7 +61,8 @@ def start(network: TransducerNetwork, batch: int, sizes: BeamSizes, choices: Cho
     if choices.weights is not None:
         zeros = torch.zeros(batch, dtype=torch.int64)
         fusion = FusionStates(zeros, zeros, torch.tensor(choices.weights))
-    return fresh_states(network, batch, sizes, beam_sizes, fusion)
+    ilm = () if choices.pairs is None else network.ilm_weights(choices.pairs)
+    return fresh_states(network, batch, sizes, beam_sizes, fusion, ilm)
 
 
 def search_whole(

@@ -9,11 +9,16 @@ from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.model.bundle import Checkpoint
+from penstock.model.config import IlmPair
 from tests.helpers.reference.greedy import GreedyReference, Label
 from tests.helpers.streaming import NAN
 
 DURATIONS = ((), (0, 1), (0, 1, 2, 3, 4), (0, 2, 4), (1, 0, 3), (2, 5), (1,), (0, 9))
 """RNN-T, and TDT with lists of every kind: dense, with gaps, unsorted, without 0, of one, with long jumps."""
+
+PAIRS = (IlmPair(1.0, 0.0), IlmPair(0.6, 0.6))
+"""Factorized transducers by equation 4, which is equation 5 without its additional term, and by equation 5."""
+HEADS = (*DURATIONS, *PAIRS)
 
 SCORE_ERROR = 1e-4
 """Bound of a float32 log-probability. Rounding errors have either sign: a sum is off by about u times the sum of its
@@ -76,17 +81,19 @@ class DecidedReference(GreedyReference):
 
     def __init__(self, checkpoint: Checkpoint, max_symbols: int | None = None):
         tensors = checkpoint.tensors("predictor.", "joint.", "blank.", "acoustic.")
-        super().__init__(
-            checkpoint.config.transducer, {name: tensor.double() for name, tensor in tensors.items()}, max_symbols
-        )
+        config = checkpoint.config.transducer
+        doubled = {name: tensor.double() for name, tensor in tensors.items()}
+        super().__init__(config, doubled, max_symbols, config.ilm_greedy)
 
     def joint(self, encoded_frame: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
-        logits = super().joint(encoded_frame.double(), prediction)
-        durations = len(self._config.tdt_durations)
-        for choice in logits.split([len(logits) - durations, durations]):
+        return super().joint(encoded_frame.double(), prediction)
+
+    def ranking(self, logits: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
+        ranking = super().ranking(logits, prediction)
+        for choice in (ranking, logits[len(ranking) :]):
             best = choice.topk(min(2, len(choice))).values
             assert len(best) < 2 or best[0] - best[1] > 2 * SCORE_ERROR, "take another seed"
-        return logits
+        return ranking
 
 
 def decode_by_reference(

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -81,6 +82,11 @@ def random_checkpoint(
     )
 
 
+def head(kind: tuple[int, ...] | IlmPair) -> dict[str, Any]:
+    """Options of `random_checkpoint`: RNN-T for (), TDT for a list of durations, a factorized one for its pair."""
+    return {"kind": FACTORIZED, "pair": kind} if isinstance(kind, IlmPair) else {"durations": kind}
+
+
 def random_ctc_checkpoint(
     directory: Path, seed: int, encoder: EncoderConfig = SMALL_ENCODER, blank_rate: float = 0.5
 ) -> Checkpoint:
@@ -128,12 +134,14 @@ def _set_blank_rate(config: ModelConfig, tensors: dict[str, torch.Tensor], blank
 
     A factorized transducer's blank has z more than its labels have without it: the same lead, another bias.
     """
-    reference, generator = GreedyReference(config.transducer, tensors), torch.Generator().manual_seed(0)
+    reference = GreedyReference(config.transducer, tensors, pair=config.transducer.ilm_greedy)
+    generator = torch.Generator().manual_seed(0)
     blank = config.transducer.vocabulary_size
     state, leads = reference.start(), []
     for label in torch.randint(blank, (200,), generator=generator).tolist():
         prediction, state = reference.predict(label, state)
         logits = reference.joint(torch.randn(config.encoder.d_model, generator=generator), prediction)
+        logits = reference.ranking(logits, prediction)
         leads.append(logits[:blank].max() - logits[blank])
     bias = tensors["blank.output.bias"] if config.transducer.is_factorized else tensors["joint.output.bias"][blank:]
     bias[0] += torch.stack(leads).quantile(blank_rate)

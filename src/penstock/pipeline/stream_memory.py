@@ -2,7 +2,7 @@
 
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.wfst.sizes import WfstSizes
-from penstock.model.config import AttentionContext, ModelConfig, TransducerConfig
+from penstock.model.config import AttentionContext, IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import WFST, DecodingConfig
 
@@ -29,14 +29,15 @@ def bytes_per_stream(config: ModelConfig, context: AttentionContext, decoding: D
 
 def _transducer_bytes(transducer: TransducerConfig, beam: BeamSizes) -> int:
     """Size of a slot of `GreedyStateStore` and of `BeamStateStore`."""
-    predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.joint_hidden
+    predictor = 2 * transducer.predictor_layers * transducer.predictor_hidden + transducer.row_width
+    predictor += len(IlmPair._fields) if transducer.is_factorized else 0
     counters = 6  # chunks; search position, frames, labels at the frame; language model and phrase list
     greedy = 4 * (predictor + 1) + 8 * counters
-    return greedy + _beam_bytes(predictor, transducer.joint_hidden, beam)
+    return greedy + _beam_bytes(predictor, transducer.row_width, beam)
 
 
-def _beam_bytes(predictor: int, joint_hidden: int, beam: BeamSizes) -> int:
+def _beam_bytes(predictor: int, frame_width: int, beam: BeamSizes) -> int:
     """Size of a slot of `BeamStateStore`; predictor: numbers in the predictor state of one hypothesis."""
     token_bytes, hypothesis_bytes = 3 * 8 + 2 * 4, 7 * 8 + 8 + 2 * 8 + 4
     each = beam.unstable_labels * token_bytes + hypothesis_bytes + 4 * predictor
-    return beam.beam_size * each + 4 * beam.carried_encoder_frames * joint_hidden + 4 * 8
+    return beam.beam_size * each + 4 * beam.carried_encoder_frames * frame_width + 4 * 8

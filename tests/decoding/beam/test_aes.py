@@ -17,7 +17,7 @@ from tests.helpers.beam import (
     search_whole,
     start,
 )
-from tests.helpers.decoding import DURATIONS, random_streams
+from tests.helpers.decoding import HEADS, random_streams
 from tests.helpers.reference.beam import AesParameters
 
 LENGTHS = (10, 1, 6, 0)
@@ -28,7 +28,7 @@ def aes(network, *limits: float) -> BeamSearch:
 
 
 @pytest.mark.parametrize("limits", [(2, 2.3, 2), (1, 9.0, 0), (4, 5.0, 1)])
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(DURATIONS)), ids=str)
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
 def test_it_is_the_reference_search(tmp_path, seed, durations, limits):
     checkpoint, network = make(tmp_path, seed, durations)
     streams = random_streams(seed, LENGTHS)
@@ -39,7 +39,7 @@ def test_it_is_the_reference_search(tmp_path, seed, durations, limits):
             assert_same_beam(beam, from_reference(plain.aes_search(stream)))
 
 
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(DURATIONS)), ids=str)
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
 def test_random_chunks_are_the_whole(tmp_path, seed, durations):
     _, network = make(tmp_path, seed, durations)
     streams = random_streams(seed, (30, 3, 17, 0))

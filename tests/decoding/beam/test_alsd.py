@@ -7,13 +7,13 @@ import pytest
 from penstock.decoding.beam.search import BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
 from tests.helpers.beam import assert_same_beam, from_reference, make, reference, search_in_chunks, search_whole, start
-from tests.helpers.decoding import DURATIONS, random_streams
+from tests.helpers.decoding import HEADS, random_streams
 
 LENGTHS = (14, 1, 7, 0)
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4, 7])
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(DURATIONS)), ids=str)
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
 def test_it_is_the_reference_search(tmp_path, seed, durations, beam_size):
     checkpoint, network = make(tmp_path, seed, durations)
     streams = random_streams(seed, LENGTHS)
@@ -24,7 +24,7 @@ def test_it_is_the_reference_search(tmp_path, seed, durations, beam_size):
 
 
 @pytest.mark.parametrize("max_frames", [1, 4])
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(DURATIONS)), ids=str)
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
 def test_random_chunks_are_the_whole(tmp_path, seed, durations, max_frames):
     _, network = make(tmp_path, seed, durations)
     streams = random_streams(seed, (30, 3, 17, 0))

@@ -31,7 +31,7 @@ from tests.helpers.beam import (
     search_whole,
     start,
 )
-from tests.helpers.decoding import random_streams
+from tests.helpers.decoding import PAIRS, random_streams
 from tests.helpers.fake_capture import FakeBuilder, FakeCapture, NoSynchronization
 from tests.helpers.reference.greedy import Label
 
@@ -65,7 +65,7 @@ def automata(network: TransducerNetwork) -> Fusion:
 
 
 @both_searches
-@pytest.mark.parametrize("durations", [(), (0, 2, 4), (2, 5)], ids=str)
+@pytest.mark.parametrize("durations", [(), (0, 2, 4), (2, 5), *PAIRS], ids=str)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_random_chunks_are_eager(tmp_path, driver, durations, algorithm):
     """With fusion, from chunks without frames to beyond what fits at once; 5 streams in a bucket of 6."""

@@ -7,6 +7,7 @@ import torch
 
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import BeamSizes
+from penstock.model.config import IlmPair
 from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from tests.helpers.beam import (
@@ -20,14 +21,14 @@ from tests.helpers.beam import (
     search_whole,
     start,
 )
-from tests.helpers.decoding import random_streams
+from tests.helpers.decoding import PAIRS, random_streams
 
 STRATEGIES = [FusionStrategy(scoring, pruning) for scoring in BlankScoring for pruning in Pruning]
 SIZES = BeamSizes(3)
 
 
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
-@pytest.mark.parametrize("durations", [(), (0, 2, 4)])
+@pytest.mark.parametrize("durations", [(), (0, 2, 4), IlmPair(0.6, 0.6)], ids=str)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: f"{s.blank_scoring.value}-{s.pruning.value}")
 def test_the_plain_search(tmp_path, strategy, durations, algorithm):
     checkpoint, network = make(tmp_path, 7, durations)
@@ -78,10 +79,11 @@ class Boost(TableAutomaton):
         self.final = torch.zeros(1)
 
 
+@pytest.mark.parametrize("durations", [(), IlmPair(0.6, 0.6)], ids=str)
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
 @pytest.mark.parametrize("pruning", Pruning)
-def test_boosting_adds_to_labels_beside_the_language_model(tmp_path, pruning, algorithm):
-    checkpoint, network = make(tmp_path, 5)
+def test_boosting_adds_to_labels_beside_the_language_model(tmp_path, pruning, algorithm, durations):
+    checkpoint, network = make(tmp_path, 5, durations)
     (stream,) = random_streams(5, (12,))
     boost = torch.zeros(48)
     boost[[3, 17]] = 2.0
@@ -102,9 +104,10 @@ def test_an_empty_boost_is_none(tmp_path):
     assert_same_beam(found[0], expected[0])
 
 
+@pytest.mark.parametrize("durations", [(0, 1, 3), *PAIRS], ids=str)
 @pytest.mark.parametrize("algorithm", BeamAlgorithm)
-def test_random_chunks_are_the_whole(tmp_path, algorithm):
-    _, network = make(tmp_path, 6, (0, 1, 3))
+def test_random_chunks_are_the_whole(tmp_path, algorithm, durations):
+    _, network = make(tmp_path, 6, durations)
     streams, choices = random_streams(6, (25, 11, 18)), Choices([4, 2, 3], [0.5, 0.0, 0.9])
     sizes = BeamSizes(4)
     search = BeamSearch(network, algorithm, Fusion(TableAutomaton(4)))

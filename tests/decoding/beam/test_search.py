@@ -22,17 +22,19 @@ from tests.helpers.beam import (
     search_whole,
     start,
 )
-from tests.helpers.decoding import DURATIONS, decode_by_reference, random_streams
+from tests.helpers.decoding import HEADS, PAIRS, decode_by_reference, random_streams
 
 LENGTHS = (22, 9, 0, 15)
 SIZES = BeamSizes(4)
 both_searches = pytest.mark.parametrize("algorithm", BeamAlgorithm)
+tdt_or_factorized = pytest.mark.parametrize("durations", [(0, 1, 2), *PAIRS], ids=str)
 RARELY_BLANK = 0.05
 
 
+@tdt_or_factorized
 @both_searches
-def test_mixed_beam_sizes_in_a_batch_are_each_alone(tmp_path, algorithm):
-    _, network = make(tmp_path, 3, (0, 1, 2))
+def test_mixed_beam_sizes_in_a_batch_are_each_alone(tmp_path, algorithm, durations):
+    _, network = make(tmp_path, 3, durations)
     streams, wanted = random_streams(1, (18, 12, 20, 15)), [1, 8, 3, 2]
     search = BeamSearch(network, algorithm)
     together = search_whole(network, search, streams, BeamSizes(8), Choices(wanted))
@@ -42,9 +44,10 @@ def test_mixed_beam_sizes_in_a_batch_are_each_alone(tmp_path, algorithm):
         assert_same_beam(found, alone)
 
 
+@pytest.mark.parametrize("durations", [(), *PAIRS], ids=str)
 @both_searches
-def test_the_order_of_streams_does_not_matter(tmp_path, algorithm):
-    _, network = make(tmp_path, 2)
+def test_the_order_of_streams_does_not_matter(tmp_path, algorithm, durations):
+    _, network = make(tmp_path, 2, durations)
     streams, search = random_streams(2, LENGTHS), BeamSearch(network, algorithm)
     forwards = search_whole(network, search, streams, SIZES)
     backwards = search_whole(network, search, streams[::-1], SIZES)
@@ -53,7 +56,7 @@ def test_the_order_of_streams_does_not_matter(tmp_path, algorithm):
 
 
 @pytest.mark.parametrize("blank_rate", [0.7, RARELY_BLANK])
-@pytest.mark.parametrize(("seed", "durations"), list(enumerate(DURATIONS)), ids=str)
+@pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
 def test_beam_1_is_greedy_search(tmp_path, seed, durations, blank_rate):
     checkpoint, network = make(tmp_path, seed, durations, blank_rate)
     streams = random_streams(seed, (40, 5))
@@ -79,7 +82,7 @@ class AsTdt:
     def __getattr__(self, name: str) -> object:
         return getattr(self._rnnt, name)
 
-    def score(self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor) -> Scores:
+    def score(self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor, ilm: tuple = ()) -> Scores:
         scores = self._rnnt.score(projected_frames, projected_predictions)
         durations = torch.tensor([-torch.inf, 0.0], dtype=scores.log_probs.dtype)
         return scores._replace(durations=durations.expand(len(scores.log_probs), 2))
@@ -107,9 +110,10 @@ def test_a_beam_of_32(tmp_path, algorithm):
         assert_same_beam(found, expected)
 
 
+@tdt_or_factorized
 @both_searches
-def test_a_stream_without_frames_keeps_its_state(tmp_path, algorithm):
-    _, network = make(tmp_path, 5, (0, 1, 2))
+def test_a_stream_without_frames_keeps_its_state(tmp_path, algorithm, durations):
+    _, network = make(tmp_path, 5, durations)
     search = BeamSearch(network, algorithm)
     first, second = (network.project_encoder(stream[None]) for stream in random_streams(5, (7, 7)))
     no_end = torch.tensor([False, False])
@@ -143,9 +147,10 @@ def test_the_given_state_is_not_modified(tmp_path, algorithm):
         assert torch.equal(old, new)
 
 
+@pytest.mark.parametrize("durations", [(0, 1, 3), *PAIRS], ids=str)
 @both_searches
-def test_streams_in_reused_slots(tmp_path, algorithm):
-    _, network = make(tmp_path, 6, (0, 1, 3))
+def test_streams_in_reused_slots(tmp_path, algorithm, durations):
+    _, network = make(tmp_path, 6, durations)
     search, state = BeamSearch(network, algorithm), BeamStateStore(network, 5, SIZES)
     dirty, streams = random_streams(7, (20, 20)), random_streams(8, (12, 17))
     slots = torch.tensor([3, 1])
@@ -156,9 +161,10 @@ def test_streams_in_reused_slots(tmp_path, algorithm):
         assert_same_beam(beam, expected)
 
 
-def test_stable_labels_never_change(tmp_path):
+@tdt_or_factorized
+def test_stable_labels_never_change(tmp_path, durations):
     """What is reported as stable is a prefix of all that is reported later, and of every hypothesis at the end."""
-    _, network = make(tmp_path, 2, (0, 1, 2))
+    _, network = make(tmp_path, 2, durations)
     streams = random_streams(9, (80, 60))
     chunked = search_in_chunks(network, BeamSearch(network), streams, start(network, 2, SIZES), random.Random(2))
     for beam, partials, counts in zip(chunked.n_best, chunked.partial, chunked.stable, strict=True):

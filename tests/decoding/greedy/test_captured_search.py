@@ -19,12 +19,14 @@ from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from penstock.graphs.program import Program, steps_with_depth
+from penstock.model.config import IlmPair
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.fusion import Fusion, FusionStates
 from penstock.scoring.ngram.io import TokenNames, load_ngram_lm
 from tests.helpers.automata import fusion_states, random_fusion
 from tests.helpers.decoding import (
     DURATIONS,
+    PAIRS,
     assert_same_labels,
     decode_in_chunks,
     decode_whole,
@@ -33,7 +35,7 @@ from tests.helpers.decoding import (
 )
 from tests.helpers.fake_capture import FakeBuilder, FakeCapture, NoSynchronization
 from tests.helpers.phrases import NumberTokenizer, as_list, random_boosts
-from tests.helpers.random_models import random_checkpoint
+from tests.helpers.random_models import head, random_checkpoint
 from tests.helpers.reference.ngram import write_random_arpa
 
 SEARCHES = (LabelLooping, FrameLooping)
@@ -49,7 +51,7 @@ WEIGHTS, PHRASES = [0.4, 0.0, 0.7, 0.0, -0.3], [0, 3, 1, 0, 2]
 @pytest.fixture
 def make(tmp_path):
     def make(durations=(), seed=1, blank_rate=0.5) -> TransducerNetwork:
-        return open_network(random_checkpoint(tmp_path, seed, durations=durations, blank_rate=blank_rate))
+        return open_network(random_checkpoint(tmp_path, seed, blank_rate=blank_rate, **head(durations)))
 
     return make
 
@@ -58,13 +60,15 @@ def start_states(network: TransducerNetwork, batch: int) -> GreedyStates:
     return fresh_states(network, batch)._replace(fusion=fusion_states(WEIGHTS[:batch], PHRASES[:batch]))
 
 
-@pytest.mark.parametrize(("seed", "durations"), [(0, ()), (3, (0, 2, 4)), (5, (2, 5)), (7, (0, 9))], ids=str)
+@pytest.mark.parametrize(
+    ("seed", "durations"), [(0, ()), (3, (0, 2, 4)), (5, (2, 5)), (7, (0, 9)), *enumerate(PAIRS)], ids=str
+)
 @pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
 def test_label_looping_captured_is_eager(make, monkeypatch, driver, seed, durations):
     check_captured_is_eager(make(durations, seed), LabelLooping, driver, monkeypatch)
 
 
-@pytest.mark.parametrize("durations", [(), (0, 2, 4)])
+@pytest.mark.parametrize("durations", [(), (0, 2, 4), IlmPair(0.6, 0.6)])
 @pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
 def test_frame_looping_captured_is_eager(make, monkeypatch, driver, durations):
     check_captured_is_eager(make(durations), FrameLooping, driver, monkeypatch)
@@ -177,7 +181,7 @@ def shared(workspace) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", SEARCHES)
-@pytest.mark.parametrize("durations", [(), (0, 1, 3)])
+@pytest.mark.parametrize("durations", [(), (0, 1, 3), IlmPair(0.6, 0.6)])
 def test_steps_never_synchronize_nor_move_a_tensor(make, kind, durations):
     network = make(durations)
     search = kind(network, fusion=random_fusion(network.blank))

@@ -12,14 +12,14 @@ from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.scoring.fusion import Fusion
 from tests.helpers.automata import RandomAutomaton, fusion_states, random_fusion
-from tests.helpers.decoding import assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams
-from tests.helpers.random_models import random_checkpoint
+from tests.helpers.decoding import PAIRS, assert_same_labels, decode_in_chunks, decode_whole, labels_of, random_streams
+from tests.helpers.random_models import head, random_checkpoint
 from tests.helpers.reference.greedy import GreedyReference, Label
 
 SEARCHES = (LabelLooping, FrameLooping)
 LENGTHS = (24, 9, 0, 16)
 WEIGHTS, PHRASES = [0.4, 0.0, 0.7, -0.3], [0, 3, 1, 2]
-DURATIONS = ((), (0, 1, 2), (0, 2, 4))
+DURATIONS = ((), (0, 1, 2), (0, 2, 4), *PAIRS)
 
 
 class Choosing:
@@ -41,7 +41,7 @@ class Choosing:
 @pytest.fixture
 def make(tmp_path):
     def make(durations=(), seed=1, blank_rate=0.5):
-        checkpoint = random_checkpoint(tmp_path, seed, durations=durations, blank_rate=blank_rate)
+        checkpoint = random_checkpoint(tmp_path, seed, blank_rate=blank_rate, **head(durations))
         return checkpoint, open_network(checkpoint)
 
     return make
@@ -64,7 +64,8 @@ def test_each_stream_as_the_reference_with_its_own_choice(make, search, duration
     checkpoint, network = make(durations)
     fusion = random_fusion(network.blank)
     streams = random_streams(1, LENGTHS)
-    reference = GreedyReference(checkpoint.config.transducer, checkpoint.tensors("predictor.", "joint."))
+    config = checkpoint.config.transducer
+    reference = GreedyReference(config, checkpoint.tensors(), pair=config.ilm_greedy)
     expected = [
         reference.decode(stream, Choosing(fusion._lm, fusion._boost, weight, phrases))
         for stream, weight, phrases in zip(streams, WEIGHTS, PHRASES, strict=True)

@@ -84,10 +84,11 @@ class BeamReference(GreedyReference):
     """NeMo's fault: the place in the list of durations is taken for the duration."""
     aes: AesParameters = field(default_factory=AesParameters)
     pair: IlmPair | None = None
+    """Weights of the internal language model, by default the checkpoint's."""
 
     def __post_init__(self) -> None:
         tensors = {name: t.double() for name, t in self.tensors.items()}
-        super().__init__(self.config, tensors, self.max_symbols, self.pair)
+        super().__init__(self.config, tensors, self.max_symbols, self.pair or self.config.ilm_beam)
         self._blank = self.config.vocabulary_size
 
     def start(self) -> LstmState:
@@ -175,7 +176,7 @@ class BeamReference(GreedyReference):
     def _fused(self, hypothesis: Hypothesis, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probabilities [V + 1] with and without what is external."""
         acoustic = logits[: self._blank + 1].log_softmax(0)
-        fused, fusion = self._with_ilm(acoustic, hypothesis), self.fusion
+        fused, fusion = self.ranking(acoustic, hypothesis.prediction), self.fusion
         if fusion is None:
             return fused, acoustic
         if fusion.weight:
@@ -188,14 +189,10 @@ class BeamReference(GreedyReference):
             fused[:-1] += fusion.boost.double()
         return fused, acoustic
 
-    def _with_ilm(self, acoustic: torch.Tensor, hypothesis: Hypothesis) -> torch.Tensor:
-        """Log-probabilities [V + 1] with the internal language model, which counts in either pruning."""
-        return torch.cat([acoustic[:-1] + self.ilm_scores(hypothesis.prediction), acoustic[-1:]])
-
     def _steps(self, hypothesis: Hypothesis, logits: torch.Tensor, width: int, margin: float = math.inf) -> list[Step]:
         fused, acoustic = self._fused(hypothesis, logits)
         prunes_late = self.fusion is None or self.fusion.prunes_late
-        pruning = fused if prunes_late else self._with_ilm(acoustic, hypothesis)
+        pruning = fused if prunes_late else self.ranking(acoustic, hypothesis.prediction)
         labels = pruning.argsort(descending=True, stable=True)[:width].tolist()
         durations = self._durations(logits)
         best = max(float(pruning[label]) + value for label in labels for _, value in durations)

@@ -56,15 +56,14 @@ class GreedyReference:
         frame = labels_here = 0
         while frame < len(encoded):
             logits = self.joint(encoded[frame], prediction)
-            ilm = self.ilm_scores(prediction)
-            label = int(torch.cat([logits[:blank] + ilm, logits[blank : blank + 1]]).argmax())
+            label = int(self.ranking(logits, prediction).argmax())
             duration = self._duration(logits, label)
             if label == blank:
                 frame, labels_here = frame + max(1, duration), 0
                 continue
             log_probs = logits[: blank + 1].log_softmax(0)
             if choose is not None:
-                label = choose(log_probs[:blank] + ilm)
+                label = choose(log_probs[:blank] + self.ilm_scores(prediction))
             score = float(log_probs[label])
             found.append(Label(label, frame, duration, score))
             prediction, state = self.predict(label, state)
@@ -128,6 +127,11 @@ class GreedyReference:
         acoustic = (tensors["acoustic.weight"] @ encoded_frame + tensors["acoustic.bias"]).log_softmax(0)
         labels = (acoustic + self._pair.alpha * prediction[width:]).softmax(0)
         return torch.cat([(1 - blank) * labels, blank]).log()
+
+    def ranking(self, logits: torch.Tensor, prediction: torch.Tensor) -> torch.Tensor:
+        """What decides between labels and blank, [V + 1]: logits with the internal language model."""
+        blank = self._config.vocabulary_size
+        return torch.cat([logits[:blank] + self.ilm_scores(prediction), logits[blank : blank + 1]])
 
     def ilm_scores(self, prediction: torch.Tensor) -> torch.Tensor:
         """beta log P_ilm of all labels, [V]; zeros of an RNN-T or TDT model."""

@@ -71,7 +71,7 @@ class FusedScores(NamedTuple):
     states: FusionStates
     """Fields [N], the automaton states."""
     external: torch.Tensor | None
-    """[N, V + 1], for late pruning; None without external scores and for early pruning."""
+    """[N, V + 1], the network's `extra`, and with late pruning the scores of automata; None where there is neither."""
     ranking: torch.Tensor
     """[N, V + 1], log-probabilities with `external`."""
     is_forced: torch.Tensor
@@ -79,7 +79,11 @@ class FusedScores(NamedTuple):
 
 
 class Expander:
-    """Ranks continuations with an optional language model and boosting."""
+    """Ranks continuations with an optional language model and boosting.
+
+    The internal language model's part, `Scores.extra`, is external, too, but known for all labels: it counts in early
+    pruning as well.
+    """
 
     def __init__(
         self,
@@ -91,6 +95,8 @@ class Expander:
         self._blank = config.vocabulary_size
         self.fusion = fusion
         self._strategy = strategy
+        self._adds_early = strategy.pruning is Pruning.EARLY and not fusion.is_empty
+        self._adds_late = strategy.pruning is Pruning.LATE and not fusion.is_empty
         self._durations = torch.tensor(config.tdt_durations or (0,), dtype=torch.int64, device=device)
         self._is_first_duration = torch.arange(len(self._durations), device=device) == 0
         self._is_label = torch.arange(self._blank + 1, device=device) < self._blank
@@ -98,8 +104,10 @@ class Expander:
     def fuse(self, scores: Scores, states: FusionStates, is_forced: torch.Tensor) -> FusedScores:
         """Adds the external scores; is_forced: [N] bool, where only a blank of one frame is possible."""
         scores = self._with_forced(scores, is_forced)
-        has_external = self._strategy.pruning is Pruning.LATE and not self.fusion.is_empty
-        external = self._external_of_all(scores, states) if has_external else None
+        external = self._external_of_all(scores, states) if self._adds_late else None
+        if scores.extra is not None:
+            extra = torch.nn.functional.pad(scores.extra, (0, 1))  # nothing for blank
+            external = extra if external is None else external + extra
         ranking = scores.log_probs if external is None else scores.log_probs + external
         return FusedScores(scores, states, external, ranking, is_forced)
 
@@ -115,12 +123,13 @@ class Expander:
             ranking = (ranking.unsqueeze(2) + scores.durations.unsqueeze(1)).flatten(1)
         # 3) prune
         ranking = limits.prune(ranking)
-        # 4) early pruning: external scores of the labels that remain
         if external is not None:
             external = external.gather(1, labels)
-        elif not self.fusion.is_empty:
-            external = self._external_of(fused, labels)
-            ranking = (ranking.unflatten(1, (-1, len(self._durations))) + external.unsqueeze(2)).flatten(1)
+        # 4) early pruning: scores of automata for the labels that remain
+        if self._adds_early:
+            added = self._external_of(fused, labels)
+            ranking = (ranking.unflatten(1, (-1, len(self._durations))) + added.unsqueeze(2)).flatten(1)
+            external = added if external is None else external + added
         # 5) the best pairs of label and duration: [N, W]
         if scores.durations is None:
             return Expansions(labels, (labels == self._blank).long(), ranking, acoustic, external)
@@ -129,9 +138,7 @@ class Expander:
     def label_scores(self, fused: FusedScores, labels: torch.Tensor) -> torch.Tensor:
         """Log-probabilities [N, W] of `labels` [N, W] (no blanks) with external scores, durations not included."""
         found = fused.ranking.gather(1, labels)
-        if fused.external is not None or self.fusion.is_empty:
-            return found
-        return found + self._external_of(fused, labels)
+        return found + self._external_of(fused, labels) if self._adds_early else found
 
     def duration_scores(self, fused: FusedScores, frames: torch.Tensor) -> torch.Tensor:
         """Log-probability [N, W] that a label moves `frames` [N, W] on; minus infinity without such a duration."""

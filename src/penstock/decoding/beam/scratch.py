@@ -12,7 +12,7 @@ from penstock.decoding.beam.expansion import Expander, Expansions, FusedScores, 
 from penstock.decoding.beam.hyps import ABSENT, KEEP, BatchedBeamHyps, Extension
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.tensor_tree import flatten, gather, map_tensors, overwrite, unflatten
-from penstock.decoding.transducer import PredictorState, TransducerNetwork
+from penstock.decoding.transducer import IlmWeights, PredictorState, TransducerNetwork
 from penstock.scoring.fusion import Fusion, FusionStates
 
 CAN_STEP, IS_BEHIND = 0, 1
@@ -20,7 +20,7 @@ CAN_STEP, IS_BEHIND = 0, 1
 
 
 class BeamContext(NamedTuple):
-    """Predictor and automaton states of each hypothesis. J joint width."""
+    """Predictor and automaton states of each hypothesis. J width of a projected prediction."""
 
     projected_predictions: torch.Tensor
     """[B, K, J], the prediction after the last label."""
@@ -28,6 +28,8 @@ class BeamContext(NamedTuple):
     """Tensors [B, K, ...]."""
     fusion: FusionStates
     """Fields [B, K]."""
+    ilm: IlmWeights
+    """Fields [B, K], the internal language model's weights, the same for all hypotheses of a stream."""
 
 
 @dataclass
@@ -130,8 +132,10 @@ class TransducerOperations(BeamOperations):
         place = scratch.hyps.beam.next_frames - scratch.first_frames.unsqueeze(1)
         place = place.clamp(0, scratch.projected_frames.shape[1] - 1).unsqueeze(2).expand(-1, -1, width)
         frames = scratch.projected_frames.gather(1, place)  # [B, K, J]
-        scores = self._transducer.score(frames.flatten(0, 1), scratch.context.projected_predictions.flatten(0, 1))
-        return self._expander.fuse(scores, flatten(scratch.context.fusion), is_forced.flatten())
+        context = scratch.context
+        predictions = context.projected_predictions.flatten(0, 1)
+        scores = self._transducer.score(frames.flatten(0, 1), predictions, flatten(context.ilm))
+        return self._expander.fuse(scores, flatten(context.fusion), is_forced.flatten())
 
     def force_blanks(self, scratch: BeamScratch, is_forced: torch.Tensor) -> None:
         """Moves hypotheses [B, K] on by a blank of one frame; the others stay."""

@@ -7,13 +7,16 @@ import torch
 from penstock.decoding.beam.hyps import ABSENT, KEEP, Hypotheses, TokenLists, Tokens
 from penstock.decoding.beam.scratch import BeamContext, BeamNetwork
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, BeamSizes
+from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.state_store import StateStore
 from penstock.decoding.tensor_tree import map_tensors, unflatten
+from penstock.decoding.transducer import IlmWeights
+from penstock.model.config import IlmPair
 from penstock.scoring.fusion import FusionStates
 
 
 class BeamStates(NamedTuple):
-    """State of B beams. J joint width, K beam, M labels of the unstable suffix, R carried frames."""
+    """State of B beams. J width of a projected frame, K beam, M labels of the unstable suffix, R carried frames."""
 
     hypotheses: Hypotheses
     """[B, K]"""
@@ -40,13 +43,18 @@ class BeamStateStore(StateStore[BeamStates]):
         super().__init__(fresh_states(network, 1, sizes or BeamSizes()), slots)
 
     def reset(
-        self, slots: torch.Tensor, beam_sizes: torch.Tensor | None = None, fusion: FusionStates | None = None
+        self,
+        slots: torch.Tensor,
+        beam_sizes: torch.Tensor | None = None,
+        fusion: FusionStates | None = None,
+        ilm: IlmWeights = (),
     ) -> None:
         """Makes `slots` [B] int64 beams of one empty hypothesis.
 
         beam_sizes: [B] int64, 1 .. K; all K by default. fusion: fields [B], start states and weights; none by default.
+        ilm: fields [B], weights of the internal language model; by default the checkpoint's.
         """
-        self.scatter(slots, with_choices(self._fresh_states(len(slots)), beam_sizes, fusion))
+        self.scatter(slots, with_choices(self._fresh_states(len(slots)), beam_sizes, fusion, ilm))
 
 
 def fresh_states(
@@ -55,8 +63,9 @@ def fresh_states(
     sizes: BeamSizes,
     beam_sizes: torch.Tensor | None = None,
     fusion: FusionStates | None = None,
+    ilm: IlmWeights = (),
 ) -> BeamStates:
-    """`batch` beams of one empty hypothesis; beam_sizes and fusion as in `BeamStateStore.reset`.
+    """`batch` beams of one empty hypothesis; beam_sizes, fusion and ilm as in `BeamStateStore.reset`.
 
     ValueError for an unsupported size.
     """
@@ -91,22 +100,31 @@ def fresh_states(
     states = BeamStates(
         hypotheses=hypotheses,
         unstable=TokenLists(tokens, integers(beam_size)),
-        context=BeamContext(prediction.projected, prediction.state, no_fusion),
+        context=BeamContext(prediction.projected, prediction.state, no_fusion, ()),
         carried_frames=zeros(carried, network.frame_width, dtype=network.dtype),
         frames_seen=integers(),
         beam_sizes=integers(value=beam_size),
         forced_blanks=integers(),
         pruned_hypotheses=integers(),
     )
-    return with_choices(states, beam_sizes, fusion)
+    if not ilm and not isinstance(network, CtcHead):
+        ilm = network.ilm_weights([network.config.ilm_beam or IlmPair()] * batch)
+    return with_choices(states, beam_sizes, fusion, ilm)
 
 
-def with_choices(states: BeamStates, beam_sizes: torch.Tensor | None, fusion: FusionStates | None) -> BeamStates:
-    """Sets the choices of each stream, [B]; None keeps the present ones."""
+def with_choices(
+    states: BeamStates, beam_sizes: torch.Tensor | None, fusion: FusionStates | None, ilm: IlmWeights
+) -> BeamStates:
+    """Sets the choices of each stream, [B]; None and () keep the present ones."""
+    beam_size = states.hypotheses.scores.shape[1]
+
+    def for_each_hypothesis(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.unsqueeze(1).expand(-1, beam_size).clone()
+
     if beam_sizes is not None:
         states = states._replace(beam_sizes=beam_sizes)
     if fusion is not None:
-        beam_size = states.hypotheses.scores.shape[1]
-        each = map_tensors(lambda t: t.unsqueeze(1).expand(-1, beam_size).clone(), fusion)
-        states = states._replace(context=states.context._replace(fusion=each))
+        states = states._replace(context=states.context._replace(fusion=map_tensors(for_each_hypothesis, fusion)))
+    if ilm:
+        states = states._replace(context=states.context._replace(ilm=map_tensors(for_each_hypothesis, ilm)))
     return states

@@ -47,7 +47,8 @@ class LabelLooping(GreedySearch):
         window = len(offsets)
         # 1) score the window: [B, W]
         frames = workspace.frame.unsqueeze(1) + offsets
-        choice = self.network.choose(workspace.frames_at(frames), workspace.states.projected_predictions)
+        states = workspace.states
+        choice = self.network.choose(workspace.frames_at(frames), states.projected_predictions, ilm=states.ilm)
         # 2) follow the blanks' jumps to the first label, or out of the window or chunk: [B]
         jump = self._advance(choice.duration, choice.is_blank)
         keeps_searching = choice.is_blank & (frames < workspace.lengths.unsqueeze(1))

@@ -87,19 +87,22 @@ class GreedySearch(ABC):
     def _choose_fused_label(self, fusion: Fusion, workspace: GreedyWorkspace) -> None:
         """Chooses which label it is by the fused scores. That it is a label, not blank, was decided without them.
 
-        External scores depend on the labels so far, not on the frame: they are looked up once per label. The score kept
-        is that of the network. The fused kernel keeps no scores of all labels, so the joint is computed again there,
-        at the one frame of each hypothesis.
+        External scores depend on the labels so far, not on the frame: they are looked up once per label, and so are the
+        internal language model's, which also had a part in that decision. The score kept is that of the network. The
+        fused kernel keeps no scores of all labels, so the joint is computed again there, at the one frame of each
+        hypothesis.
         """
         states, label = workspace.states, workspace.label
         transitions = fusion.score_all(states.fusion)  # scores [B, V]
         if workspace.label_scores is None:
             frames = workspace.frames_at(workspace.frame.unsqueeze(1))  # [B, 1, J]
-            choice = self.network.choose(frames, states.projected_predictions, transitions.scores)
+            choice = self.network.choose(frames, states.projected_predictions, transitions.scores, states.ilm)
             label.copy_(choice.label.squeeze(1))
             workspace.score.copy_(choice.score.squeeze(1))
         else:
-            torch.argmax(workspace.label_scores + transitions.scores, dim=1, out=label)
+            own = self.network.ilm_scores(states.projected_predictions, states.ilm)
+            external = transitions.scores if own is None else own + transitions.scores
+            torch.argmax(workspace.label_scores + external, dim=1, out=label)
             torch.gather(workspace.label_scores, 1, label.unsqueeze(1), out=workspace.score.unsqueeze(1))
         overwrite(states.fusion, workspace.is_label, transitions.follow(label), states.fusion)
 

@@ -5,12 +5,13 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.state_store import StateStore
-from penstock.decoding.transducer import PredictorState, TransducerNetwork
+from penstock.decoding.transducer import IlmWeights, PredictorState, TransducerNetwork
+from penstock.model.config import IlmPair
 from penstock.scoring.fusion import FusionStates
 
 
 class GreedyStates(NamedTuple):
-    """State of B hypotheses. J joint width."""
+    """State of B hypotheses. J width of a projected prediction."""
 
     projected_predictions: torch.Tensor
     """[B, J], the prediction after the last label."""
@@ -24,6 +25,8 @@ class GreedyStates(NamedTuple):
     """[B] int64, labels already emitted at `next_frame`."""
     fusion: FusionStates
     """Tensors [B]; all 0 in a fresh state, which has no effect: no phrases, and a language model of weight 0."""
+    ilm: IlmWeights
+    """Fields [B], the internal language model's weights; in a fresh state the checkpoint's."""
 
 
 class GreedyStateStore(StateStore[GreedyStates]):
@@ -32,10 +35,14 @@ class GreedyStateStore(StateStore[GreedyStates]):
     def __init__(self, network: TransducerNetwork, slots: int):
         super().__init__(fresh_states(network, 1), slots)
 
-    def reset(self, slots: torch.Tensor, fusion: FusionStates | None = None) -> None:
-        """Makes `slots` [B] int64 hypotheses without labels; fusion: the streams' start states [B], none by default."""
+    def reset(self, slots: torch.Tensor, fusion: FusionStates | None = None, ilm: IlmWeights = ()) -> None:
+        """Makes `slots` [B] int64 hypotheses without labels.
+
+        fusion: the streams' start states [B], none by default; ilm: their weights [B], by default the checkpoint's.
+        """
         fresh = self._fresh_states(len(slots))
-        self.scatter(slots, fresh if fusion is None else fresh._replace(fusion=fusion))
+        fresh = fresh if fusion is None else fresh._replace(fusion=fusion)
+        self.scatter(slots, fresh._replace(ilm=ilm) if ilm else fresh)
 
 
 def fresh_states(network: TransducerNetwork, batch: int) -> GreedyStates:
@@ -46,4 +53,5 @@ def fresh_states(network: TransducerNetwork, batch: int) -> GreedyStates:
         return torch.zeros(batch, dtype=dtype, device=network.device)
 
     fusion = FusionStates(zeros(), zeros(), zeros(torch.float32))
-    return GreedyStates(start.projected, start.state, zeros(), zeros(), zeros(), fusion)
+    ilm = network.ilm_weights([network.config.ilm_greedy or IlmPair()] * batch)
+    return GreedyStates(start.projected, start.state, zeros(), zeros(), zeros(), fusion, ilm)
