@@ -6,7 +6,7 @@ from abc import abstractmethod
 import torch
 
 from penstock.model.config import TransducerConfig
-from penstock.training.cells import Cells
+from penstock.training.cells import Cells, all_cells
 from penstock.training.ilm import LSTM_NAMES, InternalLm
 
 _OWN_LSTM = re.compile(r"lstm\.(\w+_l)(\d+)")
@@ -39,6 +39,16 @@ class TransducerHead(torch.nn.Module):
         cells: their lattices; alpha: weight of the internal language model inside the softmax over labels, 1 without
         one. Computed in float32 or float64, outside autocast. ValueError where `cells` hold no path.
         """
+
+    def losses(
+        self, encoded: torch.Tensor, frame_counts: torch.Tensor, labels: torch.Tensor, label_counts: torch.Tensor
+    ) -> torch.Tensor:
+        """Eq. 1, -log P(y|x), of each of B utterances: [B] float64.
+
+        encoded: [B, T, D]; labels: [B, U] int64; frame_counts, label_counts: [B] int64.
+        """
+        rows = torch.arange(len(labels), device=labels.device)
+        return -self.log_probability(encoded, rows, labels, all_cells(frame_counts, label_counts))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Copies of the weights, by their names in a bundle."""

@@ -1,18 +1,19 @@
-"""Trains a Transducer head on the frames of a frozen encoder."""
+"""Trains a Transducer head on the frames of a frozen encoder, after its internal language model."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from penstock.training.cells import all_cells
 from penstock.training.encoded import EncodedBatch
 from penstock.training.head import TransducerHead
+from penstock.training.ilm import IlmTraining, InternalLm, Sentence, TrainedIlm, train_ilm
 from penstock.training.trainer import WeightAverage
 
 Loss = Callable[[EncodedBatch], torch.Tensor]
 """The scalar loss of a batch."""
+_HELD_OUT_EVERY = 10
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,17 @@ class HeadTraining:
     """Of the moving average of the weights, which is the result."""
 
 
+def pretrain_ilm(ilm: InternalLm, sentences: Sequence[Sentence], seed: int = 0) -> TrainedIlm:
+    """Trains an internal language model by eq. 3, before its head is trained; every tenth sentence is held out."""
+    kept = [sentence for i, sentence in enumerate(sentences) if i % _HELD_OUT_EVERY]
+    return train_ilm(ilm, kept, sentences[::_HELD_OUT_EVERY], IlmTraining(seed=seed))
+
+
 def transducer_loss_of(head: TransducerHead) -> Loss:
     """Eq. 1 of each utterance, divided by the root of its label count plus one, averaged over the batch."""
 
     def loss(batch: EncodedBatch) -> torch.Tensor:
-        rows = torch.arange(len(batch.references), device=batch.encoded.device)
-        cells = all_cells(batch.frame_counts, batch.label_counts)
-        found = -head.log_probability(batch.encoded, rows, batch.labels, cells)
+        found = head.losses(batch.encoded, batch.frame_counts, batch.labels, batch.label_counts)
         return (found / (batch.label_counts + 1).sqrt()).mean()
 
     return loss

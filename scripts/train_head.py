@@ -1,0 +1,265 @@
+"""Trains a Transducer head on the frozen encoder of a bundle, in minutes and without NeMo (docs/factorized.md).
+
+    python -m scripts.train_head --model models/an4-rnnt-hybrid --train an4/train.jsonl --out build/an4-ft
+    python -m scripts.train_head --init build/an4-ft --epochs 0 --mwer 90 --model ... --train ... --out build/an4-mwer
+
+Frames are computed once: of the recordings and of augmented copies, in the given contexts. A tenth of the
+speakers is held out of the training; the pair of weights of the internal language model is chosen on them.
+"""
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.errors import PenstockError
+from penstock.evaluation.errors import EditCounts, compare
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import FACTORIZED, STANDARD, AttentionContext, IlmPair, TransducerConfig
+from penstock.model.tokenizer import Tokenizer
+from penstock.training.augmentation import AugmentationConfig, Augmenter
+from penstock.training.batches import Recording, read_recordings
+from penstock.training.encoded import EncodedUtterance, FrozenEncoder, collate, draw_batches
+from penstock.training.factorized_head import FactorizedHead
+from penstock.training.head import TransducerHead
+from penstock.training.head_bundle import write_head_bundle
+from penstock.training.head_trainer import HeadTraining, pretrain_ilm, train_head, transducer_loss_of
+from penstock.training.ilm import InternalLm
+from penstock.training.mwer import MwerLoss
+from penstock.training.nbest import NBestSearch
+from penstock.training.standard_head import StandardHead
+from recipes.an4.synthesis import sound_effect
+
+HEADS = {STANDARD: StandardHead, FACTORIZED: FactorizedHead}
+PAIRS = tuple(IlmPair(*pair) for pair in ((1, 0), (1, 0.3), (0.6, 0), (0.6, 0.2), (0.6, 0.4), (0.6, 0.6), (0.3, 0.4)))
+"""The grid of which the default pair is chosen."""
+_EFFECTS = 100
+_HELD_OUT_EVERY = 10
+_MIN_MEL_FRAMES = 16
+_BEAM_SIZE = 4
+
+
+class Corpus(NamedTuple):
+    """Encoded utterances."""
+
+    train: list[EncodedUtterance]
+    held_out: list[EncodedUtterance]
+    """Augmented copies of the speakers that are not trained on."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    chosen = _arguments(arguments)
+    try:
+        train(chosen)
+    except (PenstockError, OSError, ValueError) as error:
+        print(f"train_head: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def train(chosen: argparse.Namespace) -> None:
+    """Prepares the frames, trains, chooses the pair, writes the bundle."""
+    torch.manual_seed(chosen.seed)
+    torch.set_num_threads(chosen.threads)
+    checkpoint = Checkpoint(chosen.model)
+    tokenizer = Tokenizer(checkpoint.tokenizer_path)
+    corpus = load_corpus(chosen, checkpoint, tokenizer)
+    head = make_head(chosen, checkpoint, corpus, tokenizer)
+    batches = draw_batches(corpus.train, chosen.batch, np.random.default_rng(chosen.seed))
+    steps = round(chosen.epochs * len(corpus.train) / chosen.batch)
+    if steps:
+        training = HeadTraining(steps, chosen.learning_rate)
+        train_head(head, batches, transducer_loss_of(head), training, Progress("loss", steps))
+    pair = choose_pair(checkpoint, head, tokenizer, corpus.held_out) if chosen.pair is None else chosen.pair
+    if chosen.mwer:
+        search = NBestSearch(checkpoint, head, _BEAM_SIZE, pair)
+        loss = MwerLoss(head, search, tokenizer.decode)
+        training = HeadTraining(chosen.mwer, chosen.mwer_learning_rate, average_decay=0.97)
+        train_head(head, batches, loss, training, Progress("expected errors", chosen.mwer))
+        print(
+            f"N-best lists: {100 * loss.word_errors / max(loss.words, 1):.1f} % WER of the best, {loss.skipped} skipped"
+        )
+    source = {
+        "file": chosen.model.name,
+        "class": type(head).__name__,
+        "command": " ".join(["train_head", *sys.argv[1:]]),
+    }
+    greedy = pair if chosen.mwer else None  # after MWER the weights belong to their pair, also in greedy search
+    write_head_bundle(
+        chosen.out, checkpoint, head, source, beam_pair=pair, greedy_pair=greedy, half=chosen.half, replace=chosen.force
+    )
+    print(f"wrote {chosen.out}")
+
+
+def load_corpus(chosen: argparse.Namespace, checkpoint: Checkpoint, tokenizer: Tokenizer) -> Corpus:
+    """The encoded utterances, from `--frames` if that file exists."""
+    if chosen.frames and chosen.frames.exists():
+        train, held_out = torch.load(chosen.frames, weights_only=True)
+        return Corpus([EncodedUtterance(*u) for u in train], [EncodedUtterance(*u) for u in held_out])
+    recordings = [r for path in chosen.train for r in read_recordings(path)]
+    speakers = sorted({r.speaker for r in recordings})[::_HELD_OUT_EVERY]
+    apart = [r for r in recordings if r.speaker in speakers]
+    rest = [r for r in recordings if r.speaker not in speakers]
+    random = np.random.default_rng(chosen.seed)
+    train, held_out = [], []
+    contexts = chosen.context or checkpoint.config.encoder.contexts
+    for context in map(checkpoint.config.encoder.select_context, contexts):
+        encoder = FrozenEncoder(checkpoint, context)
+        noises = [encoder.log_mel(sound_effect(random)) for _ in range(_EFFECTS)]
+        augmenter = Augmenter(AugmentationConfig(), noises, random)
+        progress = Progress(f"encoded at {context}", (1 + chosen.copies) * len(rest) + len(apart))
+        for copy in range(1 + chosen.copies):
+            train += encode(rest, encoder, augmenter if copy else None, tokenizer, progress)
+        held_out += encode(apart, encoder, augmenter, tokenizer, progress)
+    if chosen.frames:
+        torch.save(([tuple(u) for u in train], [tuple(u) for u in held_out]), chosen.frames)
+    return Corpus(train, held_out)
+
+
+def encode(
+    recordings: Sequence[Recording],
+    encoder: FrozenEncoder,
+    augmenter: Augmenter | None,
+    tokenizer: Tokenizer,
+    progress: "Progress",
+) -> list[EncodedUtterance]:
+    """The recordings, augmented if there is an augmenter; those of less than a few frames are left out."""
+    mels, texts = [], []
+    for recording in recordings:
+        mel = encoder.log_mel(recording.samples)
+        if augmenter is not None:
+            mel = augmenter.add_noise(augmenter.speaker(mel)).astype(np.float32)
+        if len(mel) >= _MIN_MEL_FRAMES:
+            mels.append(mel)
+            texts.append(" ".join(recording.words))
+    encoded = encoder.encode(mels, progress.add)
+    return [EncodedUtterance(frames, tokenizer.encode(text), text) for frames, text in zip(encoded, texts, strict=True)]
+
+
+def make_head(
+    chosen: argparse.Namespace, checkpoint: Checkpoint, corpus: Corpus, tokenizer: Tokenizer
+) -> TransducerHead:
+    """The head of `--init`, or a new one of `--kind`, whose internal language model is trained on text first."""
+    d_model = checkpoint.config.encoder.d_model
+    if chosen.init:
+        initial = Checkpoint(chosen.init)
+        config = initial.config.transducer
+        head = HEADS[config.kind](config, d_model, chosen.dropout)
+        head.load_tensors(initial.tensors(*head.prefixes))
+        return head
+    sizes = dataclasses.asdict(checkpoint.config.transducer) | {"kind": chosen.kind}
+    activation = "tanh" if chosen.kind == FACTORIZED else sizes["joint_activation"]
+    config = TransducerConfig(**sizes | {"joint_activation": activation, "tdt_durations": ()})
+    head = HEADS[chosen.kind](config, d_model, chosen.dropout)
+    if head.ilm is not None:
+        pretrain(head.ilm, chosen, corpus, tokenizer)
+    return head
+
+
+def pretrain(ilm: InternalLm, chosen: argparse.Namespace, corpus: Corpus, tokenizer: Tokenizer) -> None:
+    """Eq. 3 on `--ilm-text`, or on the transcripts of the training part; every tenth sentence is held out."""
+    texts = list(dict.fromkeys(u.reference for u in corpus.train))
+    if chosen.ilm_text:
+        texts = [line for path in chosen.ilm_text for line in path.read_text(encoding="utf-8").splitlines()]
+    found = pretrain_ilm(ilm, [tokenizer.encode(text) for text in texts], chosen.seed)
+    print(f"internal language model: held-out perplexity {found.before:.1f} -> {found.after:.1f} of {len(texts)} "
+          f"sentences, step {found.best_step}")  # fmt: skip
+
+
+def choose_pair(
+    checkpoint: Checkpoint, head: TransducerHead, tokenizer: Tokenizer, held_out: Sequence[EncodedUtterance]
+) -> IlmPair:
+    """The pair of `PAIRS` with the fewest word errors on the held-out part; (1, 0) without a language model."""
+    if head.ilm is None:
+        return IlmPair()
+    errors = {}
+    for pair in PAIRS:
+        rate = word_error_rate(NBestSearch(checkpoint, head, _BEAM_SIZE, pair, is_normalized=True), tokenizer, held_out)
+        errors[pair] = rate
+        print(f"alpha {pair.alpha:g} beta {pair.beta:g}: {100 * rate:.1f} % WER on the held-out speakers")
+    return min(errors, key=errors.__getitem__)
+
+
+def word_error_rate(search: NBestSearch, tokenizer: Tokenizer, utterances: Sequence[EncodedUtterance]) -> float:
+    """Of the best hypotheses."""
+    counts = EditCounts()
+    ordered = sorted(utterances, key=lambda u: len(u.frames))
+    for at in range(0, len(ordered), 32):
+        batch = collate(ordered[at : at + 32])
+        for reference, labels in zip(batch.references, search(batch.encoded, batch.frame_counts).best(), strict=True):
+            counts += compare(reference, tokenizer.decode(labels)).words
+    return counts.rate or 0.0
+
+
+class Progress:
+    """Prints a value, or how much is done, about every ten seconds."""
+
+    def __init__(self, name: str, total: int):
+        self._name, self._total, self._done = name, total, 0
+        self._values: list[float] = []
+        self._printed_s = self._began_s = time.monotonic()
+
+    def __call__(self, step: int, value: float) -> None:
+        """Reports a step's value."""
+        self._values.append(value)
+        self._print(step, f"{self._name} {sum(self._values) / len(self._values):.3f}")
+
+    def add(self, count: int) -> None:
+        """Reports that `count` more are done."""
+        self._done += count
+        self._print(self._done, self._name)
+
+    def _print(self, done: int, text: str) -> None:
+        now = time.monotonic()
+        if now - self._printed_s > 10 or done == self._total:
+            print(f"{done} of {self._total}, {now - self._began_s:.0f} s: {text}", flush=True)
+            self._printed_s, self._values = now, []
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="bundle with the encoder")
+    parser.add_argument("--train", type=Path, nargs="+", required=True, help="manifests to train on")
+    parser.add_argument("--out", type=Path, required=True, help="the new bundle")
+    parser.add_argument("--force", action="store_true", help="replace --out if it is a bundle")
+    parser.add_argument("--half", action="store_true", help="store float16 weights")
+    parser.add_argument("--kind", choices=HEADS, default=FACTORIZED)
+    parser.add_argument("--init", type=Path, help="bundle whose head is trained on")
+    parser.add_argument("--ilm-text", type=Path, nargs="+", help="text for the language model, one sentence per line")
+    parser.add_argument("--frames", type=Path, help="file of the encoder frames, made if it does not exist")
+    parser.add_argument("--context", type=_context, nargs="+", metavar="LEFT,RIGHT", help="contexts; all by default")
+    parser.add_argument("--copies", type=int, default=1, help="augmented copies in every context")
+    parser.add_argument("--epochs", type=float, default=5.0, help="epochs of eq. 1, over all copies in all contexts")
+    parser.add_argument("--batch", type=int, default=16, help="utterances per step")
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument(
+        "--pair", type=_pair, metavar="ALPHA,BETA",
+        help="weights of the internal language model; by default chosen on held-out speakers",
+    )  # fmt: skip
+    parser.add_argument("--mwer", type=int, default=0, metavar="STEPS", help="steps of MWER after that")
+    parser.add_argument("--mwer-learning-rate", type=float, default=2e-4)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args(arguments)
+
+
+def _context(text: str) -> AttentionContext:
+    left, _, right = text.partition(",")
+    return AttentionContext(int(left), int(right))
+
+
+def _pair(text: str) -> IlmPair:
+    alpha, _, beta = text.partition(",")
+    return IlmPair(float(alpha), float(beta))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
