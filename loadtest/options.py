@@ -24,7 +24,7 @@ CHOSEN_OPTIONS = (
 
 STREAMING_OPTIONS = (
     "url", "protocol", "reply_timeout", "recordings", "request_ms", "seed", "decoder", "beam_size", "n_best",
-    "lm_weight", "boost_phrase", "boosted_phrases", "boost",
+    "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost",
 )  # fmt: skip
 """Options that the process that plays the streams needs."""
 

@@ -134,11 +134,13 @@ def test_options_reach_the_server(run, audio_file, recognizer, tmp_path):
     phrases = tmp_path / "phrases.txt"
     phrases.write_text("\ufeffnew york\n\n  λέξη : 3 \n", encoding="utf-8")
     beam = ["--decoder", "aes", "--beam-size", 3, "--n-best", 2, "--lm-weight", 0]
+    beam += ["--ilm-alpha", 0.6, "--ilm-beta", 0.5]
     boosts = ["--boost-phrase", "a b:-1.5", "--boost-phrase", "c", "--boosted-phrases", phrases, "--boost", 4]
     assert run(audio_file, audio_file, *beam, *boosts)[0] == 0
     (first, second) = (request.parameters for request in recognizer.requests if request.is_start)
     assert json.loads(first.pop("boosted_phrases")) == [["a b", -1.5], "c", "new york", ["λέξη", 3.0]]
-    assert first == {"decoder": "aes", "beam_size": 3, "n_best": 2, "lm_weight": 0.0, "boost": 4.0}
+    weights = {"lm_weight": 0.0, "ilm_alpha": 0.6, "ilm_beta": 0.5}
+    assert first == {"decoder": "aes", "beam_size": 3, "n_best": 2, "boost": 4.0} | weights
     assert second.keys() == {"boosted_phrases", *first}
 
 

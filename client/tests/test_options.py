@@ -38,6 +38,7 @@ def test_parameters_hold_the_options(phrases, weight, boost):
 
 def test_a_weight_of_zero_is_sent():
     assert StreamOptions(lm_weight=0).parameters() == {"lm_weight": 0.0}
+    assert StreamOptions(ilm_alpha=1, ilm_beta=0).parameters() == {"ilm_alpha": 1.0, "ilm_beta": 0.0}
 
 
 @pytest.mark.parametrize("number", [2, 2.0, np.float32(2), np.int64(2), Fraction(2)])
@@ -90,6 +91,9 @@ def test_n_best_without_a_beam_size_is_checked_by_the_server():
         ({"lm_weight": 10**400}, "lm_weight is 1000"),
         ({"lm_weight": "1"}, "lm_weight is '1'"),
         ({"lm_weight": True}, "lm_weight is True"),
+        ({"ilm_alpha": -0.1}, "ilm_alpha is -0.1, expected a finite number from 0"),
+        ({"ilm_beta": math.nan}, "ilm_beta is nan"),
+        ({"ilm_beta": True}, "ilm_beta is True"),
         ({"boost": math.nan}, "boost is nan, expected a finite number"),
         ({"boosted_phrases": "abc"}, "boosted_phrases is str, expected a list of phrases"),
         ({"boosted_phrases": {"a"}}, "boosted_phrases is set"),

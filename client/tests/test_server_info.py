@@ -18,6 +18,7 @@ def test_a_server_tells_its_model_and_limits(served_client, recognizer):
     assert (info.languages, info.decoders) == ((), ("greedy", "alsd"))
     assert (info.max_streams, info.max_request_s, info.idle_s) == (8, 30.0, 30.0)
     assert (info.max_beam_size, info.max_boosted_phrases, info.has_language_model) == (4, 2000, False)
+    assert info.has_internal_language_model
     assert info.parameters["color"] == "blue"
     assert (*info.parameters,)[:2] + (*info.parameters,)[-1:] == ("version", "model", "color")  # protobuf has no order
 
@@ -64,6 +65,11 @@ def test_a_wrong_port_is_explained(url, protocol):
 def test_languages_and_decoders_are_lists(recognizer):
     info = parse_server_info(recognizer.server_parameters | {"languages": "de-DE,en-US", "decoders": "ctc"})
     assert (info.languages, info.decoders) == (("de-DE", "en-US"), ("ctc",))
+
+
+def test_a_server_of_an_earlier_version_has_no_internal_language_model(recognizer):
+    del recognizer.server_parameters["has_internal_language_model"]
+    assert not parse_server_info(recognizer.server_parameters).has_internal_language_model
 
 
 @pytest.mark.parametrize("name", ["context", "chunk_ms", "max_streams"])

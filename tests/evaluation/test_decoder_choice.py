@@ -19,6 +19,7 @@ def test_options_are_converted_and_the_text_is_kept():
     assert choice.options == {"beam_size": 4, "lm": "dir/a=b.arpa", "lm_weight": 0.3}
     assert str(choice) == "alsd:beam=4,lm=dir/a=b.arpa,lm_weight=0.3"
     assert parse_decoder("alsd:beam_size=4").options == {"beam_size": 4}
+    assert parse_decoder("greedy:ilm_alpha=0.6,ilm_beta=0.4").decoding == DecodingConfig(ilm_alpha=0.6, ilm_beta=0.4)
     assert parse_decoder("alsd").options == {}
 
 
@@ -34,6 +35,8 @@ def test_options_are_converted_and_the_text_is_kept():
         ("alsd:beam=4,beam=5", "'beam' is given twice"),
         ("alsd:beam_size=4,beam=5", "'beam' is given twice"),
         ("alsd:beam=wide", "beam: 'wide': accepted: integers from 1 to 32"),
+        ("alsd:ilm_beta=11", "ilm_beta: '11': accepted: numbers from 0 to 10"),
+        ("ctc:ilm_beta=0", "'ilm_beta' is not an option of ctc"),
         ("alsd:beam", "beam: '': accepted: integers from 1 to 32"),
         ("alsd:lm_fusion=late", "lm_fusion: 'late': accepted: eq2-early, eq2-late, eq3-early, eq3-late"),
         ("aes:aes_margin=nan", "aes_margin: 'nan': accepted: numbers from 0 to 100"),

@@ -7,7 +7,7 @@ import torch
 
 from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import CtcConfig
+from penstock.model.config import FACTORIZED, CtcConfig, IlmPair
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
 from penstock.pipeline.decoding_config import CTC_DECODERS, DECODERS, TRANSDUCER_DECODERS, WFST, DecodingConfig
@@ -50,6 +50,29 @@ def test_both_heads(checkpoint):
     config = dataclasses.replace(checkpoint.config, ctc=CtcConfig(48))
     offer = offer_decoders(config, WITH_GRAPH)
     assert (offer.names, offer.default, dict(offer.needs)) == (DECODERS, "greedy", {})
+
+
+def test_weights_of_the_internal_language_model(checkpoint, tmp_path):
+    """The server's, else the checkpoint's for greedy and for beam search."""
+    factorized = random_checkpoint(tmp_path, 1, kind=FACTORIZED)
+    transducer = dataclasses.replace(factorized.config.transducer, ilm_beam=IlmPair(0.6, 0.6))
+    config = dataclasses.replace(factorized.config, transducer=transducer)
+    assert offer_decoders(config, PLAIN).ilm == {"greedy": (1, 0), "alsd": (0.6, 0.6), "aes": (0.6, 0.6)}
+    assert offer_decoders(config, DecodingConfig(ilm_beta=0.4)).ilm["greedy"] == (1, 0.4)
+    assert offer_decoders(config, DecodingConfig(ilm_alpha=0, ilm_beta=0)).ilm["aes"] == (0, 0)
+    assert offer_decoders(config, PLAIN).names == TRANSDUCER_DECODERS
+    assert offer_decoders(checkpoint.config, PLAIN).ilm == {}
+
+
+def test_settings_that_a_model_cannot_use(checkpoint, tmp_path):
+    factorized = random_checkpoint(tmp_path, 1, kind=FACTORIZED).config
+    with pytest.raises(SettingError, match="kernels is 'fused', but a factorized transducer has no fused kernels; acc"):
+        offer_decoders(factorized, DecodingConfig(kernels="fused"))
+    with pytest.raises(SettingError, match=r"ilm_beta is 0.5, but the model has no internal language model; acc.*: 0"):
+        offer_decoders(checkpoint.config, DecodingConfig(ilm_beta=0.5))
+    with pytest.raises(SettingError, match=r"ilm_alpha is 0, but the model has no internal .* accepted: 1"):
+        offer_decoders(checkpoint.config, DecodingConfig(ilm_alpha=0))
+    assert offer_decoders(checkpoint.config, DecodingConfig(ilm_alpha=1, ilm_beta=0)).ilm == {}
 
 
 def test_a_stage_builds_what_is_offered_and_starts_streams_with_the_default(tmp_path):

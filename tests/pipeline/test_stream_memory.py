@@ -9,8 +9,21 @@ from penstock.decoding.ctc.state import CtcStateStore
 from penstock.decoding.greedy.state import GreedyStateStore
 from penstock.decoding.networks import open_network
 from penstock.encoder.state import EncoderState
+from penstock.model.config import FACTORIZED
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.pipeline.stream_memory import bytes_per_stream
+from tests.helpers.random_models import random_checkpoint
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_bytes_per_stream_of_a_factorized_transducer(tmp_path, seed):
+    """Its rows are as wide as the joint and the vocabulary together, and it has two weights per stream."""
+    checkpoint = random_checkpoint(tmp_path, seed, kind=FACTORIZED)
+    network, config = open_network(checkpoint), checkpoint.config
+    encoder = EncoderState(config.encoder, config.encoder.contexts[0], 3, "cpu", network.dtype)
+    states = (encoder, GreedyStateStore(network, 3), BeamStateStore(network, 3, BeamSizes(3)))
+    computed = bytes_per_stream(config, config.encoder.contexts[0], DecodingConfig(beam_size=3))
+    assert computed == sum(state.bytes_per_slot for state in states)
 
 
 @pytest.mark.parametrize("case", ["rnnt_hybrid", "tdt_hybrid"])

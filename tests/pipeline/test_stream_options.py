@@ -5,6 +5,7 @@ import math
 import pytest
 
 from penstock.errors import PenstockError, StreamError, StreamErrorKind
+from penstock.model.config import IlmPair
 from penstock.pipeline.decoder_offer import DecoderOffer
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.pipeline.stream_options import StreamOptions, parse_stream_options
@@ -85,9 +86,54 @@ def test_a_weight_without_a_language_model():
     assert parse({"lm_weight": 0.0}, DecodingConfig()) == StreamOptions()
 
 
+WITH_ILM = DecoderOffer({}, {name: IlmPair(0.6, 0.4) for name in ("greedy", "alsd", "aes")})
+
+
+def test_weights_of_the_internal_language_model_are_the_servers_or_the_streams():
+    assert parse({}, DecodingConfig(), WITH_ILM).ilm == (0.6, 0.4)
+    assert parse({"decoder": "aes", "ilm_beta": 0}, DecodingConfig(), WITH_ILM).ilm == (0.6, 0.0)
+    assert parse({"ilm_alpha": 2, "ilm_beta": 10.0}, DecodingConfig(), WITH_ILM).ilm == (2.0, 10.0)
+    assert parse({"decoder": "ctc"}, DecodingConfig(), WITH_ILM).ilm is None
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"ilm_beta": 10.5}, "ilm_beta is 10.5; accepted: numbers from 0 to 10"),
+        ({"ilm_alpha": 2.5}, "ilm_alpha is 2.5; accepted: numbers from 0 to 2"),
+        ({"ilm_beta": -0.1}, "ilm_beta is -0.1"),
+        ({"ilm_beta": math.nan}, "ilm_beta is nan"),
+        ({"ilm_alpha": True}, "ilm_alpha is True"),
+        ({"ilm_alpha": "0.6"}, "ilm_alpha is '0.6'"),
+        ({"ilm_beta": None}, "ilm_beta is None"),
+        ({"ilm_beta": 10**400}, "ilm_beta is 1000"),
+        ({"decoder": "ctc", "ilm_beta": 0}, "ilm_beta needs decoder greedy, alsd or aes; the stream's is ctc"),
+    ],
+)
+@pytest.mark.parametrize("offer", [ALL, WITH_ILM])
+def test_a_wrong_weight_is_named_with_and_without_the_model(offer, options, match):
+    with pytest.raises(StreamError, match=match) as rejected:
+        parse(options, DecodingConfig(), offer)
+    assert rejected.value.kind is StreamErrorKind.INVALID_ARGUMENT
+
+
+def test_a_weight_without_an_internal_language_model():
+    message = "ilm_beta is 0.5, but the model has no internal language model; accepted: 0$"
+    with pytest.raises(StreamError, match=message):
+        parse({"ilm_beta": 0.5}, DecodingConfig())
+    message = "ilm_alpha is 0.6, but the model has no internal language model; accepted: 1$"
+    with pytest.raises(StreamError, match=message):
+        parse({"decoder": "alsd", "ilm_alpha": 0.6}, DecodingConfig())
+    assert parse({"ilm_beta": 0, "ilm_alpha": 1}, DecodingConfig()) == StreamOptions()
+
+
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
+        ({"ilm_alpha": 2.1}, "ilm_alpha is 2.1; accepted: numbers from 0 to 2"),
+        ({"ilm_beta": math.nan}, "ilm_beta is nan; accepted: numbers from 0 to 10"),
+        ({"ilm_beta": True}, "ilm_beta is True"),
+        ({"ilm_beta": "1"}, "ilm_beta is '1'"),
         ({"beam_size": 33}, "beam_size is 33; accepted: integers from 1 to 32"),
         ({"beam_size": 0}, "beam_size is 0"),
         ({"beam_size": 2.5}, "beam_size is 2.5"),

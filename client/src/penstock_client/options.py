@@ -33,6 +33,11 @@ class StreamOptions:
     lm_weight: float | None = None
     """Weight of the server's language model, with "wfst" of its graph, at least 0. Without a model only 0 is accepted.
     """
+    ilm_alpha: float | None = None
+    """Weight of a factorized model's internal language model inside the softmax over labels: 0 to 2. Other models have
+    none and accept only 1."""
+    ilm_beta: float | None = None
+    """Weight of its log-probability, added to each label's score: 0 to 10. Other models accept only 0."""
     boosted_phrases: Sequence[BoostedPhrase] = ()
     """Word boosting (contextual biasing): phrases that become more likely. Stored as a tuple."""
     boost: float | None = None
@@ -45,8 +50,9 @@ class StreamOptions:
             self._set("beam_size", _whole("beam_size", self.beam_size, minimum=1))
         self._set("n_best", _whole("n_best", self.n_best, minimum=0))
         self._check_beam()
-        if self.lm_weight is not None:
-            self._set("lm_weight", _finite("lm_weight", self.lm_weight, minimum=0))
+        for name in ("lm_weight", "ilm_alpha", "ilm_beta"):
+            if (weight := getattr(self, name)) is not None:
+                self._set(name, _finite(name, weight, minimum=0))
         if self.boost is not None:
             self._set("boost", _finite("boost", self.boost))
         self._set("boosted_phrases", _phrases(self.boosted_phrases))
@@ -59,6 +65,8 @@ class StreamOptions:
             "beam_size": self.beam_size,
             "n_best": self.n_best or None,
             "lm_weight": self.lm_weight,
+            "ilm_alpha": self.ilm_alpha,
+            "ilm_beta": self.ilm_beta,
             "boosted_phrases": phrases,
             "boost": self.boost,
         }

@@ -32,6 +32,8 @@ class ServerInfo:
     max_beam_size: int
     max_boosted_phrases: int
     has_language_model: bool
+    has_internal_language_model: bool
+    """True for a factorized model; servers of earlier versions have none."""
     parameters: Mapping[str, str]
     """As the server sent them, in the order of these attributes; those of a later version follow."""
 
@@ -54,6 +56,7 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         max_beam_size=int(parameters["max_beam_size"]),
         max_boosted_phrases=int(parameters["max_boosted_phrases"]),
         has_language_model=parameters["has_language_model"] == "true",
+        has_internal_language_model=parameters.get("has_internal_language_model") == "true",
         parameters={name: parameters[name] for name in sorted(parameters, key=_position)},
     )
 

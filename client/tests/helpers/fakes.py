@@ -37,6 +37,7 @@ SERVER_PARAMETERS = {
     "version": "1.2.3", "model": "fake", "architecture": "RNN-T, CTC", "context": "70,6", "chunk_ms": "560",
     "sample_rate_hz": "16000", "languages": "", "decoders": "greedy,alsd", "max_streams": "8", "max_request_s": "30",
     "idle_s": "30", "max_beam_size": "4", "max_boosted_phrases": "2000", "has_language_model": "false",
+    "has_internal_language_model": "true",
 }  # fmt: skip
 """What `asr` says of a server, beside what this version knows."""
 

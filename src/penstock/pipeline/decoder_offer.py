@@ -1,10 +1,10 @@
 """Which decoders a model and the settings offer to streams, and what the others need. Does not import torch."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import SettingError, shown
-from penstock.model.config import ModelConfig
+from penstock.model.config import IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.decoding_config import (
     CTC,
     CTC_DECODERS,
@@ -22,6 +22,8 @@ class DecoderOffer:
 
     needs: Mapping[str, str]
     """What each decoder that is not offered needs, by name."""
+    ilm: Mapping[str, IlmPair] = field(default_factory=dict)
+    """Default weights of the internal language model by decoder; empty for a model without one."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,7 +50,10 @@ class DecoderOffer:
 
 
 def offer_decoders(model: ModelConfig, decoding: DecodingConfig) -> DecoderOffer:
-    """The decoders of a model with these settings; SettingError for a graph that no decoder of the model can use."""
+    """The decoders of a model with these settings.
+
+    SettingError for a graph, weights or kernels that no decoder of the model can use.
+    """
     needs: dict[str, str] = {}
     if model.transducer is None:
         needs |= dict.fromkeys(TRANSDUCER_DECODERS, "a model with a transducer")
@@ -58,4 +63,28 @@ def offer_decoders(model: ModelConfig, decoding: DecodingConfig) -> DecoderOffer
         needs |= dict.fromkeys(CTC_DECODERS, "a model with a CTC head")
     elif not decoding.graph:
         needs[WFST] = "a decoding graph (--graph)"
-    return DecoderOffer(needs)
+    return DecoderOffer(needs, _ilm_weights(model.transducer, decoding))
+
+
+def without_ilm(name: str, value: float) -> str | None:
+    """What is wrong with a weight `ilm_alpha` or `ilm_beta` for a model without an internal language model, or None."""
+    neutral = getattr(IlmPair(), name.removeprefix("ilm_"))
+    if value == neutral:
+        return None
+    return f"{name} is {value:g}, but the model has no internal language model; accepted: {neutral:g}"
+
+
+def _ilm_weights(transducer: TransducerConfig | None, decoding: DecodingConfig) -> dict[str, IlmPair]:
+    chosen = {"ilm_alpha": decoding.ilm_alpha, "ilm_beta": decoding.ilm_beta}
+    if transducer is None or transducer.ilm_greedy is None or transducer.ilm_beam is None:
+        for name, value in chosen.items():
+            if value is not None and (problem := without_ilm(name, value)):
+                raise SettingError(problem)
+        return {}
+    if decoding.kernels == "fused":
+        raise SettingError(f"kernels is 'fused', but a {transducer.name} has no fused kernels; accepted: auto, torch")
+    set_by_server = {name.removeprefix("ilm_"): value for name, value in chosen.items() if value is not None}
+    return {
+        name: (transducer.ilm_greedy if name == GREEDY else transducer.ilm_beam)._replace(**set_by_server)
+        for name in TRANSDUCER_DECODERS
+    }

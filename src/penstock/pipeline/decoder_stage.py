@@ -10,7 +10,7 @@ import torch
 from penstock.decoding.host_copy import copy_to_device
 from penstock.errors import ErrorCode, StreamError
 from penstock.graphs.select import select_driver
-from penstock.kernels.capability import resolve
+from penstock.kernels.capability import TORCH, resolve
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
@@ -83,10 +83,10 @@ class DecoderStage:
             chunk_encoder_frames=self._chunk_encoder_frames,
         )
         self._stream_decoders = build_stream_decoders(offer, parts)
-        self._default = StreamOptions(decoder=offer.default)
+        self._default = StreamOptions(decoder=offer.default, ilm=offer.ilm.get(offer.default))
         self.driver_name = choice.driver.name
         """CUDA graph mode of the searches, for the log."""
-        self.kernels = resolve(decoding.kernels, self._device, torch.float32)
+        self.kernels = TORCH if offer.ilm else resolve(decoding.kernels, self._device, torch.float32)
         """Kernels of greedy search, "torch" or "fused", for the log."""
         self._options = [StreamOptions()] * slots
         self._texts: dict[int, StreamText] = {}  # by slot

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, AesLimits
 from penstock.errors import SettingError
+from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA
 from penstock.pipeline.setting import Setting, Values, choice, real, switch, text, whole
 
 GREEDY, CTC, CTC_BEAM, WFST = "greedy", "ctc", "ctc_beam", "wfst"
@@ -81,6 +82,14 @@ class DecodingConfig:
     max_symbols: int | None = _option(
         whole(1, 50), None, "N", "maximum labels per frame in greedy search and ALSD++",
         unset="the checkpoint's, else 10", decoders=(GREEDY, "alsd"),
+    )  # fmt: skip
+    ilm_alpha: float | None = _option(
+        real(MAX_ILM_ALPHA), None, "W", "internal language model: default weight inside the softmax over labels",
+        unset="the checkpoint's", page="factorized.md#options", decoders=TRANSDUCER_DECODERS,
+    )  # fmt: skip
+    ilm_beta: float | None = _option(
+        real(MAX_ILM_BETA), None, "W", "internal language model: default weight of the score added to each label",
+        unset="the checkpoint's", page="factorized.md#options", decoders=TRANSDUCER_DECODERS,
     )  # fmt: skip
     graph: str | None = _option(
         text("a file: the output of `penstock graph build`"), None, "FILE", "decoding graph of a CTC head",

@@ -14,11 +14,13 @@ from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.results import BeamReport, NBest
 from penstock.decoding.beam.scratch import BeamNetwork
 from penstock.decoding.beam.state import BeamStateStore
+from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.state import GreedyStateStore
 from penstock.decoding.host_copy import copy_to_device
 from penstock.decoding.tensor_tree import map_tensors
-from penstock.decoding.transducer import TransducerNetwork
+from penstock.decoding.transducer import IlmWeights, TransducerNetwork
+from penstock.model.config import IlmPair
 from penstock.pipeline.search_factory import SearchFactory
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
@@ -90,7 +92,9 @@ class GreedyStreamDecoder(StreamDecoder):
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
         """Resets to hypotheses without labels."""
-        self._state.reset(torch.tensor(slots, device=self._device), self._fusion.start_states(slots))
+        default = self._network.config.ilm_greedy or IlmPair()
+        ilm = self._network.ilm_weights([chosen.ilm or default for chosen in options])
+        self._state.reset(torch.tensor(slots, device=self._device), self._fusion.start_states(slots), ilm)
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Every label is stable."""
@@ -123,10 +127,17 @@ class BeamStreamDecoder(StreamDecoder):
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
         """Resets to beams of one empty hypothesis."""
         sizes = torch.tensor([o.beam_size for o in options], dtype=torch.int64, device=self._device)
-        self._state.reset(torch.tensor(slots, device=self._device), sizes, self._fusion.start_states(slots))
+        fusion, ilm = self._fusion.start_states(slots), self._ilm_weights(options)
+        self._state.reset(torch.tensor(slots, device=self._device), sizes, fusion, ilm)
         for slot, chosen in zip(slots, options, strict=True):
             self._n_best[slot] = chosen.n_best
         self.truncation.begin(slots)
+
+    def _ilm_weights(self, options: Sequence[StreamOptions]) -> IlmWeights:
+        if isinstance(self._network, CtcHead):
+            return ()
+        default = self._network.config.ilm_beam or IlmPair()
+        return self._network.ilm_weights([chosen.ilm or default for chosen in options])
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Labels that all hypotheses share are stable. At the end of a segment the best hypothesis is final."""

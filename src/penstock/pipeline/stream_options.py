@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
 from penstock.errors import ErrorCode, StreamError, shown
+from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoder_offer import DecoderOffer
+from penstock.pipeline.decoder_offer import DecoderOffer, without_ilm
 from penstock.pipeline.decoding_config import (
     BEAM_DECODERS,
     BOOSTED_DECODERS,
@@ -16,6 +17,7 @@ from penstock.pipeline.decoding_config import (
     LM_DECODERS,
     MAX_LM_WEIGHT,
     N_BEST_DECODERS,
+    TRANSDUCER_DECODERS,
     WFST,
     DecodingConfig,
 )
@@ -34,6 +36,8 @@ _DECODERS_WITH = {
     "beam_size": BEAM_DECODERS,
     "n_best": N_BEST_DECODERS,
     "lm_weight": (*LM_DECODERS, WFST),
+    "ilm_alpha": TRANSDUCER_DECODERS,
+    "ilm_beta": TRANSDUCER_DECODERS,
     "boosted_phrases": BOOSTED_DECODERS,
     "boost": BOOSTED_DECODERS,
 }
@@ -52,6 +56,8 @@ class StreamOptions:
     lm_weight: float = 0.0
     """Weight of the language model, for `wfst` of the graph."""
     phrases: TokenPhrases = ()
+    ilm: IlmPair | None = None
+    """Weights of the internal language model; None: those of the checkpoint, if it has one."""
 
 
 def parse_stream_options(
@@ -65,8 +71,9 @@ def parse_stream_options(
 
     StreamError OPTION_INVALID or PHRASES_INVALID names the wrong one and what is accepted.
 
-    decoder: one of the offered ones; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; boosted_phrases: a
-    JSON list of phrases or of [phrase, boost] pairs, as text or already read; boost: of phrases that name none.
+    decoder: one of the offered ones; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; ilm_alpha: 0 .. 2;
+    ilm_beta: 0 .. 10; boosted_phrases: a JSON list of phrases or of [phrase, boost] pairs, as text or already read;
+    boost: of phrases that name none.
     words: of the decoding graph, which phrases of `wfst` must consist of.
     """
     unknown = sorted(map(shown, set(options) - set(_NAMES)))
@@ -81,7 +88,8 @@ def parse_stream_options(
             raise _rejection(f"{name} needs decoder {offer.alternatives(decoders)}; the stream's is {decoder}")
     beam_size, n_best = _beam(options, decoder, config)
     tokens = _tokens(_phrases(options), tokenizer, words if decoder == WFST else None)
-    return StreamOptions(decoder, beam_size, n_best, _lm_weight(options, decoder, config), tokens)
+    lm_weight, ilm = _lm_weight(options, decoder, config), _ilm(options, offer.ilm.get(decoder))
+    return StreamOptions(decoder, beam_size, n_best, lm_weight, tokens, ilm)
 
 
 def _beam(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> tuple[int, int]:
@@ -100,6 +108,19 @@ def _lm_weight(options: Mapping[str, Any], decoder: str, config: DecodingConfig)
     if weight and not config.lm:
         raise _rejection(f"lm_weight is {weight:g}, but no language model is loaded; accepted: 0")
     return weight
+
+
+def _ilm(options: Mapping[str, Any], default: IlmPair | None) -> IlmPair | None:
+    alpha, beta = default or IlmPair()
+    pair = IlmPair(
+        _real(options, "ilm_alpha", alpha, 0.0, MAX_ILM_ALPHA), _real(options, "ilm_beta", beta, 0.0, MAX_ILM_BETA)
+    )
+    if default is not None:
+        return pair
+    for name, value in zip(("ilm_alpha", "ilm_beta"), pair, strict=True):
+        if problem := without_ilm(name, value):
+            raise _rejection(problem)
+    return None
 
 
 def _phrases(options: Mapping[str, Any]) -> tuple[Phrase, ...]:

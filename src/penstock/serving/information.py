@@ -14,7 +14,7 @@ def server_information(
     checkpoint: Checkpoint, context: AttentionContext, decoding: DecodingConfig, max_streams: int, idle_s: float
 ) -> dict[str, str]:
     """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is ""."""
-    config = checkpoint.config
+    config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
     values = {
         "version": __version__,
         "model": checkpoint.directory.name,
@@ -23,12 +23,13 @@ def server_information(
         "chunk_ms": f"{config.chunk_ms(context):g}",
         "sample_rate_hz": config.features.sample_rate_hz,
         "languages": "",
-        "decoders": ",".join(offer_decoders(config, decoding).names),
+        "decoders": ",".join(offer.names),
         "max_streams": max_streams,
         "max_request_s": f"{MAX_REQUEST_S:g}",
         "idle_s": f"{idle_s:g}",
         "max_beam_size": BeamSizes(decoding.beam_size).beam_size,
         "max_boosted_phrases": MAX_PHRASES,
         "has_language_model": "true" if decoding.lm else "false",
+        "has_internal_language_model": "true" if offer.ilm else "false",
     }
     return {name: str(value) for name, value in values.items()}

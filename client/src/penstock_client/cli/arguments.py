@@ -89,6 +89,8 @@ def add_option_arguments(parser: argparse.ArgumentParser) -> None:
         help="also print N alternatives; not with greedy and ctc (0)",
     )
     add("--lm-weight", type=float, metavar="W", help="weight of the server's language model")
+    add("--ilm-alpha", type=float, metavar="W", help="internal language model: weight inside the softmax")
+    add("--ilm-beta", type=float, metavar="W", help="internal language model: weight of the added score")
     add(
         "--boost-phrase",
         "--boosted-words",
@@ -182,6 +184,8 @@ def read_options(args: argparse.Namespace) -> StreamOptions:
         beam_size=args.beam_size,
         n_best=args.n_best,
         lm_weight=args.lm_weight,
+        ilm_alpha=args.ilm_alpha,
+        ilm_beta=args.ilm_beta,
         boosted_phrases=phrases,
         boost=args.boost,
     )

@@ -15,12 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.model.config import IlmPair
 from penstock.pipeline.decoding_config import DECODERS
 from penstock.pipeline.slots.table import NO_LEASE, Lease
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.scoring.boosting.tokenization import TokenPhrase
 
 _KEY_BYTES = 32
+_NO_ILM = IlmPair(-1.0, -1.0)
+"""Stands for None, which weights of streams never are."""
 _FIELDS = 6
 MIN_NUMBERS = _FIELDS + 1
 """Length of a ticket without options."""
@@ -84,10 +87,11 @@ class TicketSigner:
 
 
 def _pack_options(options: StreamOptions | None) -> list[int]:
-    """Decoder, beam size, N-best, weight, then boost, length and tokens of each phrase. Reals travel as their bits."""
+    """Decoder, beam size, N-best, weights, then boost, length and tokens of each phrase. Reals travel as their bits."""
     if options is None:
         return []
-    numbers = [DECODERS.index(options.decoder), options.beam_size, options.n_best, _to_bits(options.lm_weight)]
+    weights = map(_to_bits, (options.lm_weight, *(options.ilm or _NO_ILM)))
+    numbers = [DECODERS.index(options.decoder), options.beam_size, options.n_best, *weights]
     for tokens, boost in options.phrases:
         numbers += (_to_bits(boost), len(tokens), *tokens)
     return numbers
@@ -96,13 +100,16 @@ def _pack_options(options: StreamOptions | None) -> list[int]:
 def _unpack_options(numbers: list[int]) -> StreamOptions | None:
     if not numbers:
         return None
-    decoder, beam_size, n_best, lm_weight = numbers[:4]
-    phrases, at = [], 4
+    decoder, beam_size, n_best = numbers[:3]
+    lm_weight, *weights = map(_from_bits, numbers[3:6])
+    pair = IlmPair(*weights)
+    phrases, at = [], 6
     while at < len(numbers):
         boost, length = numbers[at : at + 2]
         phrases.append(TokenPhrase(tuple(numbers[at + 2 : at + 2 + length]), _from_bits(boost)))
         at += 2 + length
-    return StreamOptions(DECODERS[decoder], beam_size, n_best, _from_bits(lm_weight), tuple(phrases))
+    ilm = None if pair == _NO_ILM else pair
+    return StreamOptions(DECODERS[decoder], beam_size, n_best, lm_weight, tuple(phrases), ilm)
 
 
 def _to_bits(value: float) -> int:
