@@ -43,6 +43,8 @@ class DeviceGraph:
         self.arc_labels = wide(graph.arc_labels, self.idle_label)
         self.arc_weights = upload(graph.arc_weights, 0)
         self.arc_words = wide(graph.arc_words, NO_WORD)
+        self.arc_words_and_labels = (self.arc_words << 32) | self.arc_labels
+        """[A + 1] int64, the word in the upper half: one look-up for both."""
         self.arc_targets = wide(graph.arc_targets, 0)
         self.arc_pieces = upload(np.where(begins_piece, graph.arc_labels, NO_PIECE).astype(np.int32), NO_PIECE)
         """[A + 1] the token that begins on an arc; NO_PIECE for blanks and repeats."""
@@ -54,6 +56,7 @@ class DeviceGraph:
         self.closure_weights = upload(graph.closure_weights)
         self.has_closure_words = bool((graph.closure_words != NO_WORD).any())
         self.closure_words = wide(graph.closure_words)
+        self.closure_words_and_targets = (self.closure_words << 32) | self.closure_targets
         self.final_weights = upload(graph.final_weights, np.inf)
 
     @property

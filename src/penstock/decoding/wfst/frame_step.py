@@ -81,12 +81,17 @@ class FrameStep:
         tokens.
         """
         self._label_costs, self._lm_weights, self._boosts = label_costs, lm_weights, boosts
-        if boosts is not None:  # the table as one row, and where the rows of the batch begin
+        # Numbers as tensors: torch makes one of a Python number at every use.
+        self._no_phrase, self._half, self._low_half = (
+            torch.full((), number, dtype=torch.int64, device=lm_weights.device) for number in (0, 32, 2**32 - 1)
+        )
+        self._beam_width = torch.full((), self._beam, device=lm_weights.device)
+        if boosts is not None:  # the table as one row, and where the rows of the batch begin, in the upper half
             self._boost_table = boosts.words.view(-1)
-            self._boost_rows = boosts.table_rows * boosts.words.shape[1]
-        self._lm_weight: float | None = None  # one number for all rows, where the host knows that they agree
+            self._boost_rows = (boosts.table_rows * boosts.words.shape[1]) << 32
+        self._lm_weight: torch.Tensor | None = None  # one number for all rows, where the host knows that they agree
         if not self._extent.is_fixed and bool((lm_weights == lm_weights[:1]).all()):
-            self._lm_weight = float(lm_weights[0])
+            self._lm_weight = lm_weights[0]
         self.taken: list[Taken] = []
         """How the tokens of each frame came about."""
         self.bases = bases.clone()
@@ -106,15 +111,14 @@ class FrameStep:
         sources, arcs, is_live = self._expand(tokens.rows, tokens.costs, starts, degrees)
         # 2) cost + weight + label's cost - boost
         rows = tokens.rows.index_select(0, sources)
-        labels = graph.arc_labels.index_select(0, arcs)
-        offsets = frame.offsets.index_select(0, rows)
-        costs = graph.arc_weights.index_select(0, arcs) * self._weights_of(rows)
-        costs = tokens.costs.index_select(0, sources) + costs
-        label_costs = self._label_costs.index_select(0, offsets + labels)
+        costs = graph.arc_weights.index_select(0, arcs).mul_(self._weights_of(rows))
+        costs += tokens.costs.index_select(0, sources)
+        label_costs, word_boosts = self._of_labels(frame, rows, arcs)
         costs += label_costs
         phrases = None
-        if self._boosts is not None:
-            costs, phrases = self._boost_arcs(costs, rows, arcs, sources, tokens.phrases)
+        if word_boosts is not None:
+            costs -= word_boosts
+            costs, phrases = self._boost_phrases(costs, arcs, sources, tokens.phrases)
         # 3) beam: relative to the least of the row
         costs, is_near = self._prune(rows, costs, is_live)
         near, is_live, _ = extent.choose(is_near, batch * self._sizes.arcs)
@@ -132,14 +136,13 @@ class FrameStep:
             degrees = torch.where(is_live, degrees, 0)
         emitted, entries, is_live = self._expand(rows, costs, starts, degrees)
         closed_rows = rows.index_select(0, emitted)
-        closed_costs = graph.closure_weights.index_select(0, entries) * self._weights_of(closed_rows)
-        closed_costs = costs.index_select(0, emitted) + closed_costs
-        if self._boosts is not None and graph.has_closure_words:
-            words = graph.closure_words.index_select(0, entries)
-            closed_costs -= self._word_boosts(closed_rows, words)
+        closed_costs = graph.closure_weights.index_select(0, entries).mul_(self._weights_of(closed_rows))
+        closed_costs += costs.index_select(0, emitted)
+        states, word_boosts = self._of_closure(closed_rows, entries)
+        if word_boosts is not None:
+            closed_costs -= word_boosts
         closed_costs, is_near = self._prune(closed_rows, closed_costs, is_live)
         # 5) recombine tokens of equal states; 6) the best of each row
-        states = graph.closure_targets.index_select(0, entries)
         keys = states
         if phrases is not None:
             phrases = phrases.index_select(0, near).index_select(0, emitted)
@@ -157,7 +160,7 @@ class FrameStep:
         self.taken.append(Taken(rows, sources, arcs.index_select(0, emitted), emitted, entries, is_live))
         acoustic_costs = tokens.acoustic_costs.index_select(0, sources)
         acoustic_costs += label_costs.index_select(0, near.index_select(0, emitted))
-        phrases = torch.zeros_like(rows) if phrases is None else phrases.index_select(0, kept)
+        phrases = self._no_phrase.expand_as(rows) if phrases is None else phrases.index_select(0, kept)
         if is_live is not None:
             states = torch.where(is_live, states, graph.dead_state)
             costs = torch.where(is_live, costs, torch.inf)
@@ -188,20 +191,23 @@ class FrameStep:
     def _prune(
         self, rows: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Costs above the least of the row, which goes to `bases`; and whether they are within the beam."""
+        """Costs above the least of the row, which goes to `bases`; and whether they are within the beam.
+
+        May overwrite `costs`.
+        """
         if is_live is None and self._batch == 1:
             least = costs.amin()
             self.bases += least
-            costs = costs - least
-            return costs, costs <= self._beam
+            costs -= least
+            return costs, costs <= self._beam_width
         if is_live is not None:
             costs = torch.where(is_live, costs, torch.inf)
         least = torch.full((self._batch,), torch.inf, device=rows.device).scatter_reduce_(0, rows, costs, "amin")
         if is_live is not None:
             least = torch.where(least < torch.inf, least, 0)  # rows without tokens
         self.bases += least
-        costs = costs - least.index_select(0, rows)
-        return costs, costs <= self._beam
+        costs -= least.index_select(0, rows)
+        return costs, costs <= self._beam_width
 
     def _best_active(
         self, rows: torch.Tensor, costs: torch.Tensor, is_kept: torch.Tensor
@@ -216,12 +222,34 @@ class FrameStep:
         chosen = self._extent.choose(is_kept, batch * active)
         return chosen.positions, chosen.is_live
 
-    def _boost_arcs(
-        self, costs: torch.Tensor, rows: torch.Tensor, arcs: torch.Tensor, sources: torch.Tensor, phrases: torch.Tensor
+    def _of_labels(
+        self, frame: Frame, rows: torch.Tensor, arcs: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Costs of the arcs' labels, and boosts of their words; None where no row boosts anything."""
+        if self._boosts is None:
+            places = self._graph.arc_labels.index_select(0, arcs).add_(frame.offsets.index_select(0, rows))
+            return self._label_costs.index_select(0, places), None
+        # Both places in one number: that of the word's boost in the upper half, that of the label's cost in the lower.
+        places = self._graph.arc_words_and_labels.index_select(0, arcs)
+        places += (self._boost_rows | frame.offsets).index_select(0, rows)
+        boosts = self._boost_table.index_select(0, places >> self._half)
+        return self._label_costs.index_select(0, places.bitwise_and_(self._low_half)), boosts
+
+    def _of_closure(self, rows: torch.Tensor, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Targets of closure entries, and boosts of their words; None where no row boosts any."""
+        graph = self._graph
+        if self._boosts is None or not graph.has_closure_words:
+            return graph.closure_targets.index_select(0, entries), None
+        places = graph.closure_words_and_targets.index_select(0, entries)
+        targets = places & self._low_half
+        places += self._boost_rows.index_select(0, rows)
+        return targets, self._boost_table.index_select(0, places.bitwise_right_shift_(self._half))
+
+    def _boost_phrases(
+        self, costs: torch.Tensor, arcs: torch.Tensor, sources: torch.Tensor, phrases: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Costs and phrase states behind arcs, from the phrase states of all tokens; None where no row has phrases."""
         assert self._boosts is not None
-        costs -= self._word_boosts(rows, self._graph.arc_words.index_select(0, arcs))
         if self._boosts.phrases is None:
             return costs, None
         pieces, before = self._graph.arc_pieces.index_select(0, arcs), phrases.index_select(0, sources)
@@ -230,8 +258,5 @@ class FrameStep:
         costs -= torch.where(is_piece, scores, 0.0)
         return costs, torch.where(is_piece, states, before)
 
-    def _weights_of(self, rows: torch.Tensor) -> torch.Tensor | float:
+    def _weights_of(self, rows: torch.Tensor) -> torch.Tensor:
         return self._lm_weights.index_select(0, rows) if self._lm_weight is None else self._lm_weight
-
-    def _word_boosts(self, rows: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        return self._boost_table.index_select(0, self._boost_rows.index_select(0, rows) + words)

@@ -34,8 +34,13 @@ class Recombination:
 
     def __init__(self, batch: int, cells: int, device: torch.device | str = "cpu"):
         """cells: of a row, a power of two, at most 2 ** 24."""
-        self._cells = cells
         self._table = torch.empty(batch * cells, dtype=torch.int64, device=device)
+        # Numbers as tensors: torch makes one of a Python number at every use.
+        numbers = cells, cells - 1, HASH_MULTIPLIER, 32, _LOW_32_BITS
+        self._cells, self._last_cell, self._multiplier, self._half, self._low_half = (
+            torch.tensor(number, device=device) for number in numbers
+        )
+        self._shifts = [torch.tensor(shift, device=device) for shift in HASH_SHIFTS]
 
     def survivors(
         self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
@@ -46,10 +51,10 @@ class Recombination:
         is_live: [n] bool, or None on a CPU: then a second round without entries is left out.
         """
         positions = torch.arange(len(rows), device=rows.device)
-        bids = (costs.view(torch.int32).long() << 32) | positions
+        bids = costs.view(torch.int32).long().bitwise_left_shift_(self._half).bitwise_or_(positions)
         if is_live is not None:
             bids = torch.where(is_live, bids, NO_BID)
-        hashes, first_cells = keys * HASH_MULTIPLIER, rows * self._cells
+        hashes, first_cells = keys * self._multiplier, rows * self._cells
         # 1) the cheapest bid for each cell; where its states are others, the entry has lost nothing yet
         winners = self._bid(hashes, first_cells, bids, 0)
         if is_live is not None:
@@ -71,7 +76,7 @@ class Recombination:
 
     def _bid(self, hashes: torch.Tensor, first_cells: torch.Tensor, bids: torch.Tensor, turn: int) -> torch.Tensor:
         """Positions of the cheapest bids for the entries' cells, [n] int64."""
-        cells = ((hashes >> HASH_SHIFTS[turn]) & (self._cells - 1)) + first_cells
+        cells = (hashes >> self._shifts[turn]).bitwise_and_(self._last_cell).add_(first_cells)
         self._table.index_fill_(0, cells, NO_BID)
         self._table.scatter_reduce_(0, cells, bids, "amin")
-        return self._table.index_select(0, cells) & _LOW_32_BITS
+        return self._table.index_select(0, cells).bitwise_and_(self._low_half)
