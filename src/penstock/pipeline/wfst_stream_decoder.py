@@ -1,6 +1,7 @@
 """The stream decoder of the search over a decoding graph."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -99,13 +100,14 @@ class WfstStreamDecoder(StreamDecoder):
         """Converts a report on the host to tokens, and records truncation."""
         decoded, path = [], report.path
         fields = path.pieces, path.words, path.frames, path.last_frames_before, path.scores
-        for row, (slot, is_final) in enumerate(zip(chunk.slots, chunk.is_final, strict=True)):
-            counts = int(report.narrowed_frames[row]), int(report.dropped_tokens[row])
-            self.truncation.add(slot, TruncationCounters(0, 0, *counts), is_final)
-            length, stable = int(path.lengths[row]), int(path.stable[row])
-            nodes = list(map(Node, *(field[row, :length].tolist() for field in fields)))
+        rows_of_nodes = list(zip(*(field.tolist() for field in fields), strict=True))
+        numbers = path.lengths, path.stable, path.last_frames, report.narrowed_frames, report.dropped_tokens
+        rows = zip(chunk.slots, chunk.is_final, *(field.tolist() for field in numbers), strict=True)
+        for row, (slot, is_final, length, stable, last_frame, narrowed, dropped) in enumerate(rows):
+            self.truncation.add(slot, TruncationCounters(0, 0, narrowed, dropped), is_final)
+            nodes = list(islice(map(Node, *rows_of_nodes[row]), length))
             held = self._held[slot] + nodes[:stable]
-            tokens, known = self._tokens(self._held[slot] + nodes, int(path.last_frames[row]), is_final)
+            tokens, known = self._tokens(self._held[slot] + nodes, last_frame, is_final)
             # A token is reported once the next one is stable, for only then is it known where it ends.
             reported = min(max(sum(node.piece >= 0 for node in held) - 1, 0), known)
             while reported and tokens[reported].text == "":  # words are reported as a whole

@@ -58,16 +58,18 @@ class StartStates:
             if state not in best or costs[entry] < costs[best[state]]:
                 best[state] = entry
         kept = sorted(best.values(), key=lambda entry: (costs[entry], entry))[: self._max_active]
-        tokens, nodes, node = states.tokens, states.nodes, 0
-        for place, entry in enumerate(sorted(kept)):
-            tokens.states[row, place] = int(self._targets[entry])
-            tokens.phrases[row, place] = choice.phrase_state
-            tokens.costs[row, place] = float(costs[entry])
-            if self._words[entry] != NO_WORD:
-                nodes.words[row, node] = int(self._words[entry])
-                nodes.last_frames_before[row, node] = -1
-                tokens.nodes[row, place] = node
-                node += 1
-        states.token_counts[row], states.node_counts[row] = len(kept), node
+        entries = np.array(sorted(kept))
+        words = self._words[entries]
+        places = np.flatnonzero(words != NO_WORD)  # of tokens with a node
+        count, node_count = len(entries), len(places)
+        tokens, nodes = states.tokens, states.nodes
+        tokens.states[row, :count] = torch.from_numpy(self._targets[entries])
+        tokens.phrases[row, :count] = choice.phrase_state
+        tokens.costs[row, :count] = torch.from_numpy(costs[entries])
+        if node_count:
+            tokens.nodes[row, torch.from_numpy(places)] = torch.arange(node_count, dtype=torch.int32)
+            nodes.words[row, :node_count] = torch.from_numpy(words[places])
+            nodes.last_frames_before[row, :node_count] = -1
+        states.token_counts[row], states.node_counts[row] = count, node_count
         states.bases[row] = float(least)
         states.lm_weights[row] = choice.lm_weight
