@@ -24,7 +24,7 @@ CHOSEN_OPTIONS = (
 
 STREAMING_OPTIONS = (
     "url", "protocol", "reply_timeout", "recordings", "request_ms", "seed", "decoder", "beam_size", "n_best",
-    "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost",
+    "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost", "boost_every",
 )  # fmt: skip
 """Options that the process that plays the streams needs."""
 
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--setup", type=json.loads, default={}, metavar="JSON", help="facts for the report: command, server")
     add("--no-html", action="store_true", help="write only loadtest.json")
     add_option_arguments(parser)
+    add("--boost-every", type=int, default=1, metavar="N", help="every Nth user boosts phrases, the others none (1)")
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +68,8 @@ def read_plan(options: argparse.Namespace) -> Plan:
     measured_s, stagger_s = 60 * options.minutes, options.stagger_seconds
     if stagger_s < 0:
         raise ValueError(f"--stagger-seconds is {stagger_s:g}, expected 0 or more")
+    if options.boost_every < 1:
+        raise ValueError(f"--boost-every is {options.boost_every}, expected 1 or more")
     if options.shape == "ramp" and len(counts) <= 2:
         return plan.ramp(counts[0] if len(counts) == 2 else 1, counts[-1], measured_s)
     if options.shape == "sweep" or (options.shape == "constant" and len(counts) == 1):

@@ -20,6 +20,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from loadtest.player import Player, now_s
 from loadtest.records import Utterance
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
-from penstock_client import SAMPLE_RATE_HZ, AsyncClient, ClientError, read_audio
+from penstock_client import SAMPLE_RATE_HZ, AsyncClient, ClientError, StreamOptions, read_audio
 from penstock_client.cli.arguments import read_options
 from penstock_client.transport.async_channel import AsyncSignal
 
@@ -69,7 +70,9 @@ class Streaming:
         self._process = process
         self._seed = options.seed
         self._request_samples = request_samples(options.request_ms, SAMPLE_RATE_HZ)
-        self._stream_options = read_options(options)
+        self._boosted = read_options(options)
+        self._plain = replace(self._boosted, boosted_phrases=(), boost=None)
+        self._boost_every = options.boost_every
         self._client = AsyncClient(options.url, options.protocol, timeout_s=options.reply_timeout)
 
     async def play_user(self, number: int, stagger_s: float, stop: StopSignal) -> None:
@@ -78,6 +81,7 @@ class Streaming:
         Returns after `stop`, once all records are delivered. Raises what playing one raised.
         """
         schedule = Schedule(self._seed, self._process, number)
+        stream_options = self._plain if number % self._boost_every else self._boosted
         start_s = now_s() + schedule.start_s(stagger_s)
         playing: set[asyncio.Task[None]] = set()
         for recording in schedule.recordings(len(self._recordings)):
@@ -88,7 +92,7 @@ class Streaming:
             for done in [task for task in playing if task.done()]:
                 playing.remove(done)
                 done.result()
-            playing.add(asyncio.create_task(self._play(recording, start_s, stop)))
+            playing.add(asyncio.create_task(self._play(recording, stream_options, start_s, stop)))
             start_s += self._recordings[recording].size / SAMPLE_RATE_HZ
         await asyncio.gather(*playing)
 
@@ -96,10 +100,10 @@ class Streaming:
         """Closes the connection."""
         await self._client.close()
 
-    async def _play(self, recording: int, start_s: float, stop: StopSignal) -> None:
+    async def _play(self, recording: int, options: StreamOptions, start_s: float, stop: StopSignal) -> None:
         samples = self._recordings[recording]
         player = Player(samples, self._request_samples, lambda: stop.is_set, sleep=stop.wait)
-        open_stream = partial(self._client.open_stream, options=self._stream_options)
+        open_stream = partial(self._client.open_stream, options=options)
         self._deliver(await player.play(open_stream, recording, start_s))
 
 

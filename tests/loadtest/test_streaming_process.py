@@ -26,6 +26,7 @@ SAMPLES = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)  # 0.
 OPTIONS = {
     "protocol": "grpc", "reply_timeout": 5.0, "request_ms": 100.0, "seed": 0, "decoder": "greedy", "beam_size": None,
     "n_best": 0, "lm_weight": None, "boost_phrase": [], "boosted_phrases": None, "boost": None,
+    "boost_every": 1,
 }  # fmt: skip
 
 
@@ -127,6 +128,23 @@ def test_a_user_plays_until_it_is_stopped(options, recognizer):
         request.samples for request in recognizer.requests if request.stream_id == recognizer.requests[0].stream_id
     ]
     assert np.array_equal(np.concatenate(first), SAMPLES)
+
+
+def test_every_second_user_boosts(options, recognizer):
+    options = options | {"boost_phrase": ["ada:3"], "boost_every": 2}
+
+    async def scenario(locust: Locust) -> None:
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        for user in (1, 2):
+            locust.order("begin", user, 0.0)
+            await locust.until(lambda user=user: len(locust.utterances()) >= 2 * user)
+            await locust.ask("end", user, answer=["ended", user])
+
+    play(scenario)
+    starts = [request.parameters for request in recognizer.requests if request.is_start]
+    is_boosted = ["boosted_phrases" in parameters for parameters in starts]
+    assert is_boosted == sorted(is_boosted) and set(is_boosted) == {False, True}  # user 1's, then user 2's
+    assert all(parameters["decoder"] == "greedy" for parameters in starts)
 
 
 def test_a_user_survives_a_rejection(options, recognizer):
