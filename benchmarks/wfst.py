@@ -75,7 +75,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--context", default="70,6", metavar="L,R", help="of everything else (70,6)")
     add("--batches", type=int, nargs="+", default=[1, 8, 32, 128], metavar="N", help="streams (1 8 32 128)")
     add("--streams", type=int, nargs="+", default=[1, 32], metavar="N", help="streams of the pipeline (1 32)")
-    add("--live-streams", type=int, default=16, metavar="N", help="real-time streams of the latency (16)")
+    add("--live-streams", type=int, nargs="+", default=[4, 8, 16], metavar="N", help="real-time streams (4 8 16)")
     add("--live-seconds", type=float, default=20, metavar="S", help="measured time of the latency (20)")
     add("--seconds", type=float, default=10, metavar="S", help="audio of each stream of the search (10)")
     add("--beam", type=float, default=10, metavar="NATS", help="of wfst and kaldi-decoder (10)")
@@ -154,7 +154,7 @@ class Benchmark:
         return [row._asdict() for streams in arguments.streams for row in pipeline_rows(plan, streams)]
 
     def latency(self) -> list[dict]:
-        """Real-time streams through a server, beside the M/D/1 queue."""
+        """Real-time streams through a server at several loads, beside the M/D/1 queue."""
         from loadtest.capacity import Trials
 
         arguments, found = self.arguments, []
@@ -165,10 +165,11 @@ class Benchmark:
                 trials = Trials(
                     arguments.model, arguments.context, 1, None, "grpc", Path(folder) / decoder, options, progress
                 )
-                trials.run(arguments.live_streams, arguments.live_seconds)
-                (window,) = trials.reports[-1]["windows"]
-                window["models"] = {"decoder": window["models"].get("decoder", {})}
-                found.append({"decoder": decoder, "window": {name: window[name] for name in _OF_WINDOW}})
+                for streams in arguments.live_streams:
+                    trials.run(streams, arguments.live_seconds)
+                    (window,) = trials.reports[-1]["windows"]
+                    window["models"] = {"decoder": window["models"].get("decoder", {})}
+                    found.append({"decoder": decoder, "window": {name: window[name] for name in _OF_WINDOW}})
         return found
 
     @property
