@@ -1,6 +1,6 @@
 """Random decoding graphs, and the search over them from log-probabilities to words."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.start import StartChoices, StartStates
 from penstock.decoding.wfst.state import WfstStateStore
+from penstock.pipeline.lattice_store import EndedSegment, LatticeStore
 from penstock.scoring.automaton import Automaton
 from penstock.scoring.wfst.graph_file import DecodingGraph
 from tests.helpers.decoding_graphs import Arc, make_graph
@@ -65,8 +66,18 @@ def log_probs(seed: int, batch: int, frames: int, vocabulary: int, sharpness: fl
     return (sharpness * logits).log_softmax(dim=2)
 
 
+class Alternative(NamedTuple):
+    words: tuple[int, ...]
+    pieces: list[Piece]
+    cost: float
+    acoustic_cost: float
+
+
 class Searcher:
     """A search with states of its own."""
+
+    ended: dict[int, EndedSegment]
+    """Of the last search, the rows that wanted alternatives."""
 
     def __init__(
         self,
@@ -83,6 +94,7 @@ class Searcher:
         self.search_ = prepare(search)
         self._start = StartStates(graph, device_graph, search.sizes, search.limits.beam)
         self.store = WfstStateStore(device_graph, slots, search.sizes)
+        self._lattices = LatticeStore(search, self._start, graph.words)
         self._lm_weight, self._device, self._words = lm_weight, device, len(graph.words)
 
     def search(
@@ -92,10 +104,12 @@ class Searcher:
         lengths: list[int] | None = None,
         word_boosts: np.ndarray | None = None,
         phrases: tuple[Automaton, int] | None = None,
+        n_best: Sequence[int] = (),
     ) -> list[Result]:
         """The result of each row; its segment ends with its last frame.
 
-        word_boosts: [W] float32, of all rows; phrases: the automaton of all rows and its start.
+        word_boosts: [W] float32, of all rows; phrases: the automaton of all rows and its start; n_best: alternatives
+        that each row wants, which go to `ended`.
         """
         batch, frames, _ = scores.shape
         slots, scores = torch.arange(batch, device=self._device), scores.to(self._device)
@@ -106,21 +120,40 @@ class Searcher:
             table = np.zeros(self._words, np.float32) if word_boosts is None else word_boosts
             automaton = None if phrases is None else phrases[0]
             boosts = StreamBoosts(torch.from_numpy(table)[None], torch.zeros_like(slots), automaton)
+        for slot, count in enumerate(n_best or [0] * batch):
+            self._lattices.open(slot, count, choice)
+        wants = self._lattices.wants_links(range(batch), slots.device)
         left = torch.tensor(lengths or [frames] * batch, device=self._device)
         stable: list[list] = [[] for _ in range(batch)]
         for part in scores.split(chunk_frames or frames, dim=1):
             taken = left.clamp(max=part.shape[1])
             left = left - taken
-            path, states = decode_chunk(self.search_, part, taken, left == 0, self.store.gather(slots), boosts)
+            chunk = part, taken, left == 0
+            path, states, links = decode_chunk(self.search_, chunk, self.store.gather(slots), boosts, wants)
             self.store.scatter(slots, states)
+            if wants is not None:
+                self._lattices.add(range(batch), wants, links)
             self.dropped = int(states.dropped_tokens.sum())
             path = map_tensors(lambda t: t.cpu().clone(), path)
             for row in range(batch):
                 stable[row] += path_nodes(path, row)[: int(path.stable[row])]
+        rows = {row: row for row in range(batch)}
+        self.ended = self._lattices.end(rows, self.store.gather(slots), path.costs.to(self._device), boosts)
         return [
             self._result(stable[row] + path_nodes(path, row)[int(path.stable[row]) :], path, states, row)
             for row in range(batch)
         ]
+
+    def alternatives(self, row: int) -> list[Alternative]:
+        """Of the last search."""
+        found = []
+        for path in self.ended[row].paths:
+            begun = [node for node in path.nodes if node.piece >= 0]
+            ends = ([node.last_frame_before for node in begun] + [path.last_frame])[1:]
+            pieces = [Piece(one.piece, one.frame, end, one.score) for one, end in zip(begun, ends, strict=True)]
+            words = tuple(node.word for node in path.nodes if node.word)
+            found.append(Alternative(words, pieces, path.cost, path.acoustic_cost))
+        return found
 
     def _result(self, nodes: list, path, states, row: int) -> Result:
         words = [node[1] for node in nodes if node[1]]

@@ -21,6 +21,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.ctc_stream_decoder import CtcStreamDecoder
 from penstock.pipeline.decoder_offer import DecoderOffer
 from penstock.pipeline.decoding_config import CTC, CTC_BEAM, GREEDY, TRANSDUCER_BEAMS, WFST, DecodingConfig
+from penstock.pipeline.lattice_store import LatticeStore
 from penstock.pipeline.search_factory import SearchFactory
 from penstock.pipeline.stream_decoders import BeamStreamDecoder, GreedyStreamDecoder, StreamDecoder
 from penstock.pipeline.stream_fusion import StreamFusion
@@ -78,7 +79,9 @@ def _wfst_decoder(head: CtcHead, parts: DecoderParts) -> StreamDecoder:
     graph.check_model(head.vocabulary_size, sha256_of(parts.checkpoint.tokenizer_path))
     words = WordBoosts(GraphWords(graph), len(graph.words), parts.slots, device)
     parts.fusion.word_boosts = words
-    limits = WfstLimits(decoding.wfst_beam, decoding.wfst_blank_penalty, decoding.wfst_skip_blank)
+    limits = WfstLimits(
+        decoding.wfst_beam, decoding.wfst_blank_penalty, decoding.wfst_skip_blank, decoding.wfst_lattice_beam
+    )
     search = WfstSearch(DeviceGraph(graph, device), WfstSizes(decoding.wfst_max_active), limits, decoding.kernels)
     no_rows = torch.zeros(0, dtype=torch.int64, device=device)
     boosts = StreamBoosts(words.table, no_rows, parts.fusion.phrases)
@@ -86,4 +89,5 @@ def _wfst_decoder(head: CtcHead, parts: DecoderParts) -> StreamDecoder:
     start = StartStates(graph, search.graph, search.sizes, search.limits.beam)
     states = WfstStateStore(search.graph, parts.slots, search.sizes)
     writer = word_writer(graph, Tokenizer(parts.checkpoint.tokenizer_path))
-    return WfstStreamDecoder(head, driven, start, states, parts.fusion, writer)
+    alternatives = LatticeStore(search, start, graph.words)
+    return WfstStreamDecoder(head, driven, start, states, parts.fusion, alternatives, writer)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, AesLimits
+from penstock.decoding.wfst.sizes import WfstLimits
 from penstock.errors import SettingError
 from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA
 from penstock.pipeline.setting import Setting, Values, choice, real, switch, text, whole
@@ -105,6 +106,10 @@ class DecodingConfig:
     wfst_blank_penalty: float = _option(
         real(10), 0.0, "NATS", "WFST: subtracted from blank's log-probability", decoders=(WFST,)
     )
+    wfst_lattice_beam: float = _option(
+        real(50), WfstLimits().lattice_beam, "NATS", "WFST: keep alternatives this far below the best path",
+        decoders=(WFST,),
+    )  # fmt: skip
     wfst_skip_blank: float = _option(
         real(1, low=0.5), 1.0, "P", "WFST: skip frames in which blank's probability is above this", decoders=(WFST,)
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.stream_decoders import Decoded
@@ -39,6 +40,8 @@ class StreamResult:
     """Tokens found since the previous result; with a beam, only stable tokens."""
     alternatives: tuple[Alternative, ...] = ()
     """Best first, in the final result of a segment if the stream requested N-best; the first has the result's text."""
+    lattice: SegmentLattice | None = None
+    """With the alternatives of a search over a decoding graph."""
 
 
 class StreamText:
@@ -65,7 +68,7 @@ class StreamText:
         alternatives = tuple(
             Alternative(whole.text, a.score, a.acoustic_score, tuple(whole.words))
             for a in decoded.alternatives
-            for whole in [self._transcript.ending_with(a.unstable)]
+            for whole in [(self._empty_transcript() if a.is_whole else self._transcript).ending_with(a.tokens)]
         )
         tokens, self.unstable = decoded.stable, decoded.unstable
         if is_final:
@@ -79,6 +82,7 @@ class StreamText:
             words=tuple(words),
             tokens=tuple(tokens),
             alternatives=alternatives,
+            lattice=decoded.lattice,
         )
         if is_final:
             self._open_segment(processed_s)
@@ -92,8 +96,12 @@ class StreamText:
             self._unchanged = StreamResult(self._segment, text, False, processed_s, words=(), tokens=())
         return self._unchanged
 
+    def _empty_transcript(self) -> Transcript:
+        return Transcript(self._tokenizer, self._frame_ms, self._start_ms)
+
     def _open_segment(self, start_s: float) -> None:
         self._segment += 1
         self._unchanged = None
-        self._transcript = Transcript(self._tokenizer, self._frame_ms, 1000 * start_s)
+        self._start_ms = 1000 * start_s
+        self._transcript = self._empty_transcript()
         self.unstable = []

@@ -20,6 +20,7 @@ from penstock.decoding.greedy.state import GreedyStateStore
 from penstock.decoding.host_copy import copy_to_device
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.transducer import IlmWeights, TransducerNetwork
+from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.model.config import IlmPair
 from penstock.pipeline.search_factory import SearchFactory
 from penstock.pipeline.stream_fusion import StreamFusion
@@ -43,12 +44,14 @@ class Chunk(NamedTuple):
 class TokenAlternative(NamedTuple):
     """One of the N best token sequences of a whole segment."""
 
-    unstable: list[Token]
-    """The tokens after those reported as stable."""
+    tokens: list[Token]
+    """Those after the ones reported as stable; with `is_whole`, all."""
     score: float
     """Log-probability with language model and boosting."""
     acoustic_score: float
     """Log-probability of the network alone."""
+    is_whole: bool = False
+    """True where stable tokens may differ from those reported."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Decoded:
     """Tokens of the best hypothesis after the stable ones; may change."""
     alternatives: list[TokenAlternative]
     """Best first, at the end of a segment if the stream requested N-best."""
+    lattice: SegmentLattice | None = None
+    """With the alternatives of a search over a decoding graph."""
 
 
 class StreamDecoder(ABC):
@@ -161,7 +166,7 @@ class BeamStreamDecoder(StreamDecoder):
             self.truncation.add(slot, truncated, is_final)
             if is_final:
                 best = alternatives[row]
-                found.append(Decoded(stable[row], best[0].unstable, best[: self._n_best[slot]]))
+                found.append(Decoded(stable[row], best[0].tokens, best[: self._n_best[slot]]))
             else:
                 found.append(Decoded(stable[row], unstable[row], []))
         return found

@@ -1,6 +1,6 @@
 """The stream decoder of the search over a decoding graph."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -11,12 +11,13 @@ from penstock.decoding.host_copy import copy_to_device, tree_to_host
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.n_best import Node, PathEnd, best_paths
+from penstock.decoding.wfst.n_best import Node
 from penstock.decoding.wfst.parts import decode_chunk
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.start import StartChoices, StartStates
-from penstock.decoding.wfst.state import WfstStates, WfstStateStore
+from penstock.decoding.wfst.state import WfstStateStore
+from penstock.pipeline.lattice_store import EndedSegment, LatticeStore
 from penstock.pipeline.stream_decoders import Chunk, Decoded, StreamDecoder, TokenAlternative
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
@@ -38,16 +39,16 @@ class WfstStreamDecoder(StreamDecoder):
         start: StartStates,
         state: WfstStateStore,
         fusion: StreamFusion,
+        lattices: LatticeStore,
         writer: WordWriter | None = None,
     ):
         """fusion: with the boosts of the graph's words; writer: None where tokens write all words."""
-        self._writer = writer
+        self._writer, self._lattices = writer, lattices
         self._head, self._search, self._start, self._state, self._fusion = head, search, start, state, fusion
         slots = state.slots
         self.truncation = TruncationLog("wfst", slots)
         self._held: list[list[Node]] = [[] for _ in range(slots)]
         """Of each slot, stable nodes from the first token on that has not been reported."""
-        self._n_best_of = [0] * slots
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
         """Resets to the start of the graph."""
@@ -57,8 +58,9 @@ class WfstStreamDecoder(StreamDecoder):
             for slot, chosen in zip(slots, options, strict=True)
         ]
         self._state.scatter(torch.tensor(slots, device=self._head.device), self._start.build(choices))
-        for slot, chosen in zip(slots, options, strict=True):
-            self._held[slot], self._n_best_of[slot] = [], chosen.n_best
+        for slot, chosen, choice in zip(slots, options, choices, strict=True):
+            self._held[slot] = []
+            self._lattices.open(slot, chosen.n_best, choice)
         self.truncation.begin(slots)
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
@@ -67,36 +69,27 @@ class WfstStreamDecoder(StreamDecoder):
         slots = copy_to_device(chunk.slots, torch.int64, device)
         is_final = copy_to_device(chunk.is_final, torch.bool, device)
         log_probs = self._head.log_probs(chunk.encoded).float()
-        boosts = self._boosts(chunk.slots, slots)
-        before = self._state.gather(slots)
-        path, states = decode_chunk(self._search, log_probs, chunk.lengths, is_final, before, boosts)
+        wants_links = self._lattices.wants_links(chunk.slots, device)
+        boosts = self._boosts(chunk.slots, slots, wants_links is not None)
+        inputs, before = (log_probs, chunk.lengths, is_final), self._state.gather(slots)
+        path, states, links = decode_chunk(self._search, inputs, before, boosts, wants_links)
         self._state.scatter(slots, states)
         report = _Report(path, states.narrowed_frames, states.dropped_tokens)
-        alternatives = self._n_best(chunk, states, boosts)
-        return self._to_decoded(chunk, report if device.type == "cpu" else report.fetched(), alternatives)
+        ended: dict[int, EndedSegment] = {}
+        if wants_links is not None:
+            self._lattices.add(chunk.slots, wants_links, links)
+            final = {row: slot for row, slot in enumerate(chunk.slots) if chunk.is_final[row]}
+            ended = self._lattices.end(final, states, path.costs, boosts)
+        return self._to_decoded(chunk, report if device.type == "cpu" else report.fetched(), ended)
 
-    def _n_best(self, chunk: Chunk, states: WfstStates, boosts: StreamBoosts | None) -> dict[int, list[PathEnd]]:
-        """The best paths of each row that ends and wants any."""
-        rows = [row for row, slot in enumerate(chunk.slots) if chunk.is_final[row] and self._n_best_of[slot]]
-        if not rows:
-            return {}
-        chosen = copy_to_device(rows, torch.int64, states.bases.device)
-        states = map_tensors(lambda t: t.index_select(0, chosen), states)
-        if boosts is not None:
-            boosts = boosts._replace(table_rows=boosts.table_rows.index_select(0, chosen))
-        costs = self._search.ending_costs(states, torch.ones_like(chosen, dtype=torch.bool), boosts)
-        if costs.device.type != "cpu":
-            states, costs = tree_to_host((states, costs))
-        counts = [self._n_best_of[chunk.slots[row]] for row in rows]
-        return {row: best_paths(states, costs, place, counts[place]) for place, row in enumerate(rows)}
-
-    def _boosts(self, slots: Sequence[int], rows: torch.Tensor) -> StreamBoosts | None:
+    def _boosts(self, slots: Sequence[int], rows: torch.Tensor, has_links: bool) -> StreamBoosts | None:
+        """has_links: programs with links have boosts, too."""
         words, has_phrases = self._fusion.word_boosts, self._fusion.has_phrases(slots)
-        if words is None or not (has_phrases or words.is_used(slots)):
+        if words is None or not (has_phrases or has_links or words.is_used(slots)):
             return None
         return StreamBoosts(words.table, rows, self._fusion.phrases if has_phrases else None)
 
-    def _to_decoded(self, chunk: Chunk, report: "_Report", n_best: dict[int, list[PathEnd]]) -> list[Decoded]:
+    def _to_decoded(self, chunk: Chunk, report: "_Report", ended: Mapping[int, EndedSegment]) -> list[Decoded]:
         """Converts a report on the host to tokens, and records truncation."""
         decoded, path = [], report.path
         fields = path.pieces, path.words, path.frames, path.last_frames_before, path.scores
@@ -112,13 +105,14 @@ class WfstStreamDecoder(StreamDecoder):
             reported = min(max(sum(node.piece >= 0 for node in held) - 1, 0), known)
             while reported and tokens[reported].text == "":  # words are reported as a whole
                 reported -= 1
+            lattice, paths = ended.get(row, (None, []))
             alternatives = [
                 TokenAlternative(
-                    self._tokens(held + one.nodes, one.last_frame, True)[0][reported:], -one.cost, -one.acoustic_cost
+                    self._tokens(one.nodes, one.last_frame, True)[0], -one.cost, -one.acoustic_cost, is_whole=True
                 )
-                for one in n_best.get(row, [])
+                for one in paths
             ]
-            decoded.append(Decoded(tokens[:reported], tokens[reported:], alternatives))
+            decoded.append(Decoded(tokens[:reported], tokens[reported:], alternatives, lattice))
             self._held[slot] = self._behind(held, reported)
         return decoded
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.errors import AudioError, StreamError
 from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.frontend.channels import MIX, Channel
@@ -25,6 +26,8 @@ class FileTranscript:
     tokens: list[Token] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     alternatives: list[Alternative] = field(default_factory=list)
+    lattice: SegmentLattice | None = None
+    """With the alternatives of a search over a decoding graph."""
     error: str | None = None
     warning: str | None = None
     """Set where the file's channels cancel in their mix."""
@@ -40,6 +43,7 @@ class FileTranscript:
         self.tokens += result.tokens
         self.words += result.words
         self.alternatives += result.alternatives
+        self.lattice = result.lattice or self.lattice
 
 
 class _OpenFile:

@@ -52,7 +52,10 @@ def _vtt(transcript: "FileTranscript") -> str:
 
 
 def _lattice(transcript: "FileTranscript") -> str:
-    """The alternatives as an acceptor in OpenFst's text: a tree of words; final states have the path's cost, -score."""
+    """An acceptor in OpenFst's text: the lattice of a search over a graph; else the alternatives as a tree of
+    words, whose final states have the path's cost, -score."""
+    if transcript.lattice:
+        return transcript.lattice.openfst_text()
     lines: list[str] = []
     states: dict[tuple[str, ...], int] = {(): 0}
     finals: dict[int, str] = {}

@@ -12,6 +12,7 @@ from penstock.decoding.graph_buckets import Bucket, Buckets, split_chunk
 from penstock.decoding.tensor_tree import copy_into, first, map_tensors
 from penstock.decoding.wfst.extent import FixedExtent
 from penstock.decoding.wfst.frame_step import StreamBoosts
+from penstock.decoding.wfst.losses import ChunkLinks, Links
 from penstock.decoding.wfst.parts import joined
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch, largest_capacity
@@ -29,10 +30,14 @@ class _Chunk(NamedTuple):
     is_end: torch.Tensor
     table_rows: torch.Tensor
     """[B] int64, see `StreamBoosts`"""
+    wants_links: torch.Tensor
+    """[B] bool, input of programs with links."""
     states: WfstStates
     """Also output: after the chunk."""
     path: BestPath
     """Output."""
+    links: ChunkLinks | None
+    """Output of programs with links, else None."""
 
 
 class CapturedWfstSearch:
@@ -51,33 +56,42 @@ class CapturedWfstSearch:
         self._chunk = _empty_chunk(search, max_batch, frames)
         self._extent = FixedExtent(device, largest_capacity(search.sizes, max_batch, frames))
         self._recombination = search.recombiner(max_batch)
-        self._plain = Buckets(driver, max_batch, self._part, partial(self._program, None))
-        self._boosted = (
-            None if boosts is None else Buckets(driver, max_batch, self._part, partial(self._program, boosts))
-        )
+        self._linking = search.recombiner(max_batch, has_links=True)
+        self._links = _empty_links(search, max_batch, frames)
+        # The first for batches in which no stream boosts anything, the last for those in which a stream wants links.
+        plain, linked = self._part, self._linked_part
+        self._plain = Buckets(driver, max_batch, plain, partial(self._program, None))
+        self._boosted = None if boosts is None else Buckets(driver, max_batch, plain, partial(self._program, boosts))
+        self._linked = Buckets(driver, max_batch, linked, partial(self._program, boosts))
 
     @torch.inference_mode()
-    def decode(
+    def decode_with_links(
         self,
         log_probs: torch.Tensor,
         lengths: torch.Tensor,
         is_end: torch.Tensor,
         states: WfstStates,
         boosts: StreamBoosts | None = None,
-    ) -> tuple[BestPath, WfstStates]:
-        """Equals `WfstSearch.decode`, but the next call overwrites the tensors returned.
+        wants_links: torch.Tensor | None = None,
+    ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
+        """Equals `WfstSearch.decode_with_links`, but the next call overwrites the tensors returned.
 
-        A batch above the largest bucket is decoded eagerly.
+        A batch above the largest bucket is decoded eagerly, and so are links without boosts if there are boosts.
         """
         batch, buckets = len(lengths), self._plain if boosts is None else self._boosted
+        if wants_links is not None:
+            buckets = self._linked if (boosts is None) == (self._boosts is None) else None
         bucket = None if buckets is None else buckets.fitting(batch)
         if bucket is None:
-            return self._search.decode(log_probs, lengths, is_end, states, boosts)
+            return self._search.decode_with_links(log_probs, lengths, is_end, states, boosts, wants_links)
         self._load_states(states)
         if boosts is not None:
             self._chunk.table_rows[:batch].copy_(boosts.table_rows)
-        paths = self._decode_parts(bucket, log_probs, lengths, is_end)
-        return joined(paths), first(bucket.workspace.states, batch)
+        self._chunk.wants_links.zero_()
+        if wants_links is not None:
+            self._chunk.wants_links[:batch].copy_(wants_links)
+        paths, links = self._decode_parts(bucket, log_probs, lengths, is_end)
+        return joined(paths), first(bucket.workspace.states, batch), links
 
     def ending_costs(
         self, states: WfstStates, is_end: torch.Tensor, boosts: StreamBoosts | None = None
@@ -87,17 +101,19 @@ class CapturedWfstSearch:
 
     def _decode_parts(
         self, bucket: Bucket[_Chunk], log_probs: torch.Tensor, lengths: torch.Tensor, is_end: torch.Tensor
-    ) -> list[BestPath]:
-        batch, paths = len(lengths), []
+    ) -> tuple[list[BestPath], list[ChunkLinks]]:
+        batch, paths, links = len(lengths), [], []
         is_split = log_probs.shape[1] > self._frames
         for part in split_chunk(log_probs, lengths, self._frames):
             self._chunk.log_probs[:batch, : part.projected_frames.shape[1]].copy_(part.projected_frames)
             self._chunk.lengths[:batch].copy_(part.lengths)
             self._chunk.is_end[:batch].copy_(is_end & (part.remaining == 0))
             bucket.run()
-            path = first(bucket.workspace.path, batch)
-            paths.append(map_tensors(torch.clone, path) if is_split else path)
-        return paths
+            found = first(bucket.workspace.path, batch), bucket.workspace.links
+            path, its_links = map_tensors(torch.clone, found) if is_split else found
+            paths.append(path)
+            links += [] if its_links is None else [its_links]
+        return paths, links
 
     def _load_states(self, states: WfstStates) -> None:
         """Copies the states in, which may have fewer slots; the streams behind them get no tokens and no frames."""
@@ -109,6 +125,10 @@ class CapturedWfstSearch:
     def _part(self, batch: int) -> _Chunk:
         return first(self._chunk, batch)
 
+    def _linked_part(self, batch: int) -> _Chunk:
+        links: ChunkLinks = map_tensors(lambda t: t[: len(t) * batch // len(self._chunk.lengths)], self._links)
+        return self._part(batch)._replace(links=links)
+
     def _program(self, boosts: StreamBoosts | None, chunk: _Chunk) -> Program:
         no_flags = torch.zeros(1, dtype=torch.bool, device=chunk.lengths.device)
         return Program(no_flags, (partial(self._run, boosts, chunk),))
@@ -117,7 +137,12 @@ class CapturedWfstSearch:
         if boosts is not None:
             boosts = boosts._replace(table_rows=chunk.table_rows)
         inputs = chunk.log_probs, chunk.lengths, chunk.is_end
-        path, states = self._search.run(self._extent, self._recombination, inputs, chunk.states, boosts)
+        if chunk.links is None:
+            path, states, _ = self._search.run(self._extent, self._recombination, inputs, chunk.states, boosts)
+        else:
+            wants = chunk.wants_links
+            path, states, links = self._search.run(self._extent, self._linking, inputs, chunk.states, boosts, wants)
+            copy_into(chunk.links, links)
         copy_into(chunk.path, path)
         copy_into(chunk.states, states)
 
@@ -145,6 +170,24 @@ def _empty_chunk(search: WfstSearch, batch: int, frames: int) -> _Chunk:
         integers(),
         integers(dtype=torch.bool),
         integers(),
+        integers(dtype=torch.bool),
         empty_states(batch, search.sizes, device),
         path,
+        None,
     )
+
+
+def _empty_links(search: WfstSearch, batch: int, frames: int) -> ChunkLinks:
+    """All lengths are multiples of the batch."""
+    device, sizes = search.graph.device, search.sizes
+    count = batch * frames * (sizes.max_active + sizes.losers)
+
+    def integers(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=device)
+
+    links = Links._make(
+        [*(integers(count) for _ in range(5)), torch.zeros(count, device=device), integers(count).bool()]
+    )
+    label_costs = torch.zeros(batch, frames, search.graph.vocabulary_size + 2, device=device)
+    tokens = integers(batch * sizes.max_active), integers(batch * sizes.max_active)
+    return ChunkLinks(integers(count), links, label_costs, integers(batch), *tokens)

@@ -11,7 +11,8 @@ import torch
 from penstock.decoding.wfst.cheapest import cheapest_within
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Expansion, Extent
-from penstock.decoding.wfst.recombination import Recombiner
+from penstock.decoding.wfst.losses import Candidates, LossRecorder
+from penstock.decoding.wfst.recombination import Recombination, Recombiner
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.trace import Taken
 from penstock.scoring.automaton import Automaton
@@ -73,14 +74,16 @@ class FrameStep:
         lm_weights: torch.Tensor,
         bases: torch.Tensor,
         boosts: StreamBoosts | None,
+        losses: LossRecorder | None = None,
     ) -> None:
-        """Starts a chunk.
+        """Starts a chunk; losses: of rows that want links, None where no row does.
 
         label_costs: [m] float32, of all frames: negative log-probabilities of the labels, of blank and of the graph's
         `idle_label`, one row and frame after the other; lm_weights: [B] float32; bases: [B] float64, of the best
         tokens.
         """
         self._label_costs, self._lm_weights, self._boosts = label_costs, lm_weights, boosts
+        self._losses = losses
         # Numbers as tensors: torch makes one of a Python number at every use.
         self._no_phrase, self._half, self._low_half = (
             torch.full((), number, dtype=torch.int64, device=lm_weights.device) for number in (0, 32, 2**32 - 1)
@@ -147,11 +150,15 @@ class FrameStep:
         if phrases is not None:
             phrases = phrases.index_select(0, near).index_select(0, emitted)
             keys = keys | (phrases << 32)
-        is_kept = self._recombination.survivors(closed_rows, keys, closed_costs, is_live)
+        is_kept, owners = self._recombine(closed_rows, keys, closed_costs, is_live)
         if is_idle_arc is not None:
             is_kept |= is_idle_arc.index_select(0, emitted)
         is_kept &= is_near
         kept, is_live = self._best_active(closed_rows, closed_costs, is_kept)
+        if self._losses is not None:
+            self._losses.add(
+                Candidates(closed_rows, closed_costs, is_near, owners, sources, arcs, emitted, entries), kept, is_live
+            )
         # 7) where the new tokens come from
         rows, states, emitted, entries, costs = (
             t.index_select(0, kept) for t in (closed_rows, states, emitted, entries, closed_costs)
@@ -208,6 +215,17 @@ class FrameStep:
         self.bases += least
         costs -= least.index_select(0, rows)
         return costs, costs <= self._beam_width
+
+    def _recombine(
+        self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Marks the tokens that go on; where links are wanted, also what each has lost to."""
+        if self._losses is None:
+            return self._recombination.survivors(rows, keys, costs, is_live), keys
+        assert isinstance(self._recombination, Recombination)
+        owners = self._recombination.owners(rows, keys, costs, is_live)
+        is_own = owners == torch.arange(len(owners), device=owners.device)
+        return is_own if is_live is None else is_own & is_live, owners
 
     def _best_active(
         self, rows: torch.Tensor, costs: torch.Tensor, is_kept: torch.Tensor

@@ -7,6 +7,7 @@ import torch
 from penstock.decoding.graph_buckets import split_chunk
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.frame_step import StreamBoosts
+from penstock.decoding.wfst.losses import ChunkLinks
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.state import WfstStates
 
@@ -14,40 +15,43 @@ from penstock.decoding.wfst.state import WfstStates
 class ChunkDecoder(Protocol):
     """A `WfstSearch` or a `CapturedWfstSearch`."""
 
-    def decode(
+    def decode_with_links(
         self,
         log_probs: torch.Tensor,
         lengths: torch.Tensor,
         is_end: torch.Tensor,
         states: WfstStates,
         boosts: StreamBoosts | None = None,
-    ) -> tuple[BestPath, WfstStates]:
-        """As `WfstSearch.decode`."""
+        wants_links: torch.Tensor | None = None,
+    ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
+        """As `WfstSearch.decode_with_links`."""
 
 
 def decode_chunk(
     search: ChunkDecoder,
-    log_probs: torch.Tensor,
-    lengths: torch.Tensor,
-    is_end: torch.Tensor,
+    chunk: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     states: WfstStates,
     boosts: StreamBoosts | None = None,
-) -> tuple[BestPath, WfstStates]:
-    """As `WfstSearch.decode`, with the same result for chunks of any length, also where tokens are dropped.
+    wants_links: torch.Tensor | None = None,
+) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
+    """As `WfstSearch.decode_with_links`, with the same result for chunks of any length, also where tokens are dropped.
 
-    A chunk whose nodes could outgrow their memory is decoded in halves, down to single frames. So tokens are dropped
-    as if each frame were a chunk. Waits for the device once.
+    chunk: log_probs, lengths, is_end. One whose nodes could outgrow their memory is decoded in halves, down to single
+    frames. So tokens are dropped as if each frame were a chunk. Waits for the device once.
     """
-    path, after = search.decode(log_probs, lengths, is_end, states, boosts)
-    frames, paths = log_probs.shape[1], []
+    log_probs, lengths, is_end = chunk
+    path, after, links = search.decode_with_links(*chunk, states, boosts, wants_links)
+    frames = log_probs.shape[1]
     if frames < 2 or not bool(path.is_crowded.any()):
-        return path, after
+        return path, after, links
+    paths, links = [], []
     for part in split_chunk(log_probs, lengths, (frames + 1) // 2):
-        ends_here = is_end & (part.remaining == 0)
-        found = decode_chunk(search, part.projected_frames, part.lengths, ends_here, states, boosts)
-        path, states = map_tensors(torch.clone, found)
+        half = part.projected_frames, part.lengths, is_end & (part.remaining == 0)
+        *found, its_links = decode_chunk(search, half, states, boosts, wants_links)
+        path, states = map_tensors(torch.clone, tuple(found))
         paths.append(path)
-    return joined(paths), states
+        links += [map_tensors(torch.clone, one) for one in its_links]
+    return joined(paths), states, links
 
 
 def joined(paths: list[BestPath]) -> BestPath:

@@ -52,6 +52,8 @@ class Compacted(NamedTuple):
     node_counts: torch.Tensor
     dropped: torch.Tensor
     """[B] int64"""
+    is_stored: torch.Tensor
+    """[n] int64, of the chunk's last tokens: 1 where it goes on, 0 where it is dropped, -1 where there is none."""
 
 
 class _Best(NamedTuple):
@@ -128,7 +130,8 @@ class PathTracker:
             fits, is_dropped = fits & is_live, is_dropped & is_live
         dropped = torch.zeros_like(lengths).scatter_add_(0, tokens.rows, is_dropped.long())
         kept, token_counts = self._stored_tokens(tokens, ends._replace(nodes=token_numbers), fits)
-        return path, Compacted(kept, token_counts, stored, node_counts, dropped)
+        is_stored = fits.long() if is_live is None else torch.where(is_live, fits.long(), -1)
+        return path, Compacted(kept, token_counts, stored, node_counts, dropped, is_stored)
 
     def _best_tokens(self, rows: torch.Tensor, costs: torch.Tensor) -> _Best:
         """The cheapest token of each row; ties by position."""

@@ -45,7 +45,14 @@ class Recombination:
     def survivors(
         self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
     ) -> torch.Tensor:
-        """Marks the entries that go on, [n] bool.
+        """Marks the entries that go on, [n] bool; arguments as in `owners`."""
+        is_own = self.owners(rows, keys, costs, is_live) == torch.arange(len(rows), device=rows.device)
+        return is_own if is_live is None else is_own & is_live
+
+    def owners(
+        self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The entry that each entry lost to, [n] int64: itself where it goes on.
 
         rows: [n] int64; keys: [n] int64, equal where states are; costs: [n] float32, at least 0; ties by position.
         is_live: [n] bool, or None on a CPU: then a second round without entries is left out.
@@ -59,20 +66,19 @@ class Recombination:
         winners = self._bid(hashes, first_cells, bids, 0)
         if is_live is not None:
             winners = winners.clamp(max=len(rows) - 1)  # where no bid is live
-        is_kept = winners == positions
         is_open = keys.index_select(0, winners) != keys
         # 2) the same for those that are left
         if is_live is None:
             rest = is_open.nonzero().squeeze(1)
             if not len(rest):
-                return is_kept
+                return winners
             hashes, first_cells, bids = (t.index_select(0, rest) for t in (hashes, first_cells, bids))
             again = self._bid(hashes, first_cells, bids, 1)
             is_other = keys.index_select(0, again) != keys.index_select(0, rest)
-            return is_kept.index_copy_(0, rest, is_other | (again == rest))
+            return winners.index_copy_(0, rest, torch.where(is_other, rest, again))
         again = self._bid(hashes, first_cells, torch.where(is_open, bids, NO_BID), 1).clamp(max=len(rows) - 1)
         is_other = keys.index_select(0, again) != keys
-        return (is_kept | (is_open & (is_other | (again == positions)))) & is_live
+        return torch.where(is_open, torch.where(is_other, positions, again), winners)
 
     def _bid(self, hashes: torch.Tensor, first_cells: torch.Tensor, bids: torch.Tensor, turn: int) -> torch.Tensor:
         """Positions of the cheapest bids for the entries' cells, [n] int64."""

@@ -11,6 +11,7 @@ import torch
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Extent, FixedExtent, LiveExtent
 from penstock.decoding.wfst.frame_step import FlatTokens, Frame, FrameStep, StreamBoosts
+from penstock.decoding.wfst.losses import ChunkLinks, LossRecorder, chunk_links
 from penstock.decoding.wfst.paths import BestPath, PathTracker
 from penstock.decoding.wfst.recombination import Recombiner, recombiner
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
@@ -54,24 +55,46 @@ class WfstSearch:
         states: WfstStates,
         boosts: StreamBoosts | None = None,
     ) -> tuple[BestPath, WfstStates]:
+        """`decode_with_links` without links."""
+        path, after, _ = self.decode_with_links(log_probs, lengths, is_end, states, boosts)
+        return path, after
+
+    @torch.inference_mode()
+    def decode_with_links(
+        self,
+        log_probs: torch.Tensor,
+        lengths: torch.Tensor,
+        is_end: torch.Tensor,
+        states: WfstStates,
+        boosts: StreamBoosts | None = None,
+        wants_links: torch.Tensor | None = None,
+    ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
         """Decodes one chunk of B streams.
 
         log_probs: [B, T, V + 1] float32, blank last, T may be 0; lengths: [B] int64 valid frames, 0 .. T; is_end: [B]
-        bool, True adds final weights to the cost; states: before the chunk, not modified. Returns the best paths and
-        the states after. boosts: None where no row boosts anything.
+        bool, True adds final weights to the cost; states: before the chunk, not modified. Returns the best paths, the
+        states after, and links. boosts: None where no row boosts anything. wants_links: [B] bool, rows whose links are
+        returned, of one part of the chunk after the other; None: no row's are.
         """
         batch, frames = log_probs.shape[:2]
         if self._rows < batch:
             self._recombination, self._rows = self.recombiner(batch), batch
         assert self._recombination is not None
-        if self.graph.device.type == "cpu":
-            return self.run(LiveExtent(), self._recombination, (log_probs, lengths, is_end), states, boosts)
-        extent = FixedExtent(self.graph.device, largest_capacity(self.sizes, batch, frames))
-        return self.run(extent, self._recombination, (log_probs, lengths, is_end), states, boosts)
+        recombination, extent = self._recombination, self._extent(batch, frames)
+        if wants_links is not None:
+            recombination = self.recombiner(batch, has_links=True)
+        chunk = log_probs, lengths, is_end
+        path, after, links = self.run(extent, recombination, chunk, states, boosts, wants_links)
+        return path, after, [] if links is None else [links]
 
-    def recombiner(self, batch: int) -> Recombiner:
-        """The memory in which tokens of `batch` rows recombine."""
-        return recombiner(self._kernels, batch, self.sizes.hash_cells, self.graph.device)
+    def recombiner(self, batch: int, has_links: bool = False) -> Recombiner:
+        """The memory in which tokens of `batch` rows recombine. has_links: kernels do not find them."""
+        return recombiner(TORCH if has_links else self._kernels, batch, self.sizes.hash_cells, self.graph.device)
+
+    def _extent(self, batch: int, frames: int) -> Extent:
+        if self.graph.device.type == "cpu":
+            return LiveExtent()
+        return FixedExtent(self.graph.device, largest_capacity(self.sizes, batch, frames))
 
     def run(
         self,
@@ -80,8 +103,9 @@ class WfstSearch:
         chunk: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         states: WfstStates,
         boosts: StreamBoosts | None,
-    ) -> tuple[BestPath, WfstStates]:
-        """`decode` with sizes of an extent; never waits for the host where they are fixed."""
+        wants_links: torch.Tensor | None = None,
+    ) -> tuple[BestPath, WfstStates, ChunkLinks | None]:
+        """`decode_with_links` with sizes of an extent; never waits for the host where they are fixed."""
         log_probs, lengths, is_end = chunk
         batch, frames, _ = log_probs.shape
         # 1) begin: costs of labels, and what rows take which frame
@@ -89,7 +113,10 @@ class WfstSearch:
         is_idle = self._is_idle(is_blank, lengths, states)
         step = FrameStep(self.graph, extent, recombination, self.sizes, self.limits.beam, batch)
         label_costs = self._label_costs(log_probs)
-        step.begin(label_costs.view(-1), states.lm_weights, states.bases, boosts)
+        losses = None
+        if wants_links is not None:
+            losses = LossRecorder(extent, wants_links, self.limits.lattice_beam, self.sizes.losers)
+        step.begin(label_costs.view(-1), states.lm_weights, states.bases, boosts, losses)
         tokens, ends = self._flat_tokens(extent, states)
         rows, numbers = (torch.arange(count, device=lengths.device) for count in (batch, frames))
         offsets = ((rows * frames + numbers.unsqueeze(1)) * label_costs.shape[2]).unbind()  # T times [B]
@@ -110,7 +137,12 @@ class WfstSearch:
         was_blank = states.was_blank
         if frames:
             was_blank = torch.where(lengths > 0, is_blank.gather(1, last).squeeze(1).long(), was_blank)
-        return path, WfstStates(
+        links = None
+        if losses is not None:
+            first_places = self._first_places(extent, states)
+            frames_of_links = chunk_links(step.taken, losses, first_places)
+            links = ChunkLinks(*frames_of_links, label_costs, states.frames_seen, tokens.rows, kept.is_stored)
+        states = WfstStates(
             tokens=kept.tokens,
             token_counts=kept.token_counts,
             nodes=kept.nodes,
@@ -122,6 +154,14 @@ class WfstSearch:
             narrowed_frames=states.narrowed_frames + step.narrowed,
             dropped_tokens=states.dropped_tokens + kept.dropped,
         )
+        return path, states, links
+
+    def _first_places(self, extent: Extent, states: WfstStates) -> torch.Tensor:
+        """Where the rows of `_flat_tokens` begin, [B] int64."""
+        if extent.is_fixed:
+            width = states.tokens.states.shape[1]
+            return torch.arange(len(states.bases), device=states.bases.device) * width
+        return states.token_counts.cumsum(0) - states.token_counts
 
     def _label_costs(self, log_probs: torch.Tensor) -> torch.Tensor:
         """[B, T, V + 2]: labels, blank, and the label of a frame that is not taken."""

@@ -32,6 +32,11 @@ class WfstSizes(NamedTuple):
         fields_of_token, fields_of_node, other = 6, 6, 7 * 8 + 4
         return 4 * (fields_of_token * self.max_active + fields_of_node * self.nodes) + other
 
+    @property
+    def losers(self) -> int:
+        """Losing predecessors of a frame's tokens that are kept for alternatives."""
+        return 2 * self.max_active
+
     def path_width(self, frames: int) -> int:
         """Nodes that the best path may have at the end of a chunk of `frames`."""
         return self.unstable_nodes + 2 * frames
@@ -46,3 +51,5 @@ class WfstLimits(NamedTuple):
     """Nats off the log-probability of blank."""
     skip_blank: float = 1.0
     """Frames whose blank is at least as probable are skipped, except the first of a run; 1: none."""
+    lattice_beam: float = 5.0
+    """Nats above the best path up to which alternatives are kept."""

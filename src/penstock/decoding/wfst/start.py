@@ -8,6 +8,7 @@ import torch
 
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.lattice import StartLinks
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.state import WfstStates, empty_states
 from penstock.scoring.wfst.graph_file import NO_WORD, DecodingGraph
@@ -45,20 +46,40 @@ class StartStates:
             self._fill(states, row, choice)
         return map_tensors(lambda t: t.to(self._device), states)
 
-    def _fill(self, states: WfstStates, row: int, choice: StartChoices) -> None:
+    def links(self, choice: StartChoices, beam: float) -> StartLinks:
+        """The ways to the first tokens of a stream, up to `beam` nats above the cheapest of each."""
+        costs, _ = self._costs(choice)
+        kept = self._kept(costs)
+        places = {int(self._targets[entry]): place for place, entry in enumerate(kept)}
+        found = []
+        for entry in np.flatnonzero(costs <= self._beam).tolist():
+            place = places.get(int(self._targets[entry]))
+            if place is not None and costs[entry] - costs[kept[place]] <= beam:
+                excess = float(costs[entry] - costs[kept[place]])
+                found.append((place, entry != kept[place], int(self._words[entry]), excess))
+        targets, _, words, excesses = zip(*sorted(found, key=lambda link: link[:2]), strict=True)
+        return StartLinks(np.array(targets), np.array(words), np.array(excesses))
+
+    def _costs(self, choice: StartChoices) -> tuple[np.ndarray, np.float32]:
+        """Costs of the closure's entries above the least, and the least."""
         costs = np.float32(choice.lm_weight) * self._weights
         if choice.word_boosts is not None:
             costs = costs - choice.word_boosts[self._words]
         least = costs.min()
-        costs = costs - least
-        # The cheapest entry of each state, in order of position.
+        return costs - least, least
+
+    def _kept(self, costs: np.ndarray) -> list[int]:
+        """The cheapest entry of each state, in order of position."""
         best: dict[int, int] = {}
         for entry in np.flatnonzero(costs <= self._beam).tolist():
             state = int(self._targets[entry])
             if state not in best or costs[entry] < costs[best[state]]:
                 best[state] = entry
-        kept = sorted(best.values(), key=lambda entry: (costs[entry], entry))[: self._max_active]
-        entries = np.array(sorted(kept))
+        return sorted(sorted(best.values(), key=lambda entry: (costs[entry], entry))[: self._max_active])
+
+    def _fill(self, states: WfstStates, row: int, choice: StartChoices) -> None:
+        costs, least = self._costs(choice)
+        entries = np.array(self._kept(costs))
         words = self._words[entries]
         places = np.flatnonzero(words != NO_WORD)  # of tokens with a node
         count, node_count = len(entries), len(places)

@@ -1,0 +1,178 @@
+"""Alternatives equal all word sequences of all paths within the lattice beam, and depend on nothing else."""
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.decoding.wfst import lattice
+from penstock.decoding.wfst.captured_search import CapturedWfstSearch
+from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
+from penstock.graphs.full_graph import FullGraphDriver
+from penstock.scoring.wfst.graph_file import TOPOLOGIES
+from tests.helpers.decoding_graphs import two_word_graph
+from tests.helpers.fake_capture import FakeBuilder
+from tests.helpers.reference.word_sequences import WordSequence, word_sequences
+from tests.helpers.wfst import Alternative, Searcher, log_probs, random_graph
+
+ALL = 10_000
+EXACT = WfstLimits(50.0, lattice_beam=6.0)
+
+
+def check_equal(found: list[Alternative], expected: list[WordSequence]) -> None:
+    """The same words at the same costs; those of nearly equal cost in any order."""
+    assert [one.cost for one in found] == pytest.approx([one.cost for one in expected], abs=1e-3)
+    assert {one.words for one in found} == {one.words for one in expected}
+    costs = {one.words: one.cost for one in expected}
+    for one in found:
+        assert one.cost == pytest.approx(costs[one.words], abs=1e-3)
+
+
+def sequences_of_text(text: str, names: tuple[str, ...]) -> dict[tuple[int, ...], float]:
+    """The least cost of each word sequence of an acceptor in OpenFst's text, by all its paths."""
+    arcs, finals = defaultdict(list), {}
+    for line in text.splitlines():
+        fields = line.split("\t")
+        if len(fields) == 2:
+            finals[fields[0]] = float(fields[1])
+        else:
+            source, target, word, cost = fields
+            arcs[source].append((target, word, float(cost)))
+    found: dict[tuple[int, ...], float] = {}
+    paths = [(text.split("\t", 1)[0], (), 0.0)]
+    while paths:
+        state, words, cost = paths.pop()
+        if state in finals:
+            found[words] = min(found.get(words, math.inf), cost + finals[state])
+        for target, word, more in arcs[state]:
+            paths.append((target, words if word == "<eps>" else (*words, names.index(word)), cost + more))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equal_all_word_sequences_of_all_paths(seed):
+    graph = two_word_graph() if seed == 0 else random_graph(seed)
+    scores = log_probs(seed, 1, 7, graph.vocabulary_size)
+    expected = word_sequences(graph, scores[0].numpy(), EXACT.lattice_beam)
+    searcher = Searcher(graph, WfstSizes(64), EXACT)
+    best = searcher.search(scores, 3, n_best=[ALL])[0]
+    found = searcher.alternatives(0)
+    check_equal(found, expected)
+    assert len(expected) > 3 and (list(found[0].words), found[0].pieces, found[0].cost) == best[:3]
+    text = searcher.ended[0].lattice.openfst_text()
+    of_text = sequences_of_text(text, graph.words)
+    least = {one.words: one.cost for one in expected}
+    assert {words: of_text[words] for words in least} == pytest.approx(least, abs=1e-3)
+    assert all(
+        cost > found[0].cost + EXACT.lattice_beam - 1e-3 for words, cost in of_text.items() if words not in least
+    )
+    # fewer are the first of all
+    searcher.search(scores, 3, n_best=[3])
+    assert searcher.alternatives(0) == found[:3]
+
+
+def test_all_paths_are_those_of_the_brute_force_search():
+    """The reference of these tests beside an enumeration of single paths."""
+    from tests.decoding.wfst.test_search import all_paths
+
+    graph, scores = two_word_graph(), log_probs(1, 1, 5, 2)[0].numpy()
+    least: dict[tuple[int, ...], float] = {}
+    for cost, words in all_paths(graph, scores, 1 / 3):
+        least[tuple(words)] = min(cost, least.get(tuple(words), math.inf))
+    expected = word_sequences(graph, scores, 50.0)
+    assert {one.words: one.cost for one in expected} == pytest.approx(least, abs=1e-5) and len(least) > 10
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_equal_all_word_sequences_of_a_compiled_graph(topology, tmp_path):
+    """A trigram model of the bundled recordings, a beam as served: 1 frame in 3 is as likely another label."""
+    pytest.importorskip("kaldifst")
+    from tests.helpers.graph_paths import random_costs
+    from tests.helpers.word_graphs import compile_words, recorded_text, word_arpa
+
+    graph, _ = compile_words(word_arpa(recorded_text(), tmp_path / "words.arpa"), topology)
+    limits = WfstLimits(14.0, lattice_beam=4.0)
+    searcher = Searcher(graph, WfstSizes(), limits)
+    scores = torch.stack([torch.from_numpy(-random_costs(18, graph.vocabulary_size, seed)) for seed in range(3)])
+    searcher.search(scores, 7, n_best=[32] * 3)
+    for row, one in enumerate(scores):
+        expected = word_sequences(graph, one.numpy(), limits.lattice_beam)
+        assert len(expected) > 8
+        check_equal(searcher.alternatives(row), expected[:32])
+
+
+def everything(searcher: Searcher, rows: list[int]) -> list:
+    return [(searcher.alternatives(row), searcher.ended[row].lattice.openfst_text()) for row in rows]
+
+
+SIZES = {"roomy": WfstSizes(64), "tight": WfstSizes(4), "crowded": WfstSizes(64, nodes=40)}
+"""With few tokens, losers are left out; with few nodes, tokens are dropped."""
+LENGTHS = [13, 9, 16]
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_chunks_batches_slots_and_pruning_do_not_matter(sizes, monkeypatch):
+    """Some rows of a batch want alternatives; best paths are those of a search without."""
+    graph, limits = random_graph(5, states=20), WfstLimits(8.0, skip_blank=0.7, lattice_beam=6.0)
+    scores = log_probs(5, 3, 16, graph.vocabulary_size, sharpness=0.7)
+    searcher = Searcher(graph, sizes, limits)
+    plain = searcher.search(scores, 4, LENGTHS)
+    assert searcher.ended == {}
+    assert searcher.search(scores, 4, LENGTHS, n_best=[20, 0, 20]) == plain
+    expected = everything(searcher, [0, 2])
+    assert all(len(alternatives) > 5 for alternatives, _ in expected)
+    for chunk_frames in (1, 16):
+        assert searcher.search(scores, chunk_frames, LENGTHS, n_best=[20, 0, 20]) == plain
+        assert everything(searcher, [0, 2]) == expected
+    monkeypatch.setattr(lattice, "NEW_LINKS", 0)
+    for row, length, one in ((0, LENGTHS[0], expected[0]), (2, LENGTHS[2], expected[1])):
+        assert searcher.search(scores[row : row + 1, :length], 3, n_best=[20]) == [plain[row]]
+        assert everything(searcher, [0]) == [one]
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_fixed_shapes_give_the_same(sizes):
+    graph, limits = random_graph(5, states=20), WfstLimits(8.0, skip_blank=0.7, lattice_beam=6.0)
+    scores = log_probs(5, 3, 16, graph.vocabulary_size, sharpness=0.7)
+    sizes = sizes._replace(max_active=min(sizes.max_active, 16), nodes=min(sizes.nodes, 256))
+    live = Searcher(graph, sizes, limits)
+    best = live.search(scores, 4, LENGTHS, n_best=[20, 0, 20])
+    captured = Searcher(
+        graph,
+        sizes,
+        limits,
+        prepare=lambda search: CapturedWfstSearch(search, FullGraphDriver(FakeBuilder()), 4, 4),
+    )
+    assert captured.search(scores, 7, LENGTHS, n_best=[20, 0, 20]) == best
+    assert everything(captured, [0, 2]) == everything(live, [0, 2])
+    assert captured.search(scores, 4, LENGTHS) == best
+
+
+def test_losers_that_are_left_out_take_their_words_with_them():
+    """What is found is true, and the best are found first."""
+    graph, limits = random_graph(5, states=20), WfstLimits(50.0, lattice_beam=6.0)
+    scores = log_probs(5, 1, 7, graph.vocabulary_size)
+    expected = {one.words: one.cost for one in word_sequences(graph, scores[0].numpy(), 9.0)}
+    searcher = Searcher(graph, WfstSizes(8), limits)
+    searcher.search(scores, n_best=[ALL])
+    found = searcher.alternatives(0)
+    assert 3 < len(found) < len(expected)
+    assert all(one.cost >= expected[one.words] - 1e-3 for one in found)
+    assert [one.cost for one in found] == sorted(one.cost for one in found)
+
+
+def test_boosts_count():
+    graph = random_graph(3)
+    boosts = np.zeros(len(graph.words), np.float32)
+    boosts[1:] = np.linspace(-1, 2, len(boosts) - 1)
+    scores = log_probs(3, 1, 7, graph.vocabulary_size)
+    expected = word_sequences(graph, scores[0].numpy(), EXACT.lattice_beam, word_boosts=boosts)
+    searcher = Searcher(graph, WfstSizes(64), EXACT)
+    searcher.search(scores, 2, word_boosts=boosts, n_best=[ALL])
+    check_equal(searcher.alternatives(0), expected)
+    acoustic = [sum(piece.score for piece in one.pieces) for one in searcher.alternatives(0)]
+    assert all(
+        -one.acoustic_cost <= total + 1e-4 for one, total in zip(searcher.alternatives(0), acoustic, strict=True)
+    )
