@@ -9,7 +9,7 @@ SOURCES = Path(__file__).parents[1] / "src" / "penstock"
 FLOORS = (
     ("cli",), ("commands",), ("training",), ("evaluation",), ("serving",), ("transcription",), ("recognizer",),
     ("pipeline",), ("decoding",), ("scoring",), ("encoder", "frontend", "graphs", "kernels"), ("model",),
-    ("reporting", "runtime"), ("errors", "extras", "version"),
+    ("linear", "reporting", "runtime"), ("errors", "extras", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -344,7 +344,7 @@ def test_one_beam_graph_never_synchronizes(make, while_driver, algorithm, frames
 def test_a_report_reaches_the_host_whole_and_in_one_copy(make, monkeypatch, algorithm, is_ending, frames):
     """Nothing waits for the device but the copy; there are two where some list is longer than expected."""
     network, waits = make(dtype=torch.float64), []
-    network._output_bias[network.blank] -= 1.0  # many labels
+    network._output.bias[network.blank] -= 1.0  # many labels
     search = make_beam(network, algorithm)
     projected_frames = network.project_encoder(torch.stack(random_streams(9, (frames,) * 3)).cuda())
     is_end = torch.full((3,), is_ending, device="cuda")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.decoding.lstm import Lstm
+from penstock.decoding.lstm import Lstm, Tensors
 from penstock.decoding.tensor_tree import copy_into
 from penstock.decoding.transducer import (
     Choice,
@@ -21,6 +21,7 @@ from penstock.decoding.transducer import (
 )
 from penstock.kernels.capability import AUTO, FUSED, resolve
 from penstock.kernels.contracts import JointChoice, JointWeights, PredictorStates, PredictorWeights
+from penstock.linear import Linear
 from penstock.model.bundle import Checkpoint
 
 if TYPE_CHECKING:
@@ -47,14 +48,13 @@ class StandardNetwork(TransducerNetwork):
         self._predictor_weight = tensors["joint.predictor.weight"].t().contiguous()
         self._encoder_weight = tensors["joint.encoder.weight"].t().contiguous()
         self._encoder_bias, self._predictor_bias = tensors["joint.encoder.bias"], tensors["joint.predictor.bias"]
-        self._output_weight = tensors["joint.output.weight"].t().contiguous()
-        self._output_bias = tensors["joint.output.bias"]
+        self._output = Linear(tensors["joint.output.weight"], tensors["joint.output.bias"])
         self._activation = _ACTIVATIONS[self.config.joint_activation]
         self.kernels = resolve(kernels, self.device, dtype)
         self._fused_joint: FusedJoint | None = None
         self._fused_predictor: FusedPredictor | None = None
         if self.kernels == FUSED:
-            self._fused_joint, self._fused_predictor = self._fuse()
+            self._fused_joint, self._fused_predictor = self._fuse(tensors)
 
     def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
         """Projects encoder frames [B, T, D] into the joint, [B, T, J]; once per chunk."""
@@ -94,13 +94,14 @@ class StandardNetwork(TransducerNetwork):
             label, score = choice.fused_label, choice.fused_label_score
         return Choice(is_blank, label, score.to(self.dtype), choice.duration, None)
 
-    def _fuse(self) -> "tuple[FusedJoint, FusedPredictor]":
+    def _fuse(self, tensors: Tensors) -> "tuple[FusedJoint, FusedPredictor]":
         """The kernels, which hold their own copies of the weights."""
         from penstock.kernels.joint import FusedJoint  # here, because they import Triton
         from penstock.kernels.predictor import FusedPredictor
 
         config, lstm = self.config, self._lstm
-        joint = JointWeights(self._output_weight, self._output_bias, config.vocabulary_size, config.joint_activation)
+        weight, bias = tensors["joint.output.weight"].t().contiguous(), tensors["joint.output.bias"]
+        joint = JointWeights(weight, bias, config.vocabulary_size, config.joint_activation)
         predictor = PredictorWeights(lstm.label_gates, lstm.weights(), self._predictor_weight, self._predictor_bias)
         return FusedJoint(joint), FusedPredictor(predictor)
 
@@ -109,7 +110,7 @@ class StandardNetwork(TransducerNetwork):
     ) -> Scores:
         """Scores N pairs, without `extra`."""
         hidden = self._activation(projected_frames + projected_predictions)
-        logits = torch.addmm(self._output_bias, hidden.flatten(0, -2), self._output_weight)
+        logits = self._output(hidden.flatten(0, -2))
         labels = self.config.vocabulary_size + 1
         if not self.config.is_tdt:
             return Scores(torch.log_softmax(logits, dim=-1), None)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.encoder.modules import Linear, Tensors, subset
+from penstock.encoder.modules import Tensors, linear, subset
+from penstock.linear import Linear
 from penstock.model.config import AttentionContext, EncoderConfig
 
 
@@ -52,12 +53,12 @@ class Attention:
         self._heads, self._d_head = config.n_heads, config.d_head
         scale = config.d_head**-0.5
         weights = (tensors["query.weight"] * scale, tensors["key.weight"], tensors["value.weight"])
-        self._qkv_weight = torch.cat(weights).t().contiguous()  # [D, 3 * D]
-        zeros = self._qkv_weight.new_zeros(config.d_model)
+        zeros = weights[0].new_zeros(config.d_model)
         bias_u, bias_v = tensors["position_bias_u"] * scale, tensors["position_bias_v"] * scale  # [H, dh]
         query_bias = tensors.get("query.bias", zeros) * scale + bias_u.flatten()
-        self._qkv_bias = torch.cat([query_bias, tensors.get("key.bias", zeros), tensors.get("value.bias", zeros)])
-        self._out = Linear(subset(tensors, "out"))
+        biases = (query_bias, tensors.get("key.bias", zeros), tensors.get("value.bias", zeros))
+        self._qkv = Linear(torch.cat(weights), torch.cat(biases))  # D to 3 * D
+        self._out = linear(subset(tensors, "out"))
         projected = positions @ tensors["position.weight"].t()  # [L + 2T - 1, D]
         self._positions = projected.view(-1, self._heads, self._d_head).permute(1, 2, 0).contiguous()
         self._position_bias = torch.bmm((bias_v - bias_u).unsqueeze(1), self._positions)  # [H, 1, L + 2T - 1]
@@ -72,7 +73,7 @@ class Attention:
         batch = index.bias.shape[0]
         frames = pages.shape[1] // d_head
         # 1) project queries, keys and values
-        qkv = torch.addmm(self._qkv_bias, x, self._qkv_weight).view(batch, frames, 3, heads, d_head)
+        qkv = self._qkv(x).view(batch, frames, 3, heads, d_head)
         query, new = qkv.permute(2, 3, 0, 1, 4).contiguous().split((1, 2))  # [1 and 2, H, B, T, dh]
         # 2) store this chunk's page, then read all pages of each stream
         pages.index_copy_(0, index.current, new.view(-1, frames * d_head))

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from penstock.encoder.modules import Tensors
+from penstock.linear import Linear
 from penstock.model.config import EncoderConfig
 
 
@@ -47,9 +48,8 @@ class Subsampling:
         scale = config.d_model**0.5 if config.xscaling else 1.0
         channels, bins = config.subsampling_channels, config.subsampled_mel_bins[-1]
         out = tensors["out.weight"].view(-1, channels, bins).transpose(1, 2).flatten(1)
-        self._out_weight = (out * scale).t().contiguous()
-        self._out_bias = tensors["out.bias"] * scale
-        self._zero = self._out_bias.new_zeros(())
+        self._out = Linear(out * scale, tensors["out.bias"] * scale)
+        self._zero = out.new_zeros(())
 
     def step(
         self,
@@ -77,7 +77,7 @@ class Subsampling:
         # 2) project to the hidden width
         x = torch.cat(flat) if len(flat) > 1 else flat[0]  # [B, T, bins * C]
         return Subsampled(
-            torch.addmm(self._out_bias, x.flatten(0, 1), self._out_weight),
+            self._out(x.flatten(0, 1)),
             tuple(torch.cat(parts) for parts in zip(*next_columns, strict=True)),
             torch.cat(valid),
         )

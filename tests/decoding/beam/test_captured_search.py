@@ -213,7 +213,7 @@ def test_one_while_loop_for_steps_and_one_for_forced_blanks(tmp_path, algorithm)
 def test_no_stream_takes_more_columns_than_there_is_room_for(tmp_path, durations, labels):
     """Blanks that cost nearly everything: every frame is filled with labels."""
     _, network = make(tmp_path, 1, durations)
-    network._output_bias[network.blank] = -1e4
+    network._output.bias[network.blank] = -1e4
     search, sizes = BeamSearch(network, max_symbols=3), BeamSizes(4, 0, 50)
     assert search.algorithm.max_labels(7) == labels
     buffers = BeamBuffers(network, 2, 7, sizes, labels, search.algorithm.max_columns(7))
@@ -239,7 +239,7 @@ def test_no_stream_takes_more_columns_than_there_is_room_for(tmp_path, durations
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)], ids=str)
 def test_neither_does_aes(tmp_path, durations, expansions, beam_sizes):
     _, network = make(tmp_path, 1, durations)
-    network._output_bias[network.blank] = -1e4
+    network._output.bias[network.blank] = -1e4
     limits = AesLimits(expansions)
     search, sizes = BeamSearch(network, BeamAlgorithm.AES, aes_limits=limits), BeamSizes(4, 0, 50)
     captured = CapturedBeamSearch(search, EagerDriver(), 2, 7, sizes)

@@ -201,7 +201,7 @@ def test_steps_never_synchronize_nor_move_a_tensor(make, kind, durations):
 @pytest.mark.parametrize("durations", DURATIONS)
 def test_labels_never_exceed_the_bound(make, durations):
     network = make(durations, blank_rate=0.0)
-    network._output_bias[network.blank] = -1e4
+    network._output.bias[network.blank] = -1e4
     for max_symbols in (1, 3):
         search = LabelLooping(network, max_symbols)
         hyps, _ = search.decode(
@@ -218,7 +218,7 @@ def test_labels_never_exceed_the_bound(make, durations):
 def test_long_chunks_do_not_lose_labels_in_storage(make):
     """max_symbols labels in every frame, many parts in one call."""
     network = make(blank_rate=0.0)
-    network._output_bias[network.blank] = -1e4
+    network._output.bias[network.blank] = -1e4
     search = LabelLooping(network)
     captured = CapturedSearch(search, EagerDriver(), max_batch=2, frames=3)
     streams = random_streams(5, (31, 12))
