@@ -15,7 +15,9 @@ from penstock.decoding.transducer import TransducerNetwork
 from penstock.graphs.program import Program, While
 from penstock.scoring.fusion import Fusion
 
-DEFAULT_WINDOW_ENCODER_FRAMES = 8
+_WINDOW_ENCODER_FRAMES = 8
+_LARGE_VOCABULARY, _WINDOW_OF_LARGE_VOCABULARY = 4096, 4
+"""On the CPU. A frame behind the label found was scored in vain, which takes longer the larger the joint is."""
 
 
 class LabelLooping(GreedySearch):
@@ -25,15 +27,18 @@ class LabelLooping(GreedySearch):
         self,
         network: TransducerNetwork,
         max_symbols: int | None = None,
-        window_encoder_frames: int = DEFAULT_WINDOW_ENCODER_FRAMES,
+        window_encoder_frames: int | None = None,
         fusion: Fusion | None = None,
     ):
-        """window_encoder_frames: frames that one round of the inner loop scores; does not change the result."""
+        """window_encoder_frames: frames that one round of the inner loop scores; does not change the result.
+
+        By default 8, and 4 for large vocabularies on the CPU.
+        """
         super().__init__(network, max_symbols, fusion)
-        self._window = window_encoder_frames
+        self.window_encoder_frames = window_encoder_frames or _default_window(network)
 
     def _program(self, workspace: GreedyWorkspace) -> Program:
-        offsets = torch.arange(min(self._window, workspace.max_frames), device=workspace.lengths.device)
+        offsets = torch.arange(min(self.window_encoder_frames, workspace.max_frames), device=workspace.lengths.device)
         skip_blanks = While(IS_SEARCHING, (partial(self._search_window, workspace, offsets),))
         emit_labels = While(IS_EMITTING, (partial(self._emit, workspace), skip_blanks))
         begin, finish = partial(self._begin, workspace), partial(self._finish, workspace)
@@ -73,6 +78,11 @@ class LabelLooping(GreedySearch):
         torch.logical_and(stop < window, has_frame, out=workspace.is_label)
         torch.any(workspace.is_label, out=workspace.is_emitting)
         torch.any(has_frame & ~workspace.is_label, out=workspace.is_searching)
+
+
+def _default_window(network: TransducerNetwork) -> int:
+    is_large = network.config.vocabulary_size > _LARGE_VOCABULARY
+    return _WINDOW_OF_LARGE_VOCABULARY if is_large and network.device.type == "cpu" else _WINDOW_ENCODER_FRAMES
 
 
 def _follow(successor: torch.Tensor, window: int) -> torch.Tensor:
