@@ -135,7 +135,8 @@ def _check_tokens(path: Path, metadata: dict[str, str], names: TokenNames) -> No
     except ValueError as error:
         raise LanguageModelError(f"{path}: its token list is not JSON: {error}") from error
     if stored != list(names.pieces):
-        unknown = [piece for piece in stored if piece not in set(names.pieces)] if isinstance(stored, list) else []
+        known = set(names.pieces)
+        unknown = [piece for piece in stored if piece not in known] if isinstance(stored, list) else []
         shown = ", ".join(map(repr, unknown[:_NAMED_IN_ERRORS])) or "none, but their order differs"
         raise LanguageModelError(f"{path}: another vocabulary; tokens that the model lacks: {shown}")
 
