@@ -42,7 +42,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--audio", action="append", metavar="FILE", help="input of --model; may be repeated")
     parser.add_argument("--random", metavar="KIND", help="random weights: rnnt or tdt (both, without --model)")
-    parser.add_argument("--size", metavar="SIZE", help="size of random models: small or large (small; large on a GPU)")
+    parser.add_argument(
+        "--size", metavar="SIZE", help="size of random models: small, large or multilingual (small; large on a GPU)"
+    )
     parser.add_argument(
         "--encoder",
         metavar="SIZE",
@@ -53,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--decoders",
         metavar="NAME,...",
-        help="label-looping, frame-looping, alsd, aes (these four); boosted, ctc, ctc_beam; all",
+        help="label-looping, frame-looping, alsd, aes (these four); boosted, lm, ctc, ctc_beam; all",
     )
     parser.add_argument(
         "--kernels", metavar="NAME,...", help="kernels of greedy search: torch, fused (torch; both on a GPU)"

@@ -62,7 +62,12 @@ class TransducerSizes(NamedTuple):
     vocabulary_size: int
 
 
-TRANSDUCERS = {"small": TransducerSizes(144, 256, 128), "large": TransducerSizes(512, 640, 1024)}
+TRANSDUCERS = {
+    "small": TransducerSizes(144, 256, 128),
+    "large": TransducerSizes(512, 640, 1024),
+    "multilingual": TransducerSizes(1024, 640, 13_087),
+}
+"""The bundled models' width, NeMo's large models, and the vocabulary of `nemotron-3.5-asr-streaming-0.6b`."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
-from benchmarks.workload import BoostedStreams
+from benchmarks.workload import BoostedStreams, FusedStreams, LmStreams
 from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver
 from penstock.decoding.beam.hyps import TokenLists
 from penstock.decoding.beam.results import BeamReport
@@ -40,11 +40,12 @@ PENSTOCK, NEMO = "penstock", "nemo"
 PRECOMPUTED, EACH_TIME = "precomputed", "each time"
 CHUNKS, WHOLE = "chunks", "whole"
 LABEL_LOOPING, FRAME_LOOPING, ALSD, AES = "label-looping", "frame-looping", "alsd", "aes"
-BOOSTED = "boosted"
+BOOSTED, LM = "boosted", "lm"
 CTC, CTC_BEAM = "ctc", "ctc_beam"
 DECODERS = (LABEL_LOOPING, FRAME_LOOPING, ALSD, AES)
-ALL_DECODERS = (*DECODERS, BOOSTED, CTC, CTC_BEAM)
+ALL_DECODERS = (*DECODERS, BOOSTED, LM, CTC, CTC_BEAM)
 _GREEDY: dict[str, type[GreedySearch]] = {LABEL_LOOPING: LabelLooping, FRAME_LOOPING: FrameLooping}
+_FUSED: dict[str, Callable[..., FusedStreams]] = {BOOSTED: BoostedStreams, LM: LmStreams}
 _BEAM = {ALSD: BeamAlgorithm.ALSD, AES: BeamAlgorithm.AES}
 _DECODING_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
 
@@ -165,22 +166,22 @@ class GreedySystem(System):
         return _joined([(hyps.labels, hyps.lengths) for hyps in decoded])
 
 
-class BoostedSystem(GreedySystem):
-    """Label-looping with one phrase list per stream."""
+class FusedSystem(GreedySystem):
+    """Label-looping with a language model or with one phrase list per stream."""
 
     def __init__(
         self,
         variant: Variant,
         network: TransducerNetwork,
         search: GreedySearch | CapturedSearch,
-        streams: BoostedStreams,
+        streams: FusedStreams,
     ):
         """search: with the streams' fusion."""
         super().__init__(variant, network, search)
         self._streams = streams
 
     def start_states(self, batch: int) -> GreedyStates:
-        """Hypotheses at the start of their phrase lists."""
+        """Hypotheses at the start of their automata."""
         return self._streams.start_states(self._network, batch)
 
 
@@ -255,8 +256,8 @@ def penstock_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[S
     """Every selected system, or why it is unavailable."""
     networks = _Networks(checkpoint, selection.device)
     for decoder in selection.decoders:
-        if decoder == BOOSTED:
-            yield from _boosted(checkpoint, networks, selection)
+        if decoder in _FUSED:
+            yield from _fused(decoder, checkpoint, networks, selection)
         elif decoder in (CTC, CTC_BEAM):
             yield from _ctc(decoder, checkpoint, selection)
         elif decoder in _BEAM:
@@ -345,22 +346,23 @@ def _greedy(variant: Variant, networks: _Networks, selection: Selection) -> Iter
             yield GreedySystem(replace(variant, span=span), networks.get(variant), driven)
 
 
-def _boosted(checkpoint: Checkpoint, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:
+def _fused(
+    decoder: str, checkpoint: Checkpoint, networks: _Networks, selection: Selection
+) -> Iterator[System | Unavailable]:
+    plain = Variant(PENSTOCK, decoder, "no_graphs")
     try:
-        streams = BoostedStreams(checkpoint, selection.max_batch, selection.device)
+        streams = _FUSED[decoder](checkpoint, selection.max_batch, selection.device)
     except StreamError as error:
-        yield Unavailable(Variant(PENSTOCK, BOOSTED, "no_graphs"), str(error))
+        yield Unavailable(plain, str(error))
         return
-    for variant in _variants(Variant(PENSTOCK, BOOSTED, "no_graphs"), selection, selection.kernels):
+    for variant in _variants(plain, selection, selection.kernels):
 
         def drive(*where, variant=variant) -> GreedySearch | CapturedSearch:
             return with_driver(LabelLooping(networks.get(variant), fusion=streams.fusion), *where)
 
         driven = _driven(variant, selection, drive)
         yield (
-            driven
-            if isinstance(driven, Unavailable)
-            else BoostedSystem(variant, networks.get(variant), driven, streams)
+            driven if isinstance(driven, Unavailable) else FusedSystem(variant, networks.get(variant), driven, streams)
         )
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from penstock.decoding.transducer import TransducerNetwork
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import AudioError
 from penstock.frontend.log_mel import FeatureExtractor, LogMel
+from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, EncoderConfig
 from penstock.model.tokenizer import Tokenizer
@@ -30,12 +32,17 @@ from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.boosting.phrases import check_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
 from penstock.scoring.fusion import Fusion, FusionStates
+from penstock.scoring.ngram.estimation.build import build_lm
+from penstock.scoring.ngram.io import TokenNames, find_labels
+from penstock.scoring.ngram.lm import NgramLm
+from penstock.scoring.ngram.tables import build_tables
 
 DEFAULT_RANDOM_CONTEXT = AttentionContext(70, 13)
 PHRASES_PER_STREAM = 100
 _BOOST = 1.0
 _FAINT_BOOST = 0.001
 """With random weights. It leaves the labels as they are without boosting, so that the same work is compared."""
+_LM_ORDER, _LM_WEIGHT, _SENTENCES, _SENTENCE_TOKENS = 4, 0.3, 10_000, 20
 _MEMORY_BYTES = DEFAULT_DECODING.phrase_memory_mib * 2**20
 _PITCH_HZ, _SYLLABLES_PER_SECOND = 120.0, 4.0
 
@@ -179,7 +186,19 @@ class EncoderRun:
         return torch.cat(frames, dim=1)[:, : self._encoder_frames].float()
 
 
-class BoostedStreams:
+class FusedStreams:
+    """Streams with external scores, which `fusion` makes."""
+
+    fusion: Fusion
+    _starts: FusionStates
+
+    def start_states(self, network: TransducerNetwork, batch: int) -> GreedyStates:
+        """Fresh hypotheses of the first `batch` streams."""
+        start = FusionStates(*(field[:batch].clone() for field in self._starts))
+        return fresh_states(network, batch)._replace(fusion=start)
+
+
+class BoostedStreams(FusedStreams):
     """A different list of `PHRASES_PER_STREAM` synthetic phrases for each stream."""
 
     def __init__(self, checkpoint: Checkpoint | RandomTransducer, streams: int, device: str):
@@ -194,13 +213,27 @@ class BoostedStreams:
         cache = PhraseCache(tokenizer, _MEMORY_BYTES, device)
         starts = [cache.acquire(_draw_phrases(tokenizer, boost, generator)) for _ in range(streams)]
         self.fusion = Fusion(boost=cache.automaton)
-        self._starts = torch.tensor(starts, device=device)
+        zeros = torch.zeros(streams, dtype=torch.int64, device=device)
+        self._starts = FusionStates(zeros, torch.tensor(starts, device=device), zeros.float())
 
-    def start_states(self, network: TransducerNetwork, batch: int) -> GreedyStates:
-        """Fresh hypotheses of the first `batch` streams."""
-        zeros = torch.zeros(batch, dtype=torch.int64, device=network.device)
-        fusion = FusionStates(zeros, self._starts[:batch].clone(), zeros.float())
-        return fresh_states(network, batch)._replace(fusion=fusion)
+
+class LmStreams(FusedStreams):
+    """A language model of synthetic text over the model's labels, whose ranks are distributed as in Zipf's law."""
+
+    def __init__(self, checkpoint: Checkpoint | RandomTransducer, streams: int, device: str):
+        size = checkpoint.config.transducer.vocabulary_size
+        generator, tokenizer = random.Random(0), SyntheticTokenizer(size)
+        weights = list(accumulate(1 / rank for rank in range(1, size)))
+        sentences = [
+            generator.choices(range(1, size), cum_weights=weights, k=_SENTENCE_TOKENS) for _ in range(_SENTENCES)
+        ]
+        names = TokenNames(tuple(tokenizer.piece(label).replace(" ", "\u2581") for label in range(size)), 0)
+        arpa = build_lm(sentences, names, _LM_ORDER).arpa
+        lm = NgramLm(build_tables(arpa, find_labels(arpa.words, names), size), device, TORCH)
+        self.fusion = Fusion(lm)
+        start = torch.full((streams,), lm.start_state, device=device)
+        weight = _FAINT_BOOST if isinstance(checkpoint, RandomTransducer) else _LM_WEIGHT
+        self._starts = FusionStates(start, torch.zeros_like(start), torch.full((streams,), weight, device=device))
 
 
 def _draw_phrases(tokenizer: Tokenizer | SyntheticTokenizer, boost: float, generator: random.Random) -> TokenPhrases:

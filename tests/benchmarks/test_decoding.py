@@ -154,7 +154,7 @@ def test_every_line_of_several_models_in_one_call(bundled_model, tmp_path, capsy
     for workload in workloads:
         rows = {(r["decoder"], r["beam"], r["projections"]) for r in workload["results"]}
         ctc = {("ctc", None, "precomputed")} | {("ctc_beam", beam, "precomputed") for beam in (1, 2)}
-        assert rows == VARIANTS | ctc | {("boosted", None, "precomputed")}
+        assert rows == VARIANTS | ctc | {("boosted", None, "precomputed"), ("lm", None, "precomputed")}
     out = capsys.readouterr().out
     assert out.count("| penstock boosted ") == 2 * 7, "a line of every table"
 
