@@ -12,12 +12,13 @@ from penstock.model.config import AttentionContext
 from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
-from penstock.pipeline.stream_memory import bytes_per_stream
+from penstock.pipeline.server_memory import ServerMemory, server_memory
+from penstock.pipeline.slots.table import slot_count
 from penstock.runtime import check_device
 from penstock.serving import settings
 from penstock.serving.information import server_information
 from penstock.serving.launch import ALL_INTERFACES, LOOPBACK, ServerOptions
-from penstock.serving.limits import raise_open_file_limit
+from penstock.serving.limits import available_memory_gib, raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server import TritonServer
@@ -70,8 +71,10 @@ def _prepare_server(args: argparse.Namespace, values: argparse.Namespace, consol
     repository = find_model_repository(values.model_repository)
     install = find_triton()
     served = _load_served(values)
-    for line in _description(values, served):
+    memory = server_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams)
+    for line in _description(values, served, memory):
         console.say(line)
+    _check_memory(values, memory, console)
     _warn_about_wheel(console, install, address)
     information = server_information(*served, values.max_streams, values.idle_seconds)
     options = ServerOptions(
@@ -167,17 +170,45 @@ def _environment(values: argparse.Namespace, served: _Served) -> dict[str, str]:
     return {setting.variable: "" if value is None else str(value) for setting, value in for_models.items()}
 
 
-def _description(values: argparse.Namespace, served: _Served) -> list[str]:
+def _check_memory(values: argparse.Namespace, memory: ServerMemory, console: Console) -> None:
+    """Rejects a model that does not fit on the CPU, and warns where it does not with all streams."""
+    available = available_memory_gib()
+    if memory.total <= available * 2**30 or _device_of(values) != "cpu":
+        return
+    if memory.at_start > available * 2**30:
+        raise SettingError(
+            f"the model needs {memory.at_start / 2**30:.1f} GiB of memory, and {available:.1f} GiB are available; "
+            "accepted: a smaller model, or more memory"
+        )
+    console.say(
+        f"{values.max_streams} streams may need {memory.total / 2**30:.1f} GiB of memory, and {available:.1f} GiB are "
+        f"available: lower {settings.MAX_STREAMS.flag} or --phrase-memory-mib",
+        "warning",
+    )
+
+
+def _device_of(values: argparse.Namespace) -> str:
+    """The kind of device, which torch is asked for only where no value names it."""
+    if values.device:
+        return values.device.partition(":")[0]
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _description(values: argparse.Namespace, served: _Served, memory: ServerMemory) -> list[str]:
     """Lines for the user."""
     checkpoint, context, decoding = served
     config = checkpoint.config
     others = [str(each) for each in config.encoder.contexts if each != context]
     choice = f" (default; {settings.CONTEXT.flag} also takes {' '.join(others)})" if others else ""
-    megabytes = bytes_per_stream(config, context, decoding) / 1e6
+    megabytes = memory.streams / slot_count(values.max_streams) / 1e6
     return [
         *([] if values.model else [BUNDLED_MODEL_NOTICE]),
         f"{checkpoint.directory.name}: {config.head_name}, context {context}{'' if values.context else choice}, "
         f"chunks of {config.chunk_ms(context):g} ms",
         f"{values.max_streams} streams, {megabytes:.2f} MB each, "
         f"decoders {', '.join(offer_decoders(config, decoding).names)}",
+        f"memory: weights {memory.weights / 1e9:.2f} GB, phrase lists up to {memory.phrases / 1e9:.2f} GB, "
+        f"a decoding step up to {memory.step / 1e9:.2f} GB",
     ]
