@@ -1,8 +1,11 @@
-"""Settings of the process for its device."""
+"""Settings of the process for its device, and the memory that it can get."""
+
+from pathlib import Path
 
 import pytest
 import torch
 
+from penstock import runtime
 from penstock.errors import SettingError
 from penstock.recognizer import StreamingRecognizer
 from penstock.runtime import check_device, prepare_device
@@ -55,3 +58,33 @@ def test_a_recognizer_rejects_a_missing_gpu(monkeypatch, bundled_model):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SettingError, match="device is 'cuda'; accepted: cpu; "):
         StreamingRecognizer(bundled_model, device="cuda")
+
+
+@pytest.fixture
+def system(tmp_path, monkeypatch) -> Path:
+    """The root of a system with 8 GiB left and without control groups."""
+    (tmp_path / "meminfo").write_text("MemTotal:  16777216 kB\nMemAvailable:  8388608 kB\nHugePages_Total:  0\n")
+    monkeypatch.setattr(runtime, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(runtime, "_CONTROL_GROUP", tmp_path / "cgroup")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        (("memory.max", "memory.current", "memory.stat"), "max"),
+        (("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"), f"{2**63 - 4096}"),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_available_memory_is_that_of_the_machine_and_of_the_control_group(system, files, limit):
+    assert runtime.available_memory_bytes() == 8 << 30
+    paths = [system / "cgroup" / file for file in files]
+    paths[0].parent.mkdir(parents=True)
+    for path, text in zip(paths, (limit, "1073741824", "anon 5\nactive_file 1000\ninactive_file 24"), strict=True):
+        path.write_text(text + "\n")
+    assert runtime.available_memory_bytes() == 8 << 30
+    paths[0].write_text(f"{3 << 30}\n")
+    assert runtime.available_memory_bytes() == (2 << 30) + 1024  # cached files make room
+    paths[0].write_text("4096\n")
+    assert runtime.available_memory_bytes() == 0

@@ -1,10 +1,11 @@
-"""CPU threads and device of a process. Called by commands and the server's stages, never on import.
+"""CPU threads, memory and device of a process. Called by commands and the server's stages, never on import.
 
 torch is imported inside functions, so that a command's help does not wait for it.
 """
 
 import ctypes
 import gc
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import SettingError
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGE_BLOCK_BYTES = 1 << 30
+
+_MEMINFO = Path("/proc/meminfo")
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
+_GROUP_FILES = (
+    ("memory.max", "memory.current", "memory.stat"),  # version 2
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),  # version 1
+)
+"""Limit, use and statistics of the memory of a control group."""
 
 
 def prepare_process(threads: int) -> None:
@@ -31,6 +40,26 @@ def prepare_process(threads: int) -> None:
         return
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
     libc.mallopt(_M_TRIM_THRESHOLD, _LARGE_BLOCK_BYTES)
+
+
+def available_memory_bytes() -> int:
+    """Memory that this process and its children can still get: the machine's, and within its control group."""
+    available = 1024 * _table(_MEMINFO)["MemAvailable"]
+    for limit, used, statistics in _GROUP_FILES:
+        try:
+            left = int((_CONTROL_GROUP / limit).read_text()) - int((_CONTROL_GROUP / used).read_text())
+            cached = _table(_CONTROL_GROUP / statistics)
+        except (OSError, ValueError):  # no control group of this version, or its limit is "max"
+            continue
+        # Cached files count as used, but make room.
+        available = min(available, left + cached.get("active_file", 0) + cached.get("inactive_file", 0))
+    return max(available, 0)
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Lines `NAME NUMBER ...`, with or without a colon."""
+    lines = (line.replace(":", " ").split() for line in path.read_text().splitlines())
+    return {name: int(number) for name, number, *_ in lines}
 
 
 def freeze_loaded() -> None:

@@ -1,8 +1,10 @@
 """Streams of the decoder `wfst` through the decoder stage: chunks, batches, boosts, and what is rejected."""
 
+import contextlib
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from penstock.errors import GraphError, StreamError
 from penstock.model.bundle import Checkpoint, sha256_of
 from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline import decoder_builder
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
 from penstock.pipeline.decoding_config import DecodingConfig
@@ -226,6 +229,15 @@ def test_a_graph_of_another_model_is_rejected(checkpoint, tmp_path):
     write_graph(replace(graph, vocabulary_size=99), path)
     with pytest.raises(GraphError, match="a model of 99 tokens, the model has 48"):
         DecoderStage(checkpoint, 1, SlotLedger(1), decoding=DecodingConfig(graph=str(path)))
+
+
+def test_a_graph_above_the_available_memory_is_rejected(checkpoint, graph, monkeypatch):
+    """Four times the file: as it is read, and as the search needs it."""
+    size = Path(graph).stat().st_size
+    for available, is_enough in ((4 * size, True), (4 * size - 1, False)):
+        monkeypatch.setattr(decoder_builder, "available_memory_bytes", lambda available=available: available)
+        with contextlib.nullcontext() if is_enough else pytest.raises(GraphError, match=r"the graph takes .* are free"):
+            Streams(checkpoint, graph)
 
 
 def test_warming_up_counts_nothing(checkpoint, graph):

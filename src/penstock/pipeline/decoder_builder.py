@@ -9,7 +9,7 @@ from penstock.decoding.beam.state import BeamStateStore
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.networks import open_network
 from penstock.decoding.wfst.captured_search import wfst_with_driver
-from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.device_graph import MEMORY_PER_FILE, DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
@@ -27,6 +27,7 @@ from penstock.pipeline.stream_decoders import BeamStreamDecoder, GreedyStreamDec
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.wfst_stream_decoder import WfstStreamDecoder
 from penstock.pipeline.word_writer import word_writer
+from penstock.runtime import available_memory_bytes
 from penstock.scoring.wfst.graph_file import read_graph
 from penstock.scoring.wfst.words import GraphWords, WordBoosts
 
@@ -74,8 +75,10 @@ def _wfst_decoder(head: CtcHead, parts: DecoderParts) -> StreamDecoder:
     """GraphError for a broken graph, one of another model, or one above the device's memory."""
     decoding, device = parts.decoding, parts.device
     assert decoding.graph is not None
-    free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-    graph = read_graph(decoding.graph, free_bytes)
+    if device.type == "cuda":
+        graph = read_graph(decoding.graph, torch.cuda.mem_get_info(device)[0], MEMORY_PER_FILE)
+    else:  # beside the file's own arrays
+        graph = read_graph(decoding.graph, available_memory_bytes(), MEMORY_PER_FILE + 1)
     graph.check_model(head.vocabulary_size, sha256_of(parts.checkpoint.tokenizer_path))
     words = WordBoosts(GraphWords(graph), len(graph.words), parts.slots, device)
     parts.fusion.word_boosts = words

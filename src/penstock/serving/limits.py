@@ -1,13 +1,10 @@
 """Limits of the operating system that a server needs, checked before it starts."""
 
 import resource
-from pathlib import Path
 
 from penstock.errors import SettingError
 
 _OWN_FILES = 128  # of tritonserver without clients: 68 on two cores, and its threads grow with the cores
-
-_CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def raise_open_file_limit(max_streams: int) -> None:
@@ -23,15 +20,3 @@ def raise_open_file_limit(max_streams: int) -> None:
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def available_memory_gib() -> float:
-    """Memory that this process and its children can still get, in GiB: the machine's, and within its control group."""
-    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    available = 1024 * int(meminfo["MemAvailable"].split()[0])
-    try:
-        limit, used = ((_CONTROL_GROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        available = min(available, int(limit) - int(used))
-    except (OSError, ValueError):  # no control group, or its limit is "max"
-        pass
-    return available / 2**30

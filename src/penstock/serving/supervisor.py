@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock.errors import PortError, ServerError
+from penstock.runtime import available_memory_bytes
 from penstock.serving.launch import LOOPBACK
-from penstock.serving.limits import available_memory_gib
 from penstock.serving.log_format import Event, render
 from penstock.serving.server import START_LIMIT_S, TritonServer
 from penstock.serving.watchdog import Watchdog
@@ -116,7 +116,7 @@ class _Run:
             nonlocal due_s
             if time.monotonic() >= due_s:
                 elapsed_s = round(time.monotonic() - started_s)
-                memory = f"{available_memory_gib():.1f} GiB of memory available"
+                memory = f"{available_memory_bytes() / 2**30:.1f} GiB of memory available"
                 self._console.say(
                     f"starting for {elapsed_s} s of at most {START_LIMIT_S:g} s; {memory}", elapsed_s=elapsed_s
                 )

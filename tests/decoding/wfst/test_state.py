@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from penstock.decoding.wfst.device_graph import DeviceGraph
+from penstock.decoding.wfst.device_graph import MEMORY_PER_FILE, DeviceGraph
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.state import WfstStateStore
 from tests.helpers.wfst import Searcher, log_probs, random_graph
@@ -15,6 +15,11 @@ def test_a_stream_takes_the_same_memory_with_every_graph():
     for seed, states in ((1, 12), (2, 60)):
         graph = DeviceGraph(random_graph(seed, states=states))
         assert WfstStateStore(graph, 2, WfstSizes()).bytes_per_slot == WfstSizes().bytes_per_stream <= 256_000
+
+
+def test_a_graph_takes_no_more_than_was_checked_before():
+    graph = random_graph(1, states=300)
+    assert 1.5 * graph.array_bytes < DeviceGraph(graph).array_bytes <= MEMORY_PER_FILE * graph.array_bytes
 
 
 def test_a_slot_that_is_used_again_holds_nothing_of_its_last_stream():

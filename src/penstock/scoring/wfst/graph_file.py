@@ -228,18 +228,18 @@ def _check_model(built_for: tuple[int, str], model: tuple[int, str]) -> None:
         )
 
 
-def read_graph(path: str | Path, memory_limit_bytes: int | None = None) -> DecodingGraph:
+def read_graph(path: str | Path, memory_limit_bytes: int | None = None, memory_per_file: float = 1.0) -> DecodingGraph:
     """Reads and checks a graph.
 
-    GraphError names the file if it is broken, or if its arrays are larger than `memory_limit_bytes`: found from the
-    file's header, before anything of this size is allocated.
+    memory_per_file: memory that the caller needs, in sizes of the file. GraphError names the file if it is broken, or
+    if this is above `memory_limit_bytes`: found from the file's size, before anything of this size is allocated.
     """
     path = Path(path)
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             _check_format(metadata)
-            _check_size(path, memory_limit_bytes)
+            _check_size(memory_per_file * path.stat().st_size, memory_limit_bytes)
             arrays = {name: np.array(file.get_tensor(name)) for name in ARRAYS}
         graph = _graph_from(metadata, arrays)
         graph.check()
@@ -250,12 +250,11 @@ def read_graph(path: str | Path, memory_limit_bytes: int | None = None) -> Decod
     return graph
 
 
-def _check_size(path: Path, memory_limit_bytes: int | None) -> None:
+def _check_size(needed_bytes: float, memory_limit_bytes: int | None) -> None:
     """safetensors has checked that the arrays fill the file."""
-    size = path.stat().st_size
-    if memory_limit_bytes is not None and size > memory_limit_bytes:
+    if memory_limit_bytes is not None and needed_bytes > memory_limit_bytes:
         raise GraphError(
-            f"the graph takes {size / _MIB:.1f} MiB, {memory_limit_bytes / _MIB:.1f} MiB are free; "
+            f"the graph takes {needed_bytes / _MIB:.1f} MiB, {memory_limit_bytes / _MIB:.1f} MiB are free; "
             "build it from fewer words or a smaller language model"
         )
 
