@@ -34,12 +34,15 @@ from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.model.bundle import Checkpoint
+from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoding_config import CTC, GREEDY, WFST
 from penstock.runtime import check_device, prepare_process
+from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.wfst.graph_file import read_graph
 from penstock.serving.settings import parse_context
 
 LM_WEIGHT = 1 / 3
+_PHRASE_BYTES = 1 << 28
 _OF_WINDOW = ("streams", "seconds", "models", "chunk_latency_ms", "final_latency_ms", "rtfx", "late_share", "passed")
 
 
@@ -150,7 +153,9 @@ class Benchmark:
         if self.checkpoint.config.transducer is None:
             del decoders[GREEDY]
         recordings = read_recordings(arguments.manifest)
-        plan = Pipeline(arguments.model, self.context, decoders, recordings, arguments.repeats, arguments.device)
+        plan = Pipeline(
+            arguments.model, self.context, decoders, recordings, arguments.repeats, arguments.device, self.host_clock
+        )
         return [row._asdict() for streams in arguments.streams for row in pipeline_rows(plan, streams)]
 
     def latency(self) -> list[dict]:
@@ -182,10 +187,16 @@ class Benchmark:
             workload = bundle_workload("", self.checkpoint, self.context, streams, arguments.device, "")
             with torch.inference_mode():
                 log_probs = CtcHead(self.checkpoint).log_probs(workload.encoded.cpu()).float()
-            clock = time.thread_time if arguments.threads == 1 else time.perf_counter
-            chunk = self.context.chunk_encoder_frames
-            self._load = Load(log_probs, workload.stream_s, chunk, arguments.device, clock)
+            chunk, tokenizer = self.context.chunk_encoder_frames, Tokenizer(self.checkpoint.tokenizer_path)
+            phrases = PhraseCache(tokenizer, _PHRASE_BYTES, arguments.device)
+            self._load = Load(log_probs, workload.stream_s, chunk, arguments.device, self.host_clock, phrases)
         return self._load
+
+    @property
+    def host_clock(self) -> Callable[[], float]:
+        """CPU time, which other load on the machine changes less, where one thread takes all of it."""
+        is_one = self.arguments.threads == 1 and self.arguments.device == "cpu"
+        return time.thread_time if is_one else time.perf_counter
 
 
 PARTS: dict[str, Callable[[Benchmark], object]] = {

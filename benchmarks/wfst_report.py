@@ -40,11 +40,12 @@ def search_table(part: dict) -> str:
         against = ["", "", ""] if peer is None else [f"{peer:.0f}", f"{row['to_kaldi']:.3f}", row["equal"]]
         span = "whole" if frames is None else f"{frames} frames"
         lines.append([row["graph"], row["streams"], span, f"{row['rtfx']:.0f}", *against])
-    boosts = [
-        f"{one['graph']}: {one['streams']} streams with {one['words']} boosted words each take "
-        f"{100 * (one['ratio'] - 1):+.1f} % time."
-        for one in part["boosts"]
-    ]
+    boosts = []
+    for one in part["boosts"]:
+        cost = f"{100 * (one['ratio'] - 1):+.1f} % time"
+        if one["phrases_ratio"] is not None:
+            cost += f", with {one['words']} phrases of two words {100 * (one['phrases_ratio'] - 1):+.1f} %"
+        boosts.append(f"{one['graph']}: {one['streams']} streams with {one['words']} boosted words each take {cost}.")
     memory = f"Memory of a stream: {part['bytes_per_stream'] / 1024:.0f} KiB."
     return "\n\n".join([markdown_table(header, lines), *boosts, memory])
 

@@ -16,6 +16,8 @@ from benchmarks.wfst_systems import GraphSearch, KaldiDecoder
 from penstock.decoding.wfst.sizes import WfstLimits
 from penstock.model.config import AttentionContext
 from penstock.pipeline.decoding_config import CTC, CTC_BEAM, GREEDY, WFST, DecodingConfig
+from penstock.scoring.boosting.cache import PhraseCache
+from penstock.scoring.boosting.tokenization import TokenPhrase, TokenPhrases
 from penstock.scoring.wfst.graph_file import DecodingGraph
 
 WARM_UP_ROUNDS = 1
@@ -52,6 +54,8 @@ class Load(NamedTuple):
     device: str = "cpu"
     host_clock: Callable[[], float] = time.thread_time
     """CPU time, which other load on the machine changes less."""
+    phrases: PhraseCache | None = None
+    """Memory of phrase lists; None: their cost is not measured."""
 
 
 def search_rows(
@@ -108,26 +112,40 @@ class BoostCost(NamedTuple):
     """Per list."""
     ratio: float
     """Time with to without, paired by rounds."""
+    phrases_ratio: float | None
+    """The same with as many phrases of two words per list; None: not measured."""
 
 
 def boost_cost(
     name: str, graph: DecodingGraph, load: Load, limits: WfstLimits, lm_weight: float, repeats: int
 ) -> BoostCost:
-    """Lists of random words of the graph, in chunks."""
+    """Lists of random words of the graph, and of pairs of them, in chunks."""
     streams = min(BOOSTED_STREAMS, len(load.log_probs))
     random, known = np.random.default_rng(0), graph.words[1:]
     count = min(BOOSTED_WORDS, len(known))
     lists = [random.choice(known, count, replace=False).tolist() for _ in range(streams)]
-    tables = {"plain": None, "boosted": _FAINT_BOOST * word_boosts(graph, lists)}
+    table = _FAINT_BOOST * word_boosts(graph, lists)
+    boosts: dict = {"plain": {}, "words": {"word_boosts": table}}
+    if load.phrases is not None:
+        starts = [load.phrases.acquire(_pairs(graph, words)) for words in lists]
+        boosts["phrases"] = {"word_boosts": 0 * table, "phrases": (load.phrases.automaton, starts)}
     chunk, log_probs = load.chunk_encoder_frames, load.log_probs[:streams].to(load.device)
     tasks: dict = {
         key: _in_batches(
-            GraphSearch(graph, streams, lm_weight, limits, load.device, chunk, table), log_probs, streams, chunk
+            GraphSearch(graph, streams, lm_weight, limits, load.device, chunk, **chosen), log_probs, streams, chunk
         )
-        for key, table in tables.items()
+        for key, chosen in boosts.items()
     }
     timed = time_interleaved(tasks, repeats, WARM_UP_ROUNDS, load.device, load.host_clock)
-    return BoostCost(name, streams, count, paired_ratio(timed["boosted"].rounds_s, timed["plain"].rounds_s))
+    ratios = {key: paired_ratio(one.rounds_s, timed["plain"].rounds_s) for key, one in timed.items()}
+    return BoostCost(name, streams, count, ratios["words"], ratios.get("phrases"))
+
+
+def _pairs(graph: DecodingGraph, words: Sequence[str]) -> TokenPhrases:
+    """Each word with the next one, the last with the first, as a list of phrases."""
+    pieces = [graph.spellings(graph.words.index(word))[0] for word in words]
+    pairs = zip(pieces, pieces[1:] + pieces[:1], strict=True)
+    return tuple(TokenPhrase((*first, *second), _FAINT_BOOST) for first, second in pairs)
 
 
 class PipelineRow(NamedTuple):
@@ -154,6 +172,7 @@ class Pipeline(NamedTuple):
     recordings: list[Recording]
     repeats: int
     device: str = "cpu"
+    host_clock: Callable[[], float] = time.thread_time
 
 
 def pipeline_decoders(graph: Path, lm: Path | None) -> dict[str, DecodingConfig]:
@@ -175,14 +194,16 @@ def pipeline_rows(pipeline: Pipeline, streams: int) -> list[PipelineRow]:
         for name, decoding in pipeline.decoders.items()
     }
     for system in systems.values():
+        system.clock = pipeline.host_clock
         system.run(workload.utterances[:1], [[0]])
         system.stage_s.update(dict.fromkeys(system.stage_s, 0.0))
     tasks: dict = {name: _play(system, workload) for name, system in systems.items()}
-    timed = time_interleaved(tasks, pipeline.repeats, 0, pipeline.device)
+    timed = time_interleaved(tasks, pipeline.repeats, 0, pipeline.device, pipeline.host_clock)
     rows = []
     for name, timing in timed.items():
         words = workload.word_errors(timing.result)
-        share = systems[name].stage_s["decoder"] / sum(timing.rounds_s)
+        stage_s = systems[name].stage_s
+        share = stage_s["decoder"] / sum(stage_s.values())
         to_ctc = paired_ratio(timing.rounds_s, timed[CTC].rounds_s)
         rtfx = workload.audio_s / timing.seconds.median
         rows.append(PipelineRow(name, streams, rtfx, share, to_ctc, words.edits, words.reference_units))

@@ -18,6 +18,7 @@ from penstock.decoding.wfst.start import StartChoices, StartStates
 from penstock.decoding.wfst.state import WfstStateStore
 from penstock.graphs.select import select_driver
 from penstock.kernels.capability import AUTO
+from penstock.scoring.boosting.arena import PhraseArena
 from penstock.scoring.wfst.graph_file import NO_WORD, DecodingGraph
 
 KALDI_DECODER, FLASHLIGHT = "kaldi-decoder", "flashlight-text"
@@ -45,14 +46,19 @@ class GraphSearch:
         device: str = "cpu",
         chunk_encoder_frames: int = 7,
         word_boosts: np.ndarray | None = None,
+        phrases: tuple[PhraseArena, list[int]] | None = None,
     ):
-        """word_boosts: [streams, W] float32, a row for each stream; None: none."""
+        """word_boosts: [streams, W] float32, a row for each stream; None: none. phrases: an automaton, and the state in
+        which the list of each stream starts; only together with `word_boosts`.
+        """
         self._graph, self._lm_weight, self._device = DeviceGraph(graph, device), lm_weight, device
         search = WfstSearch(self._graph, WfstSizes(), limits, AUTO)
         self._slots = torch.arange(streams, device=device)
         self._boosts, self._word_boosts = None, word_boosts
         if word_boosts is not None:
-            self._boosts = StreamBoosts(torch.from_numpy(word_boosts).to(device), self._slots, None)
+            automaton = None if phrases is None else phrases[0]
+            self._boosts = StreamBoosts(torch.from_numpy(word_boosts).to(device), self._slots, automaton)
+        self._phrase_starts = [0] * streams if phrases is None else phrases[1]
         driver = select_driver("auto", device).driver
         self._search = wfst_with_driver(search, driver, streams, chunk_encoder_frames, self._boosts)
         self._start = StartStates(graph, self._graph, search.sizes, limits.beam)
@@ -73,7 +79,8 @@ class GraphSearch:
         slots, left = self._slots[:batch], torch.full((batch,), frames) if lengths is None else lengths
         left = left.to(self._device)
         rows = [None] * batch if self._word_boosts is None else self._word_boosts[:batch]
-        self.store.scatter(slots, self._start.build([StartChoices(self._lm_weight, row) for row in rows]))
+        choices = [StartChoices(self._lm_weight, row, self._phrase_starts[number]) for number, row in enumerate(rows)]
+        self.store.scatter(slots, self._start.build(choices))
         boosts = None if self._boosts is None else self._boosts._replace(table_rows=slots)
         words: list[list[int]] = [[] for _ in range(batch)]
         for chunk in log_probs.split(chunk_encoder_frames or frames, dim=1):
