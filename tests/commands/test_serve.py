@@ -54,6 +54,8 @@ def busy_port():
         (["--graph", "OTHER_GRAPH"], r"GRAPH_INVALID: \S+: the graph is for a model of 5 tokens, the model has \d+; "),
         (["--cuda-graphs", "full_graph"], "CUDA graphs 'full_graph' are not possible on cpu"),
         (["--model", "MODEL", "--lm-weight", "0.3"], "lm_weight is 0.3, but there is no language model"),
+        (["--ilm-beta", "0.5"], "ilm_beta is 0.5, but the model has no internal language model; accepted: 0"),
+        (["--ilm-alpha", "nan"], "--ilm-alpha is 'nan'; accepted: numbers from 0 to 2"),
     ],
 )
 def test_what_can_be_checked_first_is_rejected_at_once(

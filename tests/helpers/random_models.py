@@ -55,10 +55,11 @@ def random_checkpoint(
     blank_rate: float = 0.7,
     kind: str = STANDARD,
     pair: IlmPair | None = None,
+    beam_pair: IlmPair | None = None,
 ) -> Checkpoint:
     """A checkpoint in which about `blank_rate` of the decisions are blank.
 
-    kind, pair: of the transducer, and of all searches in a factorized one, by default (1, 0).
+    kind, pair: of the transducer, and of all searches in a factorized one, by default (1, 0); beam_pair: of beams.
     """
     draw = random.Random(seed)
     transducer = TransducerConfig(
@@ -69,7 +70,7 @@ def random_checkpoint(
         joint_activation="tanh" if kind == FACTORIZED else ("relu", "tanh", "sigmoid")[seed % 3],
         tdt_durations=durations,
         kind=kind,
-        ilm_beam=pair,
+        ilm_beam=beam_pair or pair,
         ilm_greedy=pair,
     )
     features = FeatureConfig(16000, 400, 160, 512, encoder.mel_bins, 0.97, 2**-24)

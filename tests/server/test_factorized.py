@@ -1,0 +1,121 @@
+"""A factorized transducer on a real server: streams of unlike weights in its batches, and errors by name."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.frontend.audio_file import read_audio
+from penstock.model.config import FACTORIZED, IlmPair
+from penstock.recognizer import StreamingRecognizer
+from penstock_client import AsyncClient, Client, StreamError, StreamOptions
+from tests.helpers.golden import golden_utterances
+from tests.helpers.random_models import random_checkpoint
+from tests.helpers.server.running import RunningServer, running_server
+
+pytestmark = pytest.mark.server
+
+UTTERANCES = [utterance.path for utterance in golden_utterances()][:3]
+CONTEXT = (4, 1)
+REQUEST_SAMPLES = 4007
+CHOICES = (
+    StreamOptions(),
+    StreamOptions(ilm_alpha=0.6, ilm_beta=0.6),
+    StreamOptions(decoder="alsd", n_best=3),
+    StreamOptions(decoder="alsd", n_best=3, ilm_alpha=1, ilm_beta=0),
+    StreamOptions(decoder="alsd", n_best=2, ilm_beta=1.5),
+    StreamOptions(decoder="aes", ilm_alpha=0, ilm_beta=0.8),
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """Random weights; beams weigh the internal language model by default, greedy search does not."""
+    directory = tmp_path_factory.mktemp("factorized")
+    return random_checkpoint(directory, 8, kind=FACTORIZED, blank_rate=0.6, beam_pair=IlmPair(0.6, 0.4)).directory
+
+
+@pytest.fixture(scope="module")
+def factorized_server(model) -> Iterator[RunningServer]:
+    yield from running_server(model, 8, 30.0, {"PENSTOCK_CONTEXT": ",".join(map(str, CONTEXT))})
+
+
+def _here(recognizer: StreamingRecognizer, path: Path, choice: StreamOptions) -> tuple:
+    with recognizer.open_stream(options=choice.parameters()) as stream:
+        result = stream.finish(read_audio(path, 16000))
+        scores = [(one.score, one.acoustic_score) for one in result.alternatives]
+        return result.text, [one.text for one in result.alternatives], scores
+
+
+def _there(client: Client, path: Path, choice: StreamOptions) -> tuple:
+    samples = read_audio(path, 16000)
+    with client.open_stream(options=choice) as stream:
+        for start in range(0, len(samples), REQUEST_SAMPLES):
+            stream.send(samples[start : start + REQUEST_SAMPLES])
+        stream.finish()
+        final = list(stream)[-1]
+    return final.text, [one.text for one in final.alternatives], [one.score for one in final.alternatives]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_streams_of_unlike_weights_share_batches(model, factorized_server, protocol):
+    recognizer = StreamingRecognizer(model, CONTEXT, max_streams=1)
+    jobs = [(utterance, choice) for utterance in UTTERANCES for choice in CHOICES]
+    expected = [_here(recognizer, *job) for job in jobs]
+
+    def recognize(job: tuple[Path, StreamOptions]) -> tuple:
+        with Client(factorized_server.url(protocol), protocol=protocol) as client:
+            return _there(client, *job)
+
+    with ThreadPoolExecutor(len(CHOICES)) as pool:
+        for found, wanted in zip(pool.map(recognize, jobs), expected, strict=True):
+            assert found[:2] == wanted[:2]
+            assert found[2] == pytest.approx([score for score, _ in wanted[2]], abs=1e-2)
+    assert len({text for text, *_ in expected[: len(CHOICES)]}) == len(CHOICES)
+    for (_, choice), (_, texts, scores) in zip(jobs, expected, strict=True):
+        for text, (score, acoustic) in zip(texts, scores, strict=True):
+            assert (score < acoustic) == (choice.ilm_beta != 0 and text != "")
+
+
+def test_the_asyncio_client_sends_the_weights(model, factorized_server):
+    async def recognize() -> str:
+        async with AsyncClient(factorized_server.url("grpc")) as client:
+            return (await client.transcribe(UTTERANCES[0], options=CHOICES[1])).text
+
+    expected, *_ = _here(StreamingRecognizer(model, CONTEXT, max_streams=1), UTTERANCES[0], CHOICES[1])
+    assert asyncio.run(recognize()) == expected
+
+
+def test_the_server_says_what_the_model_has(factorized_server, server):
+    for one, has_ilm in ((factorized_server, True), (server, False)):
+        with Client(one.url("grpc")) as client:
+            assert client.server_info().has_internal_language_model == has_ilm
+    with Client(factorized_server.url("http"), protocol="http") as client:
+        assert client.server_info().architecture == "factorized transducer"
+
+
+REJECTED = [
+    (StreamOptions(decoder="ctc"), "decoder 'ctc' is not offered: it needs a model with a CTC head; offered: greedy, "),
+    (StreamOptions(lm_weight=0.5), "lm_weight is 0.5, but no language model is loaded; accepted: 0"),
+    (StreamOptions(ilm_beta=10.5), "ilm_beta is 10.5; accepted: numbers from 0 to 10"),
+    (StreamOptions(decoder="alsd", ilm_alpha=3), "ilm_alpha is 3.0; accepted: numbers from 0 to 2"),
+]
+
+
+@pytest.mark.parametrize(("choice", "message"), REJECTED)
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_options_that_do_not_fit_are_rejected_by_name(factorized_server, protocol, choice, message):
+    with Client(factorized_server.url(protocol), protocol=protocol) as client:
+        with pytest.raises(StreamError) as rejected:
+            _there(client, UTTERANCES[0], choice)
+        assert message in str(rejected.value)
+        assert "OPTION_INVALID" in str(rejected.value)
+        assert _there(client, UTTERANCES[0], StreamOptions())[0]
+
+
+def test_an_rnnt_model_rejects_the_weights_by_name(server):
+    with Client(server.url("grpc")) as client, pytest.raises(StreamError) as rejected:
+        _there(client, UTTERANCES[0], StreamOptions(ilm_beta=0.5))
+    assert "ilm_beta is 0.5, but the model has no internal language model; accepted: 0" in str(rejected.value)
