@@ -3,7 +3,18 @@
 import ast
 from pathlib import Path
 
-NAMES = ("all", "beam_lag", "compare", "decoding", "encoder", "fusion_weights", "recognizer", "server", "wfst")
+NAMES = (
+    "all",
+    "band_loss",
+    "beam_lag",
+    "compare",
+    "decoding",
+    "encoder",
+    "fusion_weights",
+    "recognizer",
+    "server",
+    "wfst",
+)
 
 
 def main() -> None:

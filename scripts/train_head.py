@@ -81,8 +81,8 @@ def train(chosen: argparse.Namespace) -> None:
     if chosen.mwer:
         search = NBestSearch(checkpoint, head, _BEAM_SIZE, pair)
         loss = MwerLoss(head, search, tokenizer.decode)
-        training = HeadTraining(chosen.mwer, chosen.mwer_learning_rate, average_decay=0.97)
-        train_head(head, batches, loss, training, Progress("expected errors", chosen.mwer))
+        training = HeadTraining(chosen.mwer, chosen.mwer_learning_rate)
+        train_head(head, batches, loss, training, Progress("expected errors less their mean", chosen.mwer))
         print(
             f"N-best lists: {100 * loss.word_errors / max(loss.words, 1):.1f} % WER of the best, {loss.skipped} skipped"
         )

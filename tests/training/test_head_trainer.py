@@ -45,7 +45,7 @@ def test_the_loss_falls_and_the_language_model_keeps_every_bit(kind):
     before = head.tensors()
     batches = draw_batches(_utterances(64), 16, np.random.default_rng(0))
     values: list[float] = []
-    training = HeadTraining(80, 3e-2, average_decay=0.9)
+    training = HeadTraining(80, 3e-2)
     train_head(head, batches, transducer_loss_of(head), training, lambda step, value: values.append(value))
     assert len(values) == 80 and sum(values[-5:]) < 0.4 * sum(values[:5])
     assert not head.training

@@ -26,8 +26,8 @@ class HeadTraining:
     """Share of the steps; then half a cosine to a hundredth of the peak."""
     weight_decay: float = 1e-2
     gradient_norm: float = 2.0
-    average_decay: float = 0.995
-    """Of the moving average of the weights, which is the result."""
+    averaged: float = 0.2
+    """Share of the steps that the moving average of the weights is about. The average is the result."""
 
 
 def pretrain_ilm(ilm: InternalLm, sentences: Sequence[Sentence], seed: int = 0) -> TrainedIlm:
@@ -62,7 +62,7 @@ def train_head(
         head.ilm.requires_grad_(False)
     trained = [p for p in head.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.0, betas=(0.9, 0.98), weight_decay=config.weight_decay)
-    average = WeightAverage(head, config.average_decay)
+    average = WeightAverage(head, 1 - 1 / max(config.averaged * config.steps, 1))
     head.train()
     for step in range(config.steps):
         for group in optimizer.param_groups:
