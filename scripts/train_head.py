@@ -22,6 +22,7 @@ from penstock.errors import PenstockError
 from penstock.evaluation.errors import EditCounts, compare
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, STANDARD, AttentionContext, IlmPair, TransducerConfig
+from penstock.model.new_bundle import check_new_bundle
 from penstock.model.tokenizer import Tokenizer
 from penstock.training.augmentation import AugmentationConfig, Augmenter
 from penstock.training.batches import Recording, read_recordings
@@ -55,17 +56,18 @@ class Corpus(NamedTuple):
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    chosen = _arguments(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        train(chosen)
+        train(_arguments(arguments), " ".join(["scripts.train_head", *arguments]))
     except (PenstockError, OSError, ValueError) as error:
         print(f"train_head: error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def train(chosen: argparse.Namespace) -> None:
-    """Prepares the frames, trains, chooses the pair, writes the bundle."""
+def train(chosen: argparse.Namespace, command: str) -> None:
+    """Prepares the frames, trains, chooses the pair, writes the bundle; command: for its `source`."""
+    check_new_bundle(chosen.out, chosen.force)
     torch.manual_seed(chosen.seed)
     torch.set_num_threads(chosen.threads)
     checkpoint = Checkpoint(chosen.model)
@@ -89,7 +91,7 @@ def train(chosen: argparse.Namespace) -> None:
     source = {
         "file": chosen.model.name,
         "class": type(head).__name__,
-        "command": " ".join(["train_head", *sys.argv[1:]]),
+        "command": command,
     }
     greedy = pair if chosen.mwer else None  # after MWER the weights belong to their pair, also in greedy search
     write_head_bundle(
@@ -223,7 +225,7 @@ class Progress:
             self._printed_s, self._values = now, []
 
 
-def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="bundle with the encoder")
     parser.add_argument("--train", type=Path, nargs="+", required=True, help="manifests to train on")

@@ -1,0 +1,63 @@
+"""The script from recordings to a bundle, on a few utterances."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import IlmPair
+from penstock.recognizer import StreamingRecognizer
+from penstock.training import head_trainer
+from penstock.training.ilm import IlmTraining
+from scripts import train_head
+from tests.helpers.random_models import random_checkpoint
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> Checkpoint:
+    return random_checkpoint(tmp_path_factory.mktemp("encoder"), 0)
+
+
+@pytest.fixture(scope="module")
+def arguments(encoder, tmp_path_factory) -> list[str]:
+    frames = tmp_path_factory.mktemp("train") / "frames.pt"
+    common = {"--model": encoder.directory, "--train": MANIFEST, "--frames": frames, "--copies": 0}
+    return [str(each) for pair in common.items() for each in pair]
+
+
+def test_from_recordings_to_a_bundle_and_on_by_mwer(encoder, arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train_head, "_EFFECTS", 3)
+    monkeypatch.setattr(head_trainer, "IlmTraining", partial(IlmTraining, steps=20))
+    monkeypatch.setattr(train_head, "PAIRS", (IlmPair(1.0, 0.0), IlmPair(0.6, 0.4)))
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert train_head.main([*arguments, "--epochs", "2", "--batch", "2", "--out", str(first)]) == 0
+    assert "alpha 0.6 beta 0.4" in capsys.readouterr().out
+    more = ["--init", str(first), "--epochs", "0", "--pair", "0.6,0.4", "--mwer", "2", "--half", "--out", str(second)]
+    assert train_head.main([*arguments, *more]) == 0
+    made, trained = Checkpoint(first), Checkpoint(second)
+    assert made.config.transducer.ilm_greedy == IlmPair(1.0, 0.0)
+    assert trained.config.transducer.ilm_beam == trained.config.transducer.ilm_greedy == IlmPair(0.6, 0.4)
+    assert "--mwer" not in made.source["command"] and made.source["file"] == encoder.directory.name
+    kept = encoder.tensors("encoder.")
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in made.tensors("encoder.").items())
+    with StreamingRecognizer(second).open_stream() as stream:
+        stream.finish(torch.zeros(16_000).numpy())
+
+
+def test_a_standard_head_is_trained_on(encoder, arguments, tmp_path):
+    more = ["--kind", "standard", "--init", str(encoder.directory), "--epochs", "1", "--batch", "4"]
+    assert train_head.main([*arguments, *more, "--out", str(tmp_path / "out")]) == 0
+    config = Checkpoint(tmp_path / "out").config
+    assert config == encoder.config
+
+
+def test_an_output_that_is_not_empty_is_named_before_anything_is_computed(arguments, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "file").touch()
+    assert train_head.main([*arguments, "--out", str(tmp_path / "out")]) == 1
+    assert "is not empty; accepted: a new or empty directory" in capsys.readouterr().err
