@@ -1,0 +1,91 @@
+"""A model that has only a CTC head, from a `.nemo` of EncDecCTCModelBPE to words through a real server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.frontend.audio_file import read_audio
+from penstock.model.bundle import sha256_of
+from penstock.model.nemo.importer import import_nemo
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.recognizer import StreamingRecognizer
+from penstock.scoring.wfst.graph_file import write_graph
+from penstock_client import Client, ServerInfo, StreamError, StreamOptions
+from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.golden import golden_case, golden_utterances
+from tests.helpers.nemo_files import write_ctc_nemo
+from tests.helpers.server.running import RunningServer, running_server
+
+pytestmark = pytest.mark.server
+
+CHOICES = (
+    StreamOptions(),
+    StreamOptions(decoder="ctc"),
+    StreamOptions(decoder="ctc_beam", n_best=2),
+    StreamOptions(decoder="wfst", n_best=4),
+    StreamOptions(decoder="wfst", boosted_phrases=["bad", "a bed"]),
+)
+"""The first one's decoder is the model's default."""
+REQUEST_SAMPLES = 8000
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("ctc")
+    import_nemo(write_ctc_nemo(directory / "ctc.nemo"), directory / "bundle")
+    return directory / "bundle"
+
+
+@pytest.fixture(scope="module")
+def graph(model) -> Path:
+    path, tokenizer = model.parent / "words.safetensors", model / "tokenizer.model"
+    write_graph(word_loop(Tokenizer(tokenizer), ("a", "be", "bed", "bad", "dad"), sha256_of(tokenizer)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ctc_server(model, graph) -> Iterator[RunningServer]:
+    left, right = golden_case("rnnt_hybrid").contexts[0]
+    yield from running_server(model, 8, 30.0, {"PENSTOCK_GRAPH": str(graph), "PENSTOCK_CONTEXT": f"{left},{right}"})
+
+
+def test_ctc_decoders_give_what_this_process_gives(ctc_server, model, graph):
+    samples = read_audio(golden_utterances()[0].path, 16000)
+    recognizer = StreamingRecognizer(
+        model, golden_case("rnnt_hybrid").contexts[0], max_streams=1, decoding=DecodingConfig(graph=str(graph))
+    )
+    texts = []
+    for choice in CHOICES:
+        with recognizer.open_stream(options=choice.parameters()) as stream:
+            expected = stream.finish(samples)
+        with Client(ctc_server.url("grpc")) as client, client.open_stream(options=choice) as stream:
+            for start in range(0, len(samples), REQUEST_SAMPLES):
+                stream.send(samples[start : start + REQUEST_SAMPLES])
+            stream.finish()
+            *_, final = stream
+        assert (final.text, [one.text for one in final.alternatives]) == (
+            expected.text,
+            [one.text for one in expected.alternatives],
+        )
+        texts.append(final.text)
+    assert all(texts) and texts[0] == texts[1] and len(set(texts)) > 2
+
+
+def test_the_server_offers_the_ctc_decoders(ctc_server):
+    with Client(ctc_server.url("grpc")) as client:
+        info: ServerInfo = client.server_info()
+    assert (info.architecture, tuple(info.decoders)) == ("CTC", ("ctc", "ctc_beam", "wfst"))
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "alsd", "aes"])
+def test_transducer_decoders_are_rejected_by_name(ctc_server, decoder):
+    match = f"'{decoder}' is not offered: it needs a model with a transducer; offered: ctc, ctc_beam, wfst"
+    with (
+        Client(ctc_server.url("http"), protocol="http") as client,
+        pytest.raises(StreamError, match=match),
+        client.open_stream(options=StreamOptions(decoder=decoder)) as stream,
+    ):
+        stream.finish()
+        list(stream)
