@@ -207,17 +207,17 @@ def test_memory_is_stated_and_a_model_that_does_not_fit_is_rejected(bundled_mode
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
     monkeypatch.setattr(serve, "serve_until_signal", lambda *_: None)
     command = ["serve", *[f"--{name}-port=0" for name in Ports._fields], "--model", str(bundled_model), "--device=cpu"]
-    monkeypatch.setattr(serve, "available_memory_gib", lambda: 100.0)
+    monkeypatch.setattr(serve, "available_memory_bytes", lambda: int(100.0 * 2**30))
     assert main(command) == 0
     output = capsys.readouterr()
     assert (
         "memory: weights 0.02 GB, phrase lists up to 0.54 GB, a decoding step up to 0.00 GB" in output.out + output.err
     )
     assert "streams may need" not in output.out + output.err
-    monkeypatch.setattr(serve, "available_memory_gib", lambda: 1.3)
+    monkeypatch.setattr(serve, "available_memory_bytes", lambda: int(1.3 * 2**30))
     assert main(command) == 0
     output = capsys.readouterr()
     assert re.search(r"64 streams may need \d\.\d GiB of memory, and 1\.3 GiB are available", output.out + output.err)
-    monkeypatch.setattr(serve, "available_memory_gib", lambda: 0.2)
+    monkeypatch.setattr(serve, "available_memory_bytes", lambda: int(0.2 * 2**30))
     assert main(command) == serve.REJECTED
     assert "the model needs 1.0 GiB of memory, and 0.2 GiB are available" in capsys.readouterr().err

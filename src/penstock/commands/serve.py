@@ -14,11 +14,11 @@ from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
 from penstock.pipeline.server_memory import ServerMemory, server_memory
 from penstock.pipeline.slots.table import slot_count
-from penstock.runtime import check_device
+from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving import settings
 from penstock.serving.information import server_information
 from penstock.serving.launch import ALL_INTERFACES, LOOPBACK, ServerOptions
-from penstock.serving.limits import available_memory_gib, raise_open_file_limit
+from penstock.serving.limits import raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_ports
 from penstock.serving.server import TritonServer
@@ -172,7 +172,7 @@ def _environment(values: argparse.Namespace, served: _Served) -> dict[str, str]:
 
 def _check_memory(values: argparse.Namespace, memory: ServerMemory, console: Console) -> None:
     """Rejects a model that does not fit on the CPU, and warns where it does not with all streams."""
-    available = available_memory_gib()
+    available = available_memory_bytes() / 2**30
     if memory.total <= available * 2**30 or _device_of(values) != "cpu":
         return
     if memory.at_start > available * 2**30:
