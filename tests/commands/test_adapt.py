@@ -156,7 +156,7 @@ def test_a_killed_command_leaves_nothing(model, text, tmp_path):
     [
         (None, ["--steps", "0"], "SETTING_INVALID: --steps is 0, expected a positive number"),
         (None, ["--seed", "-1"], "SETTING_INVALID: --seed is -1, expected 0 to 4294967295"),
-        (None, ["--device", "tpu"], "SETTING_INVALID: device is 'tpu'; accepted: cpu"),
+        (None, ["--device", "tpu"], "SETTING_INVALID: --device is 'tpu'; accepted: cpu"),
         (None, ["--keep", "-", "--heldout", "-"], "SETTING_INVALID: --keep - and --heldout -: standard input can be"),
         (None, ["--keep", "gone.txt"], "CORPUS_INVALID: gone.txt: No such file"),
         (None, ["--heldout", "/dev/null"], "CORPUS_INVALID: /dev/null: there is no text"),

@@ -71,8 +71,9 @@ def run(args: argparse.Namespace) -> int:
     """Prints the perplexities before and after. Nothing is written unless the held-out text's is better."""
     _check(args)
     from penstock.model.new_bundle import check_new_bundle, write_new_bundle
-    from penstock.runtime import prepare_device, prepare_process
+    from penstock.runtime import check_device, prepare_device, prepare_process
 
+    check_device(args.device, "--device")
     prepare_process(threads=1)  # steps are small: more threads would mostly wait for each other
     device = prepare_device(args.device)
     checkpoint = _open_model(args.model)
