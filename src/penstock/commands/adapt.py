@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.runtime import check_device, prepare_device, prepare_process
 
     check_device(args.device, "--device")
-    prepare_process(threads=1)  # steps are small: more threads would mostly wait for each other
+    prepare_process(threads=1)  # the products of a step are small
     device = prepare_device(args.device)
     checkpoint = _open_model(args.model)
     check_new_bundle(args.out, args.force)
