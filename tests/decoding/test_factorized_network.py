@@ -66,7 +66,7 @@ def test_a_certain_blank_leaves_finite_labels(tmp_path):
     """log(1 - sigmoid(z)) is minus infinity in float32 from z = 17 on."""
     checkpoint = random_checkpoint(tmp_path, 2, kind=FACTORIZED)
     network = open_network(checkpoint)
-    network._blank_bias += 40.0
+    network._blank_output.bias += 40.0
     scores = network.score(network.project_encoder(torch.randn(1, 3, 16))[0], network.start(3).projected)
     assert scores.log_probs.isfinite().all()
     assert (scores.labels.logsumexp(1) < -30).all()

@@ -280,7 +280,7 @@ def test_the_external_score_has_both_language_models(tmp_path, algorithm, strate
 
 @both_searches
 def test_hypotheses_without_labels(model, algorithm):
-    model.network._blank_bias += 200.0
+    model.network._blank_output.bias += 200.0
     streams = random_streams(9, (7, 3, 0))
     beams = search_whole(model.network, BeamSearch(model.network, algorithm), streams, SIZES, Choices(pairs=PAIRS[:3]))
     assert [beam[0].labels for beam in beams] == [[], [], []]

@@ -19,6 +19,7 @@ from penstock.decoding.transducer import (
 )
 from penstock.errors import SettingError
 from penstock.kernels.capability import AUTO, FUSED, TORCH, resolve
+from penstock.linear import Linear
 from penstock.model.bundle import Checkpoint
 
 
@@ -42,25 +43,23 @@ class FactorizedNetwork(TransducerNetwork):
         names = checkpoint.tensors("predictor.", "blank.", "acoustic.")
         tensors = {name: tensor.to(device, dtype) for name, tensor in names.items()}
         self._lstm = Lstm(tensors, self.config.predictor_layers)
-        self._ilm_weight = tensors["predictor.output.weight"].t().contiguous()
-        self._ilm_bias = tensors["predictor.output.bias"]
+        self._ilm_output = Linear(tensors["predictor.output.weight"], tensors["predictor.output.bias"])
         self._blank_table = tensors["blank.embedding.weight"]
-        self._blank_weight = tensors["blank.output.weight"].t().contiguous()
-        self._blank_bias = tensors["blank.output.bias"]
+        self._blank_output = Linear(tensors["blank.output.weight"], tensors["blank.output.bias"])
         # One product makes the whole row of a frame: [D, J + V].
-        self._encoder_weight = torch.cat([tensors["blank.encoder.weight"], tensors["acoustic.weight"]]).t().contiguous()
-        self._encoder_bias = torch.cat([tensors["blank.encoder.bias"], tensors["acoustic.bias"]])
+        branches = ("blank.encoder", "acoustic")
+        weight, bias = (torch.cat([tensors[f"{name}.{part}"] for name in branches]) for part in ("weight", "bias"))
+        self._encoder = Linear(weight, bias)
         self._widths = (self.config.joint_hidden, self.config.vocabulary_size)
 
     def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
         """The rows [A h | W h] of encoder frames [B, T, D], [B, T, J + V]; once per chunk."""
-        projected = torch.addmm(self._encoder_bias, encoded.flatten(0, 1).to(self.dtype), self._encoder_weight)
-        return projected.view(*encoded.shape[:2], self.frame_width)
+        return self._encoder(encoded.flatten(0, 1).to(self.dtype)).view(*encoded.shape[:2], self.frame_width)
 
     def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
         """The rows [B e_y | log P_ilm] after `labels` [N] int64."""
         output, state = self._lstm.step(labels, state)
-        ilm = torch.log_softmax(torch.addmm(self._ilm_bias, output, self._ilm_weight), dim=-1)  # [N, V]
+        ilm = torch.log_softmax(self._ilm_output(output), dim=-1)  # [N, V]
         return Prediction(torch.cat([self._blank_table.index_select(0, labels), ilm], dim=1), state)
 
     def ilm_scores(self, projected_predictions: torch.Tensor, ilm: IlmWeights) -> torch.Tensor | None:
@@ -82,7 +81,7 @@ class FactorizedNetwork(TransducerNetwork):
         blank_predictions, log_probs = projected_predictions.split(self._widths, dim=-1)
         # 2) blank: z, one number per pair, [N, 1]
         hidden = torch.tanh(blank_frames + blank_predictions).flatten(0, -2)
-        z = torch.addmm(self._blank_bias, hidden, self._blank_weight)
+        z = self._blank_output(hidden)
         # 3) which label, if it is one: softmax of acoustic scores and weighted ILM, [N, V]
         logits = acoustic + (ilm.alphas.to(self.dtype).unsqueeze(-1) * log_probs if ilm else log_probs)
         labels = torch.log_softmax(logits.flatten(0, -2), dim=-1)
