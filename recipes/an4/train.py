@@ -1,11 +1,13 @@
-"""Trains the demonstration models (RNN-T and TDT on one encoder) and writes them as .nemo files (docs/training.md).
+"""Trains the demonstration models (heads of several kinds on one encoder) and writes them (docs/training.md).
 
-Needs the extra `train`. Data: NeMo manifests (audio_filepath, text, speaker), for example from recipes/an4/prepare.py.
-Run again with the same --out to resume.
+RNN-T and TDT become .nemo files, a factorized transducer (`ft`) becomes a bundle. Needs the extra `train`. Data: NeMo
+manifests (audio_filepath, text, speaker), for example from recipes/an4/prepare.py. Run again with the same --out to
+resume.
 """
 
 import argparse
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,8 +15,14 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from penstock.model.config import FACTORIZED, TransducerConfig
+from penstock.model.nemo.importer import import_nemo
 from penstock.training.augmentation import GENTLE, Augmenter
 from penstock.training.batches import Batch, BatchMaker, Curriculum, Recording, Source, Utterance, read_recordings
+from penstock.training.factorized_head import FactorizedHead
+from penstock.training.head import TransducerHead
+from penstock.training.head_bundle import write_head_bundle
+from penstock.training.head_trainer import pretrain_ilm
 from penstock.training.trainer import Trainer, TrainerConfig
 from recipes.an4.demo_model import (
     TDT_DURATIONS,
@@ -34,6 +42,7 @@ from recipes.an4.synthesis import Synthesizer, sound_effect
 from recipes.an4.warm_start import WarmStart
 
 DURATIONS = {"rnnt": (), "tdt": TDT_DURATIONS}
+FACTORIZED_HEAD = "ft"
 MIN_BATCH_S = 8.0
 """A run of utterances of at least 5 s has to fit."""
 
@@ -49,7 +58,9 @@ def main() -> None:
     noises = _noises(arguments, cache, random)
     synthetic = _synthetic(arguments, cache, [u.words for u in real if u.words])
     models = _models(arguments, real)
-    trainer = Trainer(models, {name: DURATIONS[name] for name in models}, _trainer_config(arguments))
+    heads = _factorized_heads(arguments, models, real)
+    durations = {name: DURATIONS[name] for name in models}
+    trainer = Trainer(models, durations, _trainer_config(arguments), heads)
     state = arguments.out / "state.pt"
     if state.exists():
         trainer.load(state)
@@ -62,7 +73,7 @@ def main() -> None:
     maker = BatchMaker(early, augmenter, encode, random, frames)
     curriculum = Curriculum(maker, augmenter, early, sources)
     _train(trainer, models, iter(maker), curriculum, Validation(arguments.validation), arguments.out)
-    _export(trainer, models, arguments.out)
+    _export(trainer, models, heads, arguments.out)
 
 
 def _arguments() -> argparse.Namespace:
@@ -72,7 +83,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--noise", type=Path, nargs="*", default=[], help="manifests of audio without speech")
     parser.add_argument("--out", type=Path, required=True, help="folder for features, state, curve and .nemo files")
     parser.add_argument("--init", type=Path, help=".nemo file with initial tokenizer and weights")
-    parser.add_argument("--models", nargs="+", choices=DURATIONS, default=list(DURATIONS), help="heads to train")
+    parser.add_argument(
+        "--models", nargs="+", choices=(*DURATIONS, FACTORIZED_HEAD), default=list(DURATIONS), help="heads to train"
+    )
+    parser.add_argument(
+        "--ilm-text", type=Path, help="text for the language model of ft, one sentence per line; default: transcripts"
+    )
     parser.add_argument("--synthetic", type=int, default=3000, help="utterances from espeak-ng and flite; 0 for none")
     parser.add_argument("--vocabulary", type=int, default=64, help="BPE pieces")
     parser.add_argument(
@@ -87,6 +103,8 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.batch_s < MIN_BATCH_S:
         parser.error(f"--batch-s: {arguments.batch_s:g}, expected at least {MIN_BATCH_S:g}")
+    if not set(arguments.models) & set(DURATIONS):
+        parser.error(f"--models: {FACTORIZED_HEAD} needs the encoder of another one: {', '.join(DURATIONS)}")
     return arguments
 
 
@@ -121,7 +139,8 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
     elif not (tokenizer / "tokenizer.model").exists():
         train_tokenizer(transcripts, tokenizer, arguments.vocabulary)
     config = DemoModelConfig()
-    models = {name: build_model(config, tokenizer, DURATIONS[name]) for name in arguments.models}
+    chosen = [name for name in arguments.models if name in DURATIONS]
+    models = {name: build_model(config, tokenizer, DURATIONS[name]) for name in chosen}
     first, *others = models.values()
     mels = [u.mel for u in real[::5]]
     if not start:
@@ -135,6 +154,25 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
     for other in others:
         share_encoder(first, other)
     return {name: model.to(arguments.device) for name, model in models.items()}
+
+
+def _factorized_heads(
+    arguments: argparse.Namespace, models: dict[str, torch.nn.Module], real: list[Utterance]
+) -> dict[str, TransducerHead]:
+    """The factorized head, if it is asked for; its internal language model is trained first, then frozen."""
+    if FACTORIZED_HEAD not in arguments.models:
+        return {}
+    sizes, encode = DemoModelConfig(), next(iter(models.values())).tokenizer.text_to_ids
+    texts = [" ".join(u.words) for u in real]
+    if arguments.ilm_text:
+        texts = arguments.ilm_text.read_text(encoding="utf-8").splitlines()
+    vocabulary = next(iter(models.values())).ctc_decoder.num_classes_with_blank - 1
+    config = TransducerConfig(vocabulary, sizes.hidden, 1, sizes.hidden, "tanh", (), kind=FACTORIZED)
+    head = FactorizedHead(config, sizes.width, TrainerConfig.joint_dropout)
+    trained = pretrain_ilm(head.ilm, [encode(text) for text in dict.fromkeys(texts)], arguments.seed)
+    print(f"internal language model: held-out perplexity {trained.before:.1f} -> {trained.after:.1f}")
+    head.ilm.requires_grad_(False)
+    return {FACTORIZED_HEAD: head.to(arguments.device)}
 
 
 def _sources(
@@ -196,13 +234,18 @@ def _train(
     bar.close()
 
 
-def _export(trainer: Trainer, models: dict[str, torch.nn.Module], out: Path) -> None:
+def _export(trainer: Trainer, models: dict[str, torch.nn.Module], heads: dict[str, TransducerHead], out: Path) -> None:
     """Writes the averaged weights."""
     trainer.average.swap(trainer.module)
     release_input(next(iter(models.values())))
     for name, model in models.items():
         model.save_to(str(out / f"{name}.nemo"))
         print(f"wrote {out / name}.nemo")
+    for name, head in heads.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            encoder = import_nemo(out / f"{next(iter(models))}.nemo", Path(scratch) / "encoder")
+            write_head_bundle(out / name, encoder, head, {"class": type(head).__name__}, replace=True)
+        print(f"wrote {out / name}, a bundle")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ from itertools import count, pairwise
 import pytest
 import torch
 
+from penstock.model.config import TransducerConfig
+from penstock.training.factorized_head import FactorizedHead
 from penstock.training.trainer import Trainer, TrainerConfig, WeightAverage
-from tests.helpers.tiny_model import TinyModel, toy_batch
+from tests.helpers.tiny_model import LABELS, WIDTH, TinyModel, toy_batch
 
 DURATIONS = {"rnnt": (), "tdt": (0, 1, 2)}
 STATE_KEYS = {"module", "optimizer", "average", "step", "elapsed_s", "curve", "config", "random", "is_aligned",
@@ -94,6 +96,24 @@ def test_heads_are_drawn_by_their_weights():
     for _ in range(400):
         made.train_step(None)
     assert drawn["rnnt"] / 400 == pytest.approx(0.65, abs=0.06) and drawn.total() == 400
+
+
+def test_a_further_head_is_trained_on_the_same_encoder_but_for_its_language_model():
+    torch.manual_seed(0)
+    config = TransducerConfig(LABELS, 8, 1, 8, "tanh", (), kind="factorized")
+    head = FactorizedHead(config, WIDTH, dropout=0.1)
+    head.ilm.requires_grad_(False)
+    kept = head.ilm.tensors()
+    made = Trainer({"rnnt": TinyModel()}, {"rnnt": ()}, TrainerConfig(steps=120, peak_learning_rate=0.04), {"ft": head})
+    made.module.eval()
+    with torch.no_grad():
+        before = made.losses(toy_batch(999), ["ft"])["ft"]
+    drawn = [made.train_step(toy_batch(seed)).keys() & {"rnnt", "ft"} for seed in range(120)]
+    made.module.eval()
+    with torch.no_grad():
+        assert made.losses(toy_batch(999), ["ft"])["ft"] < 0.5 * before
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in head.ilm.tensors().items())
+    assert {"ft"} in drawn and {"rnnt"} in drawn
 
 
 def test_a_step_with_a_bad_gradient_changes_nothing():

@@ -1,9 +1,9 @@
-"""The training loop: one encoder, a CTC head and one or two Transducer heads, averaged weights, resumable."""
+"""The training loop: one encoder, a CTC head and some Transducer heads, averaged weights, resumable."""
 
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from penstock.training.batches import Batch
+from penstock.training.head import TransducerHead
 from penstock.training.losses import transducer_loss
 
-HEAD_WEIGHTS = (0.65, 0.35)
-"""Probability that a step trains the first or second Transducer head. One head per step: it costs half as much as the
-encoder."""
+HEAD_WEIGHTS = ((1.0,), (0.65, 0.35), (0.5, 0.25, 0.25))
+"""Probabilities that a step trains the first, second or third of one, two or three Transducer heads. One head per step:
+it costs half as much as the encoder."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,24 @@ class TrainerConfig:
 
 
 class Trainer:
-    """Trains NeMo models that share encoder and CTC head."""
+    """Trains NeMo models that share encoder and CTC head, and further heads on that encoder."""
 
-    def __init__(self, models: dict[str, Any], durations: dict[str, tuple[int, ...]], config: TrainerConfig):
-        """models, durations (empty for RNN-T): by name; the first model's encoder and CTC head are trained."""
+    def __init__(
+        self,
+        models: dict[str, Any],
+        durations: dict[str, tuple[int, ...]],
+        config: TrainerConfig,
+        heads: Mapping[str, TransducerHead] | None = None,
+    ):
+        """models, durations (empty for RNN-T): by name; the first model's encoder and CTC head are trained. heads: by
+        other names; their weights that require no gradient are kept."""
         first = next(iter(models.values()))
         parts = {"encoder": first.encoder, "ctc": first.ctc_decoder}
         for name, model in models.items():
             parts[f"{name}_predictor"], parts[f"{name}_joint"] = model.decoder, model.joint
-        self.module = torch.nn.ModuleDict(parts)
-        self._heads = list(models)
+        self._lattice_heads = dict(heads or {})
+        self.module = torch.nn.ModuleDict(parts | self._lattice_heads)
+        self._heads = [*models, *self._lattice_heads]
         self._durations = durations
         self._config = config
         self._device = next(first.parameters()).device
@@ -98,10 +107,12 @@ class Trainer:
         log_probs = self.module["ctc"](encoder_output=encoded).transpose(0, 1)  # [T, B, V + 1]
         found = {"ctc": self._ctc_loss(log_probs, counts, labels, label_counts)}
         for name in heads:
-            predicted = self.module[f"{name}_predictor"](targets=labels, target_length=label_counts)[0]
-            logits = self._joint_logits(self.module[f"{name}_joint"], encoded, predicted)
+            if name in self._lattice_heads:
+                head = self._lattice_heads[name]
+                loss = head.losses(encoded.transpose(1, 2), counts, labels, label_counts)
+            else:
+                loss = self._model_losses(name, encoded, counts, labels, label_counts)
             # Divided by the root of the label count: between the mean per label and the mean per utterance.
-            loss = transducer_loss(logits, labels, counts, label_counts, self._durations[name])
             found[name] = (loss / (label_counts + 1).sqrt()).mean()
         return found
 
@@ -186,7 +197,15 @@ class Trainer:
 
     def _head_of_step(self) -> str:
         """Drawn from the step number alone, so that a resumed run draws as an uninterrupted one."""
-        return random.Random(self.step).choices(self._heads, HEAD_WEIGHTS[: len(self._heads)])[0]
+        return random.Random(self.step).choices(self._heads, HEAD_WEIGHTS[len(self._heads) - 1])[0]
+
+    def _model_losses(
+        self, name: str, encoded: torch.Tensor, counts: torch.Tensor, labels: torch.Tensor, label_counts: torch.Tensor
+    ) -> torch.Tensor:
+        """Losses [B] of a model's Transducer head; encoded: [B, D, T], counts: [B] encoder frames."""
+        predicted = self.module[f"{name}_predictor"](targets=labels, target_length=label_counts)[0]
+        logits = self._joint_logits(self.module[f"{name}_joint"], encoded, predicted)
+        return transducer_loss(logits, labels, counts, label_counts, self._durations[name])
 
     def _joint_logits(self, joint: Any, encoded: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
         """[B, T, U + 1, outputs]; encoded: [B, D, T], predicted: [B, H, U + 1]."""
