@@ -210,6 +210,19 @@ def test_words_and_phrases_are_those_of_the_graph(streams, checkpoint):
         streams.options(boosted_phrases=list("fghijk"))
 
 
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"beam_size": 4}, "beam_size needs decoder ctc_beam; the stream's is wfst"),
+        ({"n_best": 33}, "n_best is 33; accepted: integers from 0 to 32"),
+        ({"lm_weight": 10.5}, "lm_weight is 10.5; accepted: numbers from 0 to 10"),
+    ],
+)
+def test_options_of_other_decoders_and_values_out_of_range_are_rejected(streams, given, match):
+    with pytest.raises(StreamError, match=match):
+        streams.options(**given)
+
+
 def test_a_compact_graph_takes_no_boosts_above_zero(checkpoint, tmp_path):
     path, tokenizer = tmp_path / "compact.safetensors", Tokenizer(checkpoint.tokenizer_path)
     write_graph(word_loop(tokenizer, WORDS, sha256_of(checkpoint.tokenizer_path), "compact"), path)

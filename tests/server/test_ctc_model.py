@@ -52,7 +52,7 @@ def ctc_server(model, graph) -> Iterator[RunningServer]:
 
 
 def test_ctc_decoders_give_what_this_process_gives(ctc_server, model, graph):
-    samples = read_audio(golden_utterances()[0].path, 16000)
+    samples = read_audio(golden_utterances()[4].path, 16000)
     recognizer = StreamingRecognizer(
         model, golden_case("rnnt_hybrid").contexts[0], max_streams=1, decoding=DecodingConfig(graph=str(graph))
     )

@@ -133,10 +133,13 @@ def test_broken_arrays_are_rejected(path, name, change, message):
         read_graph(path)
 
 
-def test_a_missing_array_is_named(path):
+def test_what_is_missing_is_named(path):
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata()
     arrays = load_file(path)
+    save_file(arrays, path, {name: text for name, text in metadata.items() if name != "vocabulary_size"})
+    with pytest.raises(GraphError, match="the metadata lack 'vocabulary_size'"):
+        read_graph(path)
     del arrays["closure_words"]
     save_file(arrays, path, metadata)
     with pytest.raises(GraphError, match="closure_words"):
