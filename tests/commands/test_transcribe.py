@@ -14,10 +14,15 @@ import soundfile
 from penstock import recognizer
 from penstock.commands import transcribe
 from penstock.errors import CheckpointError, PenstockError
+from penstock.model.bundle import sha256_of
 from penstock.model.nemo.importer import import_nemo
+from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.scoring.wfst.graph_file import write_graph
+from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.golden import golden_case, golden_pcm, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
+from tests.helpers.openfst_text import word_sequences_of_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -135,6 +140,25 @@ def test_lattices_beside_the_text(model, audio, tmp_path, capsys):
     with pytest.raises(PenstockError, match=r"medium\.fst\.txt exists"):
         run(*arguments)
     assert run("--resume", *arguments) == run("--force", *arguments) == 0
+
+
+def test_lattices_of_a_graph_search_hold_more_than_the_alternatives(model, audio, tmp_path, capsys):
+    """Also from two processes, which hand their lattices over."""
+    graph, tokenizer = tmp_path / "words.safetensors", Path(model) / "tokenizer.model"
+    words = ("a", "be", "bed", "bad", "dad")
+    write_graph(word_loop(Tokenizer(tokenizer), words, sha256_of(tokenizer)), graph)
+    command = ("--model", model, "--decoder", "wfst", "--graph", str(graph), "--wfst-lattice-beam", "6")
+    assert run(*command, "--n-best", "2", "--lattices", str(tmp_path / "l"), audio[0]) == 0
+    _, best, _ = lines(capsys)
+    text = (tmp_path / "l" / "medium.fst.txt").read_text()
+    found = sorted((cost, words) for words, cost in word_sequences_of_text(text, words).items())
+    assert len(found) > 2 and found[0][0] == pytest.approx(-float(best.split()[0]), abs=0.01)
+    assert [words[number] for number in found[0][1]] == best.split()[1:]
+    two = ("--processes", "2", "--n-best", "2", "--lattices", str(tmp_path / "two"))
+    assert run(*command, *two, *audio) == 0
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["medium.fst.txt", "short.fst.txt"]
+    again = word_sequences_of_text((tmp_path / "two" / "medium.fst.txt").read_text(), words)
+    assert min(again, key=again.__getitem__) == found[0][1]
 
 
 def test_a_directory_to_files_in_two_processes(model, audio, tmp_path, capsys):

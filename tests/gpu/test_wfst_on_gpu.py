@@ -34,6 +34,19 @@ def test_equals_the_cpu(prepare, sizes, beam):
     assert found == expected  # integer atomics alone: any order of threads gives the same bits
 
 
+@pytest.mark.parametrize("sizes", ["roomy", "tight"])
+def test_alternatives_equal_the_cpu(prepare, sizes):
+    graph, limits = random_graph(1, states=20), WfstLimits(8.0, lattice_beam=6.0)
+    scores = log_probs(1, 3, 12, graph.vocabulary_size)
+    here = Searcher(graph, SIZES[sizes], limits)
+    there = Searcher(graph, SIZES[sizes], limits, device="cuda", prepare=prepare)
+    wanted = [10, 0, 10]
+    assert there.search(scores, 4, LENGTHS, n_best=wanted) == here.search(scores, 4, LENGTHS, n_best=wanted)
+    for row in (0, 2):
+        assert there.alternatives(row) == here.alternatives(row)
+        assert there.ended[row].lattice.openfst_text() == here.ended[row].lattice.openfst_text()
+
+
 def test_a_chunk_never_waits_for_the_host(prepare):
     graph = random_graph(1, states=20)
     scores = log_probs(1, 3, 4, graph.vocabulary_size).cuda()

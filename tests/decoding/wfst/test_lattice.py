@@ -1,7 +1,6 @@
 """Alternatives equal all word sequences of all paths within the lattice beam, and depend on nothing else."""
 
 import math
-from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from penstock.graphs.full_graph import FullGraphDriver
 from penstock.scoring.wfst.graph_file import TOPOLOGIES
 from tests.helpers.decoding_graphs import two_word_graph
 from tests.helpers.fake_capture import FakeBuilder
+from tests.helpers.openfst_text import word_sequences_of_text
 from tests.helpers.reference.word_sequences import WordSequence, word_sequences
 from tests.helpers.wfst import Alternative, Searcher, log_probs, random_graph
 
@@ -30,27 +30,6 @@ def check_equal(found: list[Alternative], expected: list[WordSequence]) -> None:
         assert one.cost == pytest.approx(costs[one.words], abs=1e-3)
 
 
-def sequences_of_text(text: str, names: tuple[str, ...]) -> dict[tuple[int, ...], float]:
-    """The least cost of each word sequence of an acceptor in OpenFst's text, by all its paths."""
-    arcs, finals = defaultdict(list), {}
-    for line in text.splitlines():
-        fields = line.split("\t")
-        if len(fields) == 2:
-            finals[fields[0]] = float(fields[1])
-        else:
-            source, target, word, cost = fields
-            arcs[source].append((target, word, float(cost)))
-    found: dict[tuple[int, ...], float] = {}
-    paths = [(text.split("\t", 1)[0], (), 0.0)]
-    while paths:
-        state, words, cost = paths.pop()
-        if state in finals:
-            found[words] = min(found.get(words, math.inf), cost + finals[state])
-        for target, word, more in arcs[state]:
-            paths.append((target, words if word == "<eps>" else (*words, names.index(word)), cost + more))
-    return found
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_equal_all_word_sequences_of_all_paths(seed):
     graph = two_word_graph() if seed == 0 else random_graph(seed)
@@ -62,7 +41,7 @@ def test_equal_all_word_sequences_of_all_paths(seed):
     check_equal(found, expected)
     assert len(expected) > 3 and (list(found[0].words), found[0].pieces, found[0].cost) == best[:3]
     text = searcher.ended[0].lattice.openfst_text()
-    of_text = sequences_of_text(text, graph.words)
+    of_text = word_sequences_of_text(text, graph.words)
     least = {one.words: one.cost for one in expected}
     assert {words: of_text[words] for words in least} == pytest.approx(least, abs=1e-3)
     assert all(

@@ -64,6 +64,18 @@ class CapturedWfstSearch:
         self._boosted = None if boosts is None else Buckets(driver, max_batch, plain, partial(self._program, boosts))
         self._linked = Buckets(driver, max_batch, linked, partial(self._program, boosts))
 
+    def decode(
+        self,
+        log_probs: torch.Tensor,
+        lengths: torch.Tensor,
+        is_end: torch.Tensor,
+        states: WfstStates,
+        boosts: StreamBoosts | None = None,
+    ) -> tuple[BestPath, WfstStates]:
+        """`decode_with_links` without links."""
+        path, after, _ = self.decode_with_links(log_probs, lengths, is_end, states, boosts)
+        return path, after
+
     @torch.inference_mode()
     def decode_with_links(
         self,
