@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -80,6 +81,30 @@ def test_the_search_uses_the_present_weights(speech):
     assert any(compare("enter one oh four", tokenizer.decode(labels)).words.edits == 0 for labels in again.best())
     now = [tensor.data_ptr() for tensor in vars(search._network).values() if isinstance(tensor, torch.Tensor)]
     assert now == weights and weights
+
+
+@pytest.mark.parametrize(
+    ("kind", "vocabulary"), [("standard", 1200), ("factorized", 64), ("factorized", 1200)], ids=str
+)
+def test_a_refreshed_search_equals_a_new_one(kind, vocabulary, speech):
+    """1,200 labels: some weights are large enough to be packed."""
+    checkpoint = Checkpoint(MODEL)
+    sizes = {"vocabulary_size": vocabulary, "kind": kind, "joint_activation": "tanh"}
+    config = dataclasses.replace(checkpoint.config.transducer, **sizes)
+    torch.manual_seed(0)
+    head = {"standard": StandardHead, "factorized": FactorizedHead}[kind](config, checkpoint.config.encoder.d_model)
+    encoder = SimpleNamespace(
+        directory=MODEL, config=dataclasses.replace(checkpoint.config, transducer=config, ctc=None)
+    )
+    speech = speech._replace(encoded=speech.encoded[:2, :12], frame_counts=torch.tensor([12, 9]))
+    search = NBestSearch(encoder, head.eval(), 2)
+    search(speech.encoded, speech.frame_counts)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    lists = [each(speech.encoded, speech.frame_counts) for each in (search, NBestSearch(encoder, head, 2))]
+    for one, other in zip(*lists, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_the_pair_is_kept():

@@ -93,15 +93,10 @@ class NBestSearch:
         device = next(self._checkpoint.head.parameters()).device
         return open_network(cast(Checkpoint, self._checkpoint), device, kernels=TORCH)
 
-    def _refresh(self) -> None:
-        """Copies the present weights into the network, whose tensors keep their addresses."""
-        for old, new in zip(_tensors_of(self._network), _tensors_of(self._open()), strict=True):
-            old.copy_(new)
-
     @torch.no_grad()
     def __call__(self, encoded: torch.Tensor, frame_counts: torch.Tensor) -> HypothesisLists:
         """The lists of B utterances; encoded: [B, T, D], frame_counts: [B] int64."""
-        self._refresh()
+        _refresh(self._network, self._open())
         batch, frames = encoded.shape[:2]
         # As much room as labels can need, so that no hypothesis is pruned for it.
         sizes = BeamSizes(self._beam_size, 0, self._search.algorithm.max_labels(frames))
@@ -134,13 +129,24 @@ def _hypotheses(stable: TokenLists, found: NBest) -> HypothesisLists:
     return HypothesisLists(*(t.clone() for t in (rows, labels, times, counts, scores, acoustic)))
 
 
-def _tensors_of(value: object) -> list[torch.Tensor]:
-    """All tensors that an object of `penstock.decoding` holds, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if type(value).__module__.startswith("penstock.decoding"):
-        value = list(vars(value).values())
-    return [tensor for part in value for tensor in _tensors_of(part)] if isinstance(value, list | tuple) else []
+def _refresh(old: object, new: object) -> None:
+    """Copies all tensors that an object of this package holds from another of its class; they keep their addresses.
+
+    A packed weight, which only a CPU has and cannot be copied, is replaced.
+    """
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        for one, other in zip(old, new, strict=True):
+            _refresh(one, other)
+    if not type(old).__module__.startswith("penstock.") or not hasattr(old, "__dict__"):
+        return
+    for name, value in vars(new).items():
+        held = getattr(old, name)
+        if not isinstance(value, torch.Tensor):
+            _refresh(held, value)
+        elif value.layout is torch.strided:
+            held.copy_(value)
+        else:
+            setattr(old, name, value)
 
 
 def _with_column(tokens: torch.Tensor) -> torch.Tensor:
