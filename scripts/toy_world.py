@@ -207,8 +207,9 @@ class Experiment:
         head, control = self.copy_of(self.head), self.copy_of(self.head)
         training = HeadTraining(self.sizes.mwer_steps, peak_learning_rate=5e-4)
         search = NBestSearch(model_checkpoint(head), head, BEAM_SIZE, EQ5)
-        self.fit(head, MwerLoss(head, search, text_of), training)
-        self.fit(control, transducer_loss_of(control), training)
+        for each, loss in ((head, MwerLoss(head, search, text_of)), (control, transducer_loss_of(control))):
+            torch.manual_seed(self.seed)  # of dropout
+            self.fit(each, loss, training)
         for name, each in (("MWER", head), ("control", control)):
             self.measure(f"{name}, without normalization", each, EQ5, is_normalized=False)
             self.measure(f"{name}, with normalization", each, EQ5)

@@ -12,7 +12,7 @@ from penstock.training.losses import transducer_loss
 FRAMES, LABELS = 7, 4
 TIMES = (1, 2, 4, 6)
 PATHS = {0: 1, 1: 48, 2: 132, None: 210}
-"""Of a band of so many frames on both sides; None: all points."""
+"""Of a band of this many frames on both sides; None: all points."""
 
 
 def _paths(band: int | None, frames: int = FRAMES, times: tuple[int, ...] = TIMES) -> Iterator[tuple[int, ...]]:
