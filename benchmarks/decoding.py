@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--model", action="append", metavar="MODEL", help="bundle, .nemo file or hub id; may be repeated"
     )
     parser.add_argument("--audio", action="append", metavar="FILE", help="input of --model; may be repeated")
-    parser.add_argument("--random", metavar="KIND", help="random weights: rnnt or tdt (both, without --model)")
+    parser.add_argument("--random", metavar="KIND", help="random weights: rnnt, tdt or factorized")
     parser.add_argument(
         "--size", metavar="SIZE", help="size of random models: small, large or multilingual (small; large on a GPU)"
     )
@@ -126,7 +126,7 @@ def _checked_plan(args: argparse.Namespace) -> "Plan":
     if args.nemo and find_spec("nemo") is None:
         raise PackageError(f"--nemo: nemo_toolkit is not installed: {install_command('oracle')}")
     from benchmarks.measure import Plan
-    from benchmarks.random_models import ENCODERS, KINDS, NO_ENCODER, TRANSDUCERS
+    from benchmarks.random_models import ALL_KINDS, ENCODERS, NO_ENCODER, TRANSDUCERS
     from benchmarks.systems import ALL_DECODERS, DECODERS
     from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
     from penstock.kernels.capability import FUSED, TORCH
@@ -140,7 +140,7 @@ def _checked_plan(args: argparse.Namespace) -> "Plan":
     kernels = args.kernels.split(",") if args.kernels is not None else default
     for name, values, known in (
         ("decoders", decoders, ALL_DECODERS),
-        ("random", [args.random] if args.random is not None else [], KINDS),
+        ("random", [args.random] if args.random is not None else [], ALL_KINDS),
         ("size", [args.size] if args.size is not None else [], tuple(TRANSDUCERS)),
         ("encoder", [args.encoder] if args.encoder is not None else [], (NO_ENCODER, *ENCODERS)),
         ("kernels", kernels, (TORCH, FUSED)),

@@ -55,7 +55,7 @@ def _part(part: Part) -> dict:
     return {
         "name": workload.name,
         "note": workload.note,
-        "kind": "tdt" if transducer.is_tdt else "rnnt",
+        "kind": transducer.kind if transducer.is_factorized else "tdt" if transducer.is_tdt else "rnnt",
         "transducer": dataclasses.asdict(transducer),
         "context": list(workload.context),
         "chunk_encoder_frames": workload.context.chunk_encoder_frames,

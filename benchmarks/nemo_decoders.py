@@ -105,6 +105,9 @@ def nemo_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[Syste
     config = checkpoint.config.transducer
     parts = _Parts(checkpoint, selection.device)
     drivers = ("no_graphs", "graphs") if selection.device.startswith("cuda") else ("no_graphs",)
+    if config.is_factorized:
+        yield Unavailable(Variant(NEMO, LABEL_LOOPING, drivers[0], span=WHOLE), "NeMo has no factorized transducer")
+        return
     for decoder in selection.decoders:
         for driver in drivers:
             has_graphs = driver == "graphs"

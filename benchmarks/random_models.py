@@ -16,11 +16,20 @@ from penstock.decoding.greedy.state import fresh_states
 from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.model.bundle import tensor_shapes
-from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.model.config import (
+    FACTORIZED,
+    STANDARD,
+    AttentionContext,
+    EncoderConfig,
+    FeatureConfig,
+    ModelConfig,
+    TransducerConfig,
+)
 
 NO_ENCODER = "none"
 RNNT, TDT = "rnnt", "tdt"
 KINDS = (RNNT, TDT)
+ALL_KINDS = (*KINDS, FACTORIZED)
 LABELS_PER_SECOND = 3.5
 """About what a tokenizer of 1,000 pieces makes of speech."""
 ENCODER_FRAME_MS = 80.0
@@ -127,15 +136,16 @@ class RandomTransducer:
     """The part of a `Checkpoint` that a `TransducerNetwork` reads."""
 
     def __init__(self, kind: str, sizes: TransducerSizes, seed: int = 0):
-        """kind: `RNNT`, or `TDT` with durations 0 .. 4."""
+        """kind: of `ALL_KINDS`; `TDT` has durations 0 .. 4."""
         self.config = _TransducerOnly(
             TransducerConfig(
                 vocabulary_size=sizes.vocabulary_size,
                 predictor_hidden=sizes.hidden,
                 predictor_layers=1,
                 joint_hidden=sizes.hidden,
-                joint_activation="relu",
+                joint_activation="tanh" if kind == FACTORIZED else "relu",
                 tdt_durations=_TDT_DURATIONS if kind == TDT else (),
+                kind=FACTORIZED if kind == FACTORIZED else STANDARD,
             )
         )
         self._generator = torch.Generator().manual_seed(seed)
@@ -152,7 +162,11 @@ class RandomTransducer:
 
     @property
     def _d_model(self) -> int:
-        return self._tensors["joint.encoder.weight"].shape[1]
+        return self._tensors["blank.encoder.weight" if self._is_factorized else "joint.encoder.weight"].shape[1]
+
+    @property
+    def _is_factorized(self) -> bool:
+        return self.config.transducer.is_factorized
 
     def _draw(self, sizes: TransducerSizes) -> dict[str, torch.Tensor]:
         config, hidden = self.config.transducer, sizes.hidden
@@ -160,12 +174,26 @@ class RandomTransducer:
         def noise(rows: int, columns: int, deviation: float) -> torch.Tensor:
             return deviation * torch.randn(rows, columns, generator=self._generator) / columns**0.5
 
-        return {
+        predictor = {
             "predictor.embedding.weight": noise(config.vocabulary_size + 1, hidden, hidden**0.5),
             "predictor.lstm.0.input_weight": noise(4 * hidden, hidden, 2.0),
             "predictor.lstm.0.hidden_weight": noise(4 * hidden, hidden, 2.0),
             "predictor.lstm.0.input_bias": torch.zeros(4 * hidden),
             "predictor.lstm.0.hidden_bias": torch.zeros(4 * hidden),
+        }
+        if self._is_factorized:
+            return predictor | {
+                "predictor.output.weight": noise(config.vocabulary_size, hidden, _LOGIT_DEVIATION),
+                "predictor.output.bias": torch.zeros(config.vocabulary_size),
+                "blank.embedding.weight": noise(config.vocabulary_size + 1, hidden, _PROJECTION_DEVIATION),
+                "blank.encoder.weight": noise(hidden, sizes.d_model, _PROJECTION_DEVIATION),
+                "blank.encoder.bias": torch.zeros(hidden),
+                "blank.output.weight": noise(1, hidden, _LOGIT_DEVIATION),
+                "blank.output.bias": torch.zeros(1),
+                "acoustic.weight": noise(config.vocabulary_size, sizes.d_model, _LOGIT_DEVIATION),
+                "acoustic.bias": torch.zeros(config.vocabulary_size),
+            }
+        return predictor | {
             "joint.encoder.weight": noise(hidden, sizes.d_model, _PROJECTION_DEVIATION),
             "joint.encoder.bias": torch.zeros(hidden),
             "joint.predictor.weight": noise(hidden, hidden, _PROJECTION_DEVIATION),
@@ -179,20 +207,21 @@ class RandomTransducer:
         """Scales the predictor's projection, then bisects the blank's bias down to `LABELS_PER_SECOND`."""
         blank = self.config.transducer.vocabulary_size
         labels = torch.randint(blank, (4, _SAMPLES), generator=self._generator)
-        projected = _predict(open_network(self), labels)
-        self._tensors["joint.predictor.weight"] *= _PROJECTION_DEVIATION / projected.std()
+        if not self._is_factorized:
+            projected = _predict(open_network(self), labels)
+            self._tensors["joint.predictor.weight"] *= _PROJECTION_DEVIATION / projected.std()
         network = open_network(self)
         scores = network.score(network.project_encoder(self.frames(1, _SAMPLES))[0], _predict(network, labels))
         leads = scores.labels.amax(dim=1) - scores.blank
         low, high = float(leads.quantile(_MIN_BLANK_RATE)), float(leads.max())
         frames = self.frames(_CALIBRATION_STREAMS, _CALIBRATION_ENCODER_FRAMES)
-        bias = self._tensors["joint.output.bias"]
+        bias = self._tensors["blank.output.bias"] if self._is_factorized else self._tensors["joint.output.bias"][blank:]
         for _ in range(_BISECTIONS):
-            bias[blank] = (low + high) / 2
+            bias[0] = (low + high) / 2
             if self._labels_per_second(frames) > LABELS_PER_SECOND:
-                low = float(bias[blank])
+                low = float(bias[0])
             else:
-                high = float(bias[blank])
+                high = float(bias[0])
 
     def _labels_per_second(self, frames: torch.Tensor) -> float:
         network, (batch, encoder_frames, _) = open_network(self), frames.shape

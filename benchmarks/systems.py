@@ -265,7 +265,10 @@ def penstock_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[S
                 for variant in _variants(Variant(PENSTOCK, decoder, "no_graphs", beam), selection, (TORCH,)):
                     yield from _beam(variant, networks, selection)
         else:
-            for projections, kernels in ((PRECOMPUTED, selection.kernels), (EACH_TIME, (TORCH,))):
+            # A factorized transducer has one implementation: no fused kernels, and no version without projections.
+            is_factorized = checkpoint.config.transducer is not None and checkpoint.config.transducer.is_factorized
+            standard = ((PRECOMPUTED, selection.kernels), (EACH_TIME, (TORCH,)))
+            for projections, kernels in ((PRECOMPUTED, (TORCH,)),) if is_factorized else standard:
                 for variant in _variants(
                     Variant(PENSTOCK, decoder, "no_graphs", projections=projections), selection, kernels
                 ):

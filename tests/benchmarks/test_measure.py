@@ -36,7 +36,7 @@ from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from penstock.graphs.select import Choice
 from penstock.kernels.capability import FUSED, TORCH
-from penstock.model.config import AttentionContext
+from penstock.model.config import FACTORIZED, AttentionContext
 from tests.helpers.fake_capture import FakeBuilder, FakeCapture
 from tests.helpers.random_models import random_ctc_checkpoint
 from tests.helpers.reference import ctc
@@ -85,6 +85,18 @@ def test_greedy_systems_find_the_labels_of_the_reference(streams):
     greedy = {variant: labels for variant, labels in found.items() if variant.beam is None}
     assert len(greedy) == 6, "two decoders: chunks with and without projections, whole"
     assert all(labels == expected for labels in greedy.values())
+
+
+def test_factorized_systems(monkeypatch):
+    monkeypatch.setitem(TRANSDUCERS, "tiny", TransducerSizes(8, 16, 12))
+    streams = random_workload(FACTORIZED, RandomSizes("tiny"), BATCH, 4 * SECONDS, AttentionContext(8, 3), "cpu")
+    found, expected = labels_by_variant(streams, all_systems(streams)), by_reference(streams)
+    assert sum(map(len, expected)) > 5
+    greedy = [labels for variant, labels in found.items() if variant.beam is None]
+    assert len(greedy) == 4 and all(labels == expected for labels in greedy)
+    beams = {(e.decoder, e.beam, e.span): labels for e, labels in found.items() if e.beam}
+    assert len(beams) == 8
+    assert all(beams[name, beam, CHUNKS] == beams[name, beam, WHOLE] for name, beam, _ in beams)
 
 
 def test_beams_in_chunks_equal_whole_beams(streams):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from benchmarks.random_models import (
+    ALL_KINDS,
     ENCODER_FRAME_MS,
     ENCODERS,
-    KINDS,
     LABELS_PER_SECOND,
     EncoderSizes,
     RandomEncoder,
@@ -27,7 +27,7 @@ SIZES = TransducerSizes(d_model=16, hidden=24, vocabulary_size=20)
 TINY, CONTEXT = EncoderSizes(2, 16, 2, 4), AttentionContext(8, 3)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=ALL_KINDS)
 def kind(request) -> str:
     return request.param
 
@@ -37,9 +37,10 @@ def test_the_transducers_tensors_are_those_of_a_checkpoint(kind):
     features = FeatureConfig(16000, 400, 160, 512, SMALL_ENCODER.mel_bins, 0.97, 2**-24)
     encoder = with_encoder(SMALL_ENCODER, d_model=SIZES.d_model)
     shapes = tensor_shapes(ModelConfig(features, encoder, source.config.transducer))
-    expected = {name: shape for name, shape in shapes.items() if name.startswith(("predictor.", "joint."))}
-    assert {name: tuple(t.shape) for name, t in source.tensors("predictor.", "joint.").items()} == expected
-    assert all(name.startswith("joint.") for name in source.tensors("joint."))
+    prefixes = ("predictor.", "joint.", "blank.", "acoustic.")
+    expected = {name: shape for name, shape in shapes.items() if name.startswith(prefixes)}
+    assert {name: tuple(t.shape) for name, t in source.tensors(*prefixes).items()} == expected
+    assert all(name.startswith("predictor.") for name in source.tensors("predictor."))
     assert source.config.transducer.is_tdt == (kind == "tdt")
 
 
@@ -47,7 +48,8 @@ def test_the_seed_decides(kind):
     first, again, other = (RandomTransducer(kind, SIZES, seed) for seed in (1, 1, 2))
     for name, tensor in first.tensors().items():
         assert torch.equal(tensor, again.tensors()[name])
-    assert not torch.equal(first.tensors()["joint.output.weight"], other.tensors()["joint.output.weight"])
+    name = "predictor.embedding.weight"
+    assert not torch.equal(first.tensors()[name], other.tensors()[name])
     assert torch.equal(first.frames(2, 3), again.frames(2, 3))
     assert not torch.equal(first.frames(2, 3), first.frames(2, 3))
 
