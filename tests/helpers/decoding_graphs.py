@@ -36,7 +36,8 @@ def make_graph(
         (arc.source, arc.label, arc.word, arc.target, arc.weight) for arc in arcs if arc.label is not None
     )
     sources, labels, words, targets, weights = (list(column) for column in zip(*emitting, strict=True))
-    closures = [naive_closure(arcs, state) for state in range(states)]
+    epsilons = [arc for arc in arcs if arc.label is None]
+    closures = [naive_closure(epsilons, state) for state in range(states)]
     flat = [entry for closure in closures for entry in closure]
     final_weights = np.full(states, np.inf, np.float32)
     for state, weight in finals.items():
@@ -118,25 +119,38 @@ def word_loop(
 
     words: as the tokenizer spells them, or with the texts that spell them.
 
-    Unlike in a real graph a word may begin with the token that the word before it ends with, without a blank between.
+    A word that begins with the token that the word before it ends with comes after a blank, so that no frames can be
+    dealt to words in several ways that cost the same.
     """
     spelled = words if isinstance(words, Mapping) else {word: word for word in words}
     spellings = {word: [tokenizer.encode(text)] for word, text in spelled.items()}
     blank, weight = tokenizer.size, math.log(len(words))
     arcs, finals = [Arc(0, blank, 0, 0.0, 0)], {0: 0.0}
     last_state = 0
+    begins: list[Arc] = []
+    ends: dict[int, list[int]] = {}  # held states at the ends of words, by their token
     for number, (tokens,) in enumerate(spellings.values(), start=1):
         sources = [0]
         for place, token in enumerate(tokens):
             held, after = last_state + 1, last_state + 2
             last_state = after
-            word, cost = (number, weight) if place == 0 else (0, 0.0)
-            is_same = place > 0 and tokens[place - 1] == token
-            arcs += [Arc(source, token, word, cost, held) for source in (sources[-1:] if is_same else sources)]
+            if place == 0:
+                begins.append(Arc(0, token, number, weight, held))
+            else:
+                is_same = tokens[place - 1] == token
+                arcs += [Arc(source, token, 0, 0.0, held) for source in (sources[-1:] if is_same else sources)]
             arcs += [Arc(held, token, 0, 0.0, held), Arc(held, blank, 0, 0.0, after), Arc(after, blank, 0, 0.0, after)]
             sources = [held, after]
-        arcs += [Arc(state, None, 0, 0.0, 0) for state in sources]
+        ends.setdefault(tokens[-1], []).append(held)
+        arcs.append(Arc(after, None, 0, 0.0, 0))
         finals |= dict.fromkeys(sources, 0.0)
+    arcs += begins
+    for token, states in ends.items():
+        others = [arc for arc in begins if arc.label != token]
+        if others:
+            last_state += 1
+            arcs += [arc._replace(source=last_state) for arc in others]
+            arcs += [Arc(state, None, 0, 0.0, last_state) for state in states]
     graph = make_graph(arcs, finals, tokenizer.size, spellings, topology)
     return replace(graph, tokenizer_sha256=tokenizer_sha256)
 
