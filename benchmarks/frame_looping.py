@@ -64,10 +64,10 @@ class UnprojectedNetwork(StandardNetwork):
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
         super().__init__(checkpoint, device, dtype, TORCH)
-        self.frame_width = len(self._encoder_weight)
+        self.frame_width = checkpoint.config.encoder.d_model
 
-    def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
-        """Does not project."""
+    def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
+        """Does not project; for models without language prompts."""
         return encoded.to(self.dtype)
 
     def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
@@ -78,5 +78,7 @@ class UnprojectedNetwork(StandardNetwork):
         self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor, ilm: IlmWeights = ()
     ) -> Scores:
         """Projects both, then scores."""
-        frames = torch.matmul(projected_frames, self._encoder_weight) + self._encoder_bias
+        frames = self._projection(projected_frames.flatten(0, -2).unsqueeze(0))[0].unflatten(
+            0, projected_frames.shape[:-1]
+        )
         return super().score(frames, torch.matmul(projected_predictions, self._predictor_weight) + self._predictor_bias)

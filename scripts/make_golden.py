@@ -1,6 +1,7 @@
 """Makes tests/golden/: tiny NeMo checkpoints and what NeMo computes with them. Needs NeMo (extra `oracle`).
 
     python scripts/make_golden.py                                # the tiny models and the front ends
+    python scripts/make_golden.py --prompts                      # the tiny model with language prompts
     python scripts/make_golden.py --bundled FILE.nemo            # the bundled model on tests/data/an4
 
 tests/helpers/golden.py describes the files and reads them without NeMo. Everything is seeded; a run on another
@@ -28,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from nemo.collections.asr.models import ASRModel  # noqa: E402
 
 from tests.helpers.oracle.nemo_models import (  # noqa: E402
+    PROMPT_SPECS,
     SPECS,
     Greedy,
     ModelSpec,
@@ -35,6 +37,7 @@ from tests.helpers.oracle.nemo_models import (  # noqa: E402
     decode,
     encode,
     mel_float64,
+    prompted,
     round_weights_to_half,
     token_log_probabilities,
 )
@@ -48,14 +51,18 @@ PERTURBATION = 1e-4  # tolerance of encoder output; tokens must not depend on sm
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", action="store_true", help="only the model with language prompts")
     parser.add_argument("--bundled", metavar="FILE.nemo", type=Path, help="only the golden data of this model")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     GOLDEN.mkdir(exist_ok=True)
     if arguments.bundled:
         make_bundled(arguments.bundled)
+    elif arguments.prompts:
+        make_prompts()
     else:
         make_tiny()
+        make_prompts()
     total = sum(path.stat().st_size for path in GOLDEN.rglob("*"))
     print(f"{GOLDEN}: {total / 1e6:.2f} MB")
 
@@ -75,6 +82,28 @@ def make_tiny() -> None:
     for name, model in front_ends.items():
         _front_end(name, model, signals)
     write_json(GOLDEN / "cases.json", index)
+
+
+def make_prompts() -> None:
+    """A .nemo with language prompts, and its greedy output in two contexts and three languages."""
+    signals = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+    spec, greedy = PROMPT_SPECS[0], {}
+    with tempfile.TemporaryDirectory() as workspace:
+        model = build_model(spec, Path(workspace), signals)
+        save_nemo(model, spec, Path(workspace))
+    model.decoding.set_strip_lang_tags(True, r"\s*<[a-z]{2,3}-[A-Za-z]{2}>")
+    for context in spec.all_contexts[:2]:
+        for name, samples in signals.items():
+            encoded = encode(model, samples, context)[1]
+            for language in ("en-US", "de-DE", "auto"):
+                found = _greedy(model, prompted(model, encoded, spec.languages[language]))
+                text = model.decoding.decode_tokens_to_str_with_strip_punctuation(found["tokens"])
+                key = f"{context[0]},{context[1]}/{name}/{language}"
+                greedy[key] = {"tokens": found["tokens"], "timestamps": found["timestamps"], "text": text}
+    tags = {model.tokenizer.tokens_to_ids([tag])[0] for tag in spec.tags}
+    if not tags & {token for one in greedy.values() for token in one["tokens"]}:
+        raise SystemExit(f"{spec.name}: no language tags: use another seed")
+    write_json(GOLDEN / "prompts.json", {"languages": spec.languages, "tags": sorted(tags), "greedy": greedy})
 
 
 def save_nemo(model: ASRModel, spec: ModelSpec, workspace: Path) -> Path:

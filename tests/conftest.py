@@ -10,7 +10,7 @@ import torch
 
 from penstock.model.bundle import Checkpoint
 from penstock.model.nemo.importer import import_nemo
-from tests.helpers.golden import golden_case
+from tests.helpers.golden import GOLDEN
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
@@ -41,7 +41,7 @@ def golden_bundle(tmp_path_factory) -> Callable[[str], Checkpoint]:
 
     def get(name: str) -> Checkpoint:
         if name not in bundles:
-            bundles[name] = import_nemo(golden_case(name).nemo_path, directory / name)
+            bundles[name] = import_nemo(GOLDEN / f"{name}.nemo", directory / name)
         return bundles[name]
 
     return get

@@ -12,19 +12,22 @@ import pytest
 import soundfile
 
 from penstock import recognizer
+from penstock.cli import main
 from penstock.commands import transcribe
 from penstock.errors import CheckpointError, PenstockError
 from penstock.model.bundle import sha256_of
+from penstock.model.languages import without_tags
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.decoding_graphs import word_loop
-from tests.helpers.golden import golden_case, golden_pcm, golden_utterances
+from tests.helpers.golden import golden_case, golden_pcm, golden_prompted, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
 from tests.helpers.openfst_text import word_sequences_of_text
 
 ROOT = Path(__file__).parents[2]
+AUDIO = str(ROOT / "tests/data/an4/flac/an395-mjwl-b.flac")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +81,8 @@ def test_json(model, audio, capsys, request_ms):
     for path, line in zip(audio, lines(capsys), strict=True):
         document = json.loads(line)
         golden = golden_case("rnnt_hybrid").greedy((6, 1), Path(path).stem)
-        assert list(document) == ["audio", "text", "tokens", "timestamps", "words", "alternatives", "audio_s"]
+        lists = ["tokens", "timestamps", "words", "alternatives"]
+        assert list(document) == ["audio", "text", "language", *lists, "audio_s"]
         assert (document["audio"], document["tokens"]) == (path, golden.tokens)
         assert document["timestamps"] == golden.timestamps
         assert document["audio_s"] == len(golden_pcm(Path(path).stem)) / 16000
@@ -218,6 +222,28 @@ def test_real_speech_in_the_default_context(bundled_model, capsys):
     assert lines(capsys) == [utterance.greedy((70, 13)).text]
 
 
+def test_the_language_is_chosen_and_named(golden_bundle, tmp_path, capsys):
+    model, path = str(golden_bundle("prompt_hybrid").directory), str(tmp_path / "long.wav")
+    soundfile.write(path, golden_pcm("long").numpy(), 16000)
+    for golden in golden_prompted():
+        if (golden.context, golden.signal) == ((56, 3), "long"):
+            chosen = ["--model", model, "--context", "56,3", "--language", golden.language, path]
+            assert run("--json", *chosen) == 0
+            document = json.loads(capsys.readouterr().out)
+            assert (document["text"], document["tokens"]) == (golden.text, golden.tokens)
+            assert run("--language-tags", "keep", *chosen) == 0
+            kept = capsys.readouterr().out.strip()
+            assert without_tags(kept) == golden.text
+            assert f"<{document['language']}>" in kept if document["language"] else kept == golden.text
+
+
+def test_an_unknown_language_names_the_known_ones(golden_bundle, capsys):
+    model = str(golden_bundle("prompt_hybrid").directory)
+    assert main(["transcribe", "--model", model, "--language", "xx", AUDIO]) == 1
+    message = "penstock: error: SETTING_INVALID: language is 'xx'; accepted: en-US, en, de-DE, no, auto\n"
+    assert capsys.readouterr() == ("", message)
+
+
 def test_a_nemo_file_is_imported_first(audio, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     assert run("--model", str(golden_case("rnnt_hybrid").nemo_path), "--context", "6,1", "--json", audio[1]) == 0
@@ -337,6 +363,8 @@ def test_a_missing_manifest_is_named(model, tmp_path):
             ["--model", "MODEL", "--aes-margin", "nan", "a.wav"],
             "--aes-margin is 'nan'; accepted: numbers from 0 to 100",
         ),
+        (["--model", "MODEL", "--language", "de", AUDIO], "language is 'de', but the model has no language prompts"),
+        (["--model", "MODEL", "--language-tags", "keep", AUDIO], "language_tags is given, but the model writes no"),
         (["--model", "MODEL", "--beam-size", "0", "a.wav"], "--beam-size is '0'; accepted: integers from 1 to 32"),
         (["--model", "MODEL", "--context", "70", "a.wav"], "--context is '70'; accepted: LEFT,RIGHT"),
         (["--model", "MODEL", "--context", "70,6", "a.wav"], r"context \[70,6\] is not one of this checkpoint's"),

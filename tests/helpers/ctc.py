@@ -12,5 +12,5 @@ class GivenLogProbs(CtcHead):
         self.vocabulary_size, self.frame_width = labels, labels + 1
         self.device, self.dtype = torch.device("cpu"), torch.float64
 
-    def log_probs(self, encoded: torch.Tensor) -> torch.Tensor:
+    def log_probs(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
         return encoded.double()

@@ -6,6 +6,7 @@
     signals.npz             SIGNAL -> int16 [samples] at 16 kHz; names "medium", "short", "long"
     front_end_NAME.npz      "mel/SIGNAL" -> float32 [N, F] (valid frames, computed in float64), "window", "filterbank";
                             shared by cases
+    prompt_hybrid.nemo      a checkpoint with language prompts; prompts.json has its greedy output and text
     bundled.json, .npz      the same for the bundled model on tests/data/an4, with its weights rounded to float16
 
 `scripts/make_golden.py` makes them. Greedy output is of one signal alone in its batch, with the encoder output of NeMo,
@@ -111,6 +112,34 @@ def golden_cases() -> list[GoldenCase]:
 def golden_case(name: str) -> GoldenCase:
     """The case called `name`."""
     return next(case for case in golden_cases() if case.name == name)
+
+
+@dataclass(frozen=True)
+class GoldenPrompted:
+    """Greedy output of the checkpoint with language prompts for one signal in one language."""
+
+    context: tuple[int, int]
+    signal: str
+    language: str
+    tokens: list[int]
+    timestamps: list[int]
+    text: str
+    """Without language tags."""
+
+
+def golden_prompted() -> list[GoldenPrompted]:
+    """All of them."""
+    found = []
+    for key, entry in _json("prompts.json")["greedy"].items():
+        context, signal, language = key.split("/")
+        left, right = map(int, context.split(","))
+        found.append(GoldenPrompted((left, right), signal, language, **entry))
+    return found
+
+
+def golden_tags() -> list[int]:
+    """The labels of that checkpoint that are language tags, ascending."""
+    return _json("prompts.json")["tags"]
 
 
 def golden_utterances() -> list[GoldenUtterance]:

@@ -14,14 +14,14 @@ import yaml
 
 from penstock.errors import CheckpointError
 from penstock.model.nemo.importer import import_nemo
-from tests.helpers.golden import golden_case
+from tests.helpers.golden import GOLDEN
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 
 
 @cache
 def _members(case: str) -> dict[str, bytes]:
-    data = golden_case(case).nemo_path.read_bytes()
+    data = (GOLDEN / f"{case}.nemo").read_bytes()
     plain = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
         return {member.name.removeprefix("./"): tar.extractfile(member).read() for member in tar if member.isfile()}

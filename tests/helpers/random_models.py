@@ -16,6 +16,7 @@ from penstock.model.config import (
     FeatureConfig,
     IlmPair,
     ModelConfig,
+    PromptConfig,
     TransducerConfig,
 )
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
@@ -86,6 +87,16 @@ def random_checkpoint(
 def head(kind: tuple[int, ...] | IlmPair) -> dict[str, Any]:
     """Options of `random_checkpoint`: RNN-T for (), TDT for a list of durations, a factorized one for its pair."""
     return {"kind": FACTORIZED, "pair": kind} if isinstance(kind, IlmPair) else {"durations": kind}
+
+
+def with_prompts(directory: Path, checkpoint: Checkpoint, prompt: PromptConfig) -> Checkpoint:
+    """The checkpoint with random layers of language prompts."""
+    config = dataclasses.replace(checkpoint.config, prompt=prompt)
+    tensors, generator = checkpoint.tensors(), torch.Generator().manual_seed(0)
+    for name, shape in tensor_shapes(config).items():
+        if name not in tensors:
+            tensors[name] = _random_tensor(name, shape, generator)
+    return write_checkpoint(directory, config, tensors, checkpoint.tokenizer_path.read_bytes(), {})
 
 
 def random_ctc_checkpoint(

@@ -38,16 +38,25 @@ class Transcription:
         return [token[:3] for token in self.tokens], [word[:3] for word in self.words], self.text
 
 
-def recognize_alone(recognizer: StreamingRecognizer, samples: np.ndarray, parts=(slice(None),)) -> Transcription:
+def recognize_alone(
+    recognizer: StreamingRecognizer, samples: np.ndarray, parts=(slice(None),), options: dict | None = None
+) -> Transcription:
     """One stream in given parts."""
-    stream = recognizer.open_stream()
+    stream = recognizer.open_stream(options=options)
     return Transcription([*(stream.push(samples[part]) for part in parts), stream.finish()])
 
 
 def recognize_together(
-    recognizer: StreamingRecognizer, signals: list[np.ndarray], chance: random.Random, most: int = 8000
+    recognizer: StreamingRecognizer,
+    signals: list[np.ndarray],
+    chance: random.Random,
+    most: int = 8000,
+    options: list[dict] | None = None,
 ) -> list[Transcription]:
-    """Many streams in random requests of 0 .. most samples; each batch takes some of them, in any order."""
+    """Many streams in random requests of 0 .. most samples; each batch takes some of them, in any order.
+
+    options: of each stream.
+    """
     parts = [[*cut(len(samples), chance, most), slice(0, 0)] for samples in signals]
     recognized = [Transcription() for _ in signals]
     while waiting := [i for i, left in enumerate(parts) if left]:
@@ -55,7 +64,9 @@ def recognize_together(
         requests = []
         for i in rows:
             part = parts[i].pop(0)
-            requests.append(AudioRequest(f"s{i}", signals[i][part], not recognized[i].results, is_end=not parts[i]))
+            is_start = not recognized[i].results
+            chosen = options[i] if options and is_start else {}
+            requests.append(AudioRequest(f"s{i}", signals[i][part], is_start, not parts[i], chosen))
         for i, result in zip(rows, recognizer.process(requests), strict=True):
             assert isinstance(result, StreamResult), result
             recognized[i].results.append(result)

@@ -20,6 +20,8 @@ from tests.helpers import sentencepiece_proto
 from tests.helpers.nemo_files import CONFIG, WEIGHTS, nemo_members, nemo_state, saved, tokenizer_member, write_nemo
 
 LEFT, RIGHTS = 6, (2, 0, 5)
+PLAIN, WITH_PROMPTS = "rnnt_hybrid", "prompt_hybrid"
+"""The golden checkpoints that these files can be written for."""
 _RENAMED = {
     r"encoder\.pre_encode\.conv\.0\.": "encoder.subsampling.conv_in.",
     r"encoder\.pre_encode\.conv\.2\.": "encoder.subsampling.layers.0.depthwise_conv.",
@@ -37,12 +39,22 @@ _RENAMED = {
     r"^joint\.enc\.": "encoder_projector.",
     r"^joint\.pred\.": "decoder.decoder_projector.",
     r"^joint\.joint_net\.2\.": "joint.head.",
+    r"^prompt_kernel\.0\.": "prompt_projector.linear_1.",
+    r"^prompt_kernel\.2\.": "prompt_projector.linear_2.",
 }
 
 
-def shared_state() -> dict[str, torch.Tensor]:
+def contexts(case: str) -> tuple[int, tuple[int, ...]]:
+    """The left context and the right ones, the default first."""
+    if case == PLAIN:
+        return LEFT, RIGHTS
+    pairs = yaml.safe_load(nemo_members(case)[CONFIG])["encoder"]["att_context_size"]
+    return pairs[0][0], tuple(right for _, right in pairs)
+
+
+def shared_state(case: str = PLAIN) -> dict[str, torch.Tensor]:
     """The golden RNN-T's tensors, its joint as wide as its predictor, as Transformers has them."""
-    state = {name: tensor for name, tensor in nemo_state().items() if not name.startswith("ctc_decoder.")}
+    state = {name: tensor for name, tensor in nemo_state(case).items() if not name.startswith("ctc_decoder.")}
     width = state["joint.pred.weight"].shape[1]
     for name in ("joint.pred.weight", "joint.pred.bias", "joint.enc.weight", "joint.enc.bias"):
         state[name] = state[name][:width].contiguous()
@@ -50,22 +62,25 @@ def shared_state() -> dict[str, torch.Tensor]:
     return state
 
 
-def write_same_as_nemo(path: Path) -> Path:
+def write_same_as_nemo(path: Path, case: str = PLAIN) -> Path:
     """The checkpoint of `write_transformers` as a .nemo."""
-    document = yaml.safe_load(nemo_members()[CONFIG])
-    document["target"] = "nemo.collections.asr.models.rnnt_bpe_models.EncDecRNNTBPEModel"
-    document["encoder"]["att_context_size"] = [[LEFT, right] for right in RIGHTS]
+    document = yaml.safe_load(nemo_members(case)[CONFIG])
+    suffix = "" if case == PLAIN else "WithPrompt"
+    document["target"] = f"nemo.collections.asr.models.EncDecRNNTBPEModel{suffix}"
+    left, rights = contexts(case)
+    document["encoder"]["att_context_size"] = [[left, right] for right in rights]
     document["joint"]["jointnet"]["joint_hidden"] = document["joint"]["jointnet"]["pred_hidden"]
     del document["aux_ctc"]
-    changed = {CONFIG: yaml.safe_dump(document).encode(), WEIGHTS: saved(shared_state())}
-    return write_nemo(path, nemo_members() | changed)
+    changed = {CONFIG: yaml.safe_dump(document, sort_keys=False).encode(), WEIGHTS: saved(shared_state(case))}
+    return write_nemo(path, nemo_members(case) | changed)
 
 
-def config_document() -> dict:
+def config_document(case: str = PLAIN) -> dict:
     """config.json of the golden RNN-T."""
-    nemo = yaml.safe_load(nemo_members()[CONFIG])
+    nemo = yaml.safe_load(nemo_members(case)[CONFIG])
     encoder, labels = nemo["encoder"], nemo["decoder"]["vocab_size"]
-    return {
+    left, rights = contexts(case)
+    document = {
         "architectures": ["NemotronAsrStreamingForRNNT"],
         "blank_token_id": labels,
         "decoder_hidden_size": nemo["decoder"]["prednet"]["pred_hidden"],
@@ -76,7 +91,7 @@ def config_document() -> dict:
             "attention_dropout": 0.1,
             "conv_kernel_size": encoder["conv_kernel_size"],
             "convolution_bias": encoder["use_bias"],
-            "default_num_lookahead_tokens": RIGHTS[0],
+            "default_num_lookahead_tokens": rights[0],
             "dropout": 0.1,
             "dropout_positions": 0.0,
             "hidden_act": "silu",
@@ -91,7 +106,7 @@ def config_document() -> dict:
             "num_key_value_heads": encoder["n_heads"],
             "num_mel_bins": encoder["feat_in"],
             "scale_input": encoder["xscaling"],
-            "sliding_window": LEFT + 1,
+            "sliding_window": left + 1,
             "subsampling_conv_channels": encoder["subsampling_conv_channels"],
             "subsampling_conv_kernel_size": 3,
             "subsampling_conv_stride": 2,
@@ -107,14 +122,26 @@ def config_document() -> dict:
         "transformers_version": "5.23.0",
         "vocab_size": labels + 1,
     }
+    if case == PLAIN:
+        return document
+    defaults = nemo["model_defaults"]
+    del document["initializer_range"]
+    return document | {
+        "architectures": ["Nemotron3_5AsrForRNNT"],
+        "default_prompt_id": defaults["prompt_dictionary"]["auto"],
+        "model_type": "nemotron3_5_asr",
+        "num_prompts": defaults["num_prompts"],
+        "prompt_intermediate_size": 2 * encoder["d_model"],
+    }
 
 
-def processor_document() -> dict:
-    """processor_config.json of the golden RNN-T."""
-    front_end = yaml.safe_load(nemo_members()[CONFIG])["preprocessor"]
-    return {
+def processor_document(case: str = PLAIN) -> dict:
+    """processor_config.json of the golden RNN-T; Transformers sorts the languages."""
+    nemo = yaml.safe_load(nemo_members(case)[CONFIG])
+    front_end, rights = nemo["preprocessor"], contexts(case)[1]
+    document = {
         "blank_token": "<blank>",
-        "default_num_lookahead_tokens": RIGHTS[0],
+        "default_num_lookahead_tokens": rights[0],
         "feature_extractor": {
             "feature_extractor_type": "NemotronAsrStreamingFeatureExtractor",
             "feature_size": front_end["features"],
@@ -129,7 +156,14 @@ def processor_document() -> dict:
             "win_length": 400,
         },
         "processor_class": "NemotronAsrStreamingProcessor",
-        "supported_num_lookahead_tokens": list(RIGHTS),
+        "supported_num_lookahead_tokens": list(rights),
+    }
+    if case == PLAIN:
+        return document
+    return document | {
+        "num_prompts": nemo["model_defaults"]["num_prompts"],
+        "processor_class": "Nemotron3_5AsrProcessor",
+        "prompt_dictionary": dict(sorted(nemo["model_defaults"]["prompt_dictionary"].items())),
     }
 
 
@@ -181,10 +215,10 @@ def tokenizer_document(sentencepiece_model: bytes) -> dict:
     }
 
 
-def transformers_state() -> dict[str, torch.Tensor]:
+def transformers_state(case: str = PLAIN) -> dict[str, torch.Tensor]:
     """`shared_state` by Transformers' names."""
     state = {}
-    for name, tensor in shared_state().items():
+    for name, tensor in shared_state(case).items():
         if not name.startswith("preprocessor.") and not name.endswith("num_batches_tracked"):
             for pattern, replacement in _RENAMED.items():
                 name = re.sub(pattern, replacement, name)
@@ -192,17 +226,17 @@ def transformers_state() -> dict[str, torch.Tensor]:
     return state
 
 
-def write_transformers(directory: Path) -> Path:
+def write_transformers(directory: Path, case: str = PLAIN) -> Path:
     """A whole checkpoint."""
     directory.mkdir()
     documents = {
-        "config.json": config_document(),
-        "processor_config.json": processor_document(),
-        "tokenizer.json": tokenizer_document(nemo_members()[tokenizer_member()]),
+        "config.json": config_document(case),
+        "processor_config.json": processor_document(case),
+        "tokenizer.json": tokenizer_document(nemo_members(case)[tokenizer_member(case)]),
     }
     for name, document in documents.items():
         (directory / name).write_text(json.dumps(document, indent=2))
-    save_file(transformers_state(), directory / "model.safetensors", {"format": "pt"})
+    save_file(transformers_state(case), directory / "model.safetensors", {"format": "pt"})
     return directory
 
 

@@ -80,7 +80,7 @@ def test_a_nemo_file(hub, revision, wanted, commit):
 
 
 def test_a_model_of_another_type_gives_way_to_its_nemo_file(hub, files):
-    hub.revisions[COMMIT] = files | {"config.json": b'{"model_type": "nemotron3_5_asr"}'}
+    hub.revisions[COMMIT] = files | {"config.json": b'{"model_type": "parakeet_tdt"}'}
     assert fetch(SOURCE).format == "nemo"
 
 

@@ -37,7 +37,7 @@ def test_phrases_with_and_without_their_own_boost(phrases):
 
 
 REJECTED = [
-    ({"language": "de", "decoder": "alsd"}, "'language' is not an option of the stream start; known: decoder"),
+    ({"langage": "de", "decoder": "alsd"}, "'langage' is not an option of the stream start; known: decoder"),
     ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; offered: greedy, alsd, aes, ctc"),
     ({"decoder": 3}, "decoder 3 is not known"),
     ({"decoder": "alsd", "lm_fusion": "eq2-late"}, "'lm_fusion' is not an option of the stream start; known: decoder"),

@@ -141,3 +141,37 @@ def in_pieces(transcript: Transcript, tokens: list[Token], chance: random.Random
         assert transcript.text.startswith(before)
         before = transcript.text
     return words + transcript.finish()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "words"),
+    [
+        ([" hello", ".", " ", "<de-DE>", " you"], "hello. you", ["hello.", "you"]),
+        ([" hello.", "<de-DE>", " you"], "hello. you", ["hello.", "you"]),
+        ([" hello.", " ", "<de-DE>", "<en-US>", " "], "hello.", ["hello."]),
+        (["<de-DE>", " hello"], "hello", ["hello"]),
+        ([" a", "<de-DE>", "b"], "ab", ["ab"]),
+        ([" a", b"\xc3", "<de-DE>", " b"], "a\ufffd b", ["a\ufffd", "b"]),
+    ],
+)
+def test_language_tags_and_the_space_before_them_are_dropped(pieces, text, words):
+    tags = frozenset(i for i, piece in enumerate(pieces) if str(piece).startswith("<"))
+    tokens = tokens_at(*range(len(pieces)))
+    transcript = Transcript(Pieces(*pieces), FRAME_MS, dropped=tags)
+    found = [word for token in tokens for word in transcript.add([token])] + transcript.finish()
+    assert (transcript.text, [word.text for word in found]) == (text, words)
+    for count in range(len(pieces)):
+        begun = Transcript(Pieces(*pieces), FRAME_MS, dropped=tags)
+        begun.add(tokens[:count])
+        assert begun.ending_with(tokens[count:]).text == text
+        assert "<" not in begun.text_with(tokens[count:])
+
+
+def test_a_tag_changes_no_times_and_no_confidence_of_words():
+    with_tag = Transcript(Pieces(" a", "<de-DE>", " b"), FRAME_MS, dropped=frozenset({1}))
+    plain = Transcript(Pieces(" a", "", " b"), FRAME_MS)
+    tokens = [Token(0, 3, 0, -1.0), Token(1, 5, 0, -9.0), Token(2, 8, 0, -2.0)]
+    for transcript, some in ((with_tag, tokens), (plain, [tokens[0], tokens[2]])):
+        transcript.add(some)
+        transcript.finish()
+    assert with_tag.words == plain.words

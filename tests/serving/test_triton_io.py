@@ -69,6 +69,7 @@ RESULT = StreamResult(
     words=(Word("zwölf", 40, 360, 0.5), Word("uhr", 400, 520, 0.25)),
     tokens=(Token(7, 3, 1, -0.5),),
     alternatives=(Alternative("zwölf", -1.5, -2.0, (Word("zwölf", 40, 360, 0.5),)),),
+    language="de-DE",
 )
 
 
@@ -79,6 +80,7 @@ def test_a_result_becomes_every_output(triton_io):
         "TEXT": (np.object_, ["zwölf uhr".encode()]),
         "IS_FINAL": (np.bool_, [True]),
         "AUDIO_PROCESSED": (np.float32, [1.25]),
+        "LANGUAGE": (np.object_, [b"de-DE"]),
         "WORDS": (np.object_, ["zwölf".encode(), b"uhr"]),
         "WORD_START_MS": (np.int32, [40, 400]),
         "WORD_END_MS": (np.int32, [360, 520]),

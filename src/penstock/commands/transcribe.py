@@ -12,6 +12,7 @@ from penstock.frontend.audio_file import named
 from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock.frontend.sound_file import SoundReader
 from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.language_offer import LANGUAGE_TAGS
 from penstock.pipeline.stream_options import MAX_REQUEST_S
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
 from penstock.transcription.audio_inputs import AudioInput, find_audio
@@ -66,6 +67,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--boost-phrase", action="append", default=[], metavar="TEXT", help="boosted phrase; repeatable"
     )
     parser.add_argument("--boost", type=float, metavar="B", help="bonus per token of a boosted phrase, in nats (2)")
+    parser.add_argument(
+        "--language-tags", metavar="NAME", help=f"language tags in the text: {', '.join(LANGUAGE_TAGS)} (remove)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per file, with tokens and word times")
     parser.set_defaults(run=run)
 
@@ -224,5 +228,5 @@ def _stream_options(args: argparse.Namespace, decoding: DecodingConfig) -> dict[
     """Options of every file's stream; `penstock.pipeline.stream_options` checks them."""
     beam_size = None if args.beam_size is None else decoding.beam_size
     options = {"decoder": args.decoder, "beam_size": beam_size, "n_best": args.n_best, "boost": args.boost}
-    options["boosted_phrases"] = args.boost_phrase or None
+    options |= {"boosted_phrases": args.boost_phrase or None, "language_tags": args.language_tags}
     return {name: value for name, value in options.items() if value is not None}

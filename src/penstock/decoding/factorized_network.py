@@ -8,6 +8,7 @@ row is one tensor [J + V]: of an encoder frame h [A h | W h], of a prediction af
 import torch
 from torch.nn.functional import logsigmoid
 
+from penstock.decoding.frame_projection import FrameProjection
 from penstock.decoding.lstm import Lstm
 from penstock.decoding.transducer import (
     IlmWeights,
@@ -49,12 +50,12 @@ class FactorizedNetwork(TransducerNetwork):
         # One product makes the whole row of a frame: [D, J + V].
         branches = ("blank.encoder", "acoustic")
         weight, bias = (torch.cat([tensors[f"{name}.{part}"] for name in branches]) for part in ("weight", "bias"))
-        self._encoder = Linear(weight, bias)
+        self._projection = FrameProjection(checkpoint, weight, bias)
         self._widths = (self.config.joint_hidden, self.config.vocabulary_size)
 
-    def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
-        """The rows [A h | W h] of encoder frames [B, T, D], [B, T, J + V]; once per chunk."""
-        return self._encoder(encoded.flatten(0, 1).to(self.dtype)).view(*encoded.shape[:2], self.frame_width)
+    def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
+        """The rows [A h | W h] of encoder frames [B, T, D], [B, T, J + V]; once per chunk. prompts: [B] or None."""
+        return self._projection(encoded, prompts)
 
     def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
         """The rows [B e_y | log P_ilm] after `labels` [N] int64."""

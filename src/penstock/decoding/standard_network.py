@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from penstock.decoding.frame_projection import FrameProjection
 from penstock.decoding.lstm import Lstm, Tensors
 from penstock.decoding.tensor_tree import copy_into
 from penstock.decoding.transducer import (
@@ -46,8 +47,8 @@ class StandardNetwork(TransducerNetwork):
         tensors = {n: t.to(device, dtype) for n, t in checkpoint.tensors("predictor.", "joint.").items()}
         self._lstm = Lstm(tensors, self.config.predictor_layers)
         self._predictor_weight = tensors["joint.predictor.weight"].t().contiguous()
-        self._encoder_weight = tensors["joint.encoder.weight"].t().contiguous()
-        self._encoder_bias, self._predictor_bias = tensors["joint.encoder.bias"], tensors["joint.predictor.bias"]
+        self._predictor_bias = tensors["joint.predictor.bias"]
+        self._projection = FrameProjection(checkpoint, tensors["joint.encoder.weight"], tensors["joint.encoder.bias"])
         self._output = Linear(tensors["joint.output.weight"], tensors["joint.output.bias"])
         self._activation = _ACTIVATIONS[self.config.joint_activation]
         self.kernels = resolve(kernels, self.device, dtype)
@@ -56,10 +57,9 @@ class StandardNetwork(TransducerNetwork):
         if self.kernels == FUSED:
             self._fused_joint, self._fused_predictor = self._fuse(tensors)
 
-    def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
-        """Projects encoder frames [B, T, D] into the joint, [B, T, J]; once per chunk."""
-        projected = torch.addmm(self._encoder_bias, encoded.flatten(0, 1).to(self.dtype), self._encoder_weight)
-        return projected.view(*encoded.shape[:2], self.frame_width)
+    def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
+        """Projects encoder frames [B, T, D] into the joint, [B, T, J]; once per chunk. prompts: [B] int64, or None."""
+        return self._projection(encoded, prompts)
 
     def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
         """The prediction after `labels` [N] int64."""

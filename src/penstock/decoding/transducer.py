@@ -110,8 +110,11 @@ class TransducerNetwork(ABC):
         return (shape, shape)
 
     @abstractmethod
-    def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
-        """Projects encoder frames [B, T, D] for the joint, [B, T, frame_width]; once per chunk."""
+    def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
+        """Projects encoder frames [B, T, D] for the joint, [B, T, frame_width]; once per chunk.
+
+        prompts: [B] int64, of a model with language prompts; else not used.
+        """
 
     def start(self, count: int) -> Prediction:
         """The prediction of `count` hypotheses before their first label."""

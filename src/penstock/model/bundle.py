@@ -22,6 +22,7 @@ from penstock.model.config import (
     EncoderConfig,
     FeatureConfig,
     ModelConfig,
+    PromptConfig,
     TransducerConfig,
 )
 
@@ -29,9 +30,9 @@ if TYPE_CHECKING:  # a configuration can be checked without importing torch
     import torch
 
 FORMAT = "penstock-bundle"
-FORMAT_VERSION = 1
-FACTORIZED_VERSION = 2
-"""Version of bundles with a factorized transducer, which earlier versions of Penstock cannot read."""
+FORMAT_VERSION, NEWER_FORMAT_VERSION = 1, 2
+"""The second is that of bundles with a factorized transducer or language prompts, which earlier versions of Penstock
+would not understand."""
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "weights.safetensors", "tokenizer.model"
 
 Shapes = dict[str, tuple[int, ...]]
@@ -46,6 +47,8 @@ def tensor_shapes(config: ModelConfig) -> Shapes:
     shapes |= _subsampling_shapes(config.encoder)
     for layer in range(config.encoder.n_layers):
         shapes |= {f"encoder.layers.{layer}.{name}": s for name, s in _layer_shapes(config.encoder).items()}
+    if config.prompt is not None:
+        shapes |= _prompt_shapes(config.prompt, config.encoder.d_model)
     if config.transducer is not None:
         shapes |= _transducer_shapes(config.transducer, config.encoder.d_model)
     if config.ctc is not None:
@@ -97,6 +100,11 @@ def _layer_shapes(encoder: EncoderConfig) -> Shapes:
     if encoder.has_conv_layer_norm:
         shapes |= _norm("convolution.depthwise_norm", d)
     return shapes | _norm("norm_out", d)
+
+
+def _prompt_shapes(prompt: PromptConfig, d_encoder: int) -> Shapes:
+    shapes = {"prompt.in.weight": (prompt.hidden, d_encoder), "prompt.table": (prompt.prompts, prompt.hidden)}
+    return shapes | _linear("prompt.out", prompt.hidden, d_encoder, True)
 
 
 def _transducer_shapes(transducer: TransducerConfig, d_encoder: int) -> Shapes:
@@ -180,8 +188,9 @@ class Checkpoint:
             raise CheckpointError(f"{path}: not JSON: {error}") from error
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise CheckpointError(f'{path}: not a bundle: "format" must be "{FORMAT}"')
-        if document.get("version") not in (FORMAT_VERSION, FACTORIZED_VERSION):
-            supported = f"{FORMAT_VERSION} and {FACTORIZED_VERSION}"
+        versions = (FORMAT_VERSION, NEWER_FORMAT_VERSION)
+        if document.get("version") not in versions:
+            supported = " and ".join(map(str, versions))
             raise CheckpointError(f"{path}: version {document.get('version')!r}, supported: {supported}")
         return document
 
@@ -213,7 +222,7 @@ def write_checkpoint(
     (directory / WEIGHTS_FILE).chmod((directory / TOKENIZER_FILE).stat().st_mode)
     document = {
         "format": FORMAT,
-        "version": FACTORIZED_VERSION if _is_factorized(config) else FORMAT_VERSION,
+        "version": NEWER_FORMAT_VERSION if _is_factorized(config) or config.prompt else FORMAT_VERSION,
         "source": source,
         "sha256": {name: sha256_of(directory / name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)},
         "model": _model_document(config),
@@ -236,8 +245,10 @@ def _is_factorized(config: ModelConfig) -> bool:
 
 
 def _model_document(config: ModelConfig) -> dict[str, Any]:
-    """The configuration as JSON values; RNN-T and TDT have no keys of the internal language model."""
+    """The configuration as JSON values; a model has no keys of the internal language model or prompts it lacks."""
     model = dataclasses.asdict(config)
+    if config.prompt is None:
+        del model["prompt"]
     if config.transducer is not None and not config.transducer.is_factorized:
         for key in ("kind", "ilm_beam", "ilm_greedy"):
             del model["transducer"][key]
@@ -254,6 +265,7 @@ def _config_from_document(document: dict[str, Any], path: Path) -> ModelConfig:
             encoder=EncoderConfig(**encoder),
             transducer=None if model["transducer"] is None else TransducerConfig(**model["transducer"]),
             ctc=_ctc_from_model(model),
+            prompt=PromptConfig(**model["prompt"]) if "prompt" in model else None,
         )
     except (TypeError, KeyError, ValueError) as error:
         raise CheckpointError(f'{path}: "model" does not fit the schema: {error}') from error

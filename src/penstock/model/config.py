@@ -1,6 +1,8 @@
 """Model configuration as frozen dataclasses, validated when built."""
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +26,9 @@ class AttentionContext(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.left},{self.right}]"
+
+
+_LANGUAGE = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 def _require(condition: bool, key: str, value: object, supported: str) -> None:
@@ -242,6 +247,34 @@ class CtcConfig:
 
 
 @dataclass(frozen=True)
+class PromptConfig:
+    """Language prompts: each encoder frame x becomes `W2 relu(W1 [x; onehot(p)] + b1) + b2` before every head."""
+
+    prompts: int
+    """P, prompts that W1 has columns for."""
+    hidden: int
+    """Width between the two layers."""
+    languages: Mapping[str, int]
+    """The prompt of each language that a stream can choose, 0 .. P-1; several may share one."""
+    default: str
+    """The language of a stream that names none."""
+    tags: tuple[int, ...] = ()
+    """Labels such as `<en-US>`, with which the model says what language it heard; ascending."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tags", tuple(self.tags))
+        _require_sizes(self, "prompts", "hidden")
+        names = [name for name in self.languages if not isinstance(name, str) or not _LANGUAGE.fullmatch(name)]
+        _require(not names, "languages", names, "letters, digits, - and _")
+        _require(len(self.languages) > 0, "languages", {}, "at least one")
+        for name, prompt in self.languages.items():
+            _require(type(prompt) is int and 0 <= prompt < self.prompts, f"languages.{name}", prompt,
+                     f"integers from 0 to {self.prompts - 1}")  # fmt: skip
+        _require(self.default in self.languages, "default", self.default, "one of the languages")
+        _require(all(type(tag) is int and tag >= 0 for tag in self.tags), "tags", self.tags, "labels")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Configuration of one checkpoint: an encoder with a Transducer, a CTC head, or both."""
 
@@ -249,12 +282,19 @@ class ModelConfig:
     encoder: EncoderConfig
     transducer: TransducerConfig | None
     ctc: CtcConfig | None = None
+    prompt: PromptConfig | None = None
 
     def __post_init__(self) -> None:
         _require(self.features.mel_bins == self.encoder.mel_bins, "encoder.feat_in", self.encoder.mel_bins,
                  f"preprocessor.features {self.features.mel_bins}")  # fmt: skip
         sizes = {head.vocabulary_size for head in (self.transducer, self.ctc) if head is not None}
         _require(len(sizes) == 1, "vocabulary_size", sorted(sizes), "a transducer, a CTC head, or both of one size")
+        _require(max(self.tags, default=0) < max(sizes), "tags", self.tags, f"labels below {max(sizes)}")
+
+    @property
+    def tags(self) -> tuple[int, ...]:
+        """Labels that are language tags; none for a model without prompts."""
+        return () if self.prompt is None else tuple(self.prompt.tags)
 
     @property
     def vocabulary_size(self) -> int:

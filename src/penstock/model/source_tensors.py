@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.errors import CheckpointError
+from penstock.model.config import ModelConfig
 
 StateDict = dict[str, torch.Tensor]
 
@@ -26,6 +27,20 @@ def take(file: str, remaining: StateDict, source: SourceTensor) -> torch.Tensor:
             f"{file}: tensor {source.name} is {tensor.dtype} {tuple(tensor.shape)}, expected floating {source.shape}"
         )
     return tensor
+
+
+def prompt_input(file: str, remaining: StateDict, place: str, config: ModelConfig) -> StateDict:
+    """The first layer of the language prompts, `place`, as the weight of the frame and one row for each prompt.
+
+    The row is the prompt's column and the bias, which are always added together. Empty for a model without prompts.
+    """
+    prompt, width = config.prompt, config.encoder.d_model
+    if prompt is None:
+        return {}
+    weight = take(file, remaining, SourceTensor(f"{place}.weight", (prompt.hidden, width + prompt.prompts)))
+    bias = take(file, remaining, SourceTensor(f"{place}.bias", (prompt.hidden,)))
+    table = weight[:, width:].t().float() + bias.float()
+    return {"prompt.in.weight": weight[:, :width], "prompt.table": table}
 
 
 def source_shape(place: str, last: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -60,9 +60,10 @@ class Tokenizer:
 class IncrementalText:
     """The text of a growing token sequence, without partial characters and without a leading space."""
 
-    def __init__(self, tokenizer: Tokenizer):
+    def __init__(self, tokenizer: Tokenizer, dropped: frozenset[int] = frozenset()):
+        """dropped: tokens that are not in the text, and neither is the white space before them."""
         self.text = ""
-        self._tokenizer = tokenizer
+        self._tokenizer, self._dropped = tokenizer, dropped
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
@@ -75,6 +76,10 @@ class IncrementalText:
 
         written: what the token stands for, in place of its piece.
         """
+        if token in self._dropped:
+            completed = self.finish()
+            self.text = self.text.rstrip()
+            return completed
         piece = self._tokenizer.piece(token) if written is None else written
         if isinstance(piece, bytes):
             return self._append(self._bytes.decode(piece))
@@ -82,7 +87,7 @@ class IncrementalText:
 
     def copy(self) -> "IncrementalText":
         """Returns an independent copy."""
-        other = IncrementalText(self._tokenizer)
+        other = IncrementalText(self._tokenizer, self._dropped)
         other.text = self.text
         other._bytes.setstate(self._bytes.getstate())
         return other

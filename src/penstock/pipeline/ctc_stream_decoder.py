@@ -29,7 +29,7 @@ class CtcStreamDecoder(StreamDecoder):
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Tokens that ended are stable; one that the next frame may repeat is not."""
         slots = copy_to_device(chunk.slots, torch.int64, self._head.device)
-        log_probs = self._head.log_probs(chunk.encoded)
+        log_probs = self._head.log_probs(chunk.encoded, chunk.prompts)
         update, states = decode_greedily(log_probs, chunk.lengths, self._state.gather(slots))
         self._state.scatter(slots, states)
         host = update if update.open.labels.device.type == "cpu" else tree_to_host(update)

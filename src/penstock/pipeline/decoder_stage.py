@@ -17,6 +17,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoder_builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.language_offer import offer_languages
 from penstock.pipeline.results import StreamResult, StreamText
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
 from penstock.pipeline.slots.ledger import SlotLedger
@@ -83,7 +84,12 @@ class DecoderStage:
             chunk_encoder_frames=self._chunk_encoder_frames,
         )
         self._stream_decoders = build_stream_decoders(offer, parts)
-        self._default = StreamOptions(decoder=offer.default, ilm=offer.ilm.get(offer.default))
+        languages = offer_languages(checkpoint.config, decoding)
+        self._default = StreamOptions(
+            decoder=offer.default, ilm=offer.ilm.get(offer.default), prompt=languages.prompt(languages.default)
+        )
+        self._prompts = torch.zeros(slots, dtype=torch.int64, device=self._device) if languages.names else None
+        """The prompt of each slot's stream."""
         self.driver_name = choice.driver.name
         """CUDA graph mode of the searches, for the log."""
         self.kernels = TORCH if offer.ilm else resolve(decoding.kernels, self._device, torch.float32)
@@ -117,7 +123,7 @@ class DecoderStage:
         for decoder in self._stream_decoders.values():
             # Beam size 1: tensors have the shapes of a full beam, and a beam of silence must prune nothing.
             decoder.open(slots, [StreamOptions()] * len(slots))
-            decoder.decode(Chunk(slots, encoded, lengths, [False] * len(slots)))
+            decoder.decode(Chunk(slots, encoded, lengths, [False] * len(slots), self._prompts_of(slots)))
         for log in self._truncation_logs():
             log.total = NO_TRUNCATION  # without weights, a graph search of silence fills its beam
 
@@ -161,9 +167,20 @@ class DecoderStage:
                 answers[i] = error
                 continue
             self._options[slot] = replace(options, phrases=())  # the phrase cache has them, once for all streams
-            self._texts[slot] = StreamText(self._tokenizer, self._config)
+            self._texts[slot] = StreamText(self._tokenizer, self._config, options.keeps_tags)
             opened.append(slot)
+        self._set_prompts(opened)
         self._begin(opened)
+
+    def _set_prompts(self, slots: list[int]) -> None:
+        if self._prompts is not None and slots:
+            prompts = copy_to_device([self._options[slot].prompt for slot in slots], torch.int64, self._device)
+            self._prompts.index_copy_(0, copy_to_device(slots, torch.int64, self._device), prompts)
+
+    def _prompts_of(self, slots: list[int]) -> torch.Tensor | None:
+        if self._prompts is None:
+            return None
+        return self._prompts.index_select(0, copy_to_device(slots, torch.int64, self._device))
 
     def _begin(self, slots: list[int]) -> None:
         """Starts new streams or segments in `slots`, each in its stream decoder."""
@@ -205,9 +222,5 @@ class DecoderStage:
         device = self._device
         lengths = copy_to_device([len(r.encoded) for r in requests], torch.int64, device)
         encoded = torch.nn.utils.rnn.pad_sequence([r.encoded.to(device) for r in requests], batch_first=True)
-        return Chunk(
-            slots=[r.lease.slot for r in requests],
-            encoded=encoded,
-            lengths=lengths,
-            is_final=[r.is_final for r in requests],
-        )
+        slots = [r.lease.slot for r in requests]
+        return Chunk(slots, encoded, lengths, [r.is_final for r in requests], self._prompts_of(slots))

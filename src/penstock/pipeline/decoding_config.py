@@ -113,6 +113,11 @@ class DecodingConfig:
     wfst_skip_blank: float = _option(
         real(1, low=0.5), 1.0, "P", "WFST: skip frames in which blank's probability is above this", decoders=(WFST,)
     )
+    language: str | None = _option(
+        text("a language of the model (`penstock-client --info` names them)"), None, "NAME",
+        "default language of streams, for models with language prompts", page="models.md#languages",
+        unset="auto if the model has it, else its first", decoders=DECODERS,
+    )  # fmt: skip
     phrase_memory_mib: int = _option(
         whole(16, 16_384), 512, "MIB", "memory for the boosted phrases of all streams on the decoder's device, in MiB",
         page="boosting.md#memory",

@@ -17,6 +17,7 @@ from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.language_offer import offer_languages
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import Lease, StreamTable
 from penstock.pipeline.stream_options import FINALIZE, MAX_REQUEST_S, StreamOptions, parse_stream_options
@@ -97,6 +98,7 @@ class FeatureStage:
         self.table = table
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots, place)
         self._decoding, self._offer = decoding, offer_decoders(config, decoding)
+        self._languages = offer_languages(config, decoding)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._graph_words = read_words(decoding.graph) if decoding.graph else None
         self.samples_taken = 0
@@ -147,7 +149,9 @@ class FeatureStage:
 
     def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
-        return parse_stream_options(options, self._decoding, self._tokenizer, self._offer, self._graph_words)
+        return parse_stream_options(
+            options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
+        )
 
     def _admit(self, request: AudioRequest) -> "_Admission | StreamError":
         """Gives a valid request its stream's lease; validates the options before the stream takes a slot."""

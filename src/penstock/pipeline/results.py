@@ -42,16 +42,23 @@ class StreamResult:
     """Best first, in the final result of a segment if the stream requested N-best; the first has the result's text."""
     lattice: SegmentLattice | None = None
     """With the alternatives of a search over a decoding graph."""
+    language: str = ""
+    """What the model's last tag in the segment says, as "en-US"; "" before the first, and for models without tags."""
 
 
 class StreamText:
     """Accumulates the transcript of one stream on the host."""
 
-    def __init__(self, tokenizer: Tokenizer, config: ModelConfig):
+    def __init__(self, tokenizer: Tokenizer, config: ModelConfig, keeps_tags: bool = False):
+        """keeps_tags: language tags are in the text and the words, too."""
         self._tokenizer = tokenizer
+        self._tags = frozenset(config.tags)
+        self._dropped = frozenset() if keeps_tags else self._tags
         self._sample_rate_hz = config.features.sample_rate_hz
         self._frame_ms = config.encoder_frame_ms
         self._segment = -1
+        self._language = ""
+        """That of the segment's stable tokens."""
         self._unchanged: StreamResult | None = None
         self.unstable: list[Token] = []
         """Tokens at the end of the segment that may still change."""
@@ -71,6 +78,8 @@ class StreamText:
             for whole in [(self._empty_transcript() if a.is_whole else self._transcript).ending_with(a.tokens)]
         )
         tokens, self.unstable = decoded.stable, decoded.unstable
+        self._language = self._last_language(decoded.stable) or self._language
+        language = self._last_language(decoded.unstable) or self._language
         if is_final:
             words += self._transcript.add(decoded.unstable) + self._transcript.finish()
             tokens, self.unstable = decoded.stable + decoded.unstable, []
@@ -83,6 +92,7 @@ class StreamText:
             tokens=tuple(tokens),
             alternatives=alternatives,
             lattice=decoded.lattice,
+            language=language,
         )
         if is_final:
             self._open_segment(processed_s)
@@ -93,15 +103,22 @@ class StreamText:
         processed_s = covered_samples / self._sample_rate_hz
         if self._unchanged is None or self._unchanged.audio_processed_s != processed_s:
             text = self._transcript.text_with(self.unstable)
-            self._unchanged = StreamResult(self._segment, text, False, processed_s, words=(), tokens=())
+            language = self._last_language(self.unstable) or self._language
+            self._unchanged = StreamResult(self._segment, text, False, processed_s, (), (), language=language)
         return self._unchanged
 
     def _empty_transcript(self) -> Transcript:
-        return Transcript(self._tokenizer, self._frame_ms, self._start_ms)
+        return Transcript(self._tokenizer, self._frame_ms, self._start_ms, self._dropped)
 
     def _open_segment(self, start_s: float) -> None:
         self._segment += 1
         self._unchanged = None
         self._start_ms = 1000 * start_s
         self._transcript = self._empty_transcript()
+        self._language = ""
         self.unstable = []
+
+    def _last_language(self, tokens: list[Token]) -> str:
+        """What the last tag of `tokens` says; "" without one."""
+        tag = next((token.id for token in reversed(tokens) if token.id in self._tags), None)
+        return "" if tag is None else str(self._tokenizer.piece(tag))[1:-1]

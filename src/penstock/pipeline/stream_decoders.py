@@ -39,6 +39,8 @@ class Chunk(NamedTuple):
     """[B] int64, valid frames of each row."""
     is_final: list[bool]
     """True if a segment ends with this chunk."""
+    prompts: torch.Tensor | None = None
+    """[B] int64, the prompt of each stream's language; None for a model without language prompts."""
 
 
 class TokenAlternative(NamedTuple):
@@ -105,7 +107,7 @@ class GreedyStreamDecoder(StreamDecoder):
         """Every label is stable."""
         slots = copy_to_device(chunk.slots, torch.int64, self._device)
         search = self._fused if self._fusion.is_used(chunk.slots) else self._plain
-        projected = self._network.project_encoder(chunk.encoded)
+        projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
         hyps, states = search.decode(projected, chunk.lengths, self._state.gather(slots))
         self._state.scatter(slots, states)
         return [Decoded(tokens, [], []) for tokens in _greedy_tokens(hyps)]
@@ -149,7 +151,7 @@ class BeamStreamDecoder(StreamDecoder):
         slots = copy_to_device(chunk.slots, torch.int64, self._device)
         is_final = copy_to_device(chunk.is_final, torch.bool, self._device)
         search = self._fused if self._fusion.is_used(chunk.slots) else self._plain
-        projected = self._network.project_encoder(chunk.encoded)
+        projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
         update, states = search.decode(projected, chunk.lengths, is_final, self._state.gather(slots))
         self._state.scatter(slots, states)
         best = search.n_best(states) if any(chunk.is_final) else None

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from penstock.model.bundle import Checkpoint
+from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoding_config import WFST, DecodingConfig
 from penstock.pipeline.stream_options import StreamOptions
@@ -26,7 +27,7 @@ class StreamFusion:
             names = read_token_names(checkpoint.tokenizer_path)
             self._lm = load_ngram_lm(config.lm, names, device, kernels=config.kernels)
         self._phrases = PhraseCache(tokenizer, config.phrase_memory_mib * 2**20, device)
-        self.fusion = Fusion(self._lm, self._phrases.automaton)
+        self.fusion = Fusion(self._lm, self._phrases.automaton, _is_tag(checkpoint.config, device))
         """The scores for a search; only for batches in which it `is_used`."""
         self.word_boosts: WordBoosts | None = None
         """Boosts of words of the decoding graph, where there is one."""
@@ -79,3 +80,12 @@ class StreamFusion:
             boost_states=torch.tensor([self._lists[slot] for slot in slots], dtype=torch.int64, device=self._device),
             lm_weights=torch.tensor([self._weights[slot] for slot in slots], dtype=torch.float32, device=self._device),
         )
+
+
+def _is_tag(config: ModelConfig, device: str) -> torch.Tensor | None:
+    """[V + 1] bool, True for the language tags, of which language model and phrases know nothing; None without any."""
+    if not config.tags:
+        return None
+    is_tag = torch.zeros(config.vocabulary_size + 1, dtype=torch.bool)
+    is_tag[list(config.tags)] = True
+    return is_tag.to(device)

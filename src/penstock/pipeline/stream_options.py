@@ -21,6 +21,7 @@ from penstock.pipeline.decoding_config import (
     WFST,
     DecodingConfig,
 )
+from penstock.pipeline.language_offer import KEEP, LANGUAGE_TAGS, NO_LANGUAGES, LanguageOffer
 from penstock.scoring.boosting.phrases import MAX_BOOST, Phrase, check_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
 
@@ -41,7 +42,7 @@ _DECODERS_WITH = {
     "boosted_phrases": BOOSTED_DECODERS,
     "boost": BOOSTED_DECODERS,
 }
-_NAMES = ("decoder", *_DECODERS_WITH)
+_NAMES = ("decoder", *_DECODERS_WITH, "language", "language_tags")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class StreamOptions:
     phrases: TokenPhrases = ()
     ilm: IlmPair | None = None
     """Weights of the internal language model; None: those of the checkpoint, if it has one."""
+    prompt: int = 0
+    """The language's prompt; 0 for a model without prompts."""
+    keeps_tags: bool = False
+    """Language tags are in the text, too."""
 
 
 def parse_stream_options(
@@ -66,6 +71,7 @@ def parse_stream_options(
     tokenizer: Tokenizer,
     offer: DecoderOffer,
     words: "GraphWords | None" = None,
+    languages: LanguageOffer = NO_LANGUAGES,
 ) -> StreamOptions:
     """Validates the parameters of a stream's first request and tokenizes its phrases.
 
@@ -73,7 +79,7 @@ def parse_stream_options(
 
     decoder: one of the offered ones; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; ilm_alpha: 0 .. 2;
     ilm_beta: 0 .. 10; boosted_phrases: a JSON list of phrases or of [phrase, boost] pairs, as text or already read;
-    boost: of phrases that name none.
+    boost: of phrases that name none; language: one of the offered ones; language_tags: "remove" or "keep".
     words: of the decoding graph, which phrases of `wfst` must consist of.
     """
     unknown = sorted(map(shown, set(options) - set(_NAMES)))
@@ -89,7 +95,7 @@ def parse_stream_options(
     beam_size, n_best = _beam(options, decoder, config)
     tokens = _tokens(_phrases(options), tokenizer, words if decoder == WFST else None)
     lm_weight, ilm = _lm_weight(options, decoder, config), _ilm(options, offer.ilm.get(decoder))
-    return StreamOptions(decoder, beam_size, n_best, lm_weight, tokens, ilm)
+    return StreamOptions(decoder, beam_size, n_best, lm_weight, tokens, ilm, *_language(options, languages))
 
 
 def _beam(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> tuple[int, int]:
@@ -121,6 +127,18 @@ def _ilm(options: Mapping[str, Any], default: IlmPair | None) -> IlmPair | None:
         if problem := without_ilm(name, value):
             raise _rejection(problem)
     return None
+
+
+def _language(options: Mapping[str, Any], languages: LanguageOffer) -> tuple[int, bool]:
+    """The prompt, and whether tags are kept."""
+    name, tags = options.get("language", languages.default), options.get("language_tags", LANGUAGE_TAGS[0])
+    if "language" in options and (problem := languages.problem_with(name)):
+        raise _rejection(problem)
+    if tags not in LANGUAGE_TAGS:
+        raise _rejection(f"language_tags is {shown(tags)}; accepted: {', '.join(LANGUAGE_TAGS)}")
+    if "language_tags" in options and not languages.names:
+        raise _rejection("language_tags is given, but the model writes no language tags; accepted: nothing")
+    return languages.prompt(name), tags == KEEP
 
 
 def _phrases(options: Mapping[str, Any]) -> tuple[Phrase, ...]:

@@ -68,7 +68,7 @@ class WfstStreamDecoder(StreamDecoder):
         device = self._head.device
         slots = copy_to_device(chunk.slots, torch.int64, device)
         is_final = copy_to_device(chunk.is_final, torch.bool, device)
-        log_probs = self._head.log_probs(chunk.encoded).float()
+        log_probs = self._head.log_probs(chunk.encoded, chunk.prompts).float()
         wants_links = self._lattices.wants_links(chunk.slots, device)
         boosts = self._boosts(chunk.slots, slots, wants_links is not None)
         inputs, before = (log_probs, chunk.lengths, is_final), self._state.gather(slots)

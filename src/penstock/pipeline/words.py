@@ -37,11 +37,20 @@ class Word(NamedTuple):
 class Transcript:
     """Transcript of one segment. A word is complete when the next one begins or the segment ends."""
 
-    def __init__(self, tokenizer: Tokenizer, encoder_frame_ms: float, start_ms: float = 0.0):
-        """start_ms: where the segment begins in its stream; word times count from the stream's start."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        encoder_frame_ms: float,
+        start_ms: float = 0.0,
+        dropped: frozenset[int] = frozenset(),
+    ):
+        """start_ms: where the segment begins in its stream; word times count from the stream's start.
+
+        dropped: tokens that are neither in the text nor in a word.
+        """
         self._frame_ms = encoder_frame_ms
         self._start_ms = start_ms
-        self._text = IncrementalText(tokenizer)
+        self._text = IncrementalText(tokenizer, dropped)
         self._word = ""
         self._start_frame = self._end_frame = 0
         self._scores: list[float] = []

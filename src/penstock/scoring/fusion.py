@@ -21,10 +21,16 @@ class FusionStates(NamedTuple):
 class Fusion:
     """Sums the weighted scores of the automata present."""
 
-    def __init__(self, lm: Automaton | None = None, boost: Automaton | None = None):
-        """Both over the same vocabulary."""
+    def __init__(
+        self, lm: Automaton | None = None, boost: Automaton | None = None, is_neutral: torch.Tensor | None = None
+    ):
+        """Both over the same vocabulary of V labels.
+
+        is_neutral: [V + 1] bool on their device, True for labels that score 0 and move no state; None for no such.
+        """
         self._lm = lm
         self._boost = boost
+        self._is_neutral = is_neutral
 
     @property
     def is_empty(self) -> bool:
@@ -37,10 +43,14 @@ class Fusion:
         boost = None if self._boost is None else self._boost.score_all(states.boost_states)
         if lm is not None:
             scores = _weighted(states.lm_weights.unsqueeze(1), lm.scores)
-            return FusionTransitions(scores if boost is None else scores + boost.scores, states, lm, boost)
-        if boost is None:
+            scores = scores if boost is None else scores + boost.scores
+        elif boost is not None:
+            scores = boost.scores
+        else:
             raise ValueError("an empty fusion has no scores: check is_empty first")
-        return FusionTransitions(boost.scores, states, None, boost)
+        if self._is_neutral is not None:
+            scores = scores.masked_fill(self._is_neutral[:-1], 0.0)
+        return FusionTransitions(scores, states, lm, boost, self._is_neutral)
 
     def advance(self, states: FusionStates, labels: torch.Tensor) -> tuple[torch.Tensor, FusionStates]:
         """Scores [N] float32 of `labels` [N] int64, as in `score_all`, and the states after them."""
@@ -52,7 +62,9 @@ class Fusion:
         if self._boost is not None:
             boost = self._boost.advance(states.boost_states, labels)
             total, boost_states = total + boost.scores, boost.next_states
-        return total, FusionStates(lm_states, boost_states, states.lm_weights)
+        if self._is_neutral is not None:
+            total = torch.where(self._is_neutral[labels], 0.0, total)
+        return total, _moved(states, lm_states, boost_states, labels, self._is_neutral)
 
     def final_scores(self, states: FusionStates) -> torch.Tensor:
         """Scores [N] float32 of ending."""
@@ -73,12 +85,29 @@ class FusionTransitions(NamedTuple):
     """Where the transitions start."""
     lm: AllTransitions | None
     boost: AllTransitions | None
+    is_neutral: torch.Tensor | None = None
+    """[V + 1] bool, True for labels that move no state."""
 
     def follow(self, labels: torch.Tensor) -> FusionStates:
         """The states after `labels` [N] int64."""
         lm_states = self.states.lm_states if self.lm is None else self.lm.next_states(labels)
         boost_states = self.states.boost_states if self.boost is None else self.boost.next_states(labels)
-        return FusionStates(lm_states, boost_states, self.states.lm_weights)
+        return _moved(self.states, lm_states, boost_states, labels, self.is_neutral)
+
+
+def _moved(
+    states: FusionStates,
+    lm_states: torch.Tensor,
+    boost_states: torch.Tensor,
+    labels: torch.Tensor,
+    is_neutral: torch.Tensor | None,
+) -> FusionStates:
+    """The new states, or the old ones where a label is neutral."""
+    if is_neutral is not None:
+        stays = is_neutral[labels]
+        lm_states = torch.where(stays, states.lm_states, lm_states)
+        boost_states = torch.where(stays, states.boost_states, boost_states)
+    return FusionStates(lm_states, boost_states, states.lm_weights)
 
 
 def _weighted(weights: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.language_offer import offer_languages
 from penstock.pipeline.stream_options import MAX_REQUEST_S
 from penstock.scoring.boosting.phrases import MAX_PHRASES
 from penstock.version import __version__
@@ -22,7 +23,7 @@ def server_information(
         "context": f"{context.left},{context.right}",
         "chunk_ms": f"{config.chunk_ms(context):g}",
         "sample_rate_hz": config.features.sample_rate_hz,
-        "languages": "",
+        "languages": ",".join(offer_languages(config, decoding).names),
         "decoders": ",".join(offer.names),
         "max_streams": max_streams,
         "max_request_s": f"{MAX_REQUEST_S:g}",

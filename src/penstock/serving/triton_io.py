@@ -150,6 +150,7 @@ _SINGLE_OUTPUTS = (
     _Output("TEXT", np.object_, lambda result: result.text),
     _Output("IS_FINAL", np.bool_, lambda result: result.is_final),
     _Output("AUDIO_PROCESSED", np.float32, lambda result: result.audio_processed_s),
+    _Output("LANGUAGE", np.object_, lambda result: result.language),
 )
 _LISTED_OUTPUTS = {
     "words": (

@@ -23,6 +23,8 @@ class FileTranscript:
     """Name of the channel where each channel is transcribed, else None."""
     audio_s: float = 0.0
     text: str = ""
+    language: str = ""
+    """The last that the model's tags name; "" for a model without tags."""
     tokens: list[Token] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     alternatives: list[Alternative] = field(default_factory=list)
@@ -39,7 +41,7 @@ class FileTranscript:
 
     def add(self, result: StreamResult) -> None:
         """Adds one result of the file's stream."""
-        self.text = result.text
+        self.text, self.language = result.text, result.language
         self.tokens += result.tokens
         self.words += result.words
         self.alternatives += result.alternatives

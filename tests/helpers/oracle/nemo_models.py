@@ -15,7 +15,14 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 import torch
-from nemo.collections.asr.models import ASRModel, EncDecCTCModelBPE, EncDecHybridRNNTCTCBPEModel, EncDecRNNTBPEModel
+from nemo.collections.asr.models import (
+    ASRModel,
+    EncDecCTCModelBPE,
+    EncDecHybridRNNTCTCBPEModel,
+    EncDecHybridRNNTCTCBPEModelWithPrompt,
+    EncDecRNNTBPEModel,
+    EncDecRNNTBPEModelWithPrompt,
+)
 from nemo.utils import logging
 from omegaconf import OmegaConf
 
@@ -61,6 +68,11 @@ class ModelSpec:
     preprocessor: dict = dataclasses.field(default_factory=dict)
     stores_filterbank: bool = True
     gzipped: bool = True
+    languages: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Prompts by language; empty for a model without."""
+    prompts: int = 0
+    tags: tuple[str, ...] = ()
+    """Pieces of the tokenizer."""
 
     @property
     def all_contexts(self) -> list[list[int]]:
@@ -95,19 +107,39 @@ SPECS = (
 )  # fmt: skip
 
 
+LANGUAGES = {"en-US": 0, "en": 0, "de-DE": 3, "no": 4, "auto": 5}
+_TAGS = ("<en-US>", "<de-DE>", "<nb-NO>", "<yue-Hk>")
+PROMPT_SPECS = (
+    ModelSpec(
+        "prompt_hybrid", seed=9, contexts=[[56, 3], [56, 0], [56, 6], [56, 13]], joint_hidden=16, languages=LANGUAGES,
+        prompts=7, tags=_TAGS,
+    ),
+    ModelSpec(
+        "prompt_tdt", seed=8, hybrid=False, durations=(0, 1, 2), norm="batch_norm", factor=4, d_model=16, n_heads=2,
+        contexts=[[6, 1], [6, 2]], predictor_layers=2, languages={"fr-FR": 1, "de-DE": 0}, prompts=2, tags=_TAGS[1:3],
+    ),
+)  # fmt: skip
+"""Models with language prompts; the first also exists in Transformers format."""
+
+
 def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]) -> ASRModel:
     """A model in evaluation mode; its blank rate is set on `signals` (float32 samples)."""
     logging.setLevel("ERROR")
     torch.manual_seed(spec.seed)
-    tokenizer = train_tokenizer(workspace / f"{spec.name}_tokenizer", spec.byte_fallback)
-    model_class = EncDecHybridRNNTCTCBPEModel if spec.hybrid else EncDecRNNTBPEModel
-    model = model_class(cfg=OmegaConf.create(_configuration(spec, tokenizer))).eval()
+    tokenizer = train_tokenizer(workspace / f"{spec.name}_tokenizer", spec.byte_fallback, spec.tags)
+    model = _model_class(spec)(cfg=OmegaConf.create(_configuration(spec, tokenizer))).eval()
     with torch.no_grad():
         _randomise(model)
         _standardise(model, spec, list(signals.values()))
         _set_blank_rate(model, spec, list(signals.values()))
         _round_to_half(model)
     return model
+
+
+def _model_class(spec: ModelSpec) -> type[ASRModel]:
+    if spec.languages:
+        return EncDecHybridRNNTCTCBPEModelWithPrompt if spec.hybrid else EncDecRNNTBPEModelWithPrompt
+    return EncDecHybridRNNTCTCBPEModel if spec.hybrid else EncDecRNNTBPEModel
 
 
 def build_ctc_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]) -> ASRModel:
@@ -130,7 +162,7 @@ def build_ctc_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndar
     return model
 
 
-def train_tokenizer(directory: Path, byte_fallback: bool) -> Path:
+def train_tokenizer(directory: Path, byte_fallback: bool, tags: tuple[str, ...] = ()) -> Path:
     """A SentencePiece model of a few hundred bytes (no normalisation table) in NeMo's directory layout."""
     directory.mkdir(parents=True, exist_ok=True)
     model = io.BytesIO()
@@ -138,6 +170,7 @@ def train_tokenizer(directory: Path, byte_fallback: bool) -> Path:
         sentence_iterator=iter(_SENTENCES.splitlines()), model_writer=model, model_type="bpe",
         vocab_size=300 if byte_fallback else 48, byte_fallback=byte_fallback, normalization_rule_name="identity",
         character_coverage=1.0, bos_id=-1, eos_id=-1, minloglevel=2,
+        user_defined_symbols=list(tags),
     )  # fmt: skip
     (directory / "tokenizer.model").write_bytes(model.getvalue())
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
@@ -154,6 +187,13 @@ def encode(model: ASRModel, samples: np.ndarray, context: list[int]) -> tuple[to
         model.encoder.set_default_att_context_size(list(context))
         encoded, encoded_length = model.encoder(audio_signal=mel, length=mel_length)
     return mel[0, :, : int(mel_length[0])], encoded[0, :, : int(encoded_length[0])].T
+
+
+def prompted(model: ASRModel, encoded: torch.Tensor, prompt: int) -> torch.Tensor:
+    """What a model with language prompts gives to its heads, [T, D], for encoder output [T, D]."""
+    model._inference_prompt_index = prompt
+    with torch.no_grad():
+        return model._apply_prompt_to_encoded(encoded.T[None])[0].T
 
 
 def mel_float64(model: ASRModel, samples: np.ndarray) -> torch.Tensor:
@@ -234,6 +274,10 @@ def _configuration(spec: ModelSpec, tokenizer: Path) -> dict:
         "decoding": {"strategy": "greedy_batch", "greedy": {"max_symbols": spec.max_symbols}},
         "loss": {"loss_name": "default"},
     }  # fmt: skip
+    if spec.languages:
+        hidden |= {
+            "initialize_prompt_feature": True, "num_prompts": spec.prompts, "prompt_dictionary": dict(spec.languages)
+        }  # fmt: skip
     if spec.hybrid:
         head = {
             "_target_": "nemo.collections.asr.modules.ConvASRDecoder", "feat_in": spec.d_model, "num_classes": -1,
@@ -285,6 +329,8 @@ def _randomise(model: ASRModel) -> None:
 def _standardise(model: ASRModel, spec: ModelSpec, signals: list[np.ndarray]) -> None:
     """Rescales the layers between the stages so that their outputs have mean 0 and a set deviation on `signals`."""
     encoded = _standardise_encoder(model, spec, signals)
+    if spec.languages:
+        encoded = _standardise_prompts(model, spec, encoded)
     _rescale(model.joint.enc, model.joint.enc(encoded), 1.2)
     labels = torch.randint(model.decoder.blank_idx, (1, 100))
     predicted, _ = model.decoder.predict(labels, add_sos=True, batch_size=1)
@@ -302,6 +348,19 @@ def _standardise_encoder(model: ASRModel, spec: ModelSpec, signals: list[np.ndar
             encode(model, samples, spec.all_contexts[0])
     _rescale(out, recorder.outputs(), 1.0)
     return torch.cat([encode(model, samples, spec.all_contexts[0])[1] for samples in signals])
+
+
+def _standardise_prompts(model: ASRModel, spec: ModelSpec, encoded: torch.Tensor) -> torch.Tensor:
+    """Makes the prompts matter as much as the frames; returns the heads' input [T, D] for the default language."""
+    first, _, out = model.prompt_kernel
+    first.weight[:, spec.d_model :].normal_(0.0, 1.0)
+    _rescale(out, prompted(model, encoded, default_prompt(spec)), 1.0)
+    return prompted(model, encoded, default_prompt(spec))
+
+
+def default_prompt(spec: ModelSpec) -> int:
+    """The prompt of a stream that names no language."""
+    return spec.languages.get("auto", next(iter(spec.languages.values())))
 
 
 class _Recorder:
@@ -332,6 +391,8 @@ def _rescale(layer: torch.nn.Linear, outputs: torch.Tensor, deviation: float) ->
 def _set_blank_rate(model: ASRModel, spec: ModelSpec, signals: list[np.ndarray]) -> None:
     """Bisects the blank's bias until there are about `_LABELS_PER_FRAME`."""
     encoded = [encode(model, samples, spec.all_contexts[0])[1] for samples in signals]
+    if spec.languages:
+        encoded = [prompted(model, one, default_prompt(spec)) for one in encoded]
     bias, blank = model.joint.joint_net[-1].bias, model.decoder.blank_idx
     low, high = -40.0, 80.0
     for _ in range(14):

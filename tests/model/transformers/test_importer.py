@@ -17,23 +17,38 @@ from penstock.model.transformers.importer import import_transformers
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.transformers_files import (
     LEFT,
+    PLAIN,
     RIGHTS,
+    WITH_PROMPTS,
     change_json,
     write_same_as_nemo,
     write_transformers,
 )
 
 
+def import_pair(folder: Path, case: str) -> tuple[Checkpoint, Checkpoint]:
+    """The same model imported from Transformers format and from a .nemo."""
+    ours = import_transformers(write_transformers(folder / "hf", case), folder / "a")
+    return ours, import_nemo(write_same_as_nemo(folder / "en.nemo", case), folder / "b")
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> tuple[Checkpoint, Checkpoint]:
-    """The same model imported from Transformers format and from a .nemo."""
-    folder = tmp_path_factory.mktemp("pair")
-    ours = import_transformers(write_transformers(folder / "hf"), folder / "a")
-    return ours, import_nemo(write_same_as_nemo(folder / "en.nemo"), folder / "b")
+    return import_pair(tmp_path_factory.mktemp("pair"), PLAIN)
 
 
-def test_both_formats_of_a_model_become_the_same_bundle(pair):
-    ours, theirs = pair
+@pytest.fixture(scope="module")
+def pair_with_prompts(tmp_path_factory) -> tuple[Checkpoint, Checkpoint]:
+    return import_pair(tmp_path_factory.mktemp("pair"), WITH_PROMPTS)
+
+
+@pytest.fixture(params=[PLAIN, WITH_PROMPTS])
+def each_pair(request, pair, pair_with_prompts) -> tuple[Checkpoint, Checkpoint]:
+    return pair if request.param == PLAIN else pair_with_prompts
+
+
+def test_both_formats_of_a_model_become_the_same_bundle(each_pair):
+    ours, theirs = each_pair
     ours.verify()
     assert ours.config == theirs.config
     tensors, expected = ours.tensors(), theirs.tensors()
@@ -45,11 +60,11 @@ def test_both_formats_of_a_model_become_the_same_bundle(pair):
             assert torch.equal(tensors[name], tensor), name
 
 
-def test_both_tokenizers_encode_and_decode_alike(pair):
-    ours, theirs = (Tokenizer(checkpoint.tokenizer_path) for checkpoint in pair)
+def test_both_tokenizers_encode_and_decode_alike(each_pair):
+    ours, theirs = (Tokenizer(checkpoint.tokenizer_path) for checkpoint in each_pair)
     draw = random.Random(0)
     for _ in range(3000):
-        line = "".join(draw.choices("  seventhlorupfäfw?", k=draw.randint(0, 30)))
+        line = "".join(draw.choices([*"  seventhlorupfäfw?", " <en-US>", "<de-DE>"], k=draw.randint(0, 30)))
         assert ours.encode(line) == theirs.encode(line), line
     for _ in range(2000):
         tokens = draw.choices(range(ours.size), k=draw.randint(0, 20))

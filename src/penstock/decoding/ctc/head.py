@@ -2,6 +2,7 @@
 
 import torch
 
+from penstock.decoding.frame_projection import FrameProjection
 from penstock.decoding.transducer import Prediction, PredictorState
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint
@@ -23,8 +24,7 @@ class CtcHead:
         self.vocabulary_size = config.vocabulary_size
         """V, labels without blank."""
         tensors = {name: tensor.to(self.device, dtype) for name, tensor in checkpoint.tensors("ctc.").items()}
-        self._weight, self._bias = tensors["ctc.weight"].t().contiguous(), tensors["ctc.bias"]
-
+        self._projection = FrameProjection(checkpoint, tensors["ctc.weight"], tensors["ctc.bias"])
         self.frame_width = config.vocabulary_size + 1
         """Width of `project_encoder`'s output."""
 
@@ -33,14 +33,16 @@ class CtcHead:
         """The blank label, behind all others."""
         return self.vocabulary_size
 
-    def log_probs(self, encoded: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities [B, T, V + 1] of labels and blank, blank last; encoded: [B, T, D], T may be 0."""
-        logits = torch.addmm(self._bias, encoded.flatten(0, 1).to(self.dtype), self._weight)
-        return torch.log_softmax(logits, dim=-1).unflatten(0, encoded.shape[:2])
+    def log_probs(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
+        """Log-probabilities [B, T, V + 1] of labels and blank, blank last; encoded: [B, T, D], T may be 0.
 
-    def project_encoder(self, encoded: torch.Tensor) -> torch.Tensor:
+        prompts: [B] int64, of a model with language prompts; else not used.
+        """
+        return torch.log_softmax(self._projection(encoded, prompts), dim=-1)
+
+    def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
         """`log_probs`, as what beam search does with a chunk before its steps."""
-        return self.log_probs(encoded)
+        return self.log_probs(encoded, prompts)
 
     def start(self, count: int) -> Prediction:
         """The prediction of `count` hypotheses: a CTC head has no predictor, so it is empty, [count, 0]."""

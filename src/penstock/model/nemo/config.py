@@ -16,16 +16,22 @@ from penstock.model.config import (
     EncoderConfig,
     FeatureConfig,
     ModelConfig,
+    PromptConfig,
     TransducerConfig,
 )
+from penstock.model.languages import MAX_PROMPTS, read_languages
 from penstock.model.section import Section
 
 _CTC_MODEL, _HYBRID_MODEL = "EncDecCTCModelBPE", "EncDecHybridRNNTCTCBPEModel"
-MODEL_CLASSES = ("EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL)
+_PROMPT_MODELS = ("EncDecRNNTBPEModelWithPrompt", f"{_HYBRID_MODEL}WithPrompt")
+MODEL_CLASSES = ("EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL, *_PROMPT_MODELS)
 MAX_LAYERS = 256
 MAX_CONTEXT = 10_000
 MAX_FFT = 1 << 14
 MAX_MEL_BINS = 1024
+_DEFAULT_PROMPTS = 128
+_OTHER_PROMPTS = ("initialize_lang_id_prompt", "language_dictionary", "lang_id_prompt_dictionary")
+"""Keys of prompts that NeMo builds in other ways."""
 _OFFLINE = "this is an offline model, not a cache-aware (streaming) one"
 
 
@@ -58,10 +64,10 @@ def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
         ctc = _ctc_head(root.section("decoder"), encoder.d_model)
     else:
         transducer, joint_has_dropout = _transducer(root, encoder.d_model)
-    if class_name == _HYBRID_MODEL:
+    if class_name.startswith(_HYBRID_MODEL):
         assert transducer is not None
         ctc = _aux_ctc_head(root.section("aux_ctc").section("decoder"), encoder.d_model, transducer.vocabulary_size)
-    model = ModelConfig(features, encoder, transducer, ctc)
+    model = ModelConfig(features, encoder, transducer, ctc, _prompt(root, class_name, encoder.d_model))
     return NemoConfig(model, class_name, tokenizer_member, mel_band, joint_has_dropout)
 
 
@@ -75,6 +81,19 @@ def _class_of(section: Section, key: str, accepted: tuple[str, ...]) -> str:
 
 def _model_class(root: Section) -> str:
     return _class_of(root, "target", MODEL_CLASSES)
+
+
+def _prompt(root: Section, class_name: str, d_encoder: int) -> PromptConfig | None:
+    """The language prompts, whose width is NeMo's 2 D until the tensors are read."""
+    defaults = root.section("model_defaults", optional=True)
+    for key in _OTHER_PROMPTS:
+        defaults.only(key, None, (None, False), "language prompts of this kind are not supported")
+    if class_name not in _PROMPT_MODELS:
+        return None
+    defaults.only("initialize_prompt_feature", False, (True,))
+    _same(defaults, "enc_hidden", d_encoder, "encoder.d_model")
+    prompts = defaults.integer("num_prompts", _DEFAULT_PROMPTS, maximum=MAX_PROMPTS)
+    return read_languages(defaults, "prompt_dictionary", prompts, 2 * d_encoder)
 
 
 def _tokenizer(section: Section) -> str:

@@ -1,16 +1,19 @@
 """Imports a .nemo file without NeMo. Everything in the file is untrusted data; nothing of it is executed."""
 
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import sentencepiece
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint, sha256_of, write_checkpoint
+from penstock.model.languages import tag_labels
 from penstock.model.nemo.archive import NemoArchive
 from penstock.model.nemo.config import NemoConfig, read_nemo_config
 from penstock.model.nemo.untrusted_yaml import MAX_YAML_BYTES, parse_yaml
-from penstock.model.nemo.weights import convert_state_dict, load_state_dict
+from penstock.model.nemo.weights import convert_state_dict, load_state_dict, prompt_hidden
 from penstock.model.new_bundle import write_new_bundle
+from penstock.model.source_tensors import StateDict
 
 MAX_TOKENIZER_BYTES = 64 << 20
 
@@ -49,10 +52,21 @@ def _convert_checked(nemo_path: Path, scratch: Path, half: bool, origin: dict[st
         tokenizer = _read_tokenizer(archive, config)
         with weights.open("wb") as file:
             archive.copy("model_weights.ckpt", file)
-    tensors = convert_state_dict(load_state_dict(weights), config, half)
+    state = load_state_dict(weights)
+    config = _with_prompt(config, state, tokenizer)
+    tensors = convert_state_dict(state, config, half)
     source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name, **origin}
     write_checkpoint(bundle, config.model, tensors, tokenizer, source)
     return bundle
+
+
+def _with_prompt(config: NemoConfig, state: StateDict, tokenizer: bytes) -> NemoConfig:
+    """Completes the language prompts by what only the tensors and the tokenizer say."""
+    prompt = config.model.prompt
+    if prompt is None:
+        return config
+    prompt = replace(prompt, hidden=prompt_hidden(state), tags=tag_labels(tokenizer))
+    return config._replace(model=replace(config.model, prompt=prompt))
 
 
 def _read_tokenizer(archive: NemoArchive, config: NemoConfig) -> bytes:

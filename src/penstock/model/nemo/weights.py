@@ -13,7 +13,7 @@ from penstock.model.bundle import tensor_shapes
 from penstock.model.config import FeatureConfig
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.nemo.config import MelBand, NemoConfig
-from penstock.model.source_tensors import SourceTensor, StateDict, source_shape, stored, take
+from penstock.model.source_tensors import SourceTensor, StateDict, prompt_input, source_shape, stored, take
 
 _WEIGHTS = "model_weights.ckpt"
 _BATCH_NORM_EPSILON = 1e-5  # the default of torch and of NeMo
@@ -60,7 +60,11 @@ _NAMES = {
     "joint.encoder": "joint.enc",
     "joint.predictor": "joint.pred",
     "ctc": "ctc_decoder.decoder_layers.0",
+    "prompt.out": "prompt_kernel.2",
 }
+
+
+_PROMPT_INPUT = "prompt_kernel.0"
 
 
 def load_state_dict(path: Path) -> StateDict:
@@ -86,7 +90,7 @@ def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> Stat
     Raises CheckpointError with NeMo's name of a tensor that is missing, unexpected or has another shape.
     """
     remaining = dict(state)
-    tensors: StateDict = {}
+    tensors = prompt_input(_WEIGHTS, remaining, _PROMPT_INPUT, config.model)
     for name, shape in tensor_shapes(config.model).items():
         if name.startswith("features.") or name in tensors:
             continue
@@ -100,6 +104,15 @@ def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> Stat
         raise CheckpointError(f"{_WEIGHTS}: tensor {unknown[0]} is not expected, one of {len(unknown)} such")
     # Copies, because tied tensors share their memory, which safetensors rejects.
     return {name: stored(_WEIGHTS, name, tensor, half, copy=True) for name, tensor in tensors.items()}
+
+
+def prompt_hidden(state: StateDict) -> int:
+    """Width between the two layers of the language prompts, which no configuration names."""
+    bias = state.get(f"{_PROMPT_INPUT}.bias")
+    if bias is None or bias.dim() != 1 or not len(bias):
+        found = "missing" if bias is None else f"of shape {tuple(bias.shape)}"
+        raise CheckpointError(f"{_WEIGHTS}: tensor {_PROMPT_INPUT}.bias is {found}, expected one axis")
+    return len(bias)
 
 
 def _detail(error: Exception) -> str:

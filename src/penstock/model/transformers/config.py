@@ -6,9 +6,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import CheckpointError
-from penstock.model.config import AttentionContext, EncoderConfig, FeatureConfig, ModelConfig, TransducerConfig
+from penstock.model.config import (
+    AttentionContext,
+    EncoderConfig,
+    FeatureConfig,
+    ModelConfig,
+    PromptConfig,
+    TransducerConfig,
+)
+from penstock.model.languages import MAX_PROMPTS, read_languages
 from penstock.model.section import Section
-from penstock.model.transformers.files import CONFIG, MODEL_TYPES, PREPROCESSOR, PROCESSOR, read_json
+from penstock.model.transformers.files import (
+    CONFIG,
+    MODEL_TYPES,
+    PREPROCESSOR,
+    PROCESSOR,
+    PROMPT_MODEL_TYPE,
+    read_json,
+)
 
 MAX_LAYERS = 256
 MAX_CONTEXT = 10_000
@@ -18,7 +33,6 @@ LOG_GUARD = 2**-24
 """A constant of Transformers' feature extractor."""
 _OFFLINE = "this is an offline model, not a cache-aware (streaming) one"
 _OTHER_TYPES = {
-    "nemotron3_5_asr": "language prompts are not supported",
     "parakeet_ctc": _OFFLINE,
     "parakeet_rnnt": _OFFLINE,
     "parakeet_tdt": _OFFLINE,
@@ -47,9 +61,11 @@ def read_transformers_config(directory: Path) -> TransformersConfig:
     with _errors_of(CONFIG):
         root = Section("", read_json(directory / CONFIG))
         class_name = _model_class(root)
+        prompts = _prompts(root)
     with _errors_of(PROCESSOR):
         processor = Section("", read_json(directory / PROCESSOR))
         rights = _rights(processor)
+        prompt = None if prompts is None else _languages(processor, *prompts)
         if processor.get("feature_extractor") is not None:
             features = _features(processor.section("feature_extractor"))
         processor.ignore("processor_class", "blank_token")
@@ -61,7 +77,7 @@ def read_transformers_config(directory: Path) -> TransformersConfig:
         encoder = _encoder(root.section("encoder_config"), rights, features.mel_bins)
         transducer = _transducer(root)
         root.reject_unknown()
-        return TransformersConfig(ModelConfig(features, encoder, transducer), class_name)
+        return TransformersConfig(ModelConfig(features, encoder, transducer, prompt=prompt), class_name)
 
 
 @contextmanager
@@ -81,6 +97,20 @@ def _model_class(root: Section) -> str:
         root.reject("model_type", kind, " or ".join(MODEL_TYPES), why)
     names = root.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else kind
+
+
+def _prompts(root: Section) -> tuple[int, int] | None:
+    """How many prompts there are and the width between their layers; None for a model without prompts."""
+    if root.get("model_type") != PROMPT_MODEL_TYPE:
+        return None
+    prompts = root.integer("num_prompts", maximum=MAX_PROMPTS)
+    root.integer("default_prompt_id", 0, minimum=0, maximum=prompts - 1)
+    return prompts, root.integer("prompt_intermediate_size")
+
+
+def _languages(processor: Section, prompts: int, hidden: int) -> PromptConfig:
+    processor.only("num_prompts", prompts, (prompts,), f"it must equal num_prompts in {CONFIG}")
+    return read_languages(processor, "prompt_dictionary", prompts, hidden)
 
 
 def _rights(processor: Section) -> tuple[int, ...]:

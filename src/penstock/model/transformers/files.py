@@ -12,7 +12,8 @@ CONFIG, PROCESSOR, PREPROCESSOR = "config.json", "processor_config.json", "prepr
 TOKENIZER, WEIGHTS, WEIGHTS_INDEX = "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
 PATTERNS = (CONFIG, PROCESSOR, PREPROCESSOR, TOKENIZER, WEIGHTS, WEIGHTS_INDEX, "model-*.safetensors")
 """What of a repository belongs to the checkpoint."""
-MODEL_TYPES = ("nemotron_asr_streaming",)
+PROMPT_MODEL_TYPE = "nemotron3_5_asr"
+MODEL_TYPES = ("nemotron_asr_streaming", PROMPT_MODEL_TYPE)
 MAX_JSON_BYTES = 1 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
 MAX_JSON_DEPTH = 40

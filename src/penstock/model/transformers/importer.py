@@ -1,9 +1,11 @@
 """Imports a directory in Transformers format. Everything in it is untrusted data; nothing of it is executed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint, write_checkpoint
+from penstock.model.languages import tag_labels
 from penstock.model.new_bundle import write_new_bundle
 from penstock.model.transformers.config import read_transformers_config
 from penstock.model.transformers.files import content_sha256
@@ -32,10 +34,13 @@ def _convert(source: Path, scratch: Path, half: bool, origin: dict[str, str]) ->
     bundle = scratch / "bundle"
     try:
         config = read_transformers_config(source)
-        tokenizer = convert_tokenizer(source, config.model.vocabulary_size)
-        tensors = convert_state_dict(load_state_dict(source), config.model, half)
+        model = config.model
+        tokenizer = convert_tokenizer(source, model.vocabulary_size)
+        if model.prompt is not None:
+            model = replace(model, prompt=replace(model.prompt, tags=tag_labels(tokenizer)))
+        tensors = convert_state_dict(load_state_dict(source), model, half)
         provenance = {"sha256": content_sha256(source), "class": config.class_name, **origin}
-        write_checkpoint(bundle, config.model, tensors, tokenizer, provenance)
+        write_checkpoint(bundle, model, tensors, tokenizer, provenance)
     except CheckpointError as error:
         raise CheckpointError(f"{source}: {error.message}") from error
     return bundle

@@ -9,7 +9,7 @@ from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import ModelConfig
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
-from penstock.model.source_tensors import SourceTensor, StateDict, source_shape, stored, take
+from penstock.model.source_tensors import SourceTensor, StateDict, prompt_input, source_shape, stored, take
 from penstock.model.transformers.files import WEIGHTS, weight_files
 
 _ACCEPTED_TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -49,6 +49,7 @@ _NAMES = {
     "joint.encoder": "encoder_projector",
     "joint.predictor": "decoder.decoder_projector",
     "joint.output": "joint.head",
+    "prompt.out": "prompt_projector.linear_2",
 }
 
 
@@ -83,6 +84,7 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
         "features.window": hann_window(features.window_samples),
         "features.mel_filterbank": mel_filterbank(features.sample_rate_hz, features.fft_samples, features.mel_bins),
     }
+    tensors |= prompt_input(WEIGHTS, remaining, "prompt_projector.linear_1", config)
     for name, shape in tensor_shapes(config).items():
         if name not in tensors:
             tensors[name] = take(WEIGHTS, remaining, source_of(name, shape)).reshape(shape)

@@ -87,11 +87,12 @@ class TicketSigner:
 
 
 def _pack_options(options: StreamOptions | None) -> list[int]:
-    """Decoder, beam size, N-best, weights, then boost, length and tokens of each phrase. Reals travel as their bits."""
+    """Decoder to tags, then boost, length and tokens of each phrase. Reals travel as their bits."""
     if options is None:
         return []
     weights = map(_to_bits, (options.lm_weight, *(options.ilm or _NO_ILM)))
     numbers = [DECODERS.index(options.decoder), options.beam_size, options.n_best, *weights]
+    numbers += [options.prompt, options.keeps_tags]
     for tokens, boost in options.phrases:
         numbers += (_to_bits(boost), len(tokens), *tokens)
     return numbers
@@ -103,13 +104,14 @@ def _unpack_options(numbers: list[int]) -> StreamOptions | None:
     decoder, beam_size, n_best = numbers[:3]
     lm_weight, *weights = map(_from_bits, numbers[3:6])
     pair = IlmPair(*weights)
-    phrases, at = [], 6
+    prompt, keeps_tags = numbers[6:8]
+    phrases, at = [], 8
     while at < len(numbers):
         boost, length = numbers[at : at + 2]
         phrases.append(TokenPhrase(tuple(numbers[at + 2 : at + 2 + length]), _from_bits(boost)))
         at += 2 + length
     ilm = None if pair == _NO_ILM else pair
-    return StreamOptions(DECODERS[decoder], beam_size, n_best, lm_weight, tuple(phrases), ilm)
+    return StreamOptions(DECODERS[decoder], beam_size, n_best, lm_weight, tuple(phrases), ilm, prompt, bool(keeps_tags))
 
 
 def _to_bits(value: float) -> int:

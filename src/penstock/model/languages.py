@@ -1,0 +1,46 @@
+"""Languages of a checkpoint with prompts, as untrusted data: the keys of its dictionary and the tags it writes."""
+
+import re
+
+import sentencepiece
+
+from penstock.errors import CheckpointError
+from penstock.model.config import PromptConfig
+from penstock.model.section import Section
+
+MAX_PROMPTS, MAX_LANGUAGES = 1 << 14, 1 << 14
+LANGUAGE_TAG = re.compile(r"<[a-z]{2,3}-[A-Za-z]{2}>")
+"""A tag as the models write it after a sentence, such as `<en-US>`."""
+_AUTO, _UNKNOWN = "auto", "unk"
+_SPACE_AND_TAG = re.compile(rf"\s*{LANGUAGE_TAG.pattern}")
+
+
+def read_languages(section: Section, key: str, prompts: int, hidden: int) -> PromptConfig:
+    """The dictionary of prompts under `key`, whose default is `auto`, else the first language.
+
+    YAML reads the key `no` as False where it is not quoted, so False is Norwegian. Raises CheckpointError.
+    """
+    value, supported = section.get(key), f"a mapping of languages to prompts from 0 to {prompts - 1}"
+    if not isinstance(value, dict) or not 0 < len(value) <= MAX_LANGUAGES:
+        section.reject(key, value, supported)
+    languages = {"no" if name is False else name: prompt for name, prompt in value.items()}
+    if len(languages) < len(value):
+        section.reject(key, False, "languages that differ", "YAML reads `no` as False, and there is 'no', too")
+    if _UNKNOWN in languages:
+        section.reject(key, _UNKNOWN, "no such language", "its meaning as a default is not known")
+    default = _AUTO if _AUTO in languages else next(iter(languages))
+    try:
+        return PromptConfig(prompts, hidden, languages, default)
+    except CheckpointError as error:
+        raise CheckpointError(f"{section.path(key)}: {error.message}") from error
+
+
+def tag_labels(tokenizer_model: bytes) -> tuple[int, ...]:
+    """The labels of a SentencePiece model that are language tags, ascending."""
+    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer_model)
+    return tuple(i for i in range(model.get_piece_size()) if LANGUAGE_TAG.fullmatch(model.id_to_piece(i)))
+
+
+def without_tags(text: str) -> str:
+    """The text without language tags, each with the white space before it."""
+    return _SPACE_AND_TAG.sub("", text).strip()
