@@ -24,7 +24,8 @@ CHOSEN_OPTIONS = (
 
 STREAMING_OPTIONS = (
     "url", "protocol", "reply_timeout", "recordings", "request_ms", "seed", "decoder", "beam_size", "n_best",
-    "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost", "boost_every",
+    "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost", "boost_every", "language",
+    "language_tags",
 )  # fmt: skip
 """Options that the process that plays the streams needs."""
 

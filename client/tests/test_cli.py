@@ -62,6 +62,7 @@ def test_json_is_one_object_per_file(run, audio_file):
         assert document == {
             "audio": str(audio_file),
             "text": TEXT,
+            "language": "en-US",
             "tokens": list(result.new_tokens),
             "timestamps": list(result.new_timestamps),
             "words": [
@@ -69,7 +70,7 @@ def test_json_is_one_object_per_file(run, audio_file):
                 for i, w in enumerate(result.new_words)
             ],
             "alternatives": [],
-            "segments": [{"text": TEXT, "words": 48, "alternatives": []}],
+            "segments": [{"text": TEXT, "language": "en-US", "words": 48, "alternatives": []}],
             "audio_s": 2.4,
         }
 
@@ -186,6 +187,11 @@ def test_aliases_of_flags(run, audio_file, recognizer):
     }
 
 
+def test_the_language_is_sent(run, audio_file, recognizer):
+    assert run(audio_file, "--language", "de-DE", "--language-tags", "keep")[0] == 0
+    assert recognizer.requests[0].parameters == {"language": "de-DE", "language_tags": "keep"}
+
+
 @GRPC_ONLY
 @pytest.mark.parametrize("kind, first", [("srt", "1\n00:00:00,000 --> "), ("vtt", "WEBVTT\n\n00:00:00.000 --> ")])
 def test_subtitles_are_all_that_is_written(run, audio_file, kind, first):
@@ -218,7 +224,8 @@ def test_several_segments_are_one_text(run, audio_file, two_segments):
 def test_json_lists_the_segments(run, audio_file, two_segments):
     document = json.loads(run(audio_file, "--json", *REQUESTS)[1])
     assert document["text"] == f"{two_segments} {two_segments}"
-    assert document["segments"] == [{"text": two_segments, "words": 24, "alternatives": []}] * 2
+    segment = {"text": two_segments, "language": "en-US", "words": 24, "alternatives": []}
+    assert document["segments"] == [segment] * 2
     assert len(document["words"]) == 48
 
 

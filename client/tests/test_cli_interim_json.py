@@ -11,7 +11,7 @@ from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import RejectionError, expected
 from penstock_client.microphone import Microphone
 
-KEYS = ["audio", "segment", "text", "is_final", "audio_processed_s", "words"]
+KEYS = ["audio", "segment", "text", "language", "is_final", "audio_processed_s", "words"]
 
 
 def lines_of(out):

@@ -36,6 +36,11 @@ def test_parameters_hold_the_options(phrases, weight, boost):
     assert parameters == {"decoder": "alsd", "beam_size": 4, "n_best": 4, "lm_weight": weight, "boost": boost}
 
 
+def test_the_language_is_sent():
+    options = StreamOptions(language="de-DE", language_tags="keep")
+    assert options.parameters() == {"language": "de-DE", "language_tags": "keep"}
+
+
 def test_a_weight_of_zero_is_sent():
     assert StreamOptions(lm_weight=0).parameters() == {"lm_weight": 0.0}
     assert StreamOptions(ilm_alpha=1, ilm_beta=0).parameters() == {"ilm_alpha": 1.0, "ilm_beta": 0.0}
@@ -94,6 +99,9 @@ def test_n_best_without_a_beam_size_is_checked_by_the_server():
         ({"ilm_alpha": -0.1}, "ilm_alpha is -0.1, expected a finite number from 0"),
         ({"ilm_beta": math.nan}, "ilm_beta is nan"),
         ({"ilm_beta": True}, "ilm_beta is True"),
+        ({"language": ""}, "language is '', expected the name of a language"),
+        ({"language": 3}, "language is 3, expected the name of a language"),
+        ({"language_tags": "drop"}, "language_tags is 'drop', expected 'remove' or 'keep'"),
         ({"boost": math.nan}, "boost is nan, expected a finite number"),
         ({"boosted_phrases": "abc"}, "boosted_phrases is str, expected a list of phrases"),
         ({"boosted_phrases": {"a"}}, "boosted_phrases is set"),

@@ -125,6 +125,18 @@ def test_transcript_joins_segments_in_order():
     assert transcript.text == "a b c d"
 
 
+def test_the_language_is_the_last_that_was_named():
+    transcript = Transcript()
+    assert transcript.language == ""
+    for segment, language in ((0, ""), (0, "en-US"), (0, "de-DE"), (1, "")):
+        reply = {**outputs(0, 0, False), "SEGMENT": np.array([[segment]]), "LANGUAGE": texts([language])}
+        result = parse_reply("s", reply.get)
+        transcript.add(result)
+        assert result.language == result.after(1.0).language == language
+    assert [segment.language for segment in transcript.segments] == ["de-DE", ""]
+    assert transcript.language == "de-DE"
+
+
 def test_reply_is_parsed_into_python_values():
     result = parse_reply("s", outputs(0, 1600, True).get)
     assert result.new_words == (Word("wörd0", 0, 50, 1.0), Word("λέξη1", 50, 100, 0.875))
@@ -150,7 +162,7 @@ def test_a_server_without_scores_is_supported():
     result = parse_reply("s", reply.get)
     assert result.new_words == (Word("wörd0", 0, 50), Word("λέξη1", 50, 100))
     assert [word.confidence for word in result.new_words] == [None, None]
-    assert result.alternatives == ()
+    assert (result.alternatives, result.language) == ((), "")
 
 
 def test_transcript_keeps_the_alternatives_of_the_final_result():

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from penstock_client.protocol import Parameter
 
+LanguageTags = Literal["remove", "keep"]
 Decoder = Literal["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"]
 """The searches; `PenstockClient.server_info` names those of a server."""
 _BEAMS: tuple[Decoder, ...] = ("alsd", "aes", "ctc_beam")
@@ -42,6 +43,10 @@ class StreamOptions:
     """Word boosting (contextual biasing): phrases that become more likely. Stored as a tuple."""
     boost: float | None = None
     """Boost of phrases without their own: added to the log score per token; negative values suppress (server: 2)."""
+    language: str | None = None
+    """One of `ServerInfo.languages`, for a model with a choice; it holds for the whole stream."""
+    language_tags: LanguageTags | None = None
+    """The model's language tags, such as `<en-US>`, in text and words: "remove" (the server's default) or "keep"."""
 
     def __post_init__(self) -> None:
         if self.decoder is not None and self.decoder not in get_args(Decoder):
@@ -56,6 +61,10 @@ class StreamOptions:
         if self.boost is not None:
             self._set("boost", _finite("boost", self.boost))
         self._set("boosted_phrases", _phrases(self.boosted_phrases))
+        if self.language is not None and (not isinstance(self.language, str) or not self.language):
+            raise ValueError(f"language is {self.language!r}, expected the name of a language, as 'en-US'")
+        if self.language_tags is not None and self.language_tags not in get_args(LanguageTags):
+            raise ValueError(f"language_tags is {self.language_tags!r}, expected {_either(get_args(LanguageTags))}")
 
     def parameters(self) -> dict[str, Parameter]:
         """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
@@ -69,6 +78,8 @@ class StreamOptions:
             "ilm_beta": self.ilm_beta,
             "boosted_phrases": phrases,
             "boost": self.boost,
+            "language": self.language,
+            "language_tags": self.language_tags,
         }
         return {name: value for name, value in chosen.items() if value is not None}
 

@@ -33,7 +33,7 @@ MAX_REQUEST_SAMPLES = 30 * SAMPLE_RATE_HZ
 
 OUTPUTS_WITHIN_SEGMENT = (
     "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE",
-    "TOKENS", "TIMESTAMPS",
+    "TOKENS", "TIMESTAMPS", "LANGUAGE",
 )  # fmt: skip
 """The outputs requested over gRPC with a request that is not final: only final results have alternatives, and each
 requested output costs the server time."""
@@ -119,6 +119,8 @@ class Result:
     """The encoder frame of each new token, counted from its segment's start."""
     alternatives: tuple[Alternative, ...] = ()
     """Best first, at most the stream's `n_best`; in final results only."""
+    language: str = ""
+    """The last language that the model named in the segment, as "en-US"; "" before the first and without a choice."""
     round_trip_s: float = 0.0
     """Time from sending the request to this reply; set by the transport."""
 
@@ -133,6 +135,7 @@ class Result:
             self.new_tokens,
             self.new_timestamps,
             self.alternatives,
+            self.language,
             round_trip_s,
         )
 
@@ -223,8 +226,8 @@ def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], npt.NDArray[Any] 
 def parse_values(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> Result:
     """The result that a reply's outputs hold; `values` returns an output's values by name, None where it is missing.
 
-    Confidences and alternatives may be missing: not every Penstock server sends them. Raises ProtocolError for any
-    other deviation.
+    Confidences, alternatives and the language may be missing: not every Penstock server sends them. Raises
+    ProtocolError for any other deviation.
     """
     try:
         return _parse(partial(_row, values))
@@ -256,6 +259,7 @@ def _parse(row: Callable[..., list[Any]]) -> Result:
             Alternative(text.decode(), score, tuple(Word(*word) for word in json.loads(words)))
             for text, score, words in alternatives
         ),
+        language=row("LANGUAGE", [b""])[0].decode(),
     )
 
 

@@ -15,6 +15,8 @@ class Segment:
     """Completed words; times count from the stream's start."""
     alternatives: tuple[Alternative, ...] = ()
     """The alternatives of the final result, best first; see `StreamOptions.n_best`."""
+    language: str = ""
+    """The last language that the model named; "" for a model without a choice of languages."""
     is_final: bool = False
     """True once the text no longer changes."""
 
@@ -46,6 +48,11 @@ class Transcript:
         return [word for segment in self.segments for word in segment.words]
 
     @property
+    def language(self) -> str:
+        """The last language that the model named, as "en-US"; "" for a model without a choice of languages."""
+        return next((segment.language for segment in reversed(self.segments) if segment.language), "")
+
+    @property
     def alternatives(self) -> tuple[Alternative, ...]:
         """The alternatives of the last final segment, best first; see `StreamOptions.n_best`."""
         return next((segment.alternatives for segment in reversed(self.segments) if segment.is_final), ())
@@ -56,7 +63,7 @@ class Transcript:
             self._newest = result.segment
             self.segments.append(Segment())
         segment = self.segments[-1]
-        segment.text = result.text
+        segment.text, segment.language = result.text, result.language
         segment.words += result.new_words
         segment.is_final = result.is_final
         segment.alternatives = result.alternatives

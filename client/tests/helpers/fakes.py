@@ -136,6 +136,7 @@ def outputs(
         "TEXT": texts([text]),
         "IS_FINAL": np.array([[is_final]]),
         "AUDIO_PROCESSED": np.array([[after / 16000]], np.float32),
+        "LANGUAGE": texts(["en-US" if begun(after) else ""]),
         "WORDS": texts([word(index) for index in complete]),
         "WORD_START_MS": np.array([[start_ms + WORD_MS * index for index in complete]], np.int32),
         "WORD_END_MS": np.array([[start_ms + WORD_MS * (index + 1) for index in complete]], np.int32),
@@ -155,7 +156,7 @@ def expected(samples: np.ndarray) -> Result:
     return parse_reply("s", outputs(0, samples.size, True).get)
 
 
-SCORES = ("WORD_CONFIDENCE", "ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS")
+SCORES = ("WORD_CONFIDENCE", "ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS", "LANGUAGE")
 """Outputs that not every server sends."""
 
 

@@ -12,7 +12,7 @@ from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
 from penstock_client.connection import ConnectionOptions, ProtocolName
 from penstock_client.errors import StreamId
-from penstock_client.options import BoostedPhrase, Decoder, StreamOptions
+from penstock_client.options import BoostedPhrase, Decoder, LanguageTags, StreamOptions
 from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_client.playback import choose_request_ms
 from penstock_client.protocol import check_stream_id
@@ -101,6 +101,8 @@ def add_option_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--boosted-phrases", metavar="FILE", help="file of boosted phrases, one per line")
     add("--boost", type=float, metavar="B", help="boost of phrases without their own; negative values suppress them")
+    add("--language", metavar="NAME", help="language of the audio, for models with a choice; --info names them")
+    add("--language-tags", choices=get_args(LanguageTags), help="the model's language tags in the text (remove)")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -188,6 +190,8 @@ def read_options(args: argparse.Namespace) -> StreamOptions:
         ilm_beta=args.ilm_beta,
         boosted_phrases=phrases,
         boost=args.boost,
+        language=args.language,
+        language_tags=args.language_tags,
     )
 
 

@@ -179,6 +179,7 @@ def document(name: AudioName, transcript: Transcript, audio_s: float) -> dict[st
     return {
         **name.document,
         "text": transcript.text,
+        "language": transcript.language,
         "tokens": transcript.tokens,
         "timestamps": transcript.timestamps,
         "words": [_word_document(word) for word in transcript.words],
@@ -195,6 +196,7 @@ def result_document(name: AudioName, result: Result) -> dict[str, object]:
         **name.document,
         "segment": result.segment,
         "text": result.text,
+        "language": result.language,
         "is_final": result.is_final,
         "audio_processed_s": round(result.audio_processed_s, 3),  # arrives as float32
         "words": [_word_document(word) for word in result.new_words],
@@ -205,6 +207,7 @@ def _segment_document(segment: Segment) -> dict[str, object]:
     """`words` is the number of words; they follow the words of the segments before it."""
     return {
         "text": segment.text,
+        "language": segment.language,
         "words": len(segment.words),
         "alternatives": _alternatives_document(segment.alternatives),
     }

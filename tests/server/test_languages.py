@@ -1,0 +1,83 @@
+"""A language for each stream through a real server: in one batch, named in information, results and errors."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from penstock.recognizer import StreamingRecognizer
+from penstock_client import Client, StreamError, StreamOptions
+from tests.helpers.golden import SIGNALS, golden_prompted, golden_samples
+from tests.helpers.recognition import recognize_alone
+from tests.helpers.server.running import RunningServer, running_server
+
+pytestmark = pytest.mark.server
+CONTEXT = (56, 3)
+LANGUAGES = ("en-US", "de-DE", "auto")
+DECODERS = ("greedy", "alsd", "aes")
+STREAMS = 24
+
+
+@pytest.fixture(scope="module")
+def bundle(golden_bundle):
+    return golden_bundle("prompt_hybrid")
+
+
+@pytest.fixture(scope="module")
+def language_server(bundle) -> Iterator[RunningServer]:
+    settings = {"PENSTOCK_CONTEXT": "56,3", "PENSTOCK_LANGUAGE": "auto", "PENSTOCK_QUEUE_DELAY_MS": "20"}
+    yield from running_server(bundle.directory, STREAMS, 30.0, settings)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_24_streams_at_once_equal_24_single_runs(bundle, language_server, decoder):
+    recognizer = StreamingRecognizer(bundle.directory, CONTEXT, max_streams=1)
+
+    def recognize(client: Client, number: int) -> tuple:
+        samples, options = golden_samples(SIGNALS[number % 3]).numpy(), options_of(number, decoder)
+        transcript = client.transcribe(samples, options=options, request_ms=500 + 100 * number)
+        return transcript.text, transcript.tokens, transcript.timestamps, transcript.language
+
+    with Client(language_server.url("grpc")) as client, ThreadPoolExecutor(STREAMS) as pool:
+        found = list(pool.map(lambda number: recognize(client, number), range(STREAMS)))
+    for number, one in enumerate(found):
+        samples, options = golden_samples(SIGNALS[number % 3]).numpy(), options_of(number, decoder)
+        alone = recognize_alone(recognizer, samples, options=options.parameters())
+        tokens = [token.id for token in alone.tokens], [token.timestamp for token in alone.tokens]
+        assert one == (alone.text, *tokens, alone.results[-1].language)
+
+
+def options_of(number: int, decoder: str) -> StreamOptions:
+    language = LANGUAGES[number // 3 % 3]
+    return StreamOptions(decoder=decoder, language=None if language == "auto" else language)
+
+
+def test_the_golden_text_of_each_language_over_http(language_server):
+    with Client(language_server.url("http"), "http") as client:
+        for golden in golden_prompted():
+            if (golden.context, golden.signal) == (CONTEXT, "medium"):
+                options = StreamOptions(language=golden.language)
+                transcript = client.transcribe(golden_samples("medium").numpy(), options=options)
+                assert (transcript.text, transcript.tokens) == (golden.text, golden.tokens)
+
+
+def test_the_languages_are_listed_and_an_unknown_one_is_rejected_by_name(language_server):
+    with Client(language_server.url("grpc")) as client:
+        assert client.server_info().languages == ("en-US", "en", "de-DE", "no", "auto")
+        with pytest.raises(StreamError, match="language is 'xx'; accepted: en-US, en, de-DE, no, auto") as caught:
+            client.transcribe(golden_samples("short").numpy(), options=StreamOptions(language="xx"))
+        assert caught.value.code == "OPTION_INVALID"
+
+
+def test_tags_are_in_the_text_if_a_stream_keeps_them(language_server):
+    samples = golden_samples("long").numpy()
+    with Client(language_server.url("grpc")) as client:
+        plain = client.transcribe(samples, options=StreamOptions(language="en-US"))
+        kept = client.transcribe(samples, options=StreamOptions(language="en-US", language_tags="keep"))
+    assert f"<{plain.language}>" in kept.text and "<" not in plain.text
+    assert kept.tokens == plain.tokens
+
+
+def test_a_model_without_prompts_rejects_a_language(server):
+    with Client(server.url("grpc")) as client, pytest.raises(StreamError, match="the model has no language prompts"):
+        client.transcribe(golden_samples("short").numpy(), options=StreamOptions(language="en-US"))
