@@ -126,3 +126,17 @@ def test_a_sentence_mark_is_no_word(tmp_path, capsys):
     (tmp_path / "marked.txt").write_text("<s> enter </s>\n", encoding="utf-8")
     with pytest.raises(PenstockError, match=r"CORPUS_INVALID: .*marked\.txt: contains <s>"):
         run("build", "--words", "--out", tmp_path / "words.arpa", tmp_path / "marked.txt")
+
+
+def test_build_leaves_language_tags_out(golden_bundle, tmp_path):
+    model, outs = golden_bundle("prompt_hybrid"), [tmp_path / "plain.arpa", tmp_path / "tagged.arpa"]
+    for out, tag in zip(outs, ("", " <en-US>"), strict=True):
+        path = tmp_path / f"{out.stem}.txt"
+        path.write_text("".join(f"{line}{tag}\n" for line in ("seven two", "yes", "no stop")), encoding="utf-8")
+        run("build", "--model", model.directory, "--out", out, str(path))
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    unigrams = dict(
+        zip(read_arpa(outs[0]).words, 10 ** read_arpa(outs[0]).sections[0].log10_probabilities, strict=False)
+    )
+    assert "<en-US>" not in unigrams
+    assert sum(p for word, p in unigrams.items() if word != "<s>") == pytest.approx(1.0, abs=1e-4)

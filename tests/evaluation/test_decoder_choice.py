@@ -72,3 +72,8 @@ def test_the_boost_is_of_utterances_with_phrases():
     assert boosted.options == {"max_symbols": 3}
     assert boosted.options_with(phrases) == {"decoder": "greedy", "boosted_phrases": list(phrases), "boost": -1.5}
     assert parse_decoder("ctc").options_with(phrases) == {"decoder": "ctc"}
+
+
+def test_the_language_is_of_an_utterance_or_of_all():
+    assert parse_decoder("aes").options_with((), "de-DE") == {"decoder": "aes", "language": "de-DE"}
+    assert parse_decoder("greedy:language=de-DE").decoding == DecodingConfig(language="de-DE")

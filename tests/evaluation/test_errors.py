@@ -152,3 +152,9 @@ def test_long_utterances_weigh_more():
 
 def test_no_interval_without_utterances():
     assert bootstrap_interval([], []) is None
+
+
+def test_language_tags_are_no_words():
+    errors = compare("Hello there. <en-US>", "hello there.<de-DE>")
+    assert (errors.words.edits, errors.words.reference_units) == (0, 2)
+    assert (errors.reference, errors.hypothesis) == ("hello there.", "hello there.")

@@ -49,6 +49,11 @@ def test_a_limit_leaves_later_lines_alone(manifest):
     assert [u.line for u in read_manifest(manifest(entry(), "", entry(), "not even JSON"), limit=2)] == [1, 3]
 
 
+def test_languages(manifest):
+    path = manifest(entry(lang="de-DE"), entry(lang=None), entry())
+    assert [u.language for u in read_manifest(path)] == ["de-DE", None, None]
+
+
 def test_boosted_phrases(manifest):
     path = manifest(entry(boosted_phrases=["new york", ["ada", 3]]), entry(boosted_phrases=None), entry())
     assert [u.boosted_phrases for u in read_manifest(path)] == [("new york", ("ada", 3)), (), ()]
@@ -57,6 +62,7 @@ def test_boosted_phrases(manifest):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        (entry(lang=3), "lang: 3, expected a string"),
         (entry(boosted_phrases="ada"), "boosted_phrases: 'ada', expected a list of phrases or [phrase, boost] pairs"),
         (entry(boosted_phrases=[["ada", "3"]]), "boosted_phrases: [['ada', '3']], expected a list"),
         (entry(boosted_phrases=[["ada"]]), "boosted_phrases: [['ada']], expected a list"),

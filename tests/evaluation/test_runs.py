@@ -5,6 +5,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,14 +104,19 @@ def test_a_failed_utterance_has_no_figures_in_the_report():
 class StandIn:
     """Answers each file with its name, at most `max_live` at a time; `failures` are raised, each once."""
 
-    def __init__(self, max_live: int = 1000, failures: dict[str, Exception] | None = None):
-        self.max_live, self.failures = max_live, dict(failures or {})
+    def __init__(self, max_live: int = 1000, failures: dict[str, Exception] | None = None, has_languages: bool = False):
+        self.max_live, self.failures, self.has_languages = max_live, dict(failures or {}), has_languages
         self.live, self.peak_live, self.lock = 0, 0, threading.Lock()
         self.boosted_phrases: list[object] = []
+        self.languages: list[str | None] = []
+
+    def server_info(self) -> SimpleNamespace:
+        return SimpleNamespace(languages=("en-US", "de-DE") if self.has_languages else ())
 
     def transcribe(self, audio: str, request_ms: float, options: StreamOptions | None = None) -> Transcript:
         with self.lock:
             self.boosted_phrases.append(options and options.boosted_phrases)
+            self.languages.append(options and options.language)
             if self.live >= self.max_live:
                 raise ServerFullError("s", "all stream slots are taken")
             self.live += 1
@@ -141,6 +147,14 @@ def test_an_utterance_s_phrases_are_sent():
     (utterance,) = utterances(1)
     list(recognize_through_server(client, [replace(utterance, boosted_phrases=("new york", ("ada", 3.0)))], streams=1))
     assert client.boosted_phrases == [("new york", ("ada", 3.0))]
+
+
+@pytest.mark.parametrize("has_languages", [True, False])
+def test_an_utterance_s_language_is_sent_to_a_model_with_a_choice(has_languages):
+    client = StandIn(has_languages=has_languages)
+    first, second = utterances(2)
+    list(recognize_through_server(client, [replace(first, language="de-DE"), second], streams=1))
+    assert client.languages == ["de-DE" if has_languages else None, None]
 
 
 def test_a_server_that_stays_full_fails_the_utterance():

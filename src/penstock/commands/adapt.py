@@ -131,7 +131,7 @@ def _read(source: str, checkpoint: "Checkpoint") -> _Text:
     from penstock.scoring.ngram.estimation.text import TextTokenizer
 
     name = "standard input" if source == _STANDARD_INPUT else source
-    tokenizer = TextTokenizer(checkpoint.tokenizer_path)
+    tokenizer = TextTokenizer(checkpoint.tokenizer_path, checkpoint.config.tags)
     sentences: list[Sentence] = list(tokenizer.read([source]))
     unknown, tokens = tokenizer.unknown_tokens, tokenizer.tokens
     if not sentences:

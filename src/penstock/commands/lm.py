@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import CorpusError, SettingError
 
 if TYPE_CHECKING:
+    from penstock.model.bundle import Checkpoint
     from penstock.scoring.ngram.estimation.kneser_ney import Discounts
     from penstock.scoring.ngram.estimation.text import TextTokenizer
     from penstock.scoring.ngram.estimation.word_text import WordText
@@ -103,7 +104,8 @@ def _open_text(args: argparse.Namespace, names: "TokenNames | None" = None) -> "
 
     if args.words:
         return WordText(names.pieces if names else None)
-    return TextTokenizer(_tokenizer_path(args.model))
+    checkpoint = _checkpoint(args.model)
+    return TextTokenizer(checkpoint.tokenizer_path, checkpoint.config.tags)
 
 
 def _check_heldout(args: argparse.Namespace) -> None:
@@ -119,7 +121,7 @@ def run_compile(args: argparse.Namespace) -> int:
     """Prints the size of the model."""
     from penstock.scoring.ngram.io import TokenFormat, read_tables, read_token_names, save_tables
 
-    names = read_token_names(_tokenizer_path(args.model))
+    names = read_token_names(_checkpoint(args.model).tokenizer_path)
     tables = read_tables(args.arpa, names, TokenFormat(args.tokens) if args.tokens else None)
     save_tables(tables, args.out, names)
     arcs, states = len(tables.arc_keys) + len(tables.root_scores), len(tables.backoff_scores)
@@ -127,13 +129,13 @@ def run_compile(args: argparse.Namespace) -> int:
     return 0
 
 
-def _tokenizer_path(model: str | None) -> Path:
+def _checkpoint(model: str | None) -> "Checkpoint":
     from penstock.model.bundle import Checkpoint
     from penstock.model.resolve import resolve_model
 
     if not model:
         raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id")
-    return Checkpoint(resolve_model(model)).tokenizer_path
+    return Checkpoint(resolve_model(model))
 
 
 def _warn_of_unknown(text: "TextTokenizer | WordText") -> None:

@@ -37,12 +37,16 @@ class DecoderChoice:
         """Options of every stream, sent with its first request."""
         return {"decoder": self.name}
 
-    def options_with(self, boosted_phrases: Sequence[object]) -> dict[str, object]:
-        """Options of the stream of an utterance with these phrases, which a decoder without boosting does not get."""
+    def options_with(self, boosted_phrases: Sequence[object], language: str | None = None) -> dict[str, object]:
+        """Options of the stream of an utterance with these phrases, which a decoder without boosting does not get.
+
+        language: None for the recognizer's default.
+        """
+        options = self.stream_options | ({} if language is None else {"language": language})
         if not boosted_phrases or self.name not in BOOSTED_DECODERS:
-            return self.stream_options
+            return options
         boost = {} if self.boost is None else {"boost": self.boost}
-        return self.stream_options | {"boosted_phrases": list(boosted_phrases)} | boost
+        return options | {"boosted_phrases": list(boosted_phrases)} | boost
 
 
 GREEDY = DecoderChoice(decoding_config.GREEDY)

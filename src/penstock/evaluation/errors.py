@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.evaluation.manifest import Utterance
+from penstock.model.languages import without_tags
 
 RESAMPLES = 2000
 SEED = 0
@@ -63,8 +64,8 @@ class UtteranceErrors:
 
 
 def normalize(text: str) -> str:
-    """Lower case, white space collapsed."""
-    return " ".join(text.lower().split())
+    """Lower case, white space collapsed, without language tags."""
+    return " ".join(without_tags(text).lower().split())
 
 
 def compare(reference: str, hypothesis: str) -> UtteranceErrors:

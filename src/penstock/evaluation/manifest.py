@@ -24,6 +24,8 @@ class Utterance:
     line: int
     """Line number from 1."""
     speaker: str | None = None
+    language: str | None = None
+    """`lang`, for models with language prompts."""
     boosted_phrases: tuple[str | tuple[str, float], ...] = ()
     """Phrases to boost, each alone or with its boost."""
     stated_s: float | None = None
@@ -69,6 +71,7 @@ def _parse(manifest: Path, number: int, line: str) -> Utterance:
         manifest=manifest,
         line=number,
         speaker=_speaker(where, entry),
+        language=_required_text(where, entry, "lang") if entry.get("lang") is not None else None,
         boosted_phrases=_boosted_phrases(where, entry),
         stated_s=_duration(where, entry),
     )

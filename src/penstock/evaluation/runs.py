@@ -114,7 +114,11 @@ def recognize_in_process(
     from penstock.transcription.processes import longest_first, transcribe_files
 
     chunk_samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
-    options = [decoder.options_with(utterance.boosted_phrases) for utterance in utterances]
+    has_languages = recognizer.config.prompt is not None  # `lang` of other models' manifests changes nothing
+    options = [
+        decoder.options_with(utterance.boosted_phrases, utterance.language if has_languages else None)
+        for utterance in utterances
+    ]
     transcriber = FileTranscriber(recognizer, chunk_samples, options)
     paths = [utterance.audio for utterance in utterances]
     order = longest_first([utterance.audio_s for utterance in utterances])
@@ -152,8 +156,12 @@ def recognize_through_server(client: "Client", utterances: Sequence[Utterance], 
     """
     from penstock_client import ServerUnreachableError
 
+    has_languages = any(utterance.language for utterance in utterances) and bool(_languages(client))
     with ThreadPoolExecutor(streams) as pool:
-        jobs = [pool.submit(_recognize, client, index, utterance) for index, utterance in enumerate(utterances)]
+        jobs = [
+            pool.submit(_recognize, client, index, utterance, utterance.language if has_languages else None)
+            for index, utterance in enumerate(utterances)
+        ]
         try:
             for job in as_completed(jobs):
                 yield job.result()
@@ -163,11 +171,21 @@ def recognize_through_server(client: "Client", utterances: Sequence[Utterance], 
             pool.shutdown(wait=False, cancel_futures=True)  # running streams end by themselves
 
 
-def _recognize(client: "Client", index: int, utterance: Utterance) -> Outcome:
+def _languages(client: "Client") -> tuple[str, ...]:
+    """The languages that the server offers."""
+    from penstock_client import ClientError
+
+    try:
+        return client.server_info().languages
+    except ClientError as error:
+        raise ServerError(error.text) from error
+
+
+def _recognize(client: "Client", index: int, utterance: Utterance, language: str | None) -> Outcome:
     from penstock_client import ClientError, ServerUnreachableError, StreamOptions
 
     try:
-        options = StreamOptions(boosted_phrases=list(utterance.boosted_phrases))
+        options = StreamOptions(boosted_phrases=list(utterance.boosted_phrases), language=language)
         return Outcome(index, client.transcribe(str(utterance.audio), request_ms=_REQUEST_MS, options=options).text)
     except ServerUnreachableError:
         raise

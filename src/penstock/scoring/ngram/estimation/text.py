@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.errors import CorpusError
+from penstock.model.languages import without_tags
 from penstock.scoring.ngram.io import load_sentencepiece, read_token_names
 
 STANDARD_INPUT = "-"
@@ -14,9 +15,11 @@ STANDARD_INPUT = "-"
 class TextTokenizer:
     """Encodes text as the recognizer's training did, and counts sentences and tokens."""
 
-    def __init__(self, tokenizer_path: str | Path):
+    def __init__(self, tokenizer_path: str | Path, tags: Sequence[int] = ()):
+        """tags: labels that are language tags; where there are any, the text's tags are left out."""
         self._model = load_sentencepiece(tokenizer_path)
-        self.names = read_token_names(tokenizer_path)
+        self.names = read_token_names(tokenizer_path, tags)
+        self._has_tags = bool(tags)
         self.sentences = 0
         self.tokens = 0
         self.unknown_tokens = 0
@@ -35,7 +38,8 @@ class TextTokenizer:
         """
         for source in sources:
             for line in read_lines(source, self._digest.update):
-                labels = self._model.encode(line, add_bos=False, add_eos=False)
+                text = without_tags(line) if self._has_tags else line
+                labels = self._model.encode(text, add_bos=False, add_eos=False)
                 if labels:
                     self.sentences += 1
                     self.tokens += len(labels)
