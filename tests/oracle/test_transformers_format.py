@@ -11,13 +11,19 @@ pytest.importorskip("transformers", reason="needs the extra `oracle-hf`")
 import sentencepiece
 import torch
 from safetensors.torch import load_file
-from transformers import NemotronAsrStreamingForRNNT, NemotronAsrStreamingProcessor
+from transformers import (
+    Nemotron3_5AsrForRNNT,
+    Nemotron3_5AsrProcessor,
+    NemotronAsrStreamingForRNNT,
+    NemotronAsrStreamingProcessor,
+)
 
 from penstock.model.tokenizer import Tokenizer
 from penstock.model.transformers.importer import import_transformers
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
-from tests.helpers.oracle.transformers_models import SPECS, make_processor, transformers_model
-from tests.helpers.transformers_files import tokenizer_document, transformers_state, write_transformers
+from tests.helpers.oracle.transformers_models import SPECS, WITH_PROMPTS, make_processor, transformers_model
+from tests.helpers.transformers_files import PLAIN, tokenizer_document, transformers_state, write_transformers
+from tests.helpers.transformers_files import WITH_PROMPTS as PROMPT_CASE
 
 pytestmark = pytest.mark.oracle
 FILES = ("config.json", "processor_config.json")
@@ -27,16 +33,24 @@ def keys(value: object) -> object:
     return {key: keys(inner) for key, inner in value.items()} if isinstance(value, dict) else None
 
 
-def test_transformers_loads_and_saves_the_written_checkpoint_unchanged(tmp_path):
-    written = write_transformers(tmp_path / "written")
-    model, report = NemotronAsrStreamingForRNNT.from_pretrained(written, output_loading_info=True)
+@pytest.mark.parametrize(
+    ("case", "model_class", "processor_class"),
+    [
+        (PLAIN, NemotronAsrStreamingForRNNT, NemotronAsrStreamingProcessor),
+        (PROMPT_CASE, Nemotron3_5AsrForRNNT, Nemotron3_5AsrProcessor),
+    ],
+)
+def test_transformers_loads_and_saves_the_written_checkpoint_unchanged(tmp_path, case, model_class, processor_class):
+    written = write_transformers(tmp_path / "written", case)
+    model, report = model_class.from_pretrained(written, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     saved = tmp_path / "saved"
     model.save_pretrained(saved)
-    NemotronAsrStreamingProcessor.from_pretrained(written).save_pretrained(saved)
+    processor_class.from_pretrained(written).save_pretrained(saved)
     state = load_file(saved / "model.safetensors")
-    assert state.keys() == transformers_state().keys()
-    assert all(torch.equal(state[name], tensor.float()) for name, tensor in transformers_state().items())
+    expected = transformers_state(case)
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], tensor.float()) for name, tensor in expected.items())
     for name in FILES:
         ours, theirs = (json.loads((folder / name).read_text()) for folder in (written, saved))
         if name == "config.json":
@@ -47,9 +61,10 @@ def test_transformers_loads_and_saves_the_written_checkpoint_unchanged(tmp_path)
     assert again.config == import_transformers(written, tmp_path / "b").config
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [*SPECS, WITH_PROMPTS], ids=lambda spec: spec.name)
 def test_the_written_files_have_the_keys_of_saved_ones(spec, tmp_path):
-    saved, written = transformers_model(spec.name).directory, write_transformers(tmp_path / "written")
+    written = write_transformers(tmp_path / "written", PLAIN if spec.languages is None else PROMPT_CASE)
+    saved = transformers_model(spec.name).directory
     for name in FILES:
         ours, theirs = (json.loads((folder / name).read_text()) for folder in (written, saved))
         assert keys(ours) == keys(theirs), name

@@ -23,7 +23,7 @@ from nemo.collections.asr.models import ASRModel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
-from tests.helpers.oracle.nemo_models import SPECS, Greedy, build_model, decode, mel_float64
+from tests.helpers.oracle.nemo_models import PROMPT_SPECS, SPECS, Greedy, build_model, decode, mel_float64
 from tests.helpers.oracle.signals import SAMPLE_RATE_HZ, make_signals
 
 AN4 = Path(__file__).parents[2] / "data" / "an4"
@@ -67,6 +67,18 @@ class OracleModel:
             encoded, length = self.model.encoder(audio_signal=mel.T[None], length=torch.tensor([len(mel)]))
         return encoded[0, :, : int(length[0])].T
 
+    def heads_input(self, samples: np.ndarray, context: AttentionContext, prompts: list[int]) -> list[torch.Tensor]:
+        """What NeMo's heads get [T, D] of one signal for each of `prompts`, offline and in one batch."""
+        self.model.encoder.set_default_att_context_size(list(context))
+        count = len(prompts)
+        with torch.no_grad():
+            encoded, lengths = self.model(
+                input_signal=torch.from_numpy(samples).expand(count, -1).contiguous(),
+                input_signal_length=torch.tensor([len(samples)] * count),
+                prompt_indices=torch.tensor(prompts),
+            )
+        return [row[:, : int(length)].T for row, length in zip(encoded, lengths, strict=True)]
+
     def decode(self, samples: np.ndarray, context: AttentionContext) -> Greedy:
         """NeMo's greedy output, offline and alone in its batch."""
         return decode(self.model, self.encode_mel(self.mel(samples), context))
@@ -80,7 +92,7 @@ def oracle_model(name: str) -> OracleModel:
     """The model called `name`."""
     if name == _REAL:
         return _real_model(Path(_REAL_NEMO))
-    spec = next(spec for spec in SPECS if spec.name == name)
+    spec = next(spec for spec in (*SPECS, *PROMPT_SPECS) if spec.name == name)
     signals = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
     model = build_model(spec, _directory(), signals)
     path = _directory() / f"{name}.nemo"

@@ -1,5 +1,6 @@
 """Random models of Transformers' own classes, what they compute on a whole signal, and their imported bundles."""
 
+import importlib
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -8,9 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import transformers.convert_slow_tokenizer
 from tokenizers import AddedToken
 from transformers import (
+    Nemotron3_5AsrConfig,
+    Nemotron3_5AsrForRNNT,
+    Nemotron3_5AsrProcessor,
     NemotronAsrStreamingConfig,
     NemotronAsrStreamingFeatureExtractor,
     NemotronAsrStreamingForRNNT,
@@ -26,7 +29,9 @@ from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.oracle.signals import SAMPLE_RATE_HZ, make_signals
 
 # By itself Transformers takes the message module of sentencepiece, which needs a newer protobuf.
-transformers.convert_slow_tokenizer.import_protobuf = lambda *_: sentencepiece_model_pb2_new
+# The module by its name, because the package has a function of the same name.
+_converters = importlib.import_module("transformers.convert_slow_tokenizer")
+_converters.import_protobuf = lambda *_: sentencepiece_model_pb2_new
 
 _MEL_MEAN, _MEL_DEVIATION = -6.0, 4.0  # about what speech gives
 _BLANK_RATE = 0.7
@@ -42,6 +47,8 @@ class TransformersSpec(NamedTuple):
     encoder: dict[str, object]
     decoder: dict[str, object]
     mel_bins: int = 128
+    languages: dict[str, int] | None = None
+    """Prompts by language; None for a model without."""
 
 
 SPECS = (
@@ -58,6 +65,14 @@ SPECS = (
         mel_bins=80,
     ),
 )  # fmt: skip
+WITH_PROMPTS = TransformersSpec(
+    "with_prompts", 5, (3, 0, 6, 13),
+    {"sliding_window": 57, "attention_bias": False, "convolution_bias": False, "scale_input": False},
+    {"decoder_hidden_size": 20, "num_decoder_layers": 2, "num_prompts": 9, "prompt_intermediate_size": 30,
+     "default_prompt_id": 8},
+    languages={"en-US": 0, "en": 0, "de-DE": 4, "no": 7, "auto": 8},
+)  # fmt: skip
+"""As nemotron-3.5-asr-streaming; its prompts' width is not twice that of the encoder."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +109,15 @@ class TransformersModel:
             )
         return output.last_hidden_state[0][output.attention_mask[0].bool()]
 
-    def decode(self, samples: np.ndarray, context: AttentionContext) -> tuple[list[int], list[int]]:
-        """Greedy labels and their encoder frames, offline."""
+    def decode(
+        self, samples: np.ndarray, context: AttentionContext, prompt: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Greedy labels and their encoder frames, offline. prompt: of a model with language prompts."""
+        more = {} if prompt is None else {"prompt_ids": torch.tensor([prompt])}
+        features = self.features(samples)
+        limit = (self.model.config.max_symbols_per_step + 1) * features["input_features"].shape[1]  # never reached
         with torch.no_grad():
-            output = self.model.generate(**self.features(samples), num_lookahead_tokens=context.right)
+            output = self.model.generate(**features, num_lookahead_tokens=context.right, max_new_tokens=limit, **more)
         labels, durations = output.sequences[0], output.durations[0]
         is_label = (labels != self.model.config.blank_token_id).tolist()
         frames = (durations.cumsum(0) - durations).tolist()
@@ -108,7 +128,7 @@ class TransformersModel:
 @cache
 def transformers_model(name: str) -> TransformersModel:
     """The model called `name`, built, saved by Transformers and imported once a process."""
-    spec = next(spec for spec in SPECS if spec.name == name)
+    spec = next(spec for spec in (*SPECS, WITH_PROMPTS) if spec.name == name)
     signals = tuple(samples.astype(np.float32) / 32768 for samples in make_signals().values())
     model, processor = _random_model(spec), make_processor(spec, nemo_members()[tokenizer_member()])
     _set_blank_rate(model, processor, signals)
@@ -123,19 +143,19 @@ def make_processor(spec: TransformersSpec, sentencepiece_model: bytes) -> Nemotr
     """Front end and tokenizer as Transformers' script for .nemo files makes them."""
     path = Path(_workspace.name) / f"{spec.name}.model"
     path.write_bytes(sentencepiece_model)
-    converted = transformers.convert_slow_tokenizer.ParakeetConverter(str(path)).converted()
+    converted = _converters.ParakeetConverter(str(path)).converted()
     tokenizer = ParakeetTokenizer(tokenizer_object=converted, clean_up_tokenization_spaces=False)
     special = {text: AddedToken(text, normalized=False, special=True) for text in ("<unk>", "<pad>", "<blank>")}
     if tokenizer.convert_tokens_to_ids("<pad>") is None:
         tokenizer.add_tokens([special["<pad>"]])
     tokenizer.add_tokens([special["<blank>"]])
     tokenizer.add_special_tokens({"pad_token": special["<pad>"], "unk_token": special["<unk>"]})
-    return NemotronAsrStreamingProcessor(
-        NemotronAsrStreamingFeatureExtractor(feature_size=spec.mel_bins),
-        tokenizer,
-        supported_num_lookahead_tokens=list(spec.rights),
-        default_num_lookahead_tokens=spec.rights[0],
-    )
+    contexts = {"supported_num_lookahead_tokens": list(spec.rights), "default_num_lookahead_tokens": spec.rights[0]}
+    front_end = NemotronAsrStreamingFeatureExtractor(feature_size=spec.mel_bins)
+    if spec.languages is None:
+        return NemotronAsrStreamingProcessor(front_end, tokenizer, **contexts)
+    prompts = {"prompt_dictionary": spec.languages, "num_prompts": spec.decoder["num_prompts"]}
+    return Nemotron3_5AsrProcessor(front_end, tokenizer, **contexts, **prompts)
 
 
 def _random_model(spec: TransformersSpec) -> NemotronAsrStreamingForRNNT:
@@ -145,10 +165,13 @@ def _random_model(spec: TransformersSpec) -> NemotronAsrStreamingForRNNT:
         "conv_kernel_size": 9, "subsampling_conv_channels": 8, "num_mel_bins": spec.mel_bins,
         "default_num_lookahead_tokens": spec.rights[0],
     }  # fmt: skip
-    config = NemotronAsrStreamingConfig(
+    config_class, model_class = NemotronAsrStreamingConfig, NemotronAsrStreamingForRNNT
+    if spec.languages is not None:
+        config_class, model_class = Nemotron3_5AsrConfig, Nemotron3_5AsrForRNNT
+    config = config_class(
         vocab_size=labels + 1, blank_token_id=labels, encoder_config=sizes | spec.encoder, **spec.decoder
     )
-    model = NemotronAsrStreamingForRNNT(config).eval()
+    model = model_class(config).eval()
     model.generation_config.decoder_start_token_id = labels
     generator = torch.Generator().manual_seed(spec.seed)
     for name, parameter in model.named_parameters():
@@ -172,12 +195,15 @@ def _random_tensor(name: str, shape: torch.Size, generator: torch.Generator) -> 
 def _set_blank_rate(
     model: NemotronAsrStreamingForRNNT, processor: NemotronAsrStreamingProcessor, signals: tuple[np.ndarray, ...]
 ) -> None:
-    """Chooses the blank's bias such that about `_BLANK_RATE` of the frames are blank after no label."""
+    """Chooses the blank's bias such that about `_BLANK_RATE` of the frames of all languages are blank at the start."""
     blank = model.config.blank_token_id
     features = processor.feature_extractor(signals[0], sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
     right = processor.default_num_lookahead_tokens
+    count = getattr(model.config, "num_prompts", 0)
+    prompts: list[dict[str, torch.Tensor]] = [{"prompt_ids": torch.tensor([index])} for index in range(count)] or [{}]
     with torch.no_grad():
-        frames = model.get_audio_features(**features, num_lookahead_tokens=right).pooler_output[0]
+        outputs = [model.get_audio_features(**features, num_lookahead_tokens=right, **prompt) for prompt in prompts]
+        frames = torch.cat([output.pooler_output[0] for output in outputs])
         prediction = model.decoder(torch.tensor([[blank]]))[0]
         logits = model.joint(decoder_hidden_states=prediction, encoder_hidden_states=frames)
     leads = logits[:, :blank].amax(dim=1) - logits[:, blank]
