@@ -6,6 +6,8 @@ import kaldifst
 import numpy as np
 import pytest
 
+from penstock.errors import GraphError
+from penstock.scoring.wfst.building import topology as topologies
 from penstock.scoring.wfst.building.fst_arrays import FstArrays, from_fst, to_fst
 from penstock.scoring.wfst.building.topology import compose_topology
 from tests.helpers.ctc_transducers import collapse, compact_collapses, topology_text
@@ -54,3 +56,13 @@ def test_the_rule_of_ctc(topology):
         assert found == min(costs)
         accepted += found < np.inf
     assert 10 < accepted < 4**4
+
+
+def test_more_arcs_than_fit_are_rejected(monkeypatch):
+    monkeypatch.setattr(topologies, "MAX_ARCS", 4)
+    with pytest.raises(GraphError, match=r"with the normal CTC topology .* accepted: up to 4: .* --topology compact"):
+        composed("normal")
+    with pytest.raises(
+        GraphError, match=r"with the compact CTC topology .* accepted: up to 4: fewer words or n-grams$"
+    ):
+        composed("compact")

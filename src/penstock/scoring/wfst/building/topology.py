@@ -6,9 +6,13 @@ transducer T would give the same graph, but T of the normal topology has V² arc
 
 import numpy as np
 
+from penstock.errors import GraphError
 from penstock.scoring.wfst.building.fst_arrays import EPSILON, FstArrays, join_arcs
 from penstock.scoring.wfst.graph_file import Topology
 
+MAX_ARCS = 100_000_000
+"""Of T∘LG. In the normal topology every piece that ends a word has an arc to every other piece that begins one, so a
+large vocabulary may have millions of them in one state of LG."""
 _NOT_HELD = 0
 
 
@@ -16,7 +20,7 @@ def compose_topology(lg: FstArrays, topology: Topology, vocabulary_size: int) ->
     """T∘LG. Inputs of `lg`: token + 1, or epsilon for every other label; those of the result also blank, V + 1.
 
     normal: a token follows itself only after a blank; a repeat is the same token held on. compact: it may follow itself
-    at once, so T has an epsilon arc from every held token back to its start.
+    at once, so T has an epsilon arc from every held token back to its start. GraphError above `MAX_ARCS`.
     """
     blank, width = vocabulary_size + 1, vocabulary_size + 1
     is_epsilon = lg.inputs == EPSILON
@@ -39,6 +43,7 @@ def compose_topology(lg: FstArrays, topology: Topology, vocabulary_size: int) ->
         free = every[~is_held]
         blanks = [(free, blank, EPSILON, 0.0, free), (every[is_held], EPSILON, EPSILON, 0.0, without[is_held])]
     # 3) LG's arcs from every state where T lets a new token begin
+    _check_size(states[free], tokens, topology)
     rows, arcs = _leaving(states[free], tokens)
     is_new = holds[free][rows] != tokens.inputs[arcs]
     new = _arcs(free[rows[is_new]], tokens, arcs[is_new], keys, tokens.inputs[arcs[is_new]], width)
@@ -46,6 +51,18 @@ def compose_topology(lg: FstArrays, topology: Topology, vocabulary_size: int) ->
     through = _arcs(free[rows], epsilons, arcs, keys, holds[free][rows], width)
     final_weights = np.where(np.isin(every, free), lg.final_weights[states], np.inf)
     return join_arcs(int(np.searchsorted(keys, lg.start * width)), final_weights, repeats, *blanks, new, through)
+
+
+def _check_size(states: np.ndarray, tokens: FstArrays, topology: Topology) -> None:
+    """Rejects what would not fit into memory before it is made."""
+    leaving = np.bincount(tokens.sources, minlength=int(states.max(initial=0)) + 1)
+    count = int(leaving[states].sum(dtype=np.int64))
+    if count > MAX_ARCS:
+        hint = ", or --topology compact, which has an arc per piece" if topology == "normal" else ""
+        raise GraphError(
+            f"with the {topology} CTC topology the graph has {count:,} arcs; accepted: up to {MAX_ARCS:,}: fewer words "
+            f"or n-grams{hint}"
+        )
 
 
 def _follow(held: np.ndarray, epsilons: FstArrays, width: int) -> np.ndarray:
