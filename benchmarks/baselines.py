@@ -1,10 +1,13 @@
-"""Baselines of the recognizer benchmark: NeMo's streaming pipeline and sherpa-onnx, with the same weights.
+"""Baselines of the recognizer benchmark, with the same weights: NeMo's streaming pipeline, Transformers, sherpa-onnx.
 
 Each returns the text of every utterance in a list of playlists. Where there is a choice, the baseline gets the easier
-task. NeMo's pipeline starts and ends all streams of a batch together; it gets batches of utterances of similar length.
-sherpa-onnx never flushes a stream's last chunk; it gets no more silence after an utterance than it needs.
+task. NeMo's pipeline and Transformers' streaming `generate` start and end all streams of a batch together; they get
+batches of utterances of similar length. sherpa-onnx never flushes a stream's last chunk; it gets no more silence after
+an utterance than it needs.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +18,10 @@ from penstock.model.config import AttentionContext
 SAMPLE_RATE_HZ, HOP_SAMPLES = 16000, 160
 
 
-class NemoPipeline:
-    """`conformer_stream_step` over NeMo's cache-aware streaming buffer."""
+class BatchBaseline(ABC):
+    """A baseline whose streams start and end together."""
 
-    name = "NeMo"
-
-    def __init__(self, nemo_path: Path, context: AttentionContext, streams: int):
-        from nemo.collections.asr.models import ASRModel
-        from nemo.collections.asr.parts.utils.streaming_utils import CacheAwareStreamingAudioBuffer
-        from nemo.utils import logging
-
-        logging.setLevel("ERROR")
-        self._model = ASRModel.restore_from(str(nemo_path), map_location="cpu").eval()
-        self._model.encoder.set_default_att_context_size(list(context))
-        self._model.encoder.setup_streaming_params()
-        self._source = CacheAwareStreamingAudioBuffer(self._model)
+    def __init__(self, streams: int):
         self._streams = streams
 
     @torch.inference_mode()
@@ -41,6 +33,27 @@ class NemoPipeline:
             batch = queue[begin : begin + self._streams]
             texts |= zip(batch, self._transcribe([utterances[i] for i in batch]), strict=True)
         return texts
+
+    @abstractmethod
+    def _transcribe(self, batch: list[np.ndarray]) -> list[str]: ...
+
+
+class NemoPipeline(BatchBaseline):
+    """`conformer_stream_step` over NeMo's cache-aware streaming buffer."""
+
+    name = "NeMo"
+
+    def __init__(self, nemo_path: Path, context: AttentionContext, streams: int):
+        from nemo.collections.asr.models import ASRModel
+        from nemo.collections.asr.parts.utils.streaming_utils import CacheAwareStreamingAudioBuffer
+        from nemo.utils import logging
+
+        super().__init__(streams)
+        logging.setLevel("ERROR")
+        self._model = ASRModel.restore_from(str(nemo_path), map_location="cpu").eval()
+        self._model.encoder.set_default_att_context_size(list(context))
+        self._model.encoder.setup_streaming_params()
+        self._source = CacheAwareStreamingAudioBuffer(self._model)
 
     def _transcribe(self, batch: list[np.ndarray]) -> list[str]:
         model, source = self._model, self._source
@@ -57,6 +70,49 @@ class NemoPipeline:
                 previous_pred_out=predictions, drop_extra_pre_encoded=0 if number == 0 else None,
             )  # fmt: skip
         return [hypothesis.text for hypothesis in hypotheses]
+
+
+class TransformersStreaming(BatchBaseline):
+    """Streaming `generate` of Transformers, which takes a generator of log-mel chunks."""
+
+    name = "Transformers"
+
+    def __init__(self, directory: Path, context: AttentionContext, streams: int):
+        from transformers import AutoProcessor, NemotronAsrStreamingForRNNT
+        from transformers.utils import logging
+
+        super().__init__(streams)
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        self._model = NemotronAsrStreamingForRNNT.from_pretrained(directory).eval()
+        self._processor = AutoProcessor.from_pretrained(directory)
+        self._right = context.right
+        self._chunk_mel_frames = self._model.config.encoder_config.subsampling_factor * context.chunk_encoder_frames
+
+    def _transcribe(self, batch: list[np.ndarray]) -> list[str]:
+        output = self._model.generate(input_features=self._mel_chunks(batch), num_lookahead_tokens=self._right)
+        return self._processor.batch_decode(output.sequences, skip_special_tokens=True)
+
+    def _mel_chunks(self, batch: list[np.ndarray]) -> Iterator[torch.Tensor]:
+        """Log-mel [B, N, F]; the first chunk has one frame where later ones have a whole encoder frame."""
+        extractor = self._processor.feature_extractor
+        half_window, whole = extractor.n_fft // 2, self._chunk_mel_frames
+        factor = self._model.config.encoder_config.subsampling_factor
+        mel_frames = max(map(len, batch)) // HOP_SAMPLES
+        first, last = 0, 1 + whole - factor
+        while first < mel_frames:
+            begin, end = first * HOP_SAMPLES - half_window, (last - 1) * HOP_SAMPLES + half_window
+            windows = [_cut(samples, begin, end) for samples in batch]
+            features = extractor(windows, sampling_rate=SAMPLE_RATE_HZ, center=False, return_tensors="pt")
+            yield features["input_features"]
+            first, last = last, last + whole
+
+
+def _cut(samples: np.ndarray, begin: int, end: int) -> np.ndarray:
+    """Samples begin .. end - 1, zeros before the start and beyond the end."""
+    part = samples[max(0, begin) : end]
+    before = max(0, -begin)
+    return np.pad(part, (before, end - begin - before - len(part)))
 
 
 class SherpaOnnx:

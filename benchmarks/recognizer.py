@@ -1,15 +1,17 @@
 """Measures the RTFx of the recognizer in one process, samples to text, on recorded speech.
 
     python -m benchmarks.recognizer [--quick] [--model BUNDLE] [--contexts 70,6 ...] [--streams 1 32]
-        [--with-nemo FILE.nemo] [--with-sherpa DIR] [--manifest FILE] [--threads 1] [--json FILE]
+        [--with-nemo FILE.nemo] [--with-transformers DIR] [--with-sherpa DIR] [--manifest FILE] [--threads 1]
+        [--json FILE]
 
 Every stream transcribes recordings one after another, each as one utterance, so that a batch has streams of all ages.
 Each step sends one chunk of samples of every stream as one batch. RTFx: audio seconds processed per wall-clock second.
 Shares of the time are given per stage; the rest is the recognizer itself.
 
-Baselines are NeMo (its environment, extra `oracle`) and sherpa-onnx (a folder from `scripts/export_sherpa.py`). They
-transcribe the same recordings in the same process with the same number of threads, in interleaved rounds; ratios are
-medians over the rounds. Word errors of the first stream's recordings show that all systems do the same work.
+Baselines are NeMo, Transformers (a folder from `scripts/export_transformers.py`), both in the environment of the extra
+`oracle`, and sherpa-onnx (a folder from `scripts/export_sherpa.py`). They transcribe the same recordings in the same
+process with the same number of threads, in interleaved rounds; ratios are medians over the rounds. Word errors of the
+first stream's recordings show that all systems do the same work.
 """
 
 import argparse
@@ -151,6 +153,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--streams", nargs="+", type=int, default=STREAMS, metavar="N", help="concurrent streams")
     parser.add_argument("--manifest", type=Path, default=MANIFEST, help="recordings, a NeMo manifest")
     parser.add_argument("--with-nemo", type=Path, metavar="FILE.nemo", help="NeMo as baseline")
+    parser.add_argument("--with-transformers", type=Path, metavar="DIR", help="Transformers as baseline")
     parser.add_argument("--with-sherpa", type=Path, metavar="DIR", help="sherpa-onnx as baseline")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which each system transcribes everything (5)")
@@ -180,16 +183,19 @@ def run_case(
         system.run(workload.utterances[:1], [[0]])
     penstock = systems[0]
     penstock.stage_s.update(dict.fromkeys(penstock.stage_s, 0.0))
-    seconds: dict[str, list[float]] = {system.name: [] for system in systems}
+    seconds, cpu_seconds = ({system.name: list[float]() for system in systems} for _ in range(2))
     texts: dict[str, dict[int, str]] = {}
     for _ in range(arguments.rounds):
         for system in systems:
-            started = time.perf_counter()
+            started, started_cpu = time.perf_counter(), time.process_time()
             texts[system.name] = system.run(workload.utterances, workload.playlists)
             seconds[system.name].append(time.perf_counter() - started)
+            cpu_seconds[system.name].append(time.process_time() - started_cpu)
             progress(f"  {system.name}: RTFx {workload.audio_s / seconds[system.name][-1]:.1f}")
     check_texts(texts[penstock.name], workload.playlists[0], alone)
     results = [summarize(name, context, streams, workload, seconds, texts[name]) for name in seconds]
+    for result in results:
+        result["cpu_seconds"] = cpu_seconds[result["system"]]
     total_s = sum(seconds[penstock.name])
     results[0]["share"] = {stage: stage_s / total_s for stage, stage_s in penstock.stage_s.items()}
     return results
@@ -198,11 +204,13 @@ def run_case(
 def open_systems(arguments: argparse.Namespace, context: AttentionContext, streams: int) -> list:
     """Penstock first, then the baselines."""
     systems: list = [Penstock(arguments.model, context, streams)]
-    if arguments.with_nemo or arguments.with_sherpa:
-        from benchmarks.baselines import NemoPipeline, SherpaOnnx
+    if arguments.with_nemo or arguments.with_transformers or arguments.with_sherpa:
+        from benchmarks.baselines import NemoPipeline, SherpaOnnx, TransformersStreaming
 
         if arguments.with_nemo:
             systems.append(NemoPipeline(arguments.with_nemo, context, streams))
+        if arguments.with_transformers:
+            systems.append(TransformersStreaming(arguments.with_transformers, context, streams))
         if arguments.with_sherpa:
             systems.append(SherpaOnnx(arguments.with_sherpa, context))
     return systems
