@@ -13,7 +13,7 @@ from penstock.encoder.state import EncoderState
 from penstock.encoder.subsampling import Subsampling
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, EncoderConfig
-from penstock.runtime import prepare_device
+from penstock.runtime import prepare_device, trim_heap
 
 
 class Encoded(NamedTuple):
@@ -76,7 +76,10 @@ class StreamingEncoder:
         self._subsampling = Subsampling(config, read("subsampling"))
         positions = relative_positions(self.context, config.d_model, device, dtype)
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
-        self._layers = [ConformerLayer(config, positions, read(f"layers.{i}")) for i in range(config.n_layers)]
+        self._layers: list[ConformerLayer] = []
+        for i in range(config.n_layers):
+            self._layers.append(ConformerLayer(config, positions, read(f"layers.{i}")))
+            trim_heap()
 
     def open(self, slots: torch.Tensor) -> None:
         """Assigns `slots` [n] int64 to new streams."""
