@@ -95,7 +95,7 @@ test-cpus: setup ## the numeric tests as other CPUs compute
 # Triton's interpreter stands in for a GPU; 640 MB more in the environment.
 test-kernels: setup ## GPU kernels in the interpreter of the Triton language
 	$(BIN)/python $(PIP_LOCKED) -r $(LOCKS)/kernels.txt
-	$(BIN)/python -m pytest -q tests/kernels tests/decoding/test_fused_search.py -m "not gpu"
+	$(BIN)/python -m pytest -q tests/kernels tests/decoding/test_fused_search.py tests/decoding/wfst/test_fused_search.py -m "not gpu"
 
 test-gpu: setup ## tests on a CUDA device
 	$(BIN)/python -m pytest -q -m gpu

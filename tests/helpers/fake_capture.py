@@ -1,11 +1,14 @@
 """Captures steps on the CPU as CUDA graphs do: operations are recorded over fixed memory, Python is not.
 
 A replay runs the recorded operations on the recorded tensors. Everything that a step does outside of tensors (a
-counter, a branch on a value, an attribute assigned) happens once, when it is captured, as on a GPU.
+counter, a branch on a value, an attribute assigned) happens once, when it is captured, as on a GPU. Kernels of the
+Triton language run in its interpreter; a launch is one operation.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -54,6 +57,31 @@ class _Recorder(NoSynchronization):
     def __init__(self, recorded: "Recorded"):
         super().__init__()
         self._recorded = recorded
+
+    def __enter__(self):
+        interpreter = sys.modules.get("triton.runtime.interpreter")
+        if interpreter is not None:
+            self._launches = mock.patch.object(interpreter.GridExecutor, "__call__", self._launch(interpreter))
+            self._launches.start()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        if "triton.runtime.interpreter" in sys.modules:
+            self._launches.stop()
+
+    def _launch(self, interpreter) -> Callable:
+        """Launches and records: torch does not see what a kernel does."""
+        current = interpreter.GridExecutor.__call__
+        launch = getattr(current, "original", current)  # not that of the capture around this one
+
+        def launch_and_record(executor, *args, **kwargs) -> None:
+            with _disable_current_modes():
+                launch(executor, *args, **kwargs)
+            self._recorded.items.append(lambda: launch(executor, *args, **kwargs))
+
+        launch_and_record.original = launch
+        return launch_and_record
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

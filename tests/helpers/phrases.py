@@ -36,9 +36,9 @@ def as_list(boosts: Boosts) -> TokenPhrases:
     return tuple(TokenPhrase(phrase, boosts[phrase]) for phrase in sorted(boosts))
 
 
-def arena_of(boosts: Boosts, continues_word: Sequence[bool]) -> tuple[PhraseArena, int]:
+def arena_of(boosts: Boosts, continues_word: Sequence[bool], device: str = "cpu") -> tuple[PhraseArena, int]:
     """An arena with one list, and the state in which the list starts."""
-    arena = PhraseArena(np.array(continues_word), 1 << 20)
+    arena = PhraseArena(np.array(continues_word), 1 << 20, device)
     pages = arena.write(build_table(PhraseTrie(as_list(boosts), continues_word), continues_word))
     return arena, pages[0] * PAGE_STATES
 

@@ -88,9 +88,10 @@ class Searcher:
         slots: int = 4,
         device: str = "cpu",
         prepare: Callable[[WfstSearch], WfstSearch | CapturedWfstSearch] = lambda search: search,
+        kernels: str = "torch",
     ):
         device_graph = DeviceGraph(graph, device)
-        search = WfstSearch(device_graph, sizes, limits)
+        search = WfstSearch(device_graph, sizes, limits, kernels)
         self.search_ = prepare(search)
         self._start = StartStates(graph, device_graph, search.sizes, search.limits.beam)
         self.store = WfstStateStore(device_graph, slots, search.sizes)

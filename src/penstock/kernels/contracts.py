@@ -107,3 +107,76 @@ class NgramArcs(NamedTuple):
     """[S], 0 for the empty context."""
     backoff_states: torch.Tensor
     """[S] int64, the empty context's is itself."""
+
+
+class GraphArcs(NamedTuple):
+    """A decoding graph: S states and state S without arcs, A arcs and arc A of a frame not taken, C closure entries."""
+
+    starts: torch.Tensor
+    """[S + 1] int64, a state's first arc."""
+    degrees: torch.Tensor
+    """[S + 1] int64"""
+    labels: torch.Tensor
+    """[A + 1] int64"""
+    weights: torch.Tensor
+    """[A + 1] float32"""
+    words: torch.Tensor
+    """[A + 1] int64"""
+    targets: torch.Tensor
+    """[A + 1] int64"""
+    pieces: torch.Tensor
+    """[A + 1] int32, the token that begins on the arc; negative: none."""
+    closure_starts: torch.Tensor
+    """[S + 1] int64, a state's first closure entry: the state itself."""
+    closure_degrees: torch.Tensor
+    """[S + 1] int64"""
+    closure_targets: torch.Tensor
+    """[C] int64"""
+    closure_weights: torch.Tensor
+    """[C] float32"""
+    closure_words: torch.Tensor
+    """[C] int64"""
+
+
+class GraphTokens(NamedTuple):
+    """Ends of paths in a graph, [B, w]; a row's live ones come first."""
+
+    states: torch.Tensor
+    """int64; S where there is no token."""
+    phrases: torch.Tensor
+    """int64, state of the phrase list."""
+    costs: torch.Tensor
+    """float32; infinite where there is no token."""
+    acoustic_costs: torch.Tensor
+    """float32, of the labels alone."""
+
+
+class GraphFrame(NamedTuple):
+    """What a frame brings to B rows."""
+
+    label_costs: torch.Tensor
+    """float32, flat."""
+    offsets: torch.Tensor
+    """[B] int64, where the row's label costs begin."""
+    is_idle: torch.Tensor
+    """[B] bool, of any stride: the row takes no frame, and each of its tokens takes arc A."""
+    lm_weights: torch.Tensor
+    """[B] float32, scale of the graph's weights."""
+    word_boosts: torch.Tensor | None
+    """float32, flat: boosts of words; None: no row boosts any."""
+    boost_rows: torch.Tensor | None
+    """[B] int64, where the row's boosts begin."""
+
+
+class GraphTrace(NamedTuple):
+    """Where the tokens after a frame come from, [B, K] int64; 0 where there is none."""
+
+    sources: torch.Tensor
+    """The token before the frame, numbered row * w + its place."""
+    arcs: torch.Tensor
+    arrivals: torch.Tensor
+    """A number of the followed arc that no other of the frame has: row * A + its place."""
+    entries: torch.Tensor
+    """Of the closure."""
+    is_live: torch.Tensor
+    """bool, True where there is a token."""

@@ -55,8 +55,8 @@ class CapturedWfstSearch:
         device = search.graph.device
         self._chunk = _empty_chunk(search, max_batch, frames)
         self._extent = FixedExtent(device, largest_capacity(search.sizes, max_batch, frames))
-        self._recombination = search.recombiner(max_batch)
-        self._linking = search.recombiner(max_batch, has_links=True)
+        self._memory = search.frame_memory(max_batch)
+        self._linking = search.frame_memory(max_batch, has_links=True)
         self._links = _empty_links(search, max_batch, frames)
         # The first for batches in which no stream boosts anything, the last for those in which a stream wants links.
         plain, linked = self._part, self._linked_part
@@ -150,7 +150,7 @@ class CapturedWfstSearch:
             boosts = boosts._replace(table_rows=chunk.table_rows)
         inputs = chunk.log_probs, chunk.lengths, chunk.is_end
         if chunk.links is None:
-            path, states, _ = self._search.run(self._extent, self._recombination, inputs, chunk.states, boosts)
+            path, states, _ = self._search.run(self._extent, self._memory, inputs, chunk.states, boosts)
         else:
             wants = chunk.wants_links
             path, states, links = self._search.run(self._extent, self._linking, inputs, chunk.states, boosts, wants)

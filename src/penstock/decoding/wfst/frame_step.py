@@ -12,7 +12,7 @@ from penstock.decoding.wfst.cheapest import cheapest_within
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Expansion, Extent
 from penstock.decoding.wfst.losses import Candidates, LossRecorder
-from penstock.decoding.wfst.recombination import Recombination, Recombiner
+from penstock.decoding.wfst.recombination import Recombination
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.trace import Taken
 from penstock.scoring.automaton import Automaton
@@ -60,7 +60,7 @@ class FrameStep:
         self,
         graph: DeviceGraph,
         extent: Extent,
-        recombination: Recombiner,
+        recombination: Recombination,
         sizes: WfstSizes,
         beam: float,
         batch: int,
@@ -222,7 +222,6 @@ class FrameStep:
         """Marks the tokens that go on; where links are wanted, also what each has lost to."""
         if self._losses is None:
             return self._recombination.survivors(rows, keys, costs, is_live), keys
-        assert isinstance(self._recombination, Recombination)
         owners = self._recombination.owners(rows, keys, costs, is_live)
         is_own = owners == torch.arange(len(owners), device=owners.device)
         return is_own if is_live is None else is_own & is_live, owners

@@ -1,28 +1,10 @@
 """Recombination: of tokens in the same states, only the cheapest goes on."""
 
-from typing import Protocol
-
 import torch
 
-from penstock.kernels.capability import FUSED
 from penstock.kernels.contracts import HASH_MULTIPLIER, HASH_SHIFTS, NO_BID
-from penstock.kernels.recombination import FusedRecombination
 
 _LOW_32_BITS = 2**32 - 1
-
-
-class Recombiner(Protocol):
-    """A `Recombination`, or the kernel."""
-
-    def survivors(
-        self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
-    ) -> torch.Tensor:
-        """As `Recombination.survivors`."""
-
-
-def recombiner(kernels: str, batch: int, cells: int, device: torch.device) -> Recombiner:
-    """kernels: "torch" or "fused"; sizes as in `Recombination`."""
-    return FusedRecombination(batch, cells, device) if kernels == FUSED else Recombination(batch, cells, device)
 
 
 class Recombination:

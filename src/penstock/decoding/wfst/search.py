@@ -11,14 +11,16 @@ import torch
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.extent import Extent, FixedExtent, LiveExtent
 from penstock.decoding.wfst.frame_step import FlatTokens, Frame, FrameStep, StreamBoosts
+from penstock.decoding.wfst.fused_frame_step import FusedFrameStep
 from penstock.decoding.wfst.losses import ChunkLinks, LossRecorder, chunk_links
 from penstock.decoding.wfst.paths import BestPath, PathTracker
-from penstock.decoding.wfst.recombination import Recombiner, recombiner
+from penstock.decoding.wfst.recombination import Recombination
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.state import NO_NODE, Tokens, WfstStates
 from penstock.decoding.wfst.trace import ChunkTrace, Ends, FlatNodes
 from penstock.errors import SettingError
-from penstock.kernels.capability import TORCH, resolve
+from penstock.kernels.capability import FUSED, TORCH, resolve
+from penstock.kernels.graph_frame import FrameMemory
 
 
 class WfstSearch:
@@ -43,7 +45,7 @@ class WfstSearch:
                 f"accepted: at least {-(-largest // (self.sizes.arcs // self.sizes.max_active))}"
             )
         self._kernels = resolve(kernels, graph.device)
-        self._recombination: Recombiner | None = None
+        self._memory: FrameMemory | Recombination | None = None
         self._rows = 0
 
     @torch.inference_mode()
@@ -78,28 +80,28 @@ class WfstSearch:
         """
         batch, frames = log_probs.shape[:2]
         if self._rows < batch:
-            self._recombination, self._rows = self.recombiner(batch), batch
-        assert self._recombination is not None
-        recombination, extent = self._recombination, self._extent(batch, frames)
-        if wants_links is not None:
-            recombination = self.recombiner(batch, has_links=True)
+            self._memory, self._rows = self.frame_memory(batch), batch
+        memory = self._memory if wants_links is None else self.frame_memory(batch, has_links=True)
+        assert memory is not None
+        if self.graph.device.type == "cpu" and isinstance(memory, Recombination):
+            extent: Extent = LiveExtent()
+        else:
+            extent = FixedExtent(self.graph.device, largest_capacity(self.sizes, batch, frames))
         chunk = log_probs, lengths, is_end
-        path, after, links = self.run(extent, recombination, chunk, states, boosts, wants_links)
+        path, after, links = self.run(extent, memory, chunk, states, boosts, wants_links)
         return path, after, [] if links is None else [links]
 
-    def recombiner(self, batch: int, has_links: bool = False) -> Recombiner:
-        """The memory in which tokens of `batch` rows recombine. has_links: kernels do not find them."""
-        return recombiner(TORCH if has_links else self._kernels, batch, self.sizes.hash_cells, self.graph.device)
-
-    def _extent(self, batch: int, frames: int) -> Extent:
-        if self.graph.device.type == "cpu":
-            return LiveExtent()
-        return FixedExtent(self.graph.device, largest_capacity(self.sizes, batch, frames))
+    def frame_memory(self, batch: int, has_links: bool = False) -> FrameMemory | Recombination:
+        """What a frame of up to `batch` rows works on, by kernels or in PyTorch; kernels find no links."""
+        sizes, device = self.sizes, self.graph.device
+        if self._kernels == FUSED and not has_links:
+            return FrameMemory(batch, sizes.max_active, sizes.arcs, sizes.hash_cells, device)
+        return Recombination(batch, sizes.hash_cells, device)
 
     def run(
         self,
         extent: Extent,
-        recombination: Recombiner,
+        memory: FrameMemory | Recombination,
         chunk: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         states: WfstStates,
         boosts: StreamBoosts | None,
@@ -111,12 +113,17 @@ class WfstSearch:
         # 1) begin: costs of labels, and what rows take which frame
         is_blank = self._is_blank(log_probs)
         is_idle = self._is_idle(is_blank, lengths, states)
-        step = FrameStep(self.graph, extent, recombination, self.sizes, self.limits.beam, batch)
         label_costs = self._label_costs(log_probs)
         losses = None
         if wants_links is not None:
             losses = LossRecorder(extent, wants_links, self.limits.lattice_beam, self.sizes.losers)
-        step.begin(label_costs.view(-1), states.lm_weights, states.bases, boosts, losses)
+        step: FrameStep | FusedFrameStep
+        if isinstance(memory, Recombination):
+            step = FrameStep(self.graph, extent, memory, self.sizes, self.limits.beam, batch)
+            step.begin(label_costs.view(-1), states.lm_weights, states.bases, boosts, losses)
+        else:
+            step = FusedFrameStep(self.graph, memory, self.limits.beam, batch)
+            step.begin(label_costs.view(-1), states.lm_weights, states.bases, boosts)
         tokens, ends = self._flat_tokens(extent, states)
         rows, numbers = (torch.arange(count, device=lengths.device) for count in (batch, frames))
         offsets = ((rows * frames + numbers.unsqueeze(1)) * label_costs.shape[2]).unbind()  # T times [B]

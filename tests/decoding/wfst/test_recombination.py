@@ -1,10 +1,9 @@
-"""Recombination: PyTorch reference == dictionaries where no cell is contested, kernel == reference to the bit."""
+"""Recombination == dictionaries where no cell is contested. Kernels: `tests/kernels/test_graph_frame.py`."""
 
 import pytest
 import torch
 
 from penstock.decoding.wfst.recombination import Recombination
-from penstock.kernels.recombination import FusedRecombination
 
 CELLS = (4, 64, 4096)
 """Hardly any room, some contests, enough."""
@@ -40,16 +39,3 @@ def test_entries_without_a_cell_stay(cells):
     assert (enough <= found).all() and (found <= is_live).all()
     live = [field[is_live] for field in (rows, keys, costs)]
     assert torch.equal(Recombination(3, cells).survivors(*live, None), found[is_live])
-
-
-@pytest.mark.parametrize("cells", CELLS)
-@pytest.mark.parametrize("seed", range(3))
-def test_kernel_is_the_reference(kernel_device, cells, seed):
-    kernel = FusedRecombination(3, cells, kernel_device)
-    for number in range(2):  # the cells hold what the call before left there
-        rows, keys, costs, is_live = entries(10 * seed + number)
-        expected = Recombination(3, cells).survivors(rows, keys, costs, is_live)
-        on_device = [field.to(kernel_device) for field in (rows, keys, costs, is_live)]
-        assert torch.equal(kernel.survivors(*on_device).cpu(), expected)
-    nothing = [field[:0] for field in on_device]
-    assert not len(kernel.survivors(*nothing))
