@@ -33,6 +33,7 @@ from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
+from penstock.kernels.capability import AUTO, KERNELS
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoding_config import CTC, GREEDY, WFST
@@ -84,6 +85,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--beam", type=float, default=10, metavar="NATS", help="of wfst and kaldi-decoder (10)")
     add("--repeats", type=int, default=5, metavar="N", help="counted rounds (5)")
     add("--device", default="cpu", help="cpu or cuda (cpu)")
+    add("--kernels", default=AUTO, choices=KERNELS, help=f"of the part search ({AUTO})")
     add("--threads", type=int, default=1, metavar="N", help="CPU threads (1)")
     add("--json", type=Path, metavar="FILE", help="write every figure to this file, and the tables beside it")
     arguments = parser.parse_args(argv)
@@ -189,7 +191,8 @@ class Benchmark:
                 log_probs = CtcHead(self.checkpoint).log_probs(workload.encoded.cpu()).float()
             chunk, tokenizer = self.context.chunk_encoder_frames, Tokenizer(self.checkpoint.tokenizer_path)
             phrases = PhraseCache(tokenizer, _PHRASE_BYTES, arguments.device)
-            self._load = Load(log_probs, workload.stream_s, chunk, arguments.device, self.host_clock, phrases)
+            clock, kernels = self.host_clock, arguments.kernels
+            self._load = Load(log_probs, workload.stream_s, chunk, arguments.device, clock, phrases, kernels)
         return self._load
 
     @property

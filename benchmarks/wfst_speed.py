@@ -14,6 +14,7 @@ from benchmarks.results import progress
 from benchmarks.wfst_accuracy import GraphFiles, word_boosts
 from benchmarks.wfst_systems import GraphSearch, KaldiDecoder
 from penstock.decoding.wfst.sizes import WfstLimits
+from penstock.kernels.capability import AUTO
 from penstock.model.config import AttentionContext
 from penstock.pipeline.decoding_config import CTC, CTC_BEAM, GREEDY, WFST, DecodingConfig
 from penstock.scoring.boosting.cache import PhraseCache
@@ -56,6 +57,8 @@ class Load(NamedTuple):
     """CPU time, which other load on the machine changes less."""
     phrases: PhraseCache | None = None
     """Memory of phrase lists; None: their cost is not measured."""
+    kernels: str = AUTO
+    """Of the search."""
 
 
 def search_rows(
@@ -65,7 +68,7 @@ def search_rows(
     peer = None if files.fst is None else KaldiDecoder(files.fst, lm_weight, limits.beam)
     chunk, rows = load.chunk_encoder_frames, []
     for streams in batches:
-        search = GraphSearch(files.graph, streams, lm_weight, limits, load.device, chunk)
+        search = GraphSearch(files.graph, streams, lm_weight, limits, load.device, chunk, kernels=load.kernels)
         count = max(streams, MIN_STREAMS_PER_ROUND)
         log_probs = load.log_probs[:count]
         for span in (None, chunk):
@@ -130,12 +133,11 @@ def boost_cost(
         starts = [load.phrases.acquire(_pairs(graph, words)) for words in lists]
         boosts["phrases"] = {"word_boosts": 0 * table, "phrases": (load.phrases.automaton, starts)}
     chunk, log_probs = load.chunk_encoder_frames, load.log_probs[:streams].to(load.device)
-    tasks: dict = {
-        key: _in_batches(
-            GraphSearch(graph, streams, lm_weight, limits, load.device, chunk, **chosen), log_probs, streams, chunk
-        )
+    searches = {
+        key: GraphSearch(graph, streams, lm_weight, limits, load.device, chunk, **chosen, kernels=load.kernels)
         for key, chosen in boosts.items()
     }
+    tasks: dict = {key: _in_batches(search, log_probs, streams, chunk) for key, search in searches.items()}
     timed = time_interleaved(tasks, repeats, WARM_UP_ROUNDS, load.device, load.host_clock)
     ratios = {key: paired_ratio(one.rounds_s, timed["plain"].rounds_s) for key, one in timed.items()}
     return BoostCost(name, streams, count, ratios["words"], ratios.get("phrases"))

@@ -37,7 +37,7 @@ def missing_peer(module: str) -> bool:
 class GraphSearch:
     """The search of `wfst` with its slots: gather, decode, scatter, report, as the server's decoder does it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a benchmark varies
         self,
         graph: DecodingGraph,
         streams: int,
@@ -47,12 +47,13 @@ class GraphSearch:
         chunk_encoder_frames: int = 7,
         word_boosts: np.ndarray | None = None,
         phrases: tuple[PhraseArena, list[int]] | None = None,
+        kernels: str = AUTO,
     ):
         """word_boosts: [streams, W] float32, a row for each stream; None: none. phrases: an automaton, and the state in
         which the list of each stream starts; only together with `word_boosts`.
         """
         self._graph, self._lm_weight, self._device = DeviceGraph(graph, device), lm_weight, device
-        search = WfstSearch(self._graph, WfstSizes(), limits, AUTO)
+        search = WfstSearch(self._graph, WfstSizes(), limits, kernels)
         self._slots = torch.arange(streams, device=device)
         self._boosts, self._word_boosts = None, word_boosts
         if word_boosts is not None:

@@ -10,7 +10,8 @@ Parts, in this order. Each can be run alone, and its files are in --out even if 
     bundled      the models of the repository, on speech                    bundled-MODEL.txt, bundled-MODEL.json
     beams-rnnt   random RNN-T: both beam searches and label-looping         beams-rnnt.txt, beams-rnnt.json
     beams-tdt    the same for TDT                                          beams-tdt.txt, beams-tdt.json
-    wfst         the search over the graph of --graph, if there is one      wfst.txt, wfst.json
+    wfst         the search over the graph of --graph, if there is one,     wfst-KERNELS.txt, wfst-KERNELS.json
+                 in PyTorch and by kernels
 
 If a call is limited in time, make several: `--only tests`, then `--only greedy,bundled`, then `--only
 beams-rnnt,beams-tdt`.
@@ -213,8 +214,12 @@ def run_wfst(session: Session) -> int:
     if not report_missing(FOR_AUDIO):
         return 1
     command = [sys.executable, "-m", "benchmarks.wfst", "--device", "cuda", "--only", "search"]
-    command += ["--graph", str(session.graph.absolute()), "--json", str(session.out / "wfst.json")]
-    return run(command, session, "wfst")
+    command += ["--graph", str(session.graph.absolute())]
+    statuses = []
+    for kernels in ("torch",) if is_missing("triton") else ("torch", "fused"):
+        report = session.out / f"wfst-{kernels}.json"
+        statuses.append(run([*command, "--kernels", kernels, "--json", str(report)], session, report.stem))
+    return int(any(statuses))
 
 
 PARTS: dict[str, Callable[[Session], int]] = {

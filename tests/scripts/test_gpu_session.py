@@ -60,12 +60,17 @@ def test_everything_in_order(session):
     assert names == ["gpu_tests", "greedy", *BUNDLED, "beams-rnnt", "beams-tdt"]
 
 
-def test_the_search_over_a_graph(session):
+def test_the_search_over_a_graph(session, script, monkeypatch):
     assert session("--only", "wfst") == []
-    ((name, command),) = session("--only", "wfst", "--graph", "g.safetensors")
-    assert (name, command[:2]) == ("wfst", ["-m", "benchmarks.wfst"])
-    arguments = wfst.parse_arguments(command[2:])
-    assert (arguments.device, arguments.only, arguments.graph[0].name) == ("cuda", ["search"], "g.safetensors")
+    for missing, kinds in (([], ["torch", "fused"]), (["triton"], ["torch"])):
+        monkeypatch.setattr(script, "is_missing", missing.__contains__)
+        ran = session("--only", "wfst", "--graph", "g.safetensors")
+        assert [name for name, _ in ran] == [f"wfst-{kernels}" for kernels in kinds]
+        for kernels, (name, command) in zip(kinds, ran, strict=True):
+            assert command[:2] == ["-m", "benchmarks.wfst"]
+            arguments = wfst.parse_arguments(command[2:])
+            assert (arguments.device, arguments.only, arguments.graph[0].name) == ("cuda", ["search"], "g.safetensors")
+            assert (arguments.kernels, arguments.json.stem) == (kernels, name)
 
 
 def test_parts_can_be_had_alone_and_together_make_the_whole(session):
