@@ -14,6 +14,7 @@ from penstock.pipeline.decoding_config import CTC_DECODERS, DECODERS, TRANSDUCER
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
+from penstock.pipeline.stream_options import StreamOptions
 from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
 
 PLAIN, WITH_GRAPH = DecodingConfig(), DecodingConfig(graph="some.safetensors")
@@ -84,3 +85,33 @@ def test_a_stage_builds_what_is_offered_and_starts_streams_with_the_default(tmp_
     (result,) = stage.process([DecoderRequest(Lease(0, 1), frames, 0, True, True)])
     assert isinstance(result, StreamResult) and result.tokens
     assert sum(stage.truncation) == 0
+
+
+@pytest.mark.parametrize("decoder", TRANSDUCER_DECODERS)
+def test_streams_keep_their_weights_in_a_batch_and_in_every_segment(tmp_path, decoder):
+    """Each segment of the same frames is as in a stage of the stream alone."""
+    checkpoint = random_checkpoint(tmp_path, 3, kind=FACTORIZED, blank_rate=0.5)
+    pairs = (IlmPair(1.0, 0.0), IlmPair(0.6, 0.6), IlmPair(0.0, 0.8))
+    frames = torch.randn(20, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(1))
+
+    def segments(chosen: tuple[IlmPair, ...]) -> list[list[list[tuple]]]:
+        """Tokens and times of two segments, the first of which ends with `finalize`, for each stream."""
+        stage = DecoderStage(checkpoint, len(chosen), SlotLedger(len(chosen)))
+        found: list[list[list[tuple]]] = []
+        for is_start in (True, False):
+            results = stage.process(
+                [
+                    DecoderRequest(
+                        Lease(slot, 1), frames, 0, is_start, not is_start, StreamOptions(decoder, 4, ilm=pair), is_start
+                    )
+                    for slot, pair in enumerate(chosen)
+                ]
+            )
+            found.append([[(token.id, token.timestamp) for token in result.tokens] for result in results])
+        return found
+
+    together = segments(pairs)
+    assert together[0] == together[1]
+    assert len({str(tokens) for tokens in together[0]}) == len(pairs)
+    for slot, pair in enumerate(pairs):
+        assert segments((pair,))[0] == [together[0][slot]]
