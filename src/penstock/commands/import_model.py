@@ -29,9 +29,11 @@ def run(args: argparse.Namespace) -> int:
     if transducer is not None and transducer.is_tdt:
         kind = kind.replace("TDT", f"TDT {list(transducer.tdt_durations)}")
     contexts = " ".join(map(str, encoder.contexts))
+    prompt = checkpoint.config.prompt
+    languages = f", {len(prompt.languages)} languages" if prompt else ""
     print(
         f"{args.directory}: {checkpoint.source['class']}, {kind}, {encoder.n_layers} layers of {encoder.d_model}, "
-        f"{checkpoint.config.vocabulary_size} tokens, contexts {contexts}"
+        f"{checkpoint.config.vocabulary_size} tokens, contexts {contexts}{languages}"
     )
     return 0
 
