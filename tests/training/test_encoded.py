@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from penstock.errors import CheckpointError
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
@@ -69,3 +71,8 @@ def test_an_epoch_has_every_utterance_once_and_the_next_another_order():
     epochs = [[reference for _ in range(7) for reference in next(batches).references] for _ in range(2)]
     assert sorted(map(int, epochs[0])) == sorted(map(int, epochs[1])) == list(range(50))
     assert epochs[0] != epochs[1]
+
+
+def test_a_model_with_language_prompts_is_rejected(golden_bundle):
+    with pytest.raises(CheckpointError, match="has language prompts; accepted: a model without"):
+        FrozenEncoder(golden_bundle("prompt_hybrid"), AttentionContext(56, 3))

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder
+from penstock.errors import CheckpointError
 from penstock.frontend.log_mel import LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
@@ -70,6 +71,9 @@ class FrozenEncoder:
     """A bundle's front end and encoder over whole utterances: the frames that streams of one context get."""
 
     def __init__(self, checkpoint: Checkpoint, context: AttentionContext, device: torch.device | str = "cpu"):
+        """CheckpointError for a model with language prompts, which its heads read between the encoder and them."""
+        if checkpoint.config.prompt is not None:
+            raise CheckpointError(f"{checkpoint.directory}: has language prompts; accepted: a model without")
         features, encoder = checkpoint.config.features, checkpoint.config.encoder
         tensors = checkpoint.tensors("features.")
         self._config = features
