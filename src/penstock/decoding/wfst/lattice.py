@@ -21,10 +21,10 @@ NEW_LINKS = 4096
 
 
 class LatticeArcs(NamedTuple):
-    """What arcs and closure entries of a graph write, on the host."""
+    """What arcs and closure entries of a graph write, on the host; int32."""
 
     pieces: np.ndarray
-    """[A + 1] int32, see `DeviceGraph.arc_pieces`."""
+    """[A + 1], see `DeviceGraph.arc_pieces`."""
     words: np.ndarray
     """[A + 1]"""
     labels: np.ndarray
@@ -37,7 +37,7 @@ class LatticeArcs(NamedTuple):
     def of(cls, graph: DeviceGraph) -> "LatticeArcs":
         """Copies the arrays to the host."""
         arrays = graph.arc_pieces, graph.arc_words, graph.arc_labels, graph.closure_words
-        return cls._make([*(array.cpu().numpy() for array in arrays), graph.blank, graph.idle_arc])
+        return cls._make([*(array.int().cpu().numpy() for array in arrays), graph.blank, graph.idle_arc])
 
 
 class StartLinks(NamedTuple):
@@ -136,8 +136,8 @@ class Lattice:
             labels = self._arcs.labels[arcs]
             level = Level(
                 int(links.first_frames[row]) + frame,
-                links.sources[first:end],
-                links.targets[first:end],
+                links.sources[first:end].astype(np.int32),
+                links.targets[first:end].astype(np.int32),
                 self._arcs.pieces[arcs],
                 self._arcs.words[arcs],
                 self._arcs.closure_words[entries],
@@ -176,7 +176,7 @@ class Lattice:
 
         extras: [K] float64 of the last tokens, what the least cost of a path through them is above the best.
         """
-        numbers = np.arange(len(extras))
+        numbers = np.arange(len(extras), dtype=np.int32)
         for place in reversed(range(len(self._levels))):
             level = self._levels[place]
             # 1) links within the beam; numbers of their tokens among those that are left
@@ -189,7 +189,7 @@ class Lattice:
             extras = np.full(before, np.inf)
             np.minimum.at(extras, sources, above)
             is_left = np.isfinite(extras)
-            numbers = np.cumsum(is_left) - 1
+            numbers = np.cumsum(is_left, dtype=np.int32) - 1
             self._levels[place] = level._replace(sources=numbers[sources], targets=targets)
             # 3) what comes before is as the last time left it
             known, self._extras[place] = self._extras[place], extras[is_left]
