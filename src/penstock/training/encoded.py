@@ -71,7 +71,7 @@ class FrozenEncoder:
     """A bundle's front end and encoder over whole utterances: the frames that streams of one context get."""
 
     def __init__(self, checkpoint: Checkpoint, context: AttentionContext, device: torch.device | str = "cpu"):
-        """CheckpointError for a model with language prompts, which its heads read between the encoder and them."""
+        """CheckpointError for a model with language prompts: its heads do not read the encoder's frames as they are."""
         if checkpoint.config.prompt is not None:
             raise CheckpointError(f"{checkpoint.directory}: has language prompts; accepted: a model without")
         features, encoder = checkpoint.config.features, checkpoint.config.encoder
