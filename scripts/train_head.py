@@ -8,7 +8,6 @@ speakers is held out of the training; the pair of weights of the internal langua
 """
 
 import argparse
-import dataclasses
 import sys
 import time
 from collections.abc import Sequence
@@ -18,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.errors import PenstockError
+from penstock.decoding.transducer import head_of
+from penstock.errors import CheckpointError, PenstockError
 from penstock.evaluation.errors import EditCounts, compare
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, STANDARD, AttentionContext, IlmPair, TransducerConfig
@@ -148,17 +148,28 @@ def encode(
 def make_head(
     chosen: argparse.Namespace, checkpoint: Checkpoint, corpus: Corpus, tokenizer: Tokenizer
 ) -> TransducerHead:
-    """The head of `--init`, or a new one of `--kind`, whose internal language model is trained on text first."""
+    """The head of `--init`, or a new one of `--kind`, whose internal language model is trained on text first.
+
+    Raises CheckpointError for a bundle without a transducer, or an initial one for another encoder.
+    """
     d_model = checkpoint.config.encoder.d_model
     if chosen.init:
         initial = Checkpoint(chosen.init)
-        config = initial.config.transducer
+        config, found = head_of(initial), (initial.config.encoder.d_model, initial.config.vocabulary_size)
+        wanted = (d_model, checkpoint.config.vocabulary_size)
+        if found != wanted:
+            raise CheckpointError(
+                f"--init: the head is for frames of width {found[0]} and {found[1]} labels; accepted: {wanted[0]} and "
+                f"{wanted[1]}, as in --model"
+            )
         head = HEADS[config.kind](config, d_model, chosen.dropout)
         head.load_tensors(initial.tensors(*head.prefixes))
         return head
-    sizes = dataclasses.asdict(checkpoint.config.transducer) | {"kind": chosen.kind}
-    activation = "tanh" if chosen.kind == FACTORIZED else sizes["joint_activation"]
-    config = TransducerConfig(**sizes | {"joint_activation": activation, "tdt_durations": ()})
+    sizes = head_of(checkpoint)
+    config = TransducerConfig(
+        sizes.vocabulary_size, sizes.predictor_hidden, sizes.predictor_layers, sizes.joint_hidden,
+        "tanh" if chosen.kind == FACTORIZED else sizes.joint_activation, (), sizes.max_symbols, chosen.kind,
+    )  # fmt: skip
     head = HEADS[chosen.kind](config, d_model, chosen.dropout)
     if head.ilm is not None:
         pretrain(head.ilm, chosen, corpus, tokenizer)

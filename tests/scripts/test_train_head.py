@@ -12,7 +12,7 @@ from penstock.recognizer import StreamingRecognizer
 from penstock.training import head_trainer
 from penstock.training.ilm import IlmTraining
 from scripts import train_head
-from tests.helpers.random_models import random_checkpoint
+from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
@@ -61,3 +61,16 @@ def test_an_output_that_is_not_empty_is_named_before_anything_is_computed(argume
     (tmp_path / "out" / "file").touch()
     assert train_head.main([*arguments, "--out", str(tmp_path / "out")]) == 1
     assert "is not empty; accepted: a new or empty directory" in capsys.readouterr().err
+
+
+def test_a_head_for_another_encoder_is_named(arguments, tmp_path, capsys):
+    bundled = ROOT / "models" / "an4-ft"
+    assert train_head.main([*arguments, "--init", str(bundled), "--out", str(tmp_path / "out")]) == 1
+    assert "--init: the head is for frames of width 144 and 64 labels; accepted: 16 and 48" in capsys.readouterr().err
+
+
+def test_a_bundle_without_a_transducer_is_named(arguments, tmp_path, capsys):
+    ctc = random_ctc_checkpoint(tmp_path, 0)
+    more = ["--model", str(ctc.directory), "--out", str(tmp_path / "out")]
+    assert train_head.main([*arguments, *more]) == 1
+    assert "has no transducer, only CTC" in capsys.readouterr().err
