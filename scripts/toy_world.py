@@ -43,6 +43,7 @@ PAIRS = tuple(IlmPair(*pair) for pair in ((1, 0.3), (1, 0.2), (0.6, 0), (1.3, 0)
 ILM_SHARES = (0.3, 0.6, 0.9)
 """Weight of the RNN-T's own ILM, as a share of that of the language model."""
 DROPOUT = 0.1
+"""Of the RNN-T's joint. A factorized head has none: with it blanks are less certain, and beta then deletes words."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Experiment:
         """Untrained."""
         sizes = self.sizes
         config = TransducerConfig(WORDS, sizes.hidden, 1, sizes.joint, "tanh", (), kind=kind)
-        return (FactorizedHead if kind == FACTORIZED else StandardHead)(config, D_ENCODED, DROPOUT)
+        return FactorizedHead(config, D_ENCODED) if kind == FACTORIZED else StandardHead(config, D_ENCODED, DROPOUT)
 
     def copy_of(self, head: TransducerHead, ilm: InternalLm | None = None) -> TransducerHead:
         """The same factorized head, perhaps with another ILM."""
