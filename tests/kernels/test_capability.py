@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,9 @@ SPILLED_BYTES = {
     ("_share_kernel", "odd", 90, "fp32"): 24,
     ("_share_kernel", "odd", 100, "fp32"): 424,
 }
-"""Of a thread, where 255 registers do not suffice (docs/kernels.md)."""
+"""Of a thread, where registers do not suffice (docs/kernels.md)."""
+SPILLS_MEASURED_WITH = "3.6.0"
+"""The Triton version of these figures; another one distributes registers in its own way."""
 
 
 def test_a_cpu_runs_no_kernels(monkeypatch):
@@ -111,6 +114,7 @@ def test_every_kernel_compiles_without_spills(hints, device, kind, tmp_path, mon
     assert {program["kernel"] for program in programs} == (KERNELS if kind == "fp32" else MATRIX_KERNELS)
     for program in programs:
         assert program["shared"] <= SHARED_MEMORY_BYTES, program
-        assert program["stack"] <= SPILLED_BYTES.get((program["kernel"], hints, device, kind), 0), program
+        if version("triton") == SPILLS_MEASURED_WITH:
+            assert program["stack"] <= SPILLED_BYTES.get((program["kernel"], hints, device, kind), 0), program
     if hints == "aligned":
         assert Counter(program["kernel"] for program in programs)["arc_kernel"] in (0, 3), "no program for each frame"
