@@ -150,10 +150,10 @@ def test_unknown_options_are_rejected_by_name(server: RunningServer):
     client = triton_grpc.InferenceServerClient(server.url("grpc"))
     audio = triton_grpc.InferInput("AUDIO", [1, 0], "FP32")
     audio.set_data_from_numpy(np.zeros((1, 0), np.float32))
-    with pytest.raises(triton_grpc.InferenceServerException, match=r"OPTION_INVALID: .*'language' is not") as rejection:
+    with pytest.raises(triton_grpc.InferenceServerException, match=r"OPTION_INVALID: .*'dialect' is not") as rejection:
         client.infer(
             "asr", [audio], sequence_id="optional", sequence_start=True, sequence_end=True,
-            parameters={"language": "de"},
+            parameters={"dialect": "de"},
         )  # fmt: skip
     assert "INVALID_ARGUMENT" in str(rejection.value.status())
 
