@@ -113,6 +113,16 @@ def random_ctc_checkpoint(
     return write_checkpoint(directory / f"random-ctc-{seed}", config, tensors, tokenizer, {})
 
 
+def randomized(checkpoint: Checkpoint, directory: Path, seed: int, layers: int) -> Checkpoint:
+    """A checkpoint of the same architecture and tokenizer with random weights and `layers` encoder layers."""
+    config = dataclasses.replace(checkpoint.config, encoder=with_encoder(checkpoint.config.encoder, n_layers=layers))
+    tensors = _random_tensors(config, torch.Generator().manual_seed(seed))
+    for layer in range(config.transducer.predictor_layers):
+        # Small enough that the LSTM forgets: rounding errors would grow with every label of a long recording.
+        tensors[f"predictor.lstm.{layer}.hidden_weight"] *= 0.2
+    return write_checkpoint(directory, config, tensors, checkpoint.tokenizer_path.read_bytes(), {})
+
+
 def with_encoder(config: EncoderConfig, **changes: object) -> EncoderConfig:
     """`config` with some fields changed."""
     return dataclasses.replace(config, **changes)

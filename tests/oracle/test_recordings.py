@@ -1,6 +1,6 @@
 """Recordings through one model in three systems: the labels of Penstock, NeMo and Transformers, and their frames.
 
-The bundled model's weights are written in both formats and imported from both.
+The same weights are written in both formats and imported from both: the bundled model's, and random ones.
 """
 
 from functools import cache
@@ -17,7 +17,7 @@ import torch
 from nemo.collections.asr.models import ASRModel
 from transformers import AutoProcessor, NemotronAsrStreamingForRNNT
 
-from penstock.model.bundle import Checkpoint
+from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.transformers.importer import import_transformers
@@ -26,6 +26,7 @@ from recipes.an4.export_nemo import export_nemo
 from scripts.export_transformers import export_transformers
 from tests.helpers.oracle.models import OracleModel, speech
 from tests.helpers.oracle.transformers_models import TransformersModel
+from tests.helpers.random_models import randomized
 
 pytestmark = pytest.mark.oracle
 BUNDLE = Path(__file__).parents[2] / "models" / "an4-rnnt-hybrid"
@@ -53,9 +54,9 @@ class Systems(NamedTuple):
 
 @cache
 def systems(name: str) -> Systems:
-    """name: "bundled"."""
+    """name: "bundled" or "random"."""
     folder = Path(_workspace.name) / name
-    checkpoint = Checkpoint(BUNDLE)
+    checkpoint = Checkpoint(BUNDLE) if name == "bundled" else random_weights(folder)
     export_nemo(checkpoint, folder / "model.nemo")
     export_transformers(checkpoint, folder / "transformers")
     from_nemo = import_nemo(folder / "model.nemo", folder / "from_nemo")
@@ -68,6 +69,23 @@ def systems(name: str) -> Systems:
 def open_transformers(directory: Path, checkpoint: Checkpoint) -> TransformersModel:
     model = NemotronAsrStreamingForRNNT.from_pretrained(directory).eval()
     return TransformersModel(model, AutoProcessor.from_pretrained(directory), directory, checkpoint, recordings())
+
+
+@torch.no_grad()
+def random_weights(folder: Path) -> Checkpoint:
+    """The bundled model's architecture with two layers: blank in about 0.7 of a recording's frames after any label."""
+    source = randomized(Checkpoint(BUNDLE), folder / "uncalibrated", seed=4, layers=2)
+    export_transformers(source, folder / "uncalibrated_transformers")
+    one, blank = open_transformers(folder / "uncalibrated_transformers", source), source.config.vocabulary_size
+    encoded = one.model.get_audio_features(**one.features(recordings()[0]), num_lookahead_tokens=CONTEXTS[0].right)
+    labels = torch.arange(blank)[:, None]
+    logits = one.model.joint(
+        decoder_hidden_states=one.model.decoder(labels), encoder_hidden_states=encoded.pooler_output
+    )
+    tensors = source.tensors()
+    tensors["joint.output.bias"][blank] += (logits[..., :blank].amax(dim=2) - logits[..., blank]).quantile(0.7)
+    tokenizer = source.tokenizer_path.read_bytes()
+    return write_checkpoint(folder / "calibrated", source.config, tensors, tokenizer, {})
 
 
 @cache
@@ -98,7 +116,7 @@ def tie(one: TransformersModel, samples: np.ndarray, context: AttentionContext, 
     return float(best[0] - best[1])
 
 
-@pytest.mark.parametrize("name", ["bundled"])
+@pytest.mark.parametrize("name", ["bundled", "random"])
 def test_both_formats_give_the_same_tensors(name):
     tensors = [one.tensors("encoder.", "predictor.", "joint.") for one in systems(name)[:2]]
     assert tensors[0].keys() == tensors[1].keys()
@@ -106,7 +124,7 @@ def test_both_formats_give_the_same_tensors(name):
 
 
 @pytest.mark.parametrize("context", CONTEXTS, ids=str)
-@pytest.mark.parametrize("name", ["bundled"])
+@pytest.mark.parametrize("name", ["bundled", "random"])
 def test_labels_and_frames(name, context):
     one = systems(name)
     recognizer = StreamingRecognizer(one.from_transformers.directory, context, max_streams=2)
