@@ -88,6 +88,7 @@ class _EncoderOnly:
 class _TransducerOnly:
     transducer: TransducerConfig
     ctc: None = None
+    prompt: None = None
 
 
 class RandomEncoder:

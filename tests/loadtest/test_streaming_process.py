@@ -25,8 +25,8 @@ from loadtest.streaming_process import serve  # noqa: E402
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)  # 0.25 s
 OPTIONS = {
     "protocol": "grpc", "reply_timeout": 5.0, "request_ms": 100.0, "seed": 0, "decoder": "greedy", "beam_size": None,
-    "n_best": 0, "lm_weight": None, "ilm_alpha": None, "ilm_beta": None, "boost_phrase": [], "boosted_phrases": None,
-    "boost": None, "boost_every": 1,
+    "n_best": 0, "lm_weight": None, "ilm_alpha": None, "ilm_beta": None, "language": None, "language_tags": None,
+    "boost_phrase": [], "boosted_phrases": None, "boost": None, "boost_every": 1,
 }  # fmt: skip
 
 
