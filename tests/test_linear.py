@@ -52,6 +52,37 @@ def test_inputs_that_are_not_contiguous(packs_all):
     torch.testing.assert_close(Linear(weight.t().contiguous().t(), bias)(x), expected, rtol=0, atol=2e-4)
 
 
+class _OtherOperators:
+    """Stands in for the operators of another version of torch."""
+
+    _reorder_linear_weight = None
+
+
+@pytest.mark.parametrize("change", ["no oneDNN", "no operator"])
+def test_torch_without_the_packed_product_takes_the_plain_one(monkeypatch, packs_all, change):
+    x, weight, bias, residual = operands(7)
+    packed = Linear(weight, bias).add_to(residual, x)
+    if change == "no oneDNN":
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    else:
+        monkeypatch.setattr(torch.ops, "mkldnn", _OtherOperators)
+    plain = Linear(weight, bias)
+    assert plain._packed is None
+    torch.testing.assert_close(plain.add_to(residual, x), packed, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("minimum", [0, 1 << 30])
+@torch.inference_mode()
+def test_a_row_is_the_same_beside_any_others(monkeypatch, minimum):
+    monkeypatch.setattr(linear, "MIN_PACKED_NUMBERS", minimum)
+    x, weight, bias, _ = operands(33)
+    layer = Linear(weight, bias)
+    alone = torch.cat([layer(row[None]) for row in x])
+    for rows in (1, 2, 3, 7, 16, 17, 33):
+        torch.testing.assert_close(layer(x[:rows]), alone[:rows], rtol=0, atol=2e-4)
+        assert torch.equal(layer(x[:rows]), layer(x[:rows].clone())), "equal shapes give equal bits"
+
+
 def test_small_and_half_matrices_are_not_packed():
     assert Linear(torch.ones(8, 8))._packed is None
     assert Linear(torch.ones(600, 600, dtype=torch.float64))._packed is None

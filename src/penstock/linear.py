@@ -11,7 +11,7 @@ class Linear:
 
     For a few rows MKL rearranges the whole matrix in every product, which takes more time than the product itself. So a
     large one is rearranged once, by oneDNN: 1.2 to 3.5 times as fast for 2 to 200 rows, and up to twice as slow for a
-    single row (docs/log.md).
+    single row (docs/log.md). Either way the last bits of a row may depend on how many rows there are.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
@@ -41,5 +41,11 @@ class Linear:
 
 
 def _is_packed(weight: torch.Tensor) -> bool:
-    is_supported = weight.is_cpu and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    is_supported = weight.is_cpu and weight.dtype == torch.float32 and _has_packed_product()
     return is_supported and weight.numel() >= MIN_PACKED_NUMBERS
+
+
+def _has_packed_product() -> bool:
+    """False in builds of torch without oneDNN. The operators have no public name, so they may change, too."""
+    names = ("_reorder_linear_weight", "_linear_pointwise")
+    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)

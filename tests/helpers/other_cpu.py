@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 SUMS = {
     *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "einsum", "mkldnn_rnn_layer", "lstm"),
+    "mkldnn::_linear_pointwise",
     *("convolution", "conv1d", "conv2d", "layer_norm", "native_layer_norm", "_fft_r2c", "fft_rfft", "stft"),
     *("softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "scaled_dot_product_attention", "mean", "sum"),
 }
