@@ -24,28 +24,46 @@ import soundfile
 import torch
 from safetensors.torch import save_file
 
-from penstock.model.bundle import Checkpoint, tensor_shapes
+from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.config import read_transformers_config
 from penstock.model.transformers.importer import import_transformers
-from penstock.model.transformers.weights import source_of
+from penstock.model.transformers.weights import sources_of
 from penstock.pipeline.decoding_config import DEFAULT_DECODING
 from penstock.pipeline.server_memory import server_memory
 from penstock.recognizer import StreamingRecognizer
-from penstock_client import Client
+from penstock_client import Client, StreamOptions
 from tests.helpers.server.running import running_server
 from tests.helpers.server.throwaway import processes
-from tests.helpers.transformers_files import config_document, processor_document, tokenizer_document
+from tests.helpers.transformers_files import (
+    PLAIN,
+    WITH_PROMPTS,
+    config_document,
+    processor_document,
+    tokenizer_document,
+)
 
 
 class Kind(NamedTuple):
     """What differs between the published models."""
 
+    files: str
     labels: int
     left: int
     rights: tuple[int, ...]
+    languages: tuple[str, ...] = ()
+
+    @property
+    def language(self) -> str | None:
+        """What a stream asks for: the last language, as none of the defaults is."""
+        return self.languages[-1] if self.languages else None
 
 
-KINDS = {"english": Kind(1024, 70, (13, 6, 1, 0)), "multilingual": Kind(13_087, 56, (3, 0, 6, 13))}
+_LANGUAGES = ("auto", *(f"{a}{b}-{a.upper()}{b.upper()}" for a in "bdefhi" for b in "aeilors"))
+KINDS = {
+    "english": Kind(PLAIN, 1024, 70, (13, 6, 1, 0)),
+    "multilingual": Kind(WITH_PROMPTS, 13_087, 56, (3, 0, 6, 13), _LANGUAGES[:41]),
+}
+_PROMPTS = 128
 _AUDIO = Path(__file__).resolve().parents[1] / "tests" / "data" / "an4" / "flac"
 _AUDIO_S = 10
 _STEP_SAMPLES = 1600
@@ -65,19 +83,20 @@ def main() -> None:
         _report("write", write_checkpoint, checkpoint, kind)
     _report("import", import_bundle, checkpoint, bundle)
     for right in kind.rights if chosen.rights is None else chosen.rights:
-        _report(f"one stream, [{kind.left},{right}]", recognize, bundle, (kind.left, right))
+        _report(f"one stream, [{kind.left},{right}]", recognize, bundle, (kind.left, right), kind.language)
     right = kind.rights[0] if chosen.serve is None else chosen.serve
-    print(f"serve, one stream, [{kind.left},{right}]: {serve(bundle, (kind.left, right))}", flush=True)
+    print(f"serve, one stream, [{kind.left},{right}]: {serve(bundle, (kind.left, right), kind.language)}", flush=True)
 
 
 def write_checkpoint(directory: Path, kind: Kind) -> str:
     """A random checkpoint in Transformers format."""
     directory.mkdir(parents=True, exist_ok=True)
-    config, processor = config_document(), processor_document()
+    config, processor = config_document(kind.files), processor_document(kind.files)
     config["encoder_config"] |= {
         "attention_bias": False, "convolution_bias": False, "hidden_size": 1024, "intermediate_size": 4096,
         "num_attention_heads": 8, "num_key_value_heads": 8, "num_hidden_layers": 24, "num_mel_bins": 128,
         "scale_input": False, "sliding_window": kind.left + 1, "subsampling_conv_channels": 256,
+        "conv_kernel_size": 9, "subsampling_factor": 8,
         "default_num_lookahead_tokens": kind.rights[0],
     }  # fmt: skip
     config |= {
@@ -88,18 +107,21 @@ def write_checkpoint(directory: Path, kind: Kind) -> str:
     processor |= {
         "supported_num_lookahead_tokens": list(kind.rights), "default_num_lookahead_tokens": kind.rights[0],
     }  # fmt: skip
+    if kind.languages:
+        config |= {"num_prompts": _PROMPTS, "prompt_intermediate_size": 2048, "default_prompt_id": 0}
+        dictionary = {language: prompt for prompt, language in enumerate(kind.languages)}
+        processor |= {"num_prompts": _PROMPTS, "prompt_dictionary": dictionary}
     documents = {
         "config": config,
         "processor_config": processor,
-        "tokenizer": tokenizer_document(_tokenizer(kind.labels)),
+        "tokenizer": tokenizer_document(_tokenizer(kind)),
     }
     for name, document in documents.items():
         (directory / f"{name}.json").write_text(json.dumps(document, indent=2))
     generator, state = torch.Generator().manual_seed(0), {}
-    for name, shape in tensor_shapes(read_transformers_config(directory).model).items():
-        if not name.startswith("features."):
-            source = source_of(name, shape)
-            state[source.name] = _random_tensor(source.name, source.shape, generator)
+    model = read_transformers_config(directory).model
+    for source in sources_of(model):
+        state[source.name] = _random_tensor(source.name, source.shape, generator)
     save_file(state, directory / "model.safetensors", {"format": "pt"})
     return f"{sum(tensor.numel() for tensor in state.values()) / 1e6:.1f} M parameters"
 
@@ -110,11 +132,11 @@ def import_bundle(checkpoint: Path, bundle: Path) -> str:
     return ""
 
 
-def recognize(bundle: Path, context: tuple[int, int]) -> str:
+def recognize(bundle: Path, context: tuple[int, int], language: str | None) -> str:
     """Streams audio in requests of 100 ms through one thread; the first two seconds warm up."""
     torch.set_num_threads(1)
     recognizer, audio, warm_up = StreamingRecognizer(bundle, context, max_streams=1), _audio(), 2 * 16000
-    with recognizer.open_stream() as stream:
+    with recognizer.open_stream(options=_options(language)) as stream:
         for start in range(0, len(audio), _STEP_SAMPLES):
             if start == warm_up:
                 cpu_s = time.process_time()
@@ -123,7 +145,7 @@ def recognize(bundle: Path, context: tuple[int, int]) -> str:
     return f"{(time.process_time() - cpu_s) / _AUDIO_S:.2f} CPU seconds per second of audio"
 
 
-def serve(bundle: Path, context: tuple[int, int]) -> str:
+def serve(bundle: Path, context: tuple[int, int], language: str | None) -> str:
     """Streams the audio once to a server, as fast as it takes it."""
     config, started_s = Checkpoint(bundle).config, time.monotonic()
     memory = server_memory(config, config.encoder.select_context(context), DEFAULT_DECODING, 1)
@@ -132,7 +154,7 @@ def serve(bundle: Path, context: tuple[int, int]) -> str:
         audio, path = _audio(), bundle.parent / "audio.wav"
         soundfile.write(path, audio, 16000)
         with Client(server.url("grpc")) as client:
-            client.transcribe(path)
+            client.transcribe(path, options=StreamOptions(language=language))
         cpu_s = (_cpu_s(server.process_id) - start_cpu_s) * 16000 / len(audio)
         return (
             f"ready after {start_s:.1f} s and {start_cpu_s:.1f} CPU s, {cpu_s:.2f} CPU seconds per second of audio, "
@@ -140,6 +162,10 @@ def serve(bundle: Path, context: tuple[int, int]) -> str:
             f"{memory.streams >> 20} MiB of state"
         )
     raise AssertionError("running_server yields once")
+
+
+def _options(language: str | None) -> dict[str, str]:
+    return {} if language is None else {"language": language}
 
 
 def _audio() -> np.ndarray:
@@ -172,12 +198,13 @@ def _measured(function: Callable[..., str], *args: object) -> tuple[str, float, 
     return result, time.monotonic() - started_s, time.process_time() - cpu_s, peak_mib
 
 
-def _tokenizer(labels: int) -> bytes:
+def _tokenizer(kind: Kind) -> bytes:
+    labels, tags = kind.labels, [f"<{language}>" for language in kind.languages[1:]]
     draw, writer = random.Random(0), io.BytesIO()
     words = ["".join(draw.choices("etaoinshrdlucmfwypvbgk", k=draw.randint(2, 9))) for _ in range(4 * labels)]
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(" ".join(draw.choices(words, k=12)) for _ in range(4 * labels)), model_writer=writer,
-        model_type="bpe", vocab_size=labels, minloglevel=2, bos_id=-1, eos_id=-1,
+        model_type="bpe", vocab_size=labels, minloglevel=2, bos_id=-1, eos_id=-1, user_defined_symbols=tags,
     )  # fmt: skip
     return writer.getvalue()
 

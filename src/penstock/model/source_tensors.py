@@ -29,16 +29,23 @@ def take(file: str, remaining: StateDict, source: SourceTensor) -> torch.Tensor:
     return tensor
 
 
+def prompt_input_sources(place: str, config: ModelConfig) -> tuple[SourceTensor, ...]:
+    """Weight and bias of the first layer of the language prompts, `place`; none for a model without prompts."""
+    if config.prompt is None:
+        return ()
+    inputs, hidden = config.encoder.d_model + config.prompt.prompts, config.prompt.hidden
+    return SourceTensor(f"{place}.weight", (hidden, inputs)), SourceTensor(f"{place}.bias", (hidden,))
+
+
 def prompt_input(file: str, remaining: StateDict, place: str, config: ModelConfig) -> StateDict:
     """The first layer of the language prompts, `place`, as the weight of the frame and one row for each prompt.
 
     The row is the prompt's column and the bias, which are always added together. Empty for a model without prompts.
     """
-    prompt, width = config.prompt, config.encoder.d_model
-    if prompt is None:
+    sources, width = prompt_input_sources(place, config), config.encoder.d_model
+    if not sources:
         return {}
-    weight = take(file, remaining, SourceTensor(f"{place}.weight", (prompt.hidden, width + prompt.prompts)))
-    bias = take(file, remaining, SourceTensor(f"{place}.bias", (prompt.hidden,)))
+    weight, bias = (take(file, remaining, source) for source in sources)
     table = weight[:, width:].t().float() + bias.float()
     return {"prompt.in.weight": weight[:, :width], "prompt.table": table}
 

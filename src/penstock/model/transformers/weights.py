@@ -9,7 +9,15 @@ from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import ModelConfig
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
-from penstock.model.source_tensors import SourceTensor, StateDict, prompt_input, source_shape, stored, take
+from penstock.model.source_tensors import (
+    SourceTensor,
+    StateDict,
+    prompt_input,
+    prompt_input_sources,
+    source_shape,
+    stored,
+    take,
+)
 from penstock.model.transformers.files import WEIGHTS, weight_files
 
 _ACCEPTED_TYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -51,6 +59,7 @@ _NAMES = {
     "joint.output": "joint.head",
     "prompt.out": "prompt_projector.linear_2",
 }
+_PROMPT_INPUT = "prompt_projector.linear_1"
 
 
 def load_state_dict(directory: Path) -> StateDict:
@@ -84,13 +93,24 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
         "features.window": hann_window(features.window_samples),
         "features.mel_filterbank": mel_filterbank(features.sample_rate_hz, features.fft_samples, features.mel_bins),
     }
-    tensors |= prompt_input(WEIGHTS, remaining, "prompt_projector.linear_1", config)
+    tensors |= prompt_input(WEIGHTS, remaining, _PROMPT_INPUT, config)
     for name, shape in tensor_shapes(config).items():
         if name not in tensors:
             tensors[name] = take(WEIGHTS, remaining, source_of(name, shape)).reshape(shape)
     for name in remaining:
         raise CheckpointError(f"{WEIGHTS}: tensor {name} is not expected, one of {len(remaining)} such")
     return {name: stored(WEIGHTS, name, tensor, half, copy=False) for name, tensor in tensors.items()}
+
+
+def sources_of(config: ModelConfig) -> list[SourceTensor]:
+    """Every tensor of model.safetensors."""
+    made = ("prompt.in.weight", "prompt.table")
+    shapes = {
+        name: shape
+        for name, shape in tensor_shapes(config).items()
+        if not name.startswith("features.") and name not in made
+    }
+    return [*prompt_input_sources(_PROMPT_INPUT, config), *(source_of(name, shape) for name, shape in shapes.items())]
 
 
 def source_of(name: str, shape: tuple[int, ...]) -> SourceTensor:
