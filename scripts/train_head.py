@@ -8,6 +8,7 @@ speakers is held out of the training; the pair of weights of the internal langua
 """
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -77,8 +78,9 @@ def train(chosen: argparse.Namespace, command: str) -> None:
     batches = draw_batches(corpus.train, chosen.batch, np.random.default_rng(chosen.seed))
     steps = round(chosen.epochs * len(corpus.train) / chosen.batch)
     if steps:
-        training = HeadTraining(steps, chosen.learning_rate)
-        train_head(head, batches, transducer_loss_of(head), training, Progress("loss", steps))
+        training = HeadTraining(steps, chosen.learning_rate, trains_ilm=chosen.ilm_weight > 0)
+        loss = transducer_loss_of(head, chosen.ilm_weight)
+        train_head(head, batches, loss, training, Progress("loss", steps))
     pair = choose_pair(checkpoint, head, tokenizer, corpus.held_out) if chosen.pair is None else chosen.pair
     if chosen.mwer:
         search = NBestSearch(checkpoint, head, _BEAM_SIZE, pair)
@@ -246,6 +248,10 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--kind", choices=HEADS, default=FACTORIZED)
     parser.add_argument("--init", type=Path, help="bundle whose head is trained on")
     parser.add_argument("--ilm-text", type=Path, nargs="+", help="text for the language model, one sentence per line")
+    parser.add_argument(
+        "--ilm-weight", type=_weight, default=0.0, metavar="LAMBDA",
+        help="train the language model with the head, by eq. 1 + LAMBDA eq. 3; 0 by default: frozen",
+    )  # fmt: skip
     parser.add_argument("--frames", type=Path, help="file of the encoder frames, made if it does not exist")
     parser.add_argument("--context", type=_context, nargs="+", metavar="LEFT,RIGHT", help="contexts; all by default")
     parser.add_argument("--copies", type=int, default=1, help="augmented copies in every context")
@@ -267,6 +273,12 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 def _context(text: str) -> AttentionContext:
     left, _, right = text.partition(",")
     return AttentionContext(int(left), int(right))
+
+
+def _weight(text: str) -> float:
+    if not 0 <= (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}; accepted: a number from 0")
+    return value
 
 
 def _pair(text: str) -> IlmPair:

@@ -8,7 +8,7 @@ import torch
 
 from penstock.errors import CheckpointError
 from penstock.model.config import IlmPair, TransducerConfig
-from penstock.training.encoded import EncodedUtterance, draw_batches
+from penstock.training.encoded import EncodedUtterance, collate, draw_batches
 from penstock.training.factorized_head import FactorizedHead
 from penstock.training.head import TransducerHead
 from penstock.training.head_bundle import write_head_bundle
@@ -52,6 +52,27 @@ def test_the_loss_falls_and_the_language_model_keeps_every_bit(kind):
     for name, tensor in head.tensors().items():
         is_frozen = kind == "factorized" and name.startswith("predictor.")
         assert torch.equal(tensor, before[name]) == is_frozen, name
+
+
+def test_a_language_model_is_trained_with_its_head():
+    head = _head("factorized")
+    utterances = [each._replace(labels=[k % 2 for k in range(len(each.labels))]) for each in _utterances(64)]
+    batch = collate(utterances[:16])
+
+    def parts() -> tuple[torch.Tensor, torch.Tensor]:
+        by_equation_3 = -head.ilm.log_probability(batch.labels, batch.label_counts)
+        return head.losses(batch.encoded, batch.frame_counts, batch.labels, batch.label_counts), by_equation_3
+
+    head.eval()
+    by_equation_1, before = parts()
+    expected = ((by_equation_1 + 0.5 * before) / (batch.label_counts + 1).sqrt()).mean()
+    loss = transducer_loss_of(head, 0.5)
+    assert float(loss(batch).detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
+    batches = draw_batches(utterances, 16, np.random.default_rng(0))
+    train_head(head, batches, loss, HeadTraining(40, 3e-2, trains_ilm=True))
+    assert float(parts()[1].sum().detach()) < 0.3 * float(before.sum().detach())  # the labels alternate
+    with pytest.raises(ValueError, match=r"ilm_weight: 0\.5; accepted: 0"):
+        transducer_loss_of(_head("standard"), 0.5)
 
 
 def test_a_step_with_a_gradient_that_is_not_finite_is_skipped():

@@ -57,6 +57,16 @@ def test_likelihood_is_the_formula_of_the_bundles_tensors(ilm):
     assert perplexity(ilm, [[1, 4, 0, 5], [3, 2], []]) == pytest.approx(math.exp(float(losses.mean())), rel=1e-6)
 
 
+def test_the_probability_of_a_sentence_is_the_product_of_its_labels(ilm):
+    labels = torch.randint(ilm.vocabulary_size, (3, 6))
+    counts = torch.tensor([6, 2, 0])
+    losses = ilm.label_losses(labels, counts).double()
+    expected = torch.stack([-losses[:6].sum(), -losses[6:].sum(), torch.zeros((), dtype=torch.float64)])
+    found = ilm.log_probability(labels, counts)
+    assert found.dtype == torch.float64 and torch.allclose(found, expected, atol=1e-5)
+    assert torch.equal(ilm.log_probability(labels[:, :0], counts * 0), torch.zeros(3, dtype=torch.float64))
+
+
 def test_tensors_are_the_bundles_and_return_unchanged(ilm):
     tensors = ilm.tensors()
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {

@@ -26,6 +26,8 @@ class HeadTraining:
     """Share of the steps; then half a cosine to a hundredth of the peak."""
     weight_decay: float = 1e-2
     gradient_norm: float = 2.0
+    trains_ilm: bool = False
+    """False: the internal language model is frozen, its weights keep every bit."""
     averaged: float = 0.2
     """Share of the steps that the moving average of the weights is about. The average is the result."""
 
@@ -36,11 +38,20 @@ def pretrain_ilm(ilm: InternalLm, sentences: Sequence[Sentence], seed: int = 0) 
     return train_ilm(ilm, kept, sentences[::_HELD_OUT_EVERY], IlmTraining(seed=seed))
 
 
-def transducer_loss_of(head: TransducerHead) -> Loss:
-    """Eq. 1 of each utterance, divided by the root of its label count plus one, averaged over the batch."""
+def transducer_loss_of(head: TransducerHead, ilm_weight: float = 0.0) -> Loss:
+    """Eq. 1 + ilm_weight * eq. 3 of each utterance, divided by the root of its label count plus one, averaged over the
+    batch.
+
+    ilm_weight: 0 without an internal language model, else ValueError.
+    """
+    ilm = head.ilm
+    if ilm_weight and ilm is None:
+        raise ValueError(f"ilm_weight: {ilm_weight:g}; accepted: 0, the head has no internal language model")
 
     def loss(batch: EncodedBatch) -> torch.Tensor:
         found = head.losses(batch.encoded, batch.frame_counts, batch.labels, batch.label_counts)
+        if ilm_weight and ilm is not None:
+            found = found - ilm_weight * ilm.log_probability(batch.labels, batch.label_counts)
         return (found / (batch.label_counts + 1).sqrt()).mean()
 
     return loss
@@ -55,11 +66,10 @@ def train_head(
 ) -> None:
     """Trains the head's weights that require a gradient; it is left with their moving average, in evaluation mode.
 
-    The internal language model is frozen: its weights keep every bit. report: called with step and loss of each step. A
-    step with a non-finite gradient is skipped.
+    report: called with step and loss of each step. A step with a non-finite gradient is skipped.
     """
     if head.ilm is not None:
-        head.ilm.requires_grad_(False)
+        head.ilm.requires_grad_(config.trains_ilm)
     trained = [p for p in head.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.0, betas=(0.9, 0.98), weight_decay=config.weight_decay)
     average = WeightAverage(head, 1 - 1 / max(config.averaged * config.steps, 1))

@@ -77,6 +77,12 @@ class InternalLm(torch.nn.Module):
         logits = self.output(self._hidden(labels[:, :-1])[is_label])  # padding gets no logits
         return torch.nn.functional.cross_entropy(logits.float(), labels[is_label], reduction="none")
 
+    def log_probability(self, labels: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """log P_ilm of N sentences: [N] float64; labels: [N, U] int64, any valid ones behind the end; counts: [N]."""
+        at_labels = self(labels)[:, :-1].gather(2, labels.unsqueeze(2)).squeeze(2)
+        is_label = torch.arange(labels.shape[1], device=labels.device) < counts.unsqueeze(1)
+        return torch.where(is_label, at_labels, 0.0).double().sum(1)
+
     def _hidden(self, labels: torch.Tensor) -> torch.Tensor:
         """[B, U + 1, H]"""
         start = labels.new_full((labels.shape[0], 1), self.vocabulary_size)

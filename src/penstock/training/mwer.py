@@ -108,9 +108,7 @@ def hypothesis_scores(
     scores = head.log_probability(encoded, hypotheses.rows, labels, cells, pair.alpha)
     if head.ilm is None or not pair.beta:
         return scores
-    at_labels = head.ilm(labels)[:, :-1].gather(2, labels.unsqueeze(2)).squeeze(2)
-    is_label = torch.arange(labels.shape[1], device=labels.device) < counts.unsqueeze(1)
-    return scores + pair.beta * torch.where(is_label, at_labels, 0.0).double().sum(1)
+    return scores + pair.beta * head.ilm.log_probability(labels, counts)
 
 
 def _padded(scores: torch.Tensor, errors: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
