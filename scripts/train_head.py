@@ -22,7 +22,15 @@ from penstock.decoding.transducer import head_of
 from penstock.errors import CheckpointError, PenstockError
 from penstock.evaluation.errors import EditCounts, compare
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import FACTORIZED, STANDARD, AttentionContext, IlmPair, TransducerConfig
+from penstock.model.config import (
+    FACTORIZED,
+    MAX_ILM_ALPHA,
+    MAX_ILM_BETA,
+    STANDARD,
+    AttentionContext,
+    IlmPair,
+    TransducerConfig,
+)
 from penstock.model.new_bundle import check_new_bundle
 from penstock.model.tokenizer import Tokenizer
 from penstock.training.augmentation import AugmentationConfig, Augmenter
@@ -271,19 +279,32 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
 
 
 def _context(text: str) -> AttentionContext:
-    left, _, right = text.partition(",")
-    return AttentionContext(int(left), int(right))
+    try:
+        left, right = map(int, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}; accepted: two numbers of encoder frames, such as 70,6") from None
+    return AttentionContext(left, right)
 
 
 def _weight(text: str) -> float:
-    if not 0 <= (value := float(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}; accepted: a number from 0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}; accepted: a number from 0")
     return value
 
 
 def _pair(text: str) -> IlmPair:
-    alpha, _, beta = text.partition(",")
-    return IlmPair(float(alpha), float(beta))
+    accepted = f"accepted: two numbers, from 0 to {MAX_ILM_ALPHA:g} and from 0 to {MAX_ILM_BETA:g}, such as 0.6,0.4"
+    try:
+        pair = IlmPair(*map(float, text.split(",", maxsplit=1)))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}; {accepted}") from None
+    if "," not in text or not (0 <= pair.alpha <= MAX_ILM_ALPHA and 0 <= pair.beta <= MAX_ILM_BETA):
+        raise argparse.ArgumentTypeError(f"{text!r}; {accepted}")
+    return pair
 
 
 if __name__ == "__main__":

@@ -74,3 +74,23 @@ def test_a_bundle_without_a_transducer_is_named(arguments, tmp_path, capsys):
     more = ["--model", str(ctc.directory), "--out", str(tmp_path / "out")]
     assert train_head.main([*arguments, *more]) == 1
     assert "has no transducer, only CTC" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "accepted"),
+    [
+        ("--pair", "nan,0", "from 0 to 2 and from 0 to 10"),
+        ("--pair", "0.6", "two numbers"),
+        ("--pair", "0.6,11", "from 0 to 10"),
+        ("--pair", "1,2,3", "two numbers"),
+        ("--context", "70", "two numbers of encoder frames"),
+        ("--context", "x,6", "two numbers of encoder frames"),
+        ("--ilm-weight", "-1", "a number from 0"),
+        ("--ilm-weight", "x", "a number from 0"),
+    ],
+)
+def test_wrong_numbers_are_named(arguments, tmp_path, capsys, option, value, accepted):
+    with pytest.raises(SystemExit):
+        train_head.main([*arguments, "--out", str(tmp_path / "out"), f"{option}={value}"])
+    error = capsys.readouterr().err
+    assert f"argument {option}: '{value}'; accepted: " in error and accepted in error
