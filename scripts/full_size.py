@@ -54,7 +54,7 @@ class Kind(NamedTuple):
 
     @property
     def language(self) -> str | None:
-        """What a stream asks for: the last language, as none of the defaults is."""
+        """The language of the stream: the last one, which is no default."""
         return self.languages[-1] if self.languages else None
 
 

@@ -55,6 +55,8 @@ def busy_port():
         (["--cuda-graphs", "full_graph"], "CUDA graphs 'full_graph' are not possible on cpu"),
         (["--model", "MODEL", "--lm-weight", "0.3"], "lm_weight is 0.3, but there is no language model"),
         (["--ilm-beta", "0.5"], "ilm_beta is 0.5, but the model has no internal language model; accepted: 0"),
+        (["--language", "de-DE"], "SETTING_INVALID: language is 'de-DE', but the model has no language prompts"),
+        (["--language", ""], "--language is ''; accepted: a language of the model"),
         (["--ilm-alpha", "nan"], "--ilm-alpha is 'nan'; accepted: numbers from 0 to 2"),
     ],
 )

@@ -71,12 +71,12 @@ def _prepare_server(args: argparse.Namespace, values: argparse.Namespace, consol
     repository = find_model_repository(values.model_repository)
     install = find_triton()
     served = _load_served(values)
+    information = server_information(*served, values.max_streams, values.idle_seconds)
     memory = server_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams)
     for line in _description(values, served, memory):
         console.say(line)
     _check_memory(values, memory, console)
     _warn_about_wheel(console, install, address)
-    information = server_information(*served, values.max_streams, values.idle_seconds)
     options = ServerOptions(
         repository, ports, address, values.drain_seconds, _environment(values, served), information, values.verbose
     )
