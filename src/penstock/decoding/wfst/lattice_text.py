@@ -8,11 +8,11 @@ from penstock.scoring.wfst.graph_file import NO_WORD
 
 EPSILON = "<eps>"
 
-_State = tuple[int, int, int]
-"""Levels before a token, its place, and a word where the state is between the two words of a link."""
+_State = tuple[int, ...]
+"""Levels before a token, its place, and both words of a link where the state is between them."""
 _Arcs = dict[tuple[_State, int], float]
 """Arcs to or from a state: the other state and the word, with the least cost."""
-_START: _State = (0, 0, NO_WORD)
+_START: _State = (0, 0)
 
 
 def openfst_text(levels: Sequence[Level], ends: Sequence[tuple[float, int]], words: Mapping[int, str]) -> str:
@@ -23,7 +23,7 @@ def openfst_text(levels: Sequence[Level], ends: Sequence[tuple[float, int]], wor
     leaving, moved = _forwards(levels)
     finals: dict[_State, float] = {}
     for cost, token in ends:
-        state, more = _moved(moved, (len(levels), token, NO_WORD))
+        state, more = _moved(moved, (len(levels), token))
         finals[state] = min(finals.get(state, math.inf), cost + more)
     leaving = _backwards(leaving, finals)
     numbers: dict[_State, int] = {_START: 0}
@@ -48,14 +48,14 @@ def _forwards(levels: Sequence[Level]) -> tuple[dict[_State, _Arcs], dict[_State
         fields = level.sources, level.targets, level.words, level.closure_words, level.excesses
         arriving: dict[_State, _Arcs] = {}
         for source, target, word, closure_word, excess in zip(*(field.tolist() for field in fields), strict=True):
-            state, cost = _moved(moved, (depth - 1, source, NO_WORD))
+            state, cost = _moved(moved, (depth - 1, source))
             cost += excess
             if word and closure_word:
-                between = depth, target, word
+                between = depth, target, word, closure_word
                 leaving.setdefault(between, {})
                 _add(leaving[state], (between, word), cost)
                 state, word, cost = between, NO_WORD, 0.0
-            _add(arriving.setdefault((depth, target, NO_WORD), {}), (state, word or closure_word), cost)
+            _add(arriving.setdefault((depth, target), {}), (state, word or closure_word), cost)
         for target, arcs in arriving.items():
             if len(arcs) == 1 and not next(iter(arcs))[1]:
                 (((source, _), cost),) = arcs.items()
