@@ -1,6 +1,7 @@
 """Alternatives equal all word sequences of all paths within the lattice beam, and depend on nothing else."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -8,6 +9,9 @@ import torch
 
 from penstock.decoding.wfst import lattice
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
+from penstock.decoding.wfst.device_graph import NO_PIECE
+from penstock.decoding.wfst.lattice import Node, PathStart
+from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.scoring.wfst.graph_file import TOPOLOGIES
@@ -127,6 +131,43 @@ def test_fixed_shapes_give_the_same(sizes):
     assert captured.search(scores, 7, LENGTHS, n_best=[20, 0, 20]) == best
     assert everything(captured, [0, 2]) == everything(live, [0, 2])
     assert captured.search(scores, 4, LENGTHS) == best
+
+
+@pytest.mark.parametrize("sizes", [SIZES["roomy"], SIZES["crowded"]], ids=["roomy", "crowded"])
+def test_paths_of_long_segments_differ_in_the_last_frames(sizes, monkeypatch):
+    """Those found are among all, at the cost of the whole path; chunks and pruning do not matter here either."""
+    graph, limits = random_graph(5, states=20), WfstLimits(8.0, lattice_beam=3.0)
+    scores = log_probs(5, 1, 16, graph.vocabulary_size, sharpness=0.7)
+    searcher = Searcher(graph, sizes, limits)
+    best = searcher.search(scores, 4, n_best=[ALL])[0]
+    expected = {one.words: one.cost for one in searcher.alternatives(0)}
+    monkeypatch.setattr(lattice, "MAX_FRAMES", 5)
+    assert searcher.search(scores, 4, n_best=[ALL]) == [best]
+    found, text = everything(searcher, [0])[0]
+    assert 3 < len(found) < len(expected) and len(searcher.ended[0].lattice._levels) == 5
+    assert (list(found[0].words), found[0].pieces, found[0].cost) == best[:3]
+    assert all(one.cost >= expected[one.words] - 1e-3 for one in found)
+    assert len({one.words for one in found}) == len(found)
+    of_text = word_sequences_of_text(text, graph.words)
+    assert {one.words: of_text[one.words] for one in found} == pytest.approx(
+        {one.words: one.cost for one in found}, abs=1e-3
+    )
+    for chunk_frames, new_links in ((1, 4096), (16, 4096), (3, 0)):
+        monkeypatch.setattr(lattice, "NEW_LINKS", new_links)
+        searcher.search(scores, chunk_frames, n_best=[ALL])
+        assert everything(searcher, [0]) == [(found, text)]
+
+
+def test_long_segments_can_be_sent_to_other_processes():
+    start = PathStart()
+    for frame in range(5000):
+        start = PathStart(Node(NO_PIECE, 1, frame, -1, 0.0), start, -1, 0.0)
+    zeros, costs = np.zeros(1, np.int32), np.zeros(1)
+    level = lattice.Level(5000, zeros, zeros, zeros + NO_PIECE, zeros, zeros, zeros != 0, costs, costs)
+    segment = SegmentLattice([start], [level], costs, 5.0, 1.0, ["<eps>", "yes"])
+    copy = pickle.loads(pickle.dumps(segment))
+    assert copy.best(2) == segment.best(2) and len(copy.best(2)[0].nodes) == 5000
+    assert copy.openfst_text() == segment.openfst_text()
 
 
 def test_losers_that_are_left_out_take_their_words_with_them():

@@ -1,7 +1,8 @@
 """The lattice of a stream's segment, on the host: all paths within the lattice beam of the best one.
 
 After Povey et al., "Generating exact lattices in the WFST framework" (2012): links of every frame, pruned as soon as
-it is known that no path through them can come within the beam of the best.
+it is known that no path through them can come within the beam of the best. Only the last frames have several paths:
+what is older has one for each token, so memory is fixed.
 """
 
 from itertools import pairwise
@@ -13,11 +14,14 @@ import torch
 from penstock.decoding.host_copy import tree_to_host
 from penstock.decoding.wfst.device_graph import NO_PIECE, DeviceGraph
 from penstock.decoding.wfst.losses import ChunkLinks
+from penstock.scoring.wfst.graph_file import NO_WORD
 
 SLACK = 1e-3
 """Nats of the beam added while a segment goes on, so that rounding cannot prune what its end would keep."""
 NEW_LINKS = 4096
 """A lattice is pruned when it has this many links more than the last pruning left."""
+MAX_FRAMES = 500
+"""Last frames of a segment in which alternatives differ."""
 
 
 class LatticeArcs(NamedTuple):
@@ -78,6 +82,52 @@ class Level(NamedTuple):
         return Level(self.frame, *(field[chosen] for field in self[1:]))
 
 
+class Node(NamedTuple):
+    """A piece or word of a path: fields as in `penstock.decoding.wfst.state.Nodes`."""
+
+    piece: int
+    word: int
+    frame: int
+    last_frame_before: int
+    score: float
+
+
+class PathStart(NamedTuple):
+    """A path from the start of the segment to a token."""
+
+    node: Node | None = None
+    """The last one."""
+    before: "PathStart | None" = None
+    """The path that `node` is added to."""
+    last_frame: int = -1
+    """Last frame of the last piece; -1 without one."""
+    acoustic_cost: float = 0.0
+
+    def after(self, level: Level, link: int) -> "PathStart":
+        """The path with a link behind it."""
+        node, before, label_cost = self.node, self.before, float(level.label_costs[link])
+        piece, word, closure_word = level.pieces[link], level.words[link], level.closure_words[link]
+        last_frame, acoustic_cost = self.last_frame, self.acoustic_cost + label_cost
+        if piece != NO_PIECE or word != NO_WORD:
+            score = -label_cost if piece != NO_PIECE else 0.0
+            node, before = Node(int(piece), int(word), level.frame, last_frame, score), self
+        if level.is_label[link]:
+            last_frame = level.frame
+        path = PathStart(node, before, last_frame, acoustic_cost)
+        if closure_word != NO_WORD:
+            node = Node(NO_PIECE, int(closure_word), level.frame, last_frame, 0.0)
+            path = PathStart(node, path, last_frame, acoustic_cost)
+        return path
+
+    def nodes(self) -> list[Node]:
+        """From the start on."""
+        found, path = [], self
+        while path.node is not None and path.before is not None:
+            found.append(path.node)
+            path = path.before
+        return found[::-1]
+
+
 class HostLinks(NamedTuple):
     """Links of a chunk on the host, those that rows want, in order of rows, frames and targets."""
 
@@ -121,6 +171,8 @@ class Lattice:
         zeros = np.zeros(count, np.int64)
         nothing = np.full(count, NO_PIECE), zeros, start.words, zeros != 0, np.zeros(count)
         self._levels = [Level(-1, zeros, start.targets, *nothing, start.excesses)]
+        self._starts = [PathStart()]
+        """Of the tokens before the first level."""
         self._extras: list[np.ndarray | None] = [None]
         """Of each level, what the last pruning found for the tokens before it."""
         self._link_count, self._pruned_count = count, 0
@@ -151,10 +203,11 @@ class Lattice:
         self._keep(links.is_stored[(links.token_rows == row) & (links.is_stored >= 0)] > 0)
         if self._link_count > self._pruned_count + NEW_LINKS:
             self._prune(np.zeros(1 + self._levels[-1].targets.max()), self._beam + SLACK)
+        self._shorten()
 
-    def end(self, ending_costs: np.ndarray) -> tuple[list[Level], np.ndarray]:
-        """The levels within the beam of the best path, and the last tokens' costs above its, [K] float64; infinite
-        beyond the beam.
+    def end(self, ending_costs: np.ndarray) -> tuple[list[PathStart], list[Level], np.ndarray]:
+        """The paths to the tokens before the first level, the levels within the beam of the best path, and the last
+        tokens' costs above its, [K] float64; infinite beyond the beam.
 
         ending_costs: [K] float32 of the tokens, infinite where there is none.
         """
@@ -162,7 +215,17 @@ class Lattice:
         above[above > self._beam] = np.inf
         self._extras = [None] * len(self._levels)
         self._prune(above, self._beam)
-        return self._levels, above
+        return self._starts, self._levels, above
+
+    def _shorten(self) -> None:
+        """Leaves each token before the last `MAX_FRAMES` its best path."""
+        count = max(len(self._levels) - MAX_FRAMES, 0)
+        for level in self._levels[:count]:
+            winners = np.flatnonzero(np.diff(level.targets, prepend=-1)).tolist()
+            self._starts = [self._starts[level.sources[link]].after(level, link) for link in winners]
+            self._link_count -= len(level.sources)
+        self._pruned_count = min(self._pruned_count, self._link_count)
+        del self._levels[:count], self._extras[:count]
 
     def _keep(self, is_stored: np.ndarray) -> None:
         """Leaves out tokens that were dropped after the last frame."""
@@ -184,7 +247,7 @@ class Lattice:
             is_kept = above <= beam
             level, above = level.taken(is_kept), above[is_kept]
             # 2) the least for each token before the frame
-            before = 1 + self._levels[place - 1].targets.max() if place else 1
+            before = 1 + self._levels[place - 1].targets.max() if place else len(self._starts)
             sources, targets = level.sources, numbers[level.targets]
             extras = np.full(before, np.inf)
             np.minimum.at(extras, sources, above)
@@ -195,4 +258,6 @@ class Lattice:
             known, self._extras[place] = self._extras[place], extras[is_left]
             if known is not None and is_left.all() and np.array_equal(known, extras):
                 break
+        else:
+            self._starts = [start for start, left in zip(self._starts, is_left.tolist(), strict=True) if left]
         self._link_count = self._pruned_count = sum(len(level.sources) for level in self._levels)

@@ -9,18 +9,25 @@ from penstock.scoring.wfst.graph_file import NO_WORD
 EPSILON = "<eps>"
 
 _State = tuple[int, ...]
-"""Levels before a token, its place, and both words of a link where the state is between them."""
+"""Levels before a token, its place, and both words of a link where the state is between them. Levels are -1 between
+the words before the first level."""
 _Arcs = dict[tuple[_State, int], float]
 """Arcs to or from a state: the other state and the word, with the least cost."""
-_START: _State = (0, 0)
+_START: _State = (-1, 0)
 
 
-def openfst_text(levels: Sequence[Level], ends: Sequence[tuple[float, int]], words: Mapping[int, str]) -> str:
-    """Words, or <eps>, on arcs, whose costs add up to those of paths; ends: costs of the best paths to the last tokens.
+def openfst_text(
+    words_before: Sequence[tuple[int, ...]],
+    levels: Sequence[Level],
+    ends: Sequence[tuple[float, int]],
+    words: Mapping[int, str],
+) -> str:
+    """Words, or <eps>, on arcs, whose costs add up to those of paths; words_before: of the tokens before the first
+    level; ends: costs of the best paths to the last tokens.
 
     Several paths may have the same words. States that only <eps> leads to, from one state, or on to one, are left out.
     """
-    leaving, moved = _forwards(levels)
+    leaving, moved = _forwards(words_before, levels)
     finals: dict[_State, float] = {}
     for cost, token in ends:
         state, more = _moved(moved, (len(levels), token))
@@ -37,13 +44,26 @@ def openfst_text(levels: Sequence[Level], ends: Sequence[tuple[float, int]], wor
     return "".join(lines)
 
 
-def _forwards(levels: Sequence[Level]) -> tuple[dict[_State, _Arcs], dict[_State, tuple[_State, float]]]:
+def _forwards(
+    words_before: Sequence[tuple[int, ...]], levels: Sequence[Level]
+) -> tuple[dict[_State, _Arcs], dict[_State, tuple[_State, float]]]:
     """Arcs from each state, in topological order, and what stands for the states that are left out.
 
     Left out are tokens to which only one state leads, without a word.
     """
     moved: dict[_State, tuple[_State, float]] = {}
     leaving: dict[_State, _Arcs] = {_START: {}}
+    # 1) a tree of the words before the first level
+    children: dict[tuple[_State, int], _State] = {}
+    for token, words in enumerate(words_before):
+        state = _START
+        for word in words:
+            child = children.setdefault((state, word), (-1, len(children) + 1))
+            leaving.setdefault(child, {})
+            leaving[state][child, word] = 0.0
+            state = child
+        moved[0, token] = state, 0.0
+    # 2) the levels
     for depth, level in enumerate(levels, start=1):
         fields = level.sources, level.targets, level.words, level.closure_words, level.excesses
         arriving: dict[_State, _Arcs] = {}

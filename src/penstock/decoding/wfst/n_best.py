@@ -6,20 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.decoding.wfst.device_graph import NO_PIECE
-from penstock.decoding.wfst.lattice import Level
+from penstock.decoding.wfst.lattice import Level, Node, PathStart
 from penstock.decoding.wfst.lattice_text import openfst_text
 from penstock.scoring.wfst.graph_file import NO_WORD
-
-
-class Node(NamedTuple):
-    """A piece or word of a path: fields as in `penstock.decoding.wfst.state.Nodes`."""
-
-    piece: int
-    word: int
-    frame: int
-    last_frame_before: int
-    score: float
 
 
 class PathEnd(NamedTuple):
@@ -49,15 +38,27 @@ class _Step(NamedTuple):
 
 
 class SegmentLattice:
-    """All paths within the lattice beam of the best one, unless a frame had more losers than are kept."""
+    """All paths within the lattice beam of the best one that differ in the last frames, unless a frame had more losers
+    than are kept."""
 
-    def __init__(self, levels: list[Level], ends: np.ndarray, beam: float, best_cost: float, words: Sequence[str]):
-        """levels, ends: of `Lattice.end`; best_cost: of the best path; words: texts by number."""
+    def __init__(
+        self,
+        starts: list[PathStart],
+        levels: list[Level],
+        ends: np.ndarray,
+        beam: float,
+        best_cost: float,
+        words: Sequence[str],
+    ):
+        """starts, levels, ends: of `Lattice.end`; best_cost: of the best path; words: texts by number."""
         self._levels, self._beam, self._best_cost = levels, beam, best_cost
+        self._nodes_before = [start.nodes() for start in starts]
+        self._starts = [PathStart(None, None, start.last_frame, start.acoustic_cost) for start in starts]
         order = np.argsort(ends, kind="stable").tolist()
         self._ends = [(float(ends[token]), token) for token in order if ends[token] < np.inf]
         used = {word for level in levels for field in (level.words, level.closure_words) for word in field.tolist()}
-        self._texts: Mapping[int, str] = {word: words[word] for word in used}
+        self._words_before = [tuple(n.word for n in nodes if n.word != NO_WORD) for nodes in self._nodes_before]
+        self._texts: Mapping[int, str] = {word: words[word] for word in used.union(*self._words_before)}
 
     def best(self, count: int) -> list[PathEnd]:
         """At most `count` paths with different words, best first, the first as the search has found it.
@@ -67,61 +68,50 @@ class SegmentLattice:
         """
         columns = [_Columns(level) for level in self._levels]
         numbers: dict[tuple[int, int], int] = {}
-        # 1) the best path takes the first link of each token
-        step = _Step(len(columns), self._ends[0][1], 0, -1, None)
-        while step.depth:
-            column = columns[step.depth - 1]
-            step = column.before(step, column.firsts[step.token], numbers)
-        found = {step.words: self._path(step, 0.0)}
-        # 2) the others, in order of cost
+        starts = {words: number for number, words in enumerate(self._words_before)}
+        found: dict[tuple[int, ...], PathEnd] = {}
         steps = [_Step(len(columns), token, 0, -1, None) for _, token in self._ends]
         queue = [(cost, number) for number, (cost, _) in enumerate(self._ends)]
         seen: set[tuple[int, ...]] = set()
         while queue and len(found) < count:
             cost, number = heapq.heappop(queue)
-            if cost > self._beam:  # of links that are within it one by one
-                break
             step = steps[number]
-            key = step.depth, step.token, step.words
-            if key in seen:
+            # 1) along the best path to the step, as far as it is new with these words; other links wait their turn
+            while (key := (step.depth, step.token, step.words)) not in seen and step.depth:
+                seen.add(key)
+                column = columns[step.depth - 1]
+                first = column.firsts[step.token]
+                for link in range(first + 1, column.firsts[step.token + 1]):
+                    if (total := cost + column.excesses[link]) <= self._beam:
+                        heapq.heappush(queue, (total, len(steps)))
+                        steps.append(column.before(step, link, numbers))
+                step = column.before(step, first, numbers)
+            if step.depth:
                 continue
-            seen.add(key)
-            if not step.depth:
-                found.setdefault(step.words, self._path(step, cost))
-                continue
-            column = columns[step.depth - 1]
-            for link in range(column.firsts[step.token], column.firsts[step.token + 1]):
-                heapq.heappush(queue, (cost + column.excesses[link], len(steps)))
-                steps.append(column.before(step, link, numbers))
+            # 2) at the start: the path, unless a cheaper one has its words
+            key = -1, starts[self._words_before[step.token]], step.words
+            if key not in seen:
+                seen.add(key)
+                path = self._path(step, cost)
+                found.setdefault(tuple(node.word for node in path.nodes if node.word != NO_WORD), path)
         return list(found.values())
 
     def _path(self, step: _Step, cost: float) -> PathEnd:
         """The path of a step that begins at the start; cost: above the best path's."""
-        nodes, last_frame, acoustic_cost = [], -1, 0.0
+        nodes, path = self._nodes_before[step.token], self._starts[step.token]
         for level in self._levels:
-            link = step.link
-            piece, word, closure_word = int(level.pieces[link]), int(level.words[link]), int(level.closure_words[link])
-            label_cost = float(level.label_costs[link])
-            if piece != NO_PIECE or word != NO_WORD:
-                score = -label_cost if piece != NO_PIECE else 0.0
-                nodes.append(Node(piece, word, level.frame, last_frame, score))
-            if level.is_label[link]:
-                last_frame = level.frame
-            if closure_word != NO_WORD:
-                nodes.append(Node(NO_PIECE, closure_word, level.frame, last_frame, 0.0))
-            acoustic_cost += label_cost
+            path = path.after(level, step.link)
             assert step.rest is not None
             step = step.rest
-        return PathEnd(nodes, last_frame, self._best_cost + cost, acoustic_cost)
+        return PathEnd(nodes + path.nodes(), path.last_frame, self._best_cost + cost, path.acoustic_cost)
 
     def openfst_text(self) -> str:
         """An acceptor in OpenFst's text: words, or <eps>, on its arcs; costs add up to those of paths.
 
         Several paths may have the same words, and some may be beyond the beam.
         """
-        return openfst_text(
-            self._levels, [(self._best_cost + above, token) for above, token in self._ends], self._texts
-        )
+        ends = [(self._best_cost + above, token) for above, token in self._ends]
+        return openfst_text(self._words_before, self._levels, ends, self._texts)
 
 
 class _Columns:
