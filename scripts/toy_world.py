@@ -22,7 +22,7 @@ from penstock.training.encoded import draw_batches
 from penstock.training.factorized_head import FactorizedHead
 from penstock.training.head import TransducerHead
 from penstock.training.head_trainer import HeadTraining, Loss, train_head, transducer_loss_of
-from penstock.training.ilm import IlmTraining, InternalLm, sample_sentences, train_ilm
+from penstock.training.ilm import IlmTraining, InternalLm, every_tenth_held_out, sample_sentences, train_ilm
 from penstock.training.mwer import MwerLoss
 from penstock.training.nbest import NBestSearch
 from penstock.training.standard_head import StandardHead
@@ -145,12 +145,10 @@ class Experiment:
 
     def train_ilm(self, sentences: list[list[int]], steps: int) -> InternalLm:
         """On all but every tenth sentence, which choose the step."""
-        held_out = sentences[9::10]
-        rest = [sentence for i, sentence in enumerate(sentences, start=1) if i % 10]
         ilm = InternalLm(WORDS, self.sizes.hidden, 1)
         config = IlmTraining(steps, peak_learning_rate=6e-3, seed=self.seed)
-        trained = train_ilm(ilm, rest, held_out, config)
-        self.report.note(f"ILM of {len(rest)} sentences: perplexity {trained.after:.2f}, step {trained.best_step}")
+        trained = train_ilm(ilm, *every_tenth_held_out(sentences), config)
+        self.report.note(f"ILM of {len(sentences)} sentences: perplexity {trained.after:.2f}, step {trained.best_step}")
         return ilm
 
     def new_head(self, kind: str) -> TransducerHead:
@@ -231,8 +229,9 @@ class Experiment:
         kept = {"text alone": [], "30 % old text": old.written, "30 % sampled": sample_sentences(self.ilm, lengths, 0)}
         for name, sentences in kept.items():
             ilm = InternalLm.from_tensors(self.ilm.tensors())
-            rest = [sentence for i, sentence in enumerate(new.written, start=1) if i % 10]
-            train_ilm(ilm, rest, new.written[9::10], IlmTraining(sizes.adapt_steps, seed=self.seed), sentences)
+            train_ilm(
+                ilm, *every_tenth_held_out(new.written), IlmTraining(sizes.adapt_steps, seed=self.seed), sentences
+            )
             adapted = self.copy_of(self.head, ilm)
             self.measure(f"other domain: {name}, eq. 5", adapted, EQ5, new)
             self.measure(f"old domain: {name}, eq. 5", adapted, EQ5, old)

@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from penstock.training import ilm as ilm_module
-from penstock.training.ilm import MAX_LABELS, IlmTraining, InternalLm, divided, perplexity, sample_sentences, train_ilm
+from penstock.training.ilm import (
+    MAX_LABELS,
+    IlmTraining,
+    InternalLm,
+    divided,
+    every_tenth_held_out,
+    perplexity,
+    sample_sentences,
+    train_ilm,
+)
 
 VOCABULARY, HIDDEN, LAYERS = 6, 8, 2
 
@@ -129,6 +138,14 @@ def test_samples_follow_the_model(ilm):
     assert len({tuple(sentence) for sentence in found}) > 6
     steps = [(b - a) % VOCABULARY for sentence in found for a, b in pairwise(sentence)]
     assert steps.count(1) > 0.9 * len(steps)
+
+
+@pytest.mark.parametrize(("count", "held_out"), [(1, [0]), (6, [5]), (10, [9]), (29, [9, 19])])
+def test_every_tenth_sentence_is_held_out(count, held_out):
+    sentences = [[number] for number in range(count)]
+    rest, apart = every_tenth_held_out(sentences)
+    assert apart == [[number] for number in held_out]
+    assert rest == [sentence for sentence in sentences if sentence not in apart]
 
 
 def test_long_sentences_are_divided(ilm, monkeypatch):

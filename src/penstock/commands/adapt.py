@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     Tensors = dict[str, torch.Tensor]
 
 _STANDARD_INPUT = "-"
-_HELD_OUT_EVERY = 10
 _SAMPLED_SENTENCES = 4000
 _MAX_SEED = 2**32 - 1
 _DIGEST = "adapted_"
@@ -114,14 +113,16 @@ def _open_model(model: str) -> "Checkpoint":
 
 
 def _read_texts(args: argparse.Namespace, checkpoint: "Checkpoint") -> _Texts:
+    from penstock.training.ilm import HELD_OUT_EVERY
+
     text, keep, held_out = (
         None if source is None else _read(source, checkpoint) for source in (args.text, args.keep, args.heldout)
     )
     assert text is not None  # a required argument
     for each, alternative in ((None if held_out else text, ", or --heldout"), (keep, "")):
-        if each is not None and len(each.sentences) < _HELD_OUT_EVERY:
+        if each is not None and len(each.sentences) < HELD_OUT_EVERY:
             raise CorpusError(
-                f"{each.name}: {len(each.sentences)} sentences; accepted: at least {_HELD_OUT_EVERY}, of which every "
+                f"{each.name}: {len(each.sentences)} sentences; accepted: at least {HELD_OUT_EVERY}, of which every "
                 f"tenth is held out{alternative}"
             )
     return _Texts(text, keep, held_out)
@@ -160,9 +161,9 @@ class _Domain(NamedTuple):
 
 
 def _split(name: str, sentences: "list[Sentence]") -> _Domain:
-    """Every tenth sentence is held out."""
-    kept = [sentence for i, sentence in enumerate(sentences, start=1) if i % _HELD_OUT_EVERY]
-    return _Domain(name, kept, sentences[_HELD_OUT_EVERY - 1 :: _HELD_OUT_EVERY])
+    from penstock.training.ilm import every_tenth_held_out
+
+    return _Domain(name, *every_tenth_held_out(sentences))
 
 
 def _adapt(

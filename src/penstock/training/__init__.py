@@ -1,1 +1,1 @@
-"""Training of Transducer models with NeMo modules: data, augmentation, losses, the loop. Needs the extra `train`."""
+"""Training: data, augmentation, losses, heads, internal language models. Only models of NeMo need the extra `train`."""

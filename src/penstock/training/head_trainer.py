@@ -8,12 +8,11 @@ import torch
 
 from penstock.training.encoded import EncodedBatch
 from penstock.training.head import TransducerHead
-from penstock.training.ilm import IlmTraining, InternalLm, Sentence, TrainedIlm, train_ilm
+from penstock.training.ilm import IlmTraining, InternalLm, Sentence, TrainedIlm, every_tenth_held_out, train_ilm
 from penstock.training.trainer import WeightAverage
 
 Loss = Callable[[EncodedBatch], torch.Tensor]
 """The scalar loss of a batch."""
-_HELD_OUT_EVERY = 10
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class HeadTraining:
 
 def pretrain_ilm(ilm: InternalLm, sentences: Sequence[Sentence], seed: int = 0) -> TrainedIlm:
     """Trains an internal language model by eq. 3, before its head is trained; every tenth sentence is held out."""
-    kept = [sentence for i, sentence in enumerate(sentences) if i % _HELD_OUT_EVERY]
-    return train_ilm(ilm, kept, sentences[::_HELD_OUT_EVERY], IlmTraining(seed=seed))
+    return train_ilm(ilm, *every_tenth_held_out(sentences), IlmTraining(seed=seed))
 
 
 def transducer_loss_of(head: TransducerHead, ilm_weight: float = 0.0) -> Loss:

@@ -17,6 +17,8 @@ PREFIX = "predictor."
 """Names of the model's tensors in a bundle begin with it, and no others do."""
 MAX_LABELS = 256
 """A longer sentence is divided; each part is scored from the start of a sentence."""
+HELD_OUT_EVERY = 10
+"""Of a text, one sentence in this number is held out."""
 LSTM_NAMES = {
     "input_weight": "weight_ih_l",
     "hidden_weight": "weight_hh_l",
@@ -193,6 +195,13 @@ def sample_sentences(ilm: InternalLm, lengths: Sequence[int], seed: int) -> list
         rows = torch.cat(columns, dim=1).tolist()
         found += [row[:length] for row, length in zip(rows, wanted, strict=True)]
     return found
+
+
+def every_tenth_held_out(sentences: Sequence[Sentence]) -> tuple[list[Sentence], list[Sentence]]:
+    """The sentences to train on, and those that are held out: every tenth, or the last of fewer than ten."""
+    first = min(HELD_OUT_EVERY, len(sentences)) - 1
+    held_out = sentences[first::HELD_OUT_EVERY]
+    return [s for i, s in enumerate(sentences) if (i - first) % HELD_OUT_EVERY], list(held_out)
 
 
 def divided(sentences: Sequence[Sentence]) -> list[Sentence]:
