@@ -188,7 +188,7 @@ def _check_memory(values: argparse.Namespace, memory: ServerMemory, console: Con
 
 
 def _device_of(values: argparse.Namespace) -> str:
-    """The kind of device, which torch is asked for only where no value names it."""
+    """The kind of device; imports torch only where no value names it."""
     if values.device:
         return values.device.partition(":")[0]
     import torch

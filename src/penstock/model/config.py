@@ -259,7 +259,7 @@ class PromptConfig:
     default: str
     """The language of a stream that names none."""
     tags: tuple[int, ...] = ()
-    """Labels such as `<en-US>`, with which the model says what language it heard; ascending."""
+    """Labels such as `<en-US>`, with which the model names the recognized language; ascending."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tags", tuple(self.tags))

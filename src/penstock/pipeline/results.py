@@ -43,7 +43,7 @@ class StreamResult:
     lattice: SegmentLattice | None = None
     """With the alternatives of a search over a decoding graph."""
     language: str = ""
-    """What the model's last tag in the segment says, as "en-US"; "" before the first, and for models without tags."""
+    """The model's last tag in the segment, as "en-US"; "" before the first, and for models without tags."""
 
 
 class StreamText:
@@ -119,6 +119,6 @@ class StreamText:
         self.unstable = []
 
     def _last_language(self, tokens: list[Token]) -> str:
-        """What the last tag of `tokens` says; "" without one."""
+        """The language of the last tag of `tokens`; "" without one."""
         tag = next((token.id for token in reversed(tokens) if token.id in self._tags), None)
         return "" if tag is None else str(self._tokenizer.piece(tag))[1:-1]

@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from tests.helpers.transformers_files import assert_rejected, change_weights, transformers_state, write_transformers
+from penstock.model.transformers.config import read_transformers_config
+from penstock.model.transformers.weights import load_state_dict, sources_of
+from tests.helpers.transformers_files import (
+    PLAIN,
+    WITH_PROMPTS,
+    assert_rejected,
+    change_weights,
+    transformers_state,
+    write_transformers,
+)
 
 NAMES = sorted(transformers_state())
 
@@ -65,3 +74,12 @@ def test_a_pickle_is_not_read(source, tmp_path):
         assert_rejected(source, r"model\.safetensors is missing")
     finally:
         (source / "pytorch_model.bin").unlink()
+
+
+@pytest.mark.parametrize("case", [PLAIN, WITH_PROMPTS])
+def test_the_sources_are_all_tensors_of_the_file(tmp_path, case):
+    directory = write_transformers(tmp_path / "hf", case)
+    sources = sources_of(read_transformers_config(directory).model)
+    shapes = {name: tuple(tensor.shape) for name, tensor in load_state_dict(directory).items()}
+    assert {source.name: source.shape for source in sources} == shapes
+    assert len(sources) == len(shapes)
