@@ -150,7 +150,7 @@ class FrameStep:
         if phrases is not None:
             phrases = phrases.index_select(0, near).index_select(0, emitted)
             keys = keys | (phrases << 32)
-        is_kept, owners = self._recombine(closed_rows, keys, closed_costs, is_live)
+        is_kept, owners = self._recombination.survivors(closed_rows, keys, closed_costs, is_live)
         if is_idle_arc is not None:
             is_kept |= is_idle_arc.index_select(0, emitted)
         is_kept &= is_near
@@ -215,16 +215,6 @@ class FrameStep:
         self.bases += least
         costs -= least.index_select(0, rows)
         return costs, costs <= self._beam_width
-
-    def _recombine(
-        self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Marks the tokens that go on; where links are wanted, also what each has lost to."""
-        if self._losses is None:
-            return self._recombination.survivors(rows, keys, costs, is_live), keys
-        owners = self._recombination.owners(rows, keys, costs, is_live)
-        is_own = owners == torch.arange(len(owners), device=owners.device)
-        return is_own if is_live is None else is_own & is_live, owners
 
     def _best_active(
         self, rows: torch.Tensor, costs: torch.Tensor, is_kept: torch.Tensor

@@ -26,10 +26,11 @@ class Recombination:
 
     def survivors(
         self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Marks the entries that go on, [n] bool; arguments as in `owners`."""
-        is_own = self.owners(rows, keys, costs, is_live) == torch.arange(len(rows), device=rows.device)
-        return is_own if is_live is None else is_own & is_live
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Marks the entries that go on, [n] bool; and `owners`, whose arguments it takes."""
+        owners = self.owners(rows, keys, costs, is_live)
+        is_own = owners == torch.arange(len(rows), device=rows.device)
+        return is_own if is_live is None else is_own & is_live, owners
 
     def owners(
         self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
