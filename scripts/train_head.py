@@ -47,7 +47,9 @@ from penstock.training.standard_head import StandardHead
 from recipes.an4.synthesis import sound_effect
 
 HEADS = {STANDARD: StandardHead, FACTORIZED: FactorizedHead}
-PAIRS = tuple(IlmPair(*pair) for pair in ((1, 0), (1, 0.3), (0.6, 0), (0.6, 0.2), (0.6, 0.4), (0.6, 0.6), (0.3, 0.4)))
+PAIRS = tuple(
+    IlmPair(*pair) for pair in ((1, 0), (1, 0.2), (1, 0.3), (0.6, 0), (0.6, 0.2), (0.6, 0.4), (0.6, 0.6), (0.3, 0.4))
+)
 """The grid of which the default pair is chosen."""
 _EFFECTS = 100
 _HELD_OUT_EVERY = 10
