@@ -43,6 +43,12 @@ def test_from_recordings_to_a_bundle_and_on_by_mwer(encoder, arguments, tmp_path
     assert made.config.transducer.ilm_greedy == IlmPair(1.0, 0.0)
     assert trained.config.transducer.ilm_beam == trained.config.transducer.ilm_greedy == IlmPair(0.6, 0.4)
     assert "--mwer" not in made.source["command"] and made.source["file"] == encoder.directory.name
+    joint = ["--init", str(first), "--epochs", "1", "--batch", "2", "--pair", "1,0", "--ilm-weight", "0.5"]
+    assert train_head.main([*arguments, *joint, "--out", str(tmp_path / "joint")]) == 0
+    bundles = (made, trained, Checkpoint(tmp_path / "joint"))
+    ilm, after_mwer, after_joint = (bundle.tensors("predictor.") for bundle in bundles)
+    assert all(torch.equal(tensor.half().float(), after_mwer[name]) for name, tensor in ilm.items())
+    assert not any(torch.equal(tensor, after_joint[name]) for name, tensor in ilm.items())
     kept = encoder.tensors("encoder.")
     assert all(torch.equal(tensor, kept[name]) for name, tensor in made.tensors("encoder.").items())
     with StreamingRecognizer(second).open_stream() as stream:
