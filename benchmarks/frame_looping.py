@@ -64,7 +64,7 @@ class UnprojectedNetwork(StandardNetwork):
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
         super().__init__(checkpoint, device, dtype, TORCH)
-        self.frame_width = checkpoint.config.encoder.d_model
+        self.frame_width = checkpoint.tensors("joint.encoder.weight")["joint.encoder.weight"].shape[1]
 
     def project_encoder(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:
         """Does not project; for models without language prompts."""

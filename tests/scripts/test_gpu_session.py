@@ -14,7 +14,7 @@ from benchmarks import wfst
 
 ROOT = Path(__file__).parents[2]
 
-BUNDLED = ("bundled-an4-rnnt-hybrid", "bundled-an4-tdt-hybrid")
+BUNDLED = ("bundled-an4-ft", "bundled-an4-rnnt-hybrid", "bundled-an4-tdt-hybrid")
 
 
 @pytest.fixture
