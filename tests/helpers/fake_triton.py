@@ -104,5 +104,6 @@ def load_adapter(repository: Path, name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     adapter = module.TritonPythonModel()
-    adapter.initialize({"model_config": json.dumps({"max_batch_size": 64})})
+    config = {"name": name, "max_batch_size": 64, "instance_group": [{"count": 1, "kind": "KIND_MODEL", "gpus": []}]}
+    adapter.initialize({"model_config": json.dumps(config)})
     return adapter

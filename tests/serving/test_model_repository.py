@@ -92,3 +92,15 @@ def test_a_wrong_delay_starts_nothing(tmp_path, text):
     with pytest.raises(PenstockError, match=f"PENSTOCK_QUEUE_DELAY_MS is '{text}'; accepted: integers from 0 to"):
         server.start()
     assert server.has_ended()
+
+
+def test_every_stage_has_one_instance_on_any_host():
+    """KIND_AUTO becomes one instance per GPU of the host."""
+    model_config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
+    stages = sorted(set((Path(__file__).parents[2] / "model_repository").glob("*/1/model.py")))
+    assert [stage.parents[1].name for stage in stages] == ["decoder", "encoder", "features"]
+    for stage in stages:
+        text = (stage.parents[1] / "config.pbtxt").read_text(encoding="utf-8")
+        config = text_format.Parse(text, model_config.ModelConfig())
+        (group,) = config.instance_group
+        assert (group.count, group.kind, list(group.gpus)) == (1, group.KIND_MODEL, [])

@@ -1,9 +1,12 @@
 """Requests and tensors of the server, with a stand-in for Triton's own module."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
+from penstock.errors import SettingError
 from penstock.frontend.log_mel import MelChunks
 from penstock.pipeline.features_stage import FeatureReply
 from penstock.pipeline.results import Alternative, StreamResult
@@ -114,3 +117,22 @@ def test_what_says_nothing_new_is_made_once(triton_io):
 def test_frames_are_never_shared(triton_io):
     sent = [triton_io.encoded_response(torch.full((2, 3), value))["ENCODED"] for value in (1.0, 2.0)]
     assert [values.tolist() for values in sent] == [[[[value] * 3] * 2] for value in (1.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "instances"),
+    [
+        ([{"count": 1, "kind": "KIND_MODEL", "gpus": []}], 1),
+        ([{"count": 1, "kind": "KIND_GPU", "gpus": [0]}], 1),
+        ([{"count": 1, "kind": "KIND_GPU", "gpus": [0, 1]}], 2),
+        ([{"count": 2, "kind": "KIND_MODEL", "gpus": []}], 2),
+        ([{"count": 1, "kind": "KIND_CPU"}, {"count": 1, "kind": "KIND_CPU"}], 2),
+    ],
+)
+def test_a_model_has_one_instance(triton_io, groups, instances):
+    args = {"model_config": json.dumps({"name": "encoder", "instance_group": groups})}
+    if instances == 1:
+        triton_io.check_single_instance(args)
+        return
+    with pytest.raises(SettingError, match=rf"encoder/config.pbtxt: .* {instances} instances; accepted: .*KIND_MODEL"):
+        triton_io.check_single_instance(args)

@@ -16,6 +16,7 @@ class TritonPythonModel:
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
         self._log = ModelLog("encoder")
+        triton_io.check_single_instance(args)
         settings = Settings.from_environment()
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from penstock.errors import StreamError, StreamErrorKind
+from penstock.errors import SettingError, StreamError, StreamErrorKind
 from penstock.pipeline.features_stage import AudioRequest, FeatureReply
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
@@ -190,3 +190,18 @@ def make_metric(name: str, description: str, kind: Kind) -> Metric:
 def max_batch_size(args: dict[str, str]) -> int:
     """Maximum requests per call of `execute`, from the `args` of `initialize`."""
     return int(json.loads(args["model_config"])["max_batch_size"])
+
+
+def check_single_instance(args: dict[str, str]) -> None:
+    """SettingError if Triton starts the model more than once: a stream's state is in the memory of one instance.
+
+    args: of `initialize`. Triton has replaced KIND_AUTO in it by KIND_GPU with all GPUs of the host.
+    """
+    config = json.loads(args["model_config"])
+    groups = config["instance_group"]
+    instances = sum(int(group.get("count", 1)) * max(len(group.get("gpus", ())), 1) for group in groups)
+    if instances != 1:
+        raise SettingError(
+            f"{config['name']}/config.pbtxt: instance_group makes {instances} instances; "
+            "accepted: instance_group [ { count: 1, kind: KIND_MODEL } ]"
+        )

@@ -13,7 +13,7 @@ output [
   { name: "IS_FINAL", data_type: TYPE_BOOL, dims: [ 1 ] }
 ]
 sequence_batching { max_sequence_idle_microseconds: 60000000 oldest { max_candidate_sequences: 8 } }
-instance_group [ { count: 1, kind: KIND_AUTO } ]
+instance_group [ { count: 1, kind: KIND_MODEL } ]
 """
 
 MODEL = """
