@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from penstock import runtime
-from penstock.errors import SettingError
+from penstock.errors import DeviceLostError, SettingError
 from penstock.recognizer import StreamingRecognizer
-from penstock.runtime import check_device, prepare_device
+from penstock.runtime import check_device, check_device_works, prepare_device
 
 
 @pytest.fixture
@@ -88,3 +88,23 @@ def test_available_memory_is_that_of_the_machine_and_of_the_control_group(system
     assert runtime.available_memory_bytes() == (2 << 30) + 1024  # cached files make room
     paths[0].write_text("4096\n")
     assert runtime.available_memory_bytes() == 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1", torch.device("cuda:1")])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_device_is_lost_if_it_fails_after_the_error(monkeypatch, device, is_lost):
+    asked, error = [], RuntimeError("an illegal memory access")
+
+    def synchronize(device):
+        asked.append(str(device))
+        if is_lost:
+            raise RuntimeError("still failing")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    if is_lost and device != "cpu":
+        with pytest.raises(DeviceLostError, match=rf"{device} cannot be used .*: an illegal memory access") as lost:
+            check_device_works(device, error)
+        assert lost.value.__cause__ is error
+    else:
+        check_device_works(device, error)
+    assert asked == ([] if device == "cpu" else [str(device)])

@@ -33,7 +33,7 @@ class ErrorCode(Enum):
     PORT_UNAVAILABLE = "a port is in use or cannot be bound"
     TRITON_UNAVAILABLE = "no usable tritonserver was found"
     SERVER_FAILED = "the server did not start, has ended or does not answer"
-    CUDA_FAILED = "capturing or running CUDA graphs failed"
+    CUDA_FAILED = "a CUDA graph cannot be captured or run, or the CUDA device has failed"
     RUN_FAILED = "an evaluation, a benchmark or a load test has no result"
 
     def __str__(self) -> str:
@@ -132,6 +132,12 @@ class ServerError(PenstockError):
     """A server did not start, has ended or does not answer."""
 
     code = ErrorCode.SERVER_FAILED
+
+
+class DeviceLostError(PenstockError):
+    """No call of this process can use its CUDA device again; a new process can. Never the error of one stream."""
+
+    code = ErrorCode.CUDA_FAILED
 
 
 class RunError(PenstockError):

@@ -9,7 +9,7 @@ import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import SettingError
+from penstock.errors import DeviceLostError, SettingError
 
 if TYPE_CHECKING:
     import torch
@@ -110,3 +110,19 @@ def prepare_device(device: "str | torch.device") -> "torch.device":
         if chosen.index is not None:
             torch.cuda.set_device(chosen)
     return chosen
+
+
+def check_device_works(device: "str | torch.device", error: Exception) -> None:
+    """Raises DeviceLostError if the device is unusable after `error`, which a step raised; waits for the device.
+
+    A failed assertion or an illegal address on the device ends its CUDA context: every later call fails. Running out of
+    memory or a wrong shape does not.
+    """
+    import torch
+
+    if torch.device(device).type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        raise DeviceLostError(f"{device} cannot be used by this process any more: {error}") from error

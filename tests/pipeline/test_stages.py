@@ -9,16 +9,18 @@ import torch
 
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.errors import StreamError, StreamErrorKind
-from penstock.frontend.log_mel import MelChunks
+from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamErrorKind
+from penstock.frontend.log_mel import FeatureExtractor, MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
+from penstock.pipeline import decoder_stage, encoder_stage, features_stage
 from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
 from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
 from penstock.pipeline.features_stage import AudioRequest, FeatureReply, FeatureStage
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease, StreamTable, slot_count
 from penstock.pipeline.stream_options import StreamOptions
+from penstock.runtime import check_device_works
 from penstock.scoring.boosting.tokenization import TokenPhrase
 from tests.helpers.golden import golden_case
 from tests.helpers.streaming import mel_chunks
@@ -109,6 +111,39 @@ def test_a_request_behind_a_failed_one_is_rejected(rig, monkeypatch, stage):
     assert rig.ledger.failed_generation(2) == 7
     (answer,) = process([make(Lease(2, 8), slice(2), True)])
     assert not isinstance(answer, StreamError)
+
+
+@pytest.mark.parametrize("stage", ["features", "encoder", "decoder"])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_lost_device_is_not_the_error_of_a_stream(rig, golden_bundle, monkeypatch, stage, is_lost):
+    """After a device assertion every call fails; after a lack of memory the next batch may succeed."""
+
+    def fail(*_):
+        raise RuntimeError("CUDA error: device-side assert triggered" if is_lost else "CUDA out of memory")
+
+    module, owner, method, process = {
+        "features": (features_stage, FeatureExtractor, "extract", feature_stage(golden_bundle).process),
+        "encoder": (encoder_stage, StreamingEncoder, "step", rig.encoder.process),
+        "decoder": (decoder_stage, LabelLooping, "decode", rig.decoder.process),
+    }[stage]
+    lease = Lease(2, 7)
+    request = {
+        "features": AudioRequest("a", np.zeros(16, np.float32), is_start=True),
+        "encoder": rig.mel(lease, slice(2), True),
+        "decoder": rig.encoded(lease, slice(2), True),
+    }[stage]
+    monkeypatch.setattr(module, "check_device_works", lambda device, error: check_device_works("cuda", error))
+    monkeypatch.setattr(torch.cuda, "synchronize", fail if is_lost else lambda device: None)
+    monkeypatch.setattr(owner, method, fail)
+    if is_lost:
+        with pytest.raises(DeviceLostError, match=r"CUDA_FAILED: cuda cannot .*: CUDA error: device-side"):
+            process([request])
+    else:
+        assert process([request])[0].code is ErrorCode.STREAM_LOST
+
+
+def feature_stage(golden_bundle) -> FeatureStage:
+    return FeatureStage(golden_bundle("rnnt_hybrid"), CONTEXT, StreamTable(2, SlotLedger(slot_count(2)), 30))
 
 
 def test_every_request_is_settled_once(rig):

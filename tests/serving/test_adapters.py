@@ -1,6 +1,7 @@
 """The adapters of the three models, chained as in the ensemble, with a fake of Triton's module."""
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from penstock import StreamingRecognizer
+from penstock.errors import DeviceLostError
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.encoder_stage import EncoderStage
@@ -129,6 +131,23 @@ def test_what_the_decoder_rejects_is_not_counted_as_decoded(ensemble, model):
     (answer,) = decoder.execute([Request(forged, "{}", START, "a")])
     assert answer.error.code == "INVALID_ARG"
     assert decoder._metrics._total == decoder._metrics._total_late == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_lost_device_ends_the_model_s_process(ensemble, monkeypatch, name, caplog):
+    def end(status: int):
+        raise SystemExit(status)
+
+    def fail(requests):
+        raise DeviceLostError("cuda:1 cannot be used by this process any more: an illegal memory access")
+
+    monkeypatch.setattr(os, "_exit", end)
+    adapter = ensemble.adapters[name]
+    monkeypatch.setattr(adapter._stage, "process", fail)
+    with pytest.raises(SystemExit) as ended:
+        adapter.execute([])
+    assert ended.value.code == 1
+    assert "the process ends: cuda:1 cannot be used" in caplog.text
 
 
 def test_stages_warm_up_with_their_largest_batch(model, monkeypatch, tmp_path):

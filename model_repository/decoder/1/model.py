@@ -15,7 +15,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
-        self._log = ModelLog("decoder")
+        self.log = ModelLog("decoder")
         triton_io.check_single_instance(args)
         settings = Settings.from_environment()
         prepare_process(settings.threads)
@@ -25,7 +25,7 @@ class TritonPythonModel:
             settings.context,
         )  # fmt: skip
         lm = settings.decoding.lm or "none"
-        self._log.stage(
+        self.log.stage(
             f"loaded: {', '.join(self._stage.decoders)} on {settings.device}, driver {self._stage.driver_name}, "
             f"kernels {self._stage.kernels}, language model: {lm}"
         )
@@ -35,15 +35,16 @@ class TritonPythonModel:
         )
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
-        self._log.stage("warmed up")
+        self.log.stage("warmed up")
 
+    @triton_io.ends_process_without_device
     def execute(self, requests):
         """Returns one response per request; a rejected request does not affect its batch."""
         tickets = [triton_io.ticket(request, self._signer, reads_options=True) for request in requests]
         stage_requests = [self._stage_request(*pair) for pair in zip(requests, tickets, strict=True)]
         results = self._stage.process(stage_requests)
         responses = [
-            triton_io.error_response(result, request, self._log)
+            triton_io.error_response(result, request, self.log)
             if isinstance(result, StreamError)
             else triton_io.result_response(result)
             for result, request in zip(results, requests, strict=True)

@@ -15,7 +15,7 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
-        self._log = ModelLog("encoder")
+        self.log = ModelLog("encoder")
         triton_io.check_single_instance(args)
         settings = Settings.from_environment()
         prepare_process(settings.threads)
@@ -24,17 +24,18 @@ class TritonPythonModel:
             settings.checkpoint, settings.context, settings.slots, settings.open_ledger(), settings.device
         )
         self._device = settings.device
-        self._log.stage(f"loaded: {settings.device}, context {settings.context}")
+        self.log.stage(f"loaded: {settings.device}, context {settings.context}")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
-        self._log.stage("warmed up")
+        self.log.stage("warmed up")
 
+    @triton_io.ends_process_without_device
     def execute(self, requests):
         """Returns one response per request; a rejected request does not affect its batch."""
         results = self._stage.process([self._stage_request(request) for request in requests])
         triton_io.wait_for_device(self._device)
         return [
-            triton_io.error_response(result, request, self._log)
+            triton_io.error_response(result, request, self.log)
             if isinstance(result, StreamError)
             else triton_io.encoded_response(result)
             for result, request in zip(results, requests, strict=True)

@@ -18,13 +18,13 @@ class TritonPythonModel:
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
-        self._log = ModelLog("features")
+        self.log = ModelLog("features")
         triton_io.check_single_instance(args)
         settings = Settings.from_environment()
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)
         rate_hz = settings.checkpoint.config.features.sample_rate_hz
-        streams = StreamLog(self._log, settings.open_latency(), rate_hz)
+        streams = StreamLog(self.log, settings.open_latency(), rate_hz)
         self._table = table = StreamTable(
             settings.max_streams, settings.open_ledger(), settings.idle_limit_s, board=settings.open_board(),
             on_settled=streams.ended,
@@ -32,11 +32,12 @@ class TritonPythonModel:
         self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
         self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.device, settings.decoding)
         self._device = settings.device
-        self._log.stage(f"loaded: {settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s")
+        self.log.stage(f"loaded: {settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
-        self._log.stage("warmed up")
+        self.log.stage("warmed up")
 
+    @triton_io.ends_process_without_device
     def execute(self, requests):
         """Returns one response per request; a rejected request does not affect its batch."""
         received_ns = time.monotonic_ns()
@@ -44,7 +45,7 @@ class TritonPythonModel:
         triton_io.wait_for_device(self._device)
         self._metrics.update(self._stage.samples_taken)
         return [
-            triton_io.error_response(result, request, self._log)
+            triton_io.error_response(result, request, self.log)
             if isinstance(result, StreamError)
             else triton_io.feature_response(result, received_ns, self._signer)
             for result, request in zip(results, requests, strict=True)

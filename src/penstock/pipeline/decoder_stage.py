@@ -26,7 +26,7 @@ from penstock.pipeline.stream_decoders import Chunk, Decoded
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog
-from penstock.runtime import prepare_device
+from penstock.runtime import check_device_works, prepare_device
 
 MAX_CAPTURED_BATCH = 64
 """`max_batch_size` in the decoder's config.pbtxt. Larger batches are decoded without CUDA graphs."""
@@ -129,12 +129,16 @@ class DecoderStage:
 
     @torch.inference_mode()
     def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
-        """Returns for each request (all of different streams) the stream's result or an error."""
+        """Returns for each request (all of different streams) the stream's result or an error.
+
+        Raises DeviceLostError if no later step can succeed.
+        """
         answers: list = admit_all(requests, self._admit)
         try:
             self._open(requests, answers)
             decoded = self._decode([r for r, answer in zip(requests, answers, strict=True) if answer is None])
         except STEP_ERRORS as error:  # the states of these streams are undefined now
+            check_device_works(self._device, error)
             return [
                 self._guard.reject(request.lease, f"the decoder failed: {error}") if answer is None else answer
                 for request, answer in zip(requests, answers, strict=True)

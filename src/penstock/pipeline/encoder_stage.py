@@ -16,6 +16,7 @@ from penstock.model.config import AttentionContext
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
+from penstock.runtime import check_device_works
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,17 @@ class EncoderStage:
 
     @torch.inference_mode()
     def process(self, requests: list[EncoderRequest]) -> list[torch.Tensor | StreamError]:
-        """Returns for each request (all of different streams) its encoder frames [T, D], T >= 0, or an error."""
+        """Returns for each request (all of different streams) its encoder frames [T, D], T >= 0, or an error.
+
+        Raises DeviceLostError if no later step can succeed.
+        """
         answers: list = admit_all(requests, self._admit)
         admitted = [i for i, answer in enumerate(answers) if answer is None]
         try:
             self._open([requests[i].lease.slot for i in admitted if requests[i].is_start])
             encoded: Sequence[torch.Tensor | StreamError] = self._encode([requests[i] for i in admitted])
         except STEP_ERRORS as error:  # the states of these streams are undefined now
+            check_device_works(self._device, error)
             encoded = [self._guard.reject(requests[i].lease, f"the encoder failed: {error}") for i in admitted]
         for i, frames in zip(admitted, encoded, strict=True):
             answers[i] = frames

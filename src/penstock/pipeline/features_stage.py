@@ -21,7 +21,7 @@ from penstock.pipeline.language_offer import offer_languages
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import Lease, StreamTable
 from penstock.pipeline.stream_options import FINALIZE, MAX_REQUEST_S, StreamOptions, parse_stream_options
-from penstock.runtime import prepare_device
+from penstock.runtime import check_device_works, prepare_device
 from penstock.scoring.wfst.words import read_words
 
 MAX_MAGNITUDE = 2.0
@@ -87,7 +87,7 @@ class FeatureStage:
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
         config = checkpoint.config
-        place = prepare_device(device)
+        self._device = place = prepare_device(device)
         tensors = checkpoint.tensors("features.")
         log_mel = LogMel(
             config.features,
@@ -119,6 +119,7 @@ class FeatureStage:
         """Returns for each request (all of different streams) its chunks or an error.
 
         A rejected request leaves its stream unchanged; a rejected start opens nothing, a rejected end closes.
+        Raises DeviceLostError if no later step can succeed.
         """
         answers: list = [None] * len(requests)
         # Starts first: a start may close a lost stream and reuse its slot, so no request of it may be admitted before.
@@ -132,6 +133,7 @@ class FeatureStage:
                 [requests[i].is_final for i in admitted],
             )
         except STEP_ERRORS as error:  # samples of these streams are lost
+            check_device_works(self._device, error)
             for i in admitted:
                 self.table.close(requests[i].stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
                 answers[i] = StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}")

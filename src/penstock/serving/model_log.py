@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from penstock.errors import ErrorCode, StreamError, StreamErrorKind
+from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamErrorKind
 from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import END, IDLE, RESTART, StreamRecord
 from penstock.serving.log_format import RateLimit, model_logger
@@ -27,6 +27,10 @@ class ModelLog:
     def stage(self, what: str) -> None:
         """Logs a step of the model's start with the time since its process began."""
         self._log.info(what, extra={"fields": {"elapsed_s": _process_age_s()}})
+
+    def device_lost(self, error: DeviceLostError) -> None:
+        """Logs why the model's process ends."""
+        self._log.error("the process ends: %s", error.message, extra={"fields": {"code": error.code.name}})
 
     def rejection(self, error: StreamError, stream_id: object, request_id: str) -> None:
         """Logs a request that gets an error."""

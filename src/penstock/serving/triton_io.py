@@ -1,24 +1,27 @@
 """Converts Triton requests and tensors to the types of the stages, and results to Triton responses."""
 
 import json
+import os
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from penstock.errors import SettingError, StreamError, StreamErrorKind
+from penstock.errors import DeviceLostError, SettingError, StreamError, StreamErrorKind
 from penstock.pipeline.features_stage import AudioRequest, FeatureReply
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.pipeline.stream_options import FINALIZE
+from penstock.runtime import check_device_works
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
 
 _START, _END = 1, 2  # flag bits of a sequence request
 _SHARED_OUTPUTS = 512
+_Execute = Callable[[Any, list[Any]], list[Any]]
 
 # Names, because the stub adds its classes to pb_utils only after this module is imported.
 _STATUS = {
@@ -80,9 +83,35 @@ def error_response(error: StreamError, request: Any, log: ModelLog) -> Any:
 
 
 def wait_for_device(device: str) -> None:
-    """Waits for the queued work of a GPU: the next model reads its result from another process."""
-    if device != "cpu":
+    """Waits for the queued work of a GPU: the next model reads its result from another process.
+
+    Raises DeviceLostError if that work has failed: the device reports it only here.
+    """
+    if device == "cpu":
+        return
+    try:
         torch.cuda.current_stream().synchronize()
+    except RuntimeError as error:
+        check_device_works(device, error)
+        raise
+
+
+def ends_process_without_device(execute: _Execute) -> _Execute:
+    """Decorates `execute` of a model: a lost device ends the model's process.
+
+    The process could only reject each stream. `penstock serve` finds the process missing and stops the server, or with
+    --restart starts it again.
+    """
+
+    @wraps(execute)
+    def run(model: Any, requests: list[Any]) -> list[Any]:
+        try:
+            return execute(model, requests)
+        except DeviceLostError as error:
+            model.log.device_lost(error)
+            os._exit(1)  # without finalizers, which would call the device
+
+    return run
 
 
 @lru_cache(_SHARED_OUTPUTS)
