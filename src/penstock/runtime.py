@@ -126,3 +126,11 @@ def check_device_works(device: "str | torch.device", error: Exception) -> None:
         torch.cuda.synchronize(device)
     except RuntimeError:
         raise DeviceLostError(f"{device} cannot be used by this process any more: {error}") from error
+
+
+def send_to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
+    """Copies a tensor on the host to the device through pinned memory, without a wait for the device's queued work."""
+    if device.type != "cuda" or not tensor.is_cpu:
+        return tensor.to(device, non_blocking=True)
+    # The allocator keeps pinned memory from being used again before the copy is done.
+    return tensor.pin_memory().to(device, non_blocking=True)

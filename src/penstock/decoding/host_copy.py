@@ -1,10 +1,12 @@
 """Copies between device and host: a tree of tensors as one block, through pinned memory, with one synchronization."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from penstock.decoding.tensor_tree import Tree, leaves, map_tensors
+from penstock.runtime import send_to_device
 
 _BITS_OF = {torch.float64: torch.int64, torch.float32: torch.int32, torch.int32: torch.int32}
 
@@ -27,9 +29,9 @@ def tree_to_host(tree: Tree) -> Tree:
     return map_tensors(lambda tensor: _from_integers(next(parts), tensor.dtype).view(tensor.shape), tree)
 
 
-def copy_to_device(values: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def copy_to_device(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The values as a tensor [n] on the device; does not synchronize."""
-    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    return send_to_device(torch.tensor(values, dtype=dtype), device)
 
 
 def _to_integers(tensor: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from penstock.decoding.host_copy import copy_to_device
 from penstock.decoding.tensor_tree import map_tensors, overwrite
 from penstock.errors import CheckpointError
 from penstock.kernels.capability import TORCH
@@ -136,7 +137,7 @@ class TransducerNetwork(ABC):
         """The weights [N] of the N streams that chose `pairs`; empty without an internal language model."""
         if not self.config.is_factorized:
             return ()
-        weights = torch.tensor(pairs, dtype=torch.float32, device=self.device).view(-1, len(IlmPair._fields))
+        weights = copy_to_device(pairs, torch.float32, self.device).view(-1, len(IlmPair._fields))
         return IlmRows(*weights.t().contiguous().unbind())
 
     def ilm_scores(self, projected_predictions: torch.Tensor, ilm: IlmWeights) -> torch.Tensor | None:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from penstock.model.config import FeatureConfig
+from penstock.runtime import send_to_device
 
 
 class MelChunks(NamedTuple):
@@ -203,5 +204,5 @@ class FeatureExtractor:
         if not windows:
             bins = self._log_mel.config.mel_bins
             return torch.zeros(0, self.geometry.chunk_mel_frames, bins, device=self._device)
-        batch = torch.from_numpy(np.stack(windows)).to(self._device)
-        return self._log_mel(batch, torch.tensor(filled, device=self._device))
+        batch = send_to_device(torch.from_numpy(np.stack(windows)), self._device)
+        return self._log_mel(batch, send_to_device(torch.tensor(filled), self._device))

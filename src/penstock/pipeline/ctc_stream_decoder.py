@@ -24,7 +24,7 @@ class CtcStreamDecoder(StreamDecoder):
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
         """Resets to streams without frames."""
-        self._state.reset(torch.tensor(slots, device=self._head.device))
+        self._state.reset(copy_to_device(slots, torch.int64, self._head.device))
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Tokens that ended are stable; one that the next frame may repeat is not."""

@@ -26,7 +26,7 @@ from penstock.pipeline.stream_decoders import Chunk, Decoded
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog
-from penstock.runtime import check_device_works, prepare_device
+from penstock.runtime import check_device_works, prepare_device, send_to_device
 
 MAX_CAPTURED_BATCH = 64
 """`max_batch_size` in the decoder's config.pbtxt. Larger batches are decoded without CUDA graphs."""
@@ -225,6 +225,8 @@ class DecoderStage:
     def _chunk(self, requests: list[DecoderRequest]) -> Chunk:
         device = self._device
         lengths = copy_to_device([len(r.encoded) for r in requests], torch.int64, device)
-        encoded = torch.nn.utils.rnn.pad_sequence([r.encoded.to(device) for r in requests], batch_first=True)
+        encoded = torch.nn.utils.rnn.pad_sequence(
+            [send_to_device(r.encoded, device) for r in requests], batch_first=True
+        )
         slots = [r.lease.slot for r in requests]
         return Chunk(slots, encoded, lengths, [r.is_final for r in requests], self._prompts_of(slots))

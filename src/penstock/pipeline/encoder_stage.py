@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from penstock.decoding.host_copy import copy_to_device
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import MelChunks
@@ -16,7 +17,7 @@ from penstock.model.config import AttentionContext
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
-from penstock.runtime import check_device_works
+from penstock.runtime import check_device_works, send_to_device
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class EncoderStage:
     def _open(self, slots: list[int]) -> None:
         """Resets the encoder state of `slots` for new streams or segments."""
         if slots:
-            self._encoder.open(torch.tensor(slots, device=self._device))
+            self._encoder.open(copy_to_device(slots, torch.int64, self._device))
 
     def _encode(self, requests: list[EncoderRequest]) -> list[torch.Tensor]:
         parts: list[list[torch.Tensor]] = [[] for _ in requests]
@@ -93,11 +94,12 @@ class EncoderStage:
 
     def _step(self, requests: list[EncoderRequest], number: int) -> list[torch.Tensor]:
         """Encodes chunk `number` of each request; returns the valid frames [t, D] of each."""
-        mel = torch.stack([r.chunks.mel[number] for r in requests]).to(self._device)
+        mel = send_to_device(torch.stack([r.chunks.mel[number] for r in requests]), self._device)
         whole = mel.shape[1]
         valid = [r.chunks.last_valid_mel_frames if number == len(r.chunks.mel) - 1 else whole for r in requests]
-        slots = torch.tensor([r.lease.slot for r in requests], device=self._device)
-        frames = self._encoder.step(slots, mel, torch.tensor(valid, device=self._device)).frames.float()
+        slots = copy_to_device([r.lease.slot for r in requests], torch.int64, self._device)
+        lengths = copy_to_device(valid, torch.int64, self._device)
+        frames = self._encoder.step(slots, mel, lengths).frames.float()
         # Valid encoder frames, computed on the host without synchronizing: ceil(valid / factor).
         factor = self._encoder.config.subsampling_factor
         return [row[: -(-count // factor)] for row, count in zip(frames, valid, strict=True)]

@@ -101,7 +101,7 @@ class GreedyStreamDecoder(StreamDecoder):
         """Resets to hypotheses without labels."""
         default = self._network.config.ilm_greedy or IlmPair()
         ilm = self._network.ilm_weights([chosen.ilm or default for chosen in options])
-        self._state.reset(torch.tensor(slots, device=self._device), self._fusion.start_states(slots), ilm)
+        self._state.reset(copy_to_device(slots, torch.int64, self._device), self._fusion.start_states(slots), ilm)
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Every label is stable."""
@@ -133,9 +133,9 @@ class BeamStreamDecoder(StreamDecoder):
 
     def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
         """Resets to beams of one empty hypothesis."""
-        sizes = torch.tensor([o.beam_size for o in options], dtype=torch.int64, device=self._device)
+        sizes = copy_to_device([o.beam_size for o in options], torch.int64, self._device)
         fusion, ilm = self._fusion.start_states(slots), self._ilm_weights(options)
-        self._state.reset(torch.tensor(slots, device=self._device), sizes, fusion, ilm)
+        self._state.reset(copy_to_device(slots, torch.int64, self._device), sizes, fusion, ilm)
         for slot, chosen in zip(slots, options, strict=True):
             self._n_best[slot] = chosen.n_best
         self.truncation.begin(slots)

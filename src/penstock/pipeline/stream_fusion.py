@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from penstock.decoding.host_copy import copy_to_device
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
@@ -74,11 +75,12 @@ class StreamFusion:
 
     def start_states(self, slots: Sequence[int]) -> FusionStates:
         """The states in which new streams in `slots` start; fields [B]."""
+        device = torch.device(self._device)
         start = self._lm.start_state if self._lm is not None else 0
         return FusionStates(
-            lm_states=torch.full((len(slots),), start, dtype=torch.int64, device=self._device),
-            boost_states=torch.tensor([self._lists[slot] for slot in slots], dtype=torch.int64, device=self._device),
-            lm_weights=torch.tensor([self._weights[slot] for slot in slots], dtype=torch.float32, device=self._device),
+            lm_states=torch.full((len(slots),), start, dtype=torch.int64, device=device),
+            boost_states=copy_to_device([self._lists[slot] for slot in slots], torch.int64, device),
+            lm_weights=copy_to_device([self._weights[slot] for slot in slots], torch.float32, device),
         )
 
 

@@ -57,7 +57,7 @@ class WfstStreamDecoder(StreamDecoder):
             StartChoices(chosen.lm_weight, None if words is None else words.row(slot), self._fusion.phrase_start(slot))
             for slot, chosen in zip(slots, options, strict=True)
         ]
-        self._state.scatter(torch.tensor(slots, device=self._head.device), self._start.build(choices))
+        self._state.scatter(copy_to_device(slots, torch.int64, self._head.device), self._start.build(choices))
         for slot, chosen, choice in zip(slots, options, choices, strict=True):
             self._held[slot] = []
             self._lattices.open(slot, chosen.n_best, choice)

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from penstock.runtime import send_to_device
 from penstock.scoring.automaton import AllTransitions, Transitions
 from penstock.scoring.boosting.layout import CONTINUES_WORD, ENDS_WORD, PhraseTable, block_labels
 
@@ -141,11 +142,7 @@ class PhraseArena:
 
     def _upload(self, values: np.ndarray) -> torch.Tensor:
         """A copy on the device, asynchronous and ordered on the current stream."""
-        host, device = torch.from_numpy(values), self.final.device
-        if device.type != "cuda":
-            return host.to(device)
-        # The allocator keeps pinned memory from being used again before the copy is done.
-        return host.pin_memory().to(device, non_blocking=True)
+        return send_to_device(torch.from_numpy(values), self.final.device)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
