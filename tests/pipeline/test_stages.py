@@ -113,6 +113,26 @@ def test_a_request_behind_a_failed_one_is_rejected(rig, monkeypatch, stage):
     assert not isinstance(answer, StreamError)
 
 
+def test_the_encoder_may_reuse_the_memory_of_its_output(rig, monkeypatch):
+    """As a CUDA graph does; requests of one chunk and of several are in the batch."""
+    requests = [rig.mel(Lease(0, 5), slice(4), True), rig.mel(Lease(1, 5), slice(1), True)]
+    expected = [frames.clone() for frames in rig.encoder.process(requests)]
+    real, outputs = StreamingEncoder.step, []
+
+    def step(encoder, slots, mel, valid):
+        chunk = real(encoder, slots, mel, valid)
+        if not outputs:
+            outputs.append(torch.empty_like(chunk.frames))
+        outputs[0].fill_(float("nan"))
+        return chunk._replace(frames=outputs[0][: len(chunk.frames)].copy_(chunk.frames))
+
+    monkeypatch.setattr(StreamingEncoder, "step", step)
+    again = [rig.mel(Lease(0, 6), slice(4), True), rig.mel(Lease(1, 6), slice(1), True)]
+    for found, frames in zip(rig.encoder.process(again), expected, strict=True):
+        torch.testing.assert_close(found, frames, rtol=0.0, atol=1e-5)
+    assert len(expected[0]) > len(expected[1]) > 0
+
+
 @pytest.mark.parametrize("stage", ["features", "encoder", "decoder"])
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_lost_device_is_not_the_error_of_a_stream(rig, golden_bundle, monkeypatch, stage, is_lost):

@@ -84,10 +84,12 @@ class EncoderStage:
     def _encode(self, requests: list[EncoderRequest]) -> list[torch.Tensor]:
         parts: list[list[torch.Tensor]] = [[] for _ in requests]
         counts = [r.chunks.mel.shape[0] for r in requests]
-        for step in range(max(counts, default=0)):
+        steps = max(counts, default=0)
+        for step in range(steps):
             rows = [i for i, count in enumerate(counts) if step < count]
             for i, frames in zip(rows, self._step([requests[i] for i in rows], step), strict=True):
-                parts[i].append(frames)
+                # A view of the step's output, which the encoder may overwrite in its next step.
+                parts[i].append(frames.clone() if steps > 1 else frames)
         self._open([request.lease.slot for request in requests if request.finalize])
         empty = torch.zeros(0, self._encoder.config.d_model, device=self._device)
         return [torch.cat(part) if len(part) > 1 else part[0] if part else empty for part in parts]
