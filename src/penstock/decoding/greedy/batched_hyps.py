@@ -92,7 +92,8 @@ class BatchedHyps:
         if self._storage.device.type == "cpu":
             return self
         expected = self.max_labels if self._expected_labels is None else min(self._expected_labels, self.max_labels)
-        host = copy_to_host(self._storage[: expected + 2])  # a prefix of the storage is one block of memory
+        # A prefix of the storage is one block of memory; of `first(batch)` the device gathers it into one.
+        host = copy_to_host(self._storage[: expected + 2])
         if expected < self.max_labels and bool((host[0, :, 0] > expected).any()):
             host = copy_to_host(self._storage)
         return self._over(host)
