@@ -60,6 +60,12 @@ def _rest(stage: str, instruction: str) -> list[str]:
     return [rest for of, name, rest in INSTRUCTIONS if (of, name) == (stage, instruction)]
 
 
+def test_the_gpu_image_has_a_compiler_for_the_launchers_of_kernels():
+    assert _rest("gpu", "FROM") == ["gpu-base AS gpu"]
+    installed = [rest for rest in _rest("gpu-base", "RUN") if "apt-get install" in rest]
+    assert len(installed) == 1 and {"gcc", "libc6-dev"} <= set(installed[0].split())
+
+
 def _variables(text: str) -> set[str]:
     return set(re.findall(r"PENSTOCK_[A-Z_]+", text))
 

@@ -27,7 +27,7 @@ from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.state import empty_states
-from penstock.kernels import capability
+from penstock.kernels import capability, trial
 from penstock.kernels.contracts import PredictorStates
 from penstock.kernels.joint import FusedJoint
 from penstock.kernels.ngram import FusedNgramLookup
@@ -92,6 +92,7 @@ def launch_all(dtype: torch.dtype, odd: int) -> None:
         queries = torch.zeros(rows, 32 + odd, dtype=torch.int64)
         FusedNgramLookup(random_arcs(0, labels, 50, 6), 6)(queries, queries)
         _search_graph(rows // 2 - odd, odd)
+        trial._double_kernel[(1,)](empty(rows), count=8)
 
 
 def _search_graph(batch: int, odd: int) -> None:

@@ -12,7 +12,7 @@ with pytest.MonkeyPatch.context() as patch:
     if not torch.cuda.is_available():
         patch.setenv("TRITON_INTERPRET", "1")
     IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-    from penstock.kernels import blocks, graph_frame, joint, ngram, predictor  # noqa: F401 - decorated now
+    from penstock.kernels import blocks, graph_frame, joint, ngram, predictor, trial  # noqa: F401 - decorated now
 
 
 @pytest.fixture(params=DEVICES)

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from penstock.decoding.networks import open_network
-from penstock.kernels import available, capability, why_unavailable
+from penstock.errors import SettingError
+from penstock.kernels import available, capability, trial, why_unavailable
 from penstock.kernels.contracts import JointWeights
 from penstock.kernels.joint import FusedJoint, choose_labels
 from penstock.model.bundle import Checkpoint
@@ -26,7 +27,7 @@ GRAPH_KERNELS = {
     "token_degree_kernel", "_fit_kernel", "arc_kernel", "phrase_kernel", "arc_degree_kernel", "closure_kernel",
     "_recombine_kernel", "compact_kernel",
 }  # fmt: skip
-KERNELS = MATRIX_KERNELS | GRAPH_KERNELS | {"_lookup_kernel"}
+KERNELS = MATRIX_KERNELS | GRAPH_KERNELS | {"_lookup_kernel", "_double_kernel"}
 SPILLED_BYTES = {
     ("_share_kernel", "aligned", 80, "fp16"): 16,
     ("_share_kernel", "odd", 90, "fp32"): 24,
@@ -61,6 +62,52 @@ def test_a_folder_named_triton_is_not_the_package(monkeypatch):
     monkeypatch.setattr(capability.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(capability.importlib, "import_module", fail)
     assert "does not load: No module named 'triton.language'" in capability.why_no_triton()
+
+
+@pytest.mark.parametrize(("outcome", "kernels"), [(None, "fused"), ("a trial failed: no C compiler", "torch")])
+def test_kernels_are_available_only_after_a_trial(monkeypatch, outcome, kernels):
+    """A machine that seems to have a GPU and Triton; the trial runs once per device."""
+    tried = []
+
+    def try_out(device):
+        tried.append(device)
+        return outcome
+
+    capability._why_trial_fails.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(capability, "why_no_triton", lambda: None)
+    monkeypatch.setattr(trial, "try_out", try_out)
+    try:
+        assert [why_unavailable("cuda:1"), why_unavailable("cuda:1")] == [outcome, outcome]
+        assert capability.resolve("auto", "cuda:1") == kernels
+        if outcome:
+            with pytest.raises(SettingError, match="are not possible: a trial failed: no C compiler"):
+                capability.resolve("fused", "cuda:1")
+    finally:
+        capability._why_trial_fails.cache_clear()
+    assert tried == [torch.device("cuda:1")]
+
+
+@pytest.mark.parametrize("problem", ["no C compiler", "wrong", None])
+def test_the_trial_reports_what_fails(monkeypatch, problem):
+    class Kernel:
+        def __getitem__(self, grid):
+            def launch(values, count):
+                if problem == "no C compiler":
+                    raise RuntimeError("Failed to find C compiler.")
+                values.mul_(3 if problem else 2)
+
+            return launch
+
+    monkeypatch.setattr(trial, "_double_kernel", Kernel())
+    found = trial.try_out(torch.device("cpu"))
+    expected = {
+        "no C compiler": "a trial failed: RuntimeError: Failed to find C compiler.",
+        "wrong": "a trial returned [0.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 21.0], expected [0.0, 2.0, 4.0, 6.0, 8.0, "
+        "10.0, 12.0, 14.0]",
+        None: None,
+    }
+    assert found == expected[problem]
 
 
 def test_triton_is_imported_only_for_kernels():

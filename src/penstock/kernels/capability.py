@@ -1,8 +1,9 @@
-"""Decides where kernels run. Imports Triton only to check that it loads."""
+"""Decides where kernels run. Imports Triton only to check that it loads and runs a kernel."""
 
 import importlib
 import importlib.util
 import os
+from functools import lru_cache
 
 import torch
 
@@ -44,7 +45,7 @@ def available(device: torch.device | str) -> bool:
 def why_unavailable(device: torch.device | str) -> str | None:
     """Returns why kernels cannot run on `device`, or None.
 
-    The first call for a CUDA device imports Triton, which takes about a second.
+    The first call for a CUDA device imports Triton, compiles a small kernel and runs it, which takes seconds.
     """
     device = torch.device(device)
     if device.type != "cuda":
@@ -54,7 +55,13 @@ def why_unavailable(device: torch.device | str) -> str | None:
     if torch.cuda.get_device_capability(device) < _MIN_COMPUTE_CAPABILITY:
         minimum = ".".join(map(str, _MIN_COMPUTE_CAPABILITY))
         return f"the device's compute capability is below {minimum}"
-    return why_no_triton()
+    return why_no_triton() or _why_trial_fails(device)
+
+
+@lru_cache
+def _why_trial_fails(device: torch.device) -> str | None:
+    """The outcome of a kernel's trial on `device`, once per process."""
+    return importlib.import_module("penstock.kernels.trial").try_out(device)
 
 
 def why_impossible(device: torch.device | str) -> str | None:
