@@ -141,6 +141,27 @@ def test_the_choice_is_logged_once(caplog):
     ]
 
 
+@pytest.mark.parametrize("mode", ["auto", "no_while_loops"])
+def test_the_versions_that_must_fit_are_logged(gpu, caplog, mode):
+    gpu.answers |= {"cuDriverGetVersion": (13000,), "nvrtcVersion": (13, 5)}
+    with caplog.at_level(logging.INFO, "penstock"):
+        select_driver(mode, "cuda")
+    versions = f"(CUDA of the driver 13.0, NVRTC 13.5, torch {torch.__version__} for CUDA {torch.version.cuda})"
+    assert caplog.messages[-1].endswith(versions)
+
+
+@pytest.mark.parametrize("problem", ["nvrtcVersion", "missing"])
+def test_an_unknown_version_stops_nothing(gpu, monkeypatch, caplog, problem):
+    gpu.fails = problem
+    driver = "13.0"
+    if problem == "missing":
+        monkeypatch.setattr(cuda_calls, "IMPORT_ERROR", ImportError("No module named 'cuda'"))
+        driver = "unknown"
+    with caplog.at_level(logging.INFO, "penstock"):
+        assert select_driver("auto", "cuda").driver.name == "no_while_loops"
+    assert f"CUDA of the driver {driver}, NVRTC unknown, torch" in caplog.messages[-1]
+
+
 CPU = torch.device("cpu")
 
 

@@ -4,6 +4,7 @@ The only module that imports all drivers.
 """
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -45,8 +46,26 @@ def select_driver(mode: str, device: str | torch.device) -> Choice:
     check_mode(mode)
     device = torch.device(device)
     choice = _best(device) if mode == AUTO else _forced(mode, device)
-    _log.info("CUDA graphs `%s` on %s: %s", choice.driver.name, device, choice.reason)
+    versions = f" ({_versions()})" if device.type == "cuda" else ""
+    _log.info("CUDA graphs `%s` on %s: %s%s", choice.driver.name, device, choice.reason, versions)
     return choice
+
+
+def _versions() -> str:
+    """The versions that must fit: a driver rejects the code of a newer NVRTC, and torch brings its own NVRTC."""
+
+    def version(read: Callable[[], tuple[int, int]]) -> str:
+        if cuda_calls.IMPORT_ERROR is not None:
+            return "unknown"
+        try:
+            return "{}.{}".format(*read())
+        except CAPTURE_ERRORS:
+            return "unknown"
+
+    return (
+        f"CUDA of the driver {version(cuda_calls.driver_version)}, NVRTC {version(cuda_calls.compiler_version)}, "
+        f"torch {torch.__version__} for CUDA {torch.version.cuda}"
+    )
 
 
 def check_mode(mode: str) -> str:
