@@ -5,7 +5,7 @@
 
 Parts, in this order. Each can be run alone, and its files are in --out even if a later part is cut short:
 
-    tests        every test that needs a GPU                               gpu_tests.txt, gpu_tests.xml
+    tests        every test that needs a GPU                               tests-FILE.txt, tests-FILE.xml
     greedy       random RNN-T and TDT: greedy search, boosted phrases       greedy.txt, greedy.json
     bundled      the models of the repository, on speech                    bundled-MODEL.txt, bundled-MODEL.json
     beams-rnnt   random RNN-T: both beam searches and label-looping         beams-rnnt.txt, beams-rnnt.json
@@ -52,10 +52,10 @@ FOR_SOME = {
     "cuda.bindings": ("cuda-bindings", "graphs with WHILE nodes"),
     "triton": ("triton", "fused kernels: their tests and lines"),
     "pytest_timeout": ("pytest-timeout", "limits on a test's time"),
-    "xdist": ("pytest-xdist", "tests in several processes at once"),
 }
 TESTS_SKIP_WITHOUT = ("cuda.bindings", "triton")
-TEST_PROCESSES = "4"
+FIRST_TESTS = ("tests/kernels/", "cuda_graphs")
+NO_TESTS_COLLECTED = 5  # pytest's exit status
 BEAMS = ["--decoders", "label-looping,alsd,aes", "--beams", "1,2,4,8,12", "--kernels", "torch"]
 
 
@@ -148,9 +148,10 @@ def describe(environment: dict[str, str]) -> dict[str, object]:
 
 
 def run_tests(session: Session) -> int:
-    """`pytest -m gpu` on the files that have such tests; one that cannot be imported fails alone.
+    """`pytest -m gpu` on each file that has such tests, the kernels' first.
 
-    Skipped tests are listed, and fail the part if no optional package is missing.
+    Each file has a process of its own: a failed device assertion makes every later test of its process fail. Skipped
+    tests are listed, and fail the part if no optional package is missing.
     """
     if not report_missing(FOR_TESTS):
         return 1
@@ -159,14 +160,16 @@ def run_tests(session: Session) -> int:
         options += ["-o", "addopts=-ra --import-mode=importlib"]
     else:  # a signal does not reach Python during a wait for a graph that never ends
         options += ["-o", "timeout_method=thread"]
-    if not is_missing("xdist"):
-        options += ["-n", TEST_PROCESSES, "--dist", "loadfile"]
-    report = session.out / "gpu_tests.xml"
-    status = run([sys.executable, "-m", "pytest", *options, f"--junitxml={report}", *gpu_tests()], session, "gpu_tests")
-    skipped = read_skipped(report) if report.exists() else {}
+    statuses, skipped = [], Counter()
+    for file in gpu_tests():
+        name = "tests-" + file.removeprefix("tests/").removesuffix(".py").replace("/", "-")
+        report = session.out / f"{name}.xml"
+        status = run([sys.executable, "-m", "pytest", *options, f"--junitxml={report}", file], session, name)
+        statuses.append(0 if status == NO_TESTS_COLLECTED else status)
+        skipped.update(read_skipped(report) if report.exists() else {})
     for reason, count in skipped.items():
         print(f"skipped {count}: {reason}", flush=True)
-    return status or int(bool(skipped) and not any(map(is_missing, TESTS_SKIP_WITHOUT)))
+    return int(any(statuses) or (bool(skipped) and not any(map(is_missing, TESTS_SKIP_WITHOUT))))
 
 
 def read_skipped(report: Path) -> dict[str, int]:
@@ -176,9 +179,17 @@ def read_skipped(report: Path) -> dict[str, int]:
 
 
 def gpu_tests() -> list[str]:
-    """Files with the marker, and folders whose conftest has it. Importing others needs more packages."""
-    marked = [path for path in sorted((ROOT / "tests").rglob("*.py")) if "mark.gpu" in path.read_text()]
-    return [str((path.parent if path.name == "conftest.py" else path).relative_to(ROOT)) for path in marked]
+    """Files with the marker, and those of folders whose conftest has it, the kernels' first, then the graphs'.
+
+    Importing others needs more packages.
+    """
+    marked = [path for path in (ROOT / "tests").rglob("*.py") if "mark.gpu" in path.read_text()]
+    files = {path for path in marked if path.name != "conftest.py"}
+    for path in marked:
+        if path.name == "conftest.py":
+            files |= set(path.parent.glob("test_*.py"))
+    names = sorted(path.relative_to(ROOT).as_posix() for path in files)
+    return sorted(names, key=lambda name: next((i for i, first in enumerate(FIRST_TESTS) if first in name), 9))
 
 
 def run_greedy(session: Session) -> int:

@@ -55,9 +55,37 @@ def read_options(command: list[str]) -> argparse.Namespace:
     return args
 
 
+def benchmarks(ran: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
+    return [(name, command) for name, command in ran if not name.startswith("tests-")]
+
+
 def test_everything_in_order(session):
     names = [name for name, _ in session()]
-    assert names == ["gpu_tests", "greedy", *BUNDLED, "beams-rnnt", "beams-tdt"]
+    tests = [name for name in names if name.startswith("tests-")]
+    assert names == [*tests, "greedy", *BUNDLED, "beams-rnnt", "beams-tdt"]
+    assert "tests-gpu-test_recognizer_on_gpu" in tests
+
+
+def test_each_test_file_has_a_process_of_its_own_the_kernels_first(session):
+    """A failed device assertion makes every later test of its process fail."""
+    ran = session("--only", "tests")
+    files = [[argument for argument in command if argument.startswith("tests/")] for _, command in ran]
+    assert all(len(named) == 1 and (ROOT / named[0]).is_file() for named in files)
+    assert not any("-n" in command for _, command in ran)
+    names = [name for name, _ in ran]
+    kernels = [name for name in names if name.startswith("tests-kernels-")]
+    assert len(set(names)) == len(names) > len(kernels) > 1
+    assert names[: len(kernels) + 1] == [*kernels, "tests-gpu-test_cuda_graphs"]
+
+
+def test_a_file_that_fails_stops_no_other(session):
+    assert len(session("--only", "tests", status=1)) == len(session("--only", "tests"))
+
+
+def test_a_file_without_a_test_for_this_machine_is_no_failure(script, monkeypatch, tmp_path):
+    monkeypatch.setattr(script, "is_missing", lambda module: False)
+    monkeypatch.setattr(script, "run", lambda command, session, name: script.NO_TESTS_COLLECTED)
+    assert script.run_tests(script.Session(tmp_path, {}, [])) == 0
 
 
 def test_the_search_over_a_graph(session, script, monkeypatch):
@@ -79,7 +107,7 @@ def test_parts_can_be_had_alone_and_together_make_the_whole(session):
 
 
 def test_the_benchmark_takes_its_options(session):
-    for name, command in session("--", "--batch", "2", "--repeats", "3")[1:]:
+    for name, command in benchmarks(session("--", "--batch", "2", "--repeats", "3")):
         args = read_options(command)
         plan = benchmark._checked_plan(args)
         assert (plan.batches, plan.repeats, args.json.stem) == ([2], 3, name)
@@ -89,7 +117,7 @@ def test_the_benchmark_takes_its_options(session):
 
 
 def test_what_is_compared(session):
-    plans = {name: benchmark._checked_plan(read_options(command)) for name, command in session()[1:]}
+    plans = {name: benchmark._checked_plan(read_options(command)) for name, command in benchmarks(session())}
     assert {"label-looping", "frame-looping", "boosted"} <= set(plans["greedy"].decoders)
     for name in ("beams-rnnt", "beams-tdt"):
         assert plans[name].beams == [1, 2, 4, 8, 12] and plans[name].batches == [1, 4, 16, 32]
@@ -97,7 +125,7 @@ def test_what_is_compared(session):
 
 
 def test_one_failure_is_the_status_and_stops_nothing(session):
-    assert len(session(status=1)) == 4 + len(BUNDLED)
+    assert len(benchmarks(session(status=1))) == 3 + len(BUNDLED)
 
 
 def test_an_unknown_part_is_rejected_by_name(session, capsys):
@@ -125,9 +153,11 @@ def test_skipped_tests_are_no_success(script, monkeypatch, capsys, tmp_path, ski
         return 0
 
     monkeypatch.setattr(script, "run", run)
+    monkeypatch.setattr(script, "gpu_tests", lambda: ["tests/a/test_b.py", "tests/test_c.py"])
     monkeypatch.setattr(script, "is_missing", lambda module: module == missing)
     assert script.run_tests(script.Session(tmp_path, {}, [])) == status
-    assert ("skipped 2: cuda-bindings is too old" in capsys.readouterr().out) == bool(skips)
+    assert {path.name for path in tmp_path.iterdir()} == {"tests-a-test_b.xml", "tests-test_c.xml"}
+    assert ("skipped 4: cuda-bindings is too old" in capsys.readouterr().out) == bool(skips)
 
 
 def test_a_package_that_others_left_empty_is_missing(script, monkeypatch, tmp_path):
@@ -139,7 +169,9 @@ def test_a_package_that_others_left_empty_is_missing(script, monkeypatch, tmp_pa
 def test_files_with_gpu_tests_are_found(script):
     """Those with the marker in them, or in a fixture that they use."""
     chosen = script.gpu_tests()
-    assert {"tests/gpu/test_cuda_graphs.py", "tests/kernels", "tests/benchmarks/test_decoding.py"} <= set(chosen)
+    assert {"tests/gpu/test_cuda_graphs.py", "tests/kernels/test_joint.py", "tests/benchmarks/test_decoding.py"} <= set(
+        chosen
+    )
     users = [path for path in (ROOT / "tests").rglob("test_*.py") if "kernel_device" in path.read_text()]
     for path in users:
         place = path.relative_to(ROOT)
