@@ -3,6 +3,7 @@
 Shared by the captured searches.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
@@ -10,6 +11,8 @@ import torch
 
 from penstock.graphs.driver import Driver, Runner
 from penstock.graphs.program import Program
+
+_log = logging.getLogger(__name__)
 
 Workspace = TypeVar("Workspace")
 
@@ -42,11 +45,15 @@ class Buckets(Generic[Workspace]):
         workspace: Callable[[int], Workspace],
         program: Callable[[Workspace], Program],
     ):
-        """Prepares the buckets, the largest first, so that the smaller ones fit into its memory."""
+        """Prepares the buckets, the largest first, so that the smaller ones fit into its memory, and logs their number.
+
+        Nothing is captured later: a capture waits for the device and empties the allocator's cache.
+        """
         self._buckets: dict[int, Bucket[Workspace]] = {}
         for size in reversed(bucket_sizes(max_batch)):
             place = workspace(size)
             self._buckets[size] = Bucket(place, driver.prepare(program(place)))
+        _log.info("CUDA graphs `%s`: a search is captured for %d batch sizes", driver.name, len(self._buckets))
 
     def fitting(self, batch: int) -> Bucket[Workspace] | None:
         """The smallest bucket that holds `batch` streams; None if the batch is larger than all."""

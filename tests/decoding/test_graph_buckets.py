@@ -1,0 +1,38 @@
+"""Programs of bucketed batch sizes: when they are prepared, and which one a batch gets."""
+
+import logging
+
+import torch
+
+from penstock.decoding.graph_buckets import Buckets
+from penstock.graphs.driver import EagerDriver
+from penstock.graphs.program import Program
+
+
+class CountingDriver(EagerDriver):
+    """Counts what it prepares."""
+
+    name = "full_graph"
+    prepared = 0
+
+    def prepare(self, program: Program):
+        self.prepared += 1
+        return super().prepare(program)
+
+
+def test_everything_is_captured_at_construction_and_logged(caplog):
+    driver, made = CountingDriver(), []
+
+    def workspace(size: int) -> int:
+        made.append(size)
+        return size
+
+    with caplog.at_level(logging.INFO, "penstock"):
+        buckets = Buckets(driver, 6, workspace, lambda size: Program(torch.zeros(0, dtype=torch.bool), ()))
+    assert (made, driver.prepared) == ([6, 4, 2, 1], 4), "the largest first"
+    assert caplog.messages == ["CUDA graphs `full_graph`: a search is captured for 4 batch sizes"]
+    found = [buckets.fitting(batch) for batch in range(1, 8)]
+    assert [None if bucket is None else bucket.workspace for bucket in found] == [1, 2, 4, 4, 6, 6, None]
+    for bucket in filter(None, found):
+        bucket.run()
+    assert driver.prepared == 4
