@@ -31,6 +31,11 @@ class EncoderRequest:
     """A segment ends with this request and the stream continues: its encoder state starts afresh."""
 
 
+def warm_up_batches(largest: int, device: torch.device) -> list[int]:
+    """The batch sizes that a step runs with before the first request, the largest first."""
+    return list(range(largest, 0, -1)) if device.type == "cuda" else [largest]
+
+
 class EncoderStage:
     """Runs the encoder for a batch of streams with any number of chunks each."""
 
@@ -46,11 +51,15 @@ class EncoderStage:
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
-        """Runs one step of `streams` streams, so that its memory is allocated before the first request."""
-        slots = torch.arange(min(streams, self._slots), device=self._device)
-        mel = torch.zeros(len(slots), *self._chunk_shape, device=self._device)
-        self._encoder.open(slots)  # reset again when a stream gets the slot
-        self._encoder.step(slots, mel, torch.full_like(slots, self._chunk_shape[0]))
+        """Runs a step of `streams` streams, so that its memory is allocated before the first request.
+
+        On a GPU also one of every smaller batch: cuDNN plans a convolution when it first sees a batch size.
+        """
+        for batch in warm_up_batches(min(streams, self._slots), self._device):
+            slots = torch.arange(batch, device=self._device)
+            mel = torch.zeros(batch, *self._chunk_shape, device=self._device)
+            self._encoder.open(slots)  # reset again when a stream gets the slot
+            self._encoder.step(slots, mel, torch.full_like(slots, self._chunk_shape[0]))
 
     @torch.inference_mode()
     def process(self, requests: list[EncoderRequest]) -> list[torch.Tensor | StreamError]:
