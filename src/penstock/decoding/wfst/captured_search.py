@@ -13,7 +13,7 @@ from penstock.decoding.tensor_tree import copy_into, first, map_tensors
 from penstock.decoding.wfst.extent import FixedExtent
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.losses import ChunkLinks, Links
-from penstock.decoding.wfst.parts import joined
+from penstock.decoding.wfst.parts import ChunkDecoder, joined
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch, largest_capacity
 from penstock.decoding.wfst.state import WfstStates, empty_states, narrowed_like
@@ -40,7 +40,7 @@ class _Chunk(NamedTuple):
     """Output of programs with links, else None."""
 
 
-class CapturedWfstSearch:
+class CapturedWfstSearch(ChunkDecoder):
     """Runs a search with a driver; a batch is padded to a bucket with streams without tokens."""
 
     def __init__(
@@ -64,18 +64,6 @@ class CapturedWfstSearch:
         self._boosted = None if boosts is None else Buckets(driver, max_batch, plain, partial(self._program, boosts))
         self._linked = Buckets(driver, max_batch, linked, partial(self._program, boosts))
 
-    def decode(
-        self,
-        log_probs: torch.Tensor,
-        lengths: torch.Tensor,
-        is_end: torch.Tensor,
-        states: WfstStates,
-        boosts: StreamBoosts | None = None,
-    ) -> tuple[BestPath, WfstStates]:
-        """`decode_with_links` without links."""
-        path, after, _ = self.decode_with_links(log_probs, lengths, is_end, states, boosts)
-        return path, after
-
     @torch.inference_mode()
     def decode_with_links(
         self,
@@ -86,7 +74,7 @@ class CapturedWfstSearch:
         boosts: StreamBoosts | None = None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-        """Equals `WfstSearch.decode_with_links`, but the next call overwrites the tensors returned.
+        """As `ChunkDecoder.decode_with_links`, but the next call overwrites the tensors returned.
 
         A batch above the largest bucket is decoded eagerly, and so are links without boosts if there are boosts.
         """

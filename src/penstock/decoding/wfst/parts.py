@@ -1,6 +1,6 @@
 """A chunk in parts: each as the whole chunk would be, and joined again."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 
@@ -12,9 +12,22 @@ from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.state import WfstStates
 
 
-class ChunkDecoder(Protocol):
+class ChunkDecoder(ABC):
     """A `WfstSearch` or a `CapturedWfstSearch`."""
 
+    def decode(
+        self,
+        log_probs: torch.Tensor,
+        lengths: torch.Tensor,
+        is_end: torch.Tensor,
+        states: WfstStates,
+        boosts: StreamBoosts | None = None,
+    ) -> tuple[BestPath, WfstStates]:
+        """`decode_with_links` without links."""
+        path, after, _ = self.decode_with_links(log_probs, lengths, is_end, states, boosts)
+        return path, after
+
+    @abstractmethod
     def decode_with_links(
         self,
         log_probs: torch.Tensor,
@@ -24,7 +37,13 @@ class ChunkDecoder(Protocol):
         boosts: StreamBoosts | None = None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-        """As `WfstSearch.decode_with_links`."""
+        """Decodes one chunk of B streams.
+
+        log_probs: [B, T, V + 1] float32, blank last, T may be 0; lengths: [B] int64 valid frames, 0 .. T; is_end: [B]
+        bool, True adds final weights to the cost; states: before the chunk, not modified. Returns the best paths, the
+        states after, and links. boosts: None where no row boosts anything. wants_links: [B] bool, rows whose links are
+        returned, of one part of the chunk after the other; None: no row's are.
+        """
 
 
 def decode_chunk(
@@ -34,7 +53,7 @@ def decode_chunk(
     boosts: StreamBoosts | None = None,
     wants_links: torch.Tensor | None = None,
 ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-    """As `WfstSearch.decode_with_links`, with the same result for chunks of any length, also where tokens are dropped.
+    """As `decode_with_links`, with the same result for chunks of any length, also where tokens are dropped.
 
     chunk: log_probs, lengths, is_end. One whose nodes could outgrow their memory is decoded in halves, down to single
     frames. So tokens are dropped as if each frame were a chunk. Waits for the device once.

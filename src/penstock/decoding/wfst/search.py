@@ -13,6 +13,7 @@ from penstock.decoding.wfst.extent import Extent, FixedExtent, LiveExtent
 from penstock.decoding.wfst.frame_step import FlatTokens, Frame, FrameStep, StreamBoosts
 from penstock.decoding.wfst.fused_frame_step import FusedFrameStep
 from penstock.decoding.wfst.losses import ChunkLinks, LossRecorder, chunk_links
+from penstock.decoding.wfst.parts import ChunkDecoder
 from penstock.decoding.wfst.paths import BestPath, PathTracker
 from penstock.decoding.wfst.recombination import Recombination
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
@@ -23,7 +24,7 @@ from penstock.kernels.capability import FUSED, TORCH, resolve
 from penstock.kernels.graph_frame import FrameMemory
 
 
-class WfstSearch:
+class WfstSearch(ChunkDecoder):
     """The search; `decode` runs it eagerly, over what lives on a CPU and over all memory on other devices."""
 
     def __init__(
@@ -49,19 +50,6 @@ class WfstSearch:
         self._rows = 0
 
     @torch.inference_mode()
-    def decode(
-        self,
-        log_probs: torch.Tensor,
-        lengths: torch.Tensor,
-        is_end: torch.Tensor,
-        states: WfstStates,
-        boosts: StreamBoosts | None = None,
-    ) -> tuple[BestPath, WfstStates]:
-        """`decode_with_links` without links."""
-        path, after, _ = self.decode_with_links(log_probs, lengths, is_end, states, boosts)
-        return path, after
-
-    @torch.inference_mode()
     def decode_with_links(
         self,
         log_probs: torch.Tensor,
@@ -71,13 +59,7 @@ class WfstSearch:
         boosts: StreamBoosts | None = None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
-        """Decodes one chunk of B streams.
-
-        log_probs: [B, T, V + 1] float32, blank last, T may be 0; lengths: [B] int64 valid frames, 0 .. T; is_end: [B]
-        bool, True adds final weights to the cost; states: before the chunk, not modified. Returns the best paths, the
-        states after, and links. boosts: None where no row boosts anything. wants_links: [B] bool, rows whose links are
-        returned, of one part of the chunk after the other; None: no row's are.
-        """
+        """As `ChunkDecoder.decode_with_links`."""
         batch, frames = log_probs.shape[:2]
         if self._rows < batch:
             self._memory, self._rows = self.frame_memory(batch), batch
