@@ -63,8 +63,10 @@ class WfstSearch(ChunkDecoder):
         batch, frames = log_probs.shape[:2]
         if self._rows < batch:
             self._memory, self._rows = self.frame_memory(batch), batch
-        memory = self._memory if wants_links is None else self.frame_memory(batch, has_links=True)
+        memory = self._memory
         assert memory is not None
+        if wants_links is not None and not isinstance(memory, Recombination):
+            memory = self.frame_memory(batch, has_links=True)
         if self.graph.device.type == "cpu" and isinstance(memory, Recombination):
             extent: Extent = LiveExtent()
         else:
