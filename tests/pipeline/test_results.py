@@ -37,3 +37,15 @@ def test_a_kept_answer_ends_with_what_comes_next(text):
     after = text.unchanged(20000)
     assert (final.segment, final.text) == (0, last.text)
     assert (after.segment, after.text, after.audio_processed_s) == (1, "", 1.25)
+
+
+def test_stable_characters_are_those_of_stable_tokens(text):
+    first = text.update(Decoded(STABLE, UNSTABLE, []), 8960, False)
+    assert 0 < first.stable_chars < len(first.text)
+    assert text.unchanged(8960).stable_chars == first.stable_chars
+    other = text.update(Decoded([], [Token(12, 5, 1, -0.1)], []), 8960, False)
+    assert other.text != first.text
+    assert other.text[: first.stable_chars] == first.text[: first.stable_chars]
+    final = text.update(Decoded([], UNSTABLE, []), 8960, True)
+    assert final.stable_chars == len(final.text)
+    assert text.unchanged(8960).stable_chars == 0

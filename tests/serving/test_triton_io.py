@@ -73,17 +73,20 @@ RESULT = StreamResult(
     tokens=(Token(7, 3, 1, -0.5),),
     alternatives=(Alternative("zwölf", -1.5, -2.0, (Word("zwölf", 40, 360, 0.5),)),),
     language="de-DE",
+    stable_chars=9,
 )
 
 
 def test_a_result_becomes_every_output(triton_io):
-    sent = triton_io.result_response(RESULT)
+    sent = triton_io.results_response([RESULT])
     expected = {
         "SEGMENT": (np.int32, [2]),
         "TEXT": (np.object_, ["zwölf uhr".encode()]),
         "IS_FINAL": (np.bool_, [True]),
         "AUDIO_PROCESSED": (np.float32, [1.25]),
         "LANGUAGE": (np.object_, [b"de-DE"]),
+        "STABLE_CHARS": (np.int32, [9]),
+        "LIST_COUNTS": (np.int32, [2, 1, 1]),
         "WORDS": (np.object_, ["zwölf".encode(), b"uhr"]),
         "WORD_START_MS": (np.int32, [40, 400]),
         "WORD_END_MS": (np.int32, [360, 520]),
@@ -98,13 +101,28 @@ def test_a_result_becomes_every_output(triton_io):
     assert found == {name: (dtype, [values]) for name, (dtype, values) in expected.items()}
 
 
+def test_lists_of_several_results_follow_each_other(triton_io):
+    quiet = StreamResult(3, "", False, 1.5, (), ())
+    next_one = StreamResult(3, "ein", False, 1.75, (Word("ein", 1300, 1400, 1.0),), (), stable_chars=3)
+    sent = triton_io.results_response([RESULT, quiet, next_one])
+    assert sent["SEGMENT"].tolist() == [[2, 3, 3]]
+    assert sent["TEXT"].tolist() == [["zwölf uhr".encode(), b"", b"ein"]]
+    assert sent["IS_FINAL"].tolist() == [[True, False, False]]
+    assert sent["AUDIO_PROCESSED"].tolist() == [[1.25, 1.5, 1.75]]
+    assert sent["STABLE_CHARS"].tolist() == [[9, 0, 3]]
+    assert sent["LIST_COUNTS"].tolist() == [[2, 1, 1, 0, 0, 0, 1, 0, 0]]  # words, tokens, alternatives of each
+    assert sent["WORDS"].tolist() == [["zwölf".encode(), b"uhr", b"ein"]]
+    assert sent["WORD_START_MS"].tolist() == [[40, 400, 1300]]
+    assert sent["TOKENS"].tolist() == [[7]]
+
+
 def test_what_says_nothing_new_is_made_once(triton_io):
     """Five of six requests complete no chunk, and each made tensor is memory taken and given back in two processes."""
     quiet = StreamResult(0, "ten", False, 0.5, (), ())
-    first, again = (triton_io.result_response(quiet).tensors for _ in range(2))
+    first, again = (triton_io.results_response([quiet]).tensors for _ in range(2))
     assert all(first[name] is again[name] for name in first)
-    assert {tuple(first[name].as_numpy().shape) for name in first} == {(1, 1), (1, 0)}
-    other = triton_io.result_response(StreamResult(1, "ten", False, 0.5, (), ())).tensors
+    assert {tuple(first[name].as_numpy().shape) for name in first} == {(1, 1), (1, 3), (1, 0)}
+    other = triton_io.results_response([StreamResult(1, "ten", False, 0.5, (), ())]).tensors
     assert [name for name in first if other[name] is not first[name]] == ["SEGMENT"]
     shapes = [(0, 7), (0, 7), (0, 8)]
     frames = [triton_io.encoded_response(torch.zeros(*shape)).tensors["ENCODED"] for shape in shapes]

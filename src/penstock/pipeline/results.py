@@ -44,6 +44,8 @@ class StreamResult:
     """With the alternatives of a search over a decoding graph."""
     language: str = ""
     """The model's last tag in the segment, as "en-US"; "" before the first, and for models without tags."""
+    stable_chars: int = 0
+    """Leading characters of `text` that later results of the segment keep; all of them in its final result."""
 
 
 class StreamText:
@@ -93,6 +95,7 @@ class StreamText:
             alternatives=alternatives,
             lattice=decoded.lattice,
             language=language,
+            stable_chars=len(self._transcript.text),
         )
         if is_final:
             self._open_segment(processed_s)
@@ -104,7 +107,10 @@ class StreamText:
         if self._unchanged is None or self._unchanged.audio_processed_s != processed_s:
             text = self._transcript.text_with(self.unstable)
             language = self._last_language(self.unstable) or self._language
-            self._unchanged = StreamResult(self._segment, text, False, processed_s, (), (), language=language)
+            self._unchanged = StreamResult(
+                self._segment, text, False, processed_s, (), (), language=language,
+                stable_chars=len(self._transcript.text),
+            )  # fmt: skip
         return self._unchanged
 
     def _empty_transcript(self) -> Transcript:

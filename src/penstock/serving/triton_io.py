@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
@@ -146,11 +146,16 @@ def encoded_response(frames: torch.Tensor) -> Any:
     return pb_utils.InferenceResponse([tensor_output("ENCODED", frames)])
 
 
-def result_response(result: StreamResult) -> Any:
-    """All outputs, each [1, n]; Triton sends those that the request lists."""
-    outputs = [_shared_output(name, (1, 1), dtype, (value(result),)) for name, dtype, value in _SINGLE_OUTPUTS]
+def results_response(results: Sequence[StreamResult]) -> Any:
+    """All outputs of a request's s results, each [1, n]; Triton sends those that the request lists."""
+    count = len(results)
+    outputs = [
+        _shared_output(name, (1, count), dtype, tuple(map(value, results))) for name, dtype, value in _SINGLE_OUTPUTS
+    ]
+    counts = tuple(len(getattr(result, field)) for result in results for field in _LISTED_OUTPUTS)
+    outputs.append(_shared_output("LIST_COUNTS", (1, len(counts)), np.int32, counts))
     for field, listed in _LISTED_OUTPUTS.items():
-        entries = getattr(result, field)
+        entries = [entry for result in results for entry in getattr(result, field)]
         outputs += [
             pb_utils.Tensor(name, _array(map(value, entries), dtype).reshape(1, -1))
             if entries
@@ -171,7 +176,7 @@ class _Output(NamedTuple):
     name: str
     dtype: Any
     value: Callable[[Any], Any]
-    """Takes the result, or one entry of one of its lists."""
+    """Takes a result, or one entry of one of its lists."""
 
 
 _SINGLE_OUTPUTS = (
@@ -180,6 +185,7 @@ _SINGLE_OUTPUTS = (
     _Output("IS_FINAL", np.bool_, lambda result: result.is_final),
     _Output("AUDIO_PROCESSED", np.float32, lambda result: result.audio_processed_s),
     _Output("LANGUAGE", np.object_, lambda result: result.language),
+    _Output("STABLE_CHARS", np.int32, lambda result: result.stable_chars),
 )
 _LISTED_OUTPUTS = {
     "words": (
