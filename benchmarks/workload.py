@@ -21,13 +21,13 @@ from penstock.decoding.greedy.state import GreedyStates, fresh_states
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import AudioError
+from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, EncoderConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoding_config import DEFAULT_DECODING
-from penstock.pipeline.features_stage import chunk_geometry
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.boosting.phrases import check_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from loadtest.locust_run import Target
 from penstock.model.bundle import Checkpoint
+from penstock.serving.information import server_information
 from penstock.serving.launch import LOOPBACK, ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
-from penstock.serving.settings import SERVE_SETTINGS, parse_context
+from penstock.serving.settings import DEVICE, SERVE_SETTINGS, Settings, parse_context
 from penstock.serving.triton_install import find_triton
 
 _DRAIN_S = 1
@@ -82,9 +83,17 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
         "threads": plan.threads,
         **settings_beyond(environment),
     }
-    options = ServerOptions(find_model_repository(), drain_s=_DRAIN_S, environment=environment)
+    options = ServerOptions(
+        find_model_repository(), drain_s=_DRAIN_S, environment=environment, information=_information(environment)
+    )
     with TritonServer(find_triton(), options) as server:
         yield ReadyServer(server, facts)
+
+
+def _information(environment: dict[str, str]) -> dict[str, str]:
+    """What `penstock serve` with these settings publishes; the device is no part of it."""
+    found = Settings.from_environment({**os.environ, **environment, DEVICE.variable: "cpu"})
+    return server_information(found.checkpoint, found.context, found.decoding, found.max_streams, found.idle_limit_s)
 
 
 def settings_beyond(plan: dict[str, str]) -> dict[str, str]:

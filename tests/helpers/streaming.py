@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder
+from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.frontend.log_mel import FeatureExtractor, LogMel, MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, EncoderConfig
-from penstock.pipeline.features_stage import chunk_geometry
 
 NAN = float("nan")
 

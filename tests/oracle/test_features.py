@@ -9,9 +9,9 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 import numpy as np
 import torch
 
+from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.model.config import AttentionContext
-from penstock.pipeline.features_stage import chunk_geometry
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, Request, oracle_model, random_batches, speech
 from tests.helpers.reference.log_mel import FLOAT32, FLOAT64, LogMelReference, log_mel_reference
 

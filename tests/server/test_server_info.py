@@ -30,4 +30,5 @@ def test_a_client_is_told_model_limits_and_decoders(protocol: str, server: Runni
 def test_a_get_request_is_enough(server: RunningServer):
     with urllib.request.urlopen(f"http://{server.url('http')}/v2/models/asr/config", timeout=60) as response:
         parameters = json.load(response)["parameters"]
-    assert parameters["chunk_ms"] == {"string_value": "560"}
+    found = {name: parameters[name]["string_value"] for name in ("chunk_ms", "chunk_samples", "first_chunk_samples")}
+    assert found == {"chunk_ms": "560", "chunk_samples": "8960", "first_chunk_samples": "7880"}

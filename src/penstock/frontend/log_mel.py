@@ -6,13 +6,13 @@ chunks overlap by `window + 1 - hop` samples. A segment's first window starts `s
 first sample, so that windows of every age have one shape (docs/architecture.md).
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from penstock.frontend.chunk_geometry import ChunkGeometry
 from penstock.model.config import FeatureConfig
 from penstock.runtime import send_to_device
 
@@ -27,31 +27,6 @@ class MelChunks(NamedTuple):
     """Frames of the last chunk that hold audio, virtual ones included: N, fewer at the end; 0 without chunks."""
     covered_samples: int
     """Samples from the stream's start that its chunks so far cover; all of them at the end of a segment."""
-
-
-@dataclass(frozen=True)
-class ChunkGeometry:
-    """The position of chunks on the sample axis. `frame_samples` is the analysis window of one frame."""
-
-    chunk_mel_frames: int
-    virtual_mel_frames: int
-    hop_samples: int
-    frame_samples: int
-
-    @property
-    def chunk_samples(self) -> int:
-        """Samples from one chunk's window to the next one's."""
-        return self.chunk_mel_frames * self.hop_samples
-
-    @property
-    def window_samples(self) -> int:
-        """Samples that the frames of one chunk span, and one more for pre-emphasis."""
-        return (self.chunk_mel_frames - 1) * self.hop_samples + self.frame_samples + 1
-
-    @property
-    def lead_samples(self) -> int:
-        """Samples of the first window that lie before the stream's first sample."""
-        return self.virtual_mel_frames * self.hop_samples + self.frame_samples // 2 + 1
 
 
 class LogMel:

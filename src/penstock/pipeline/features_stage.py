@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.frontend.log_mel import ChunkGeometry, FeatureExtractor, LogMel, MelChunks
+from penstock.frontend.chunk_geometry import chunk_geometry
+from penstock.frontend.log_mel import FeatureExtractor, LogMel, MelChunks
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import AttentionContext, ModelConfig
+from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
@@ -62,17 +63,6 @@ class FeatureReply(NamedTuple):
 class _Admission(NamedTuple):
     lease: Lease
     options: StreamOptions | None
-
-
-def chunk_geometry(config: ModelConfig, context: AttentionContext) -> ChunkGeometry:
-    """Returns the geometry of chunks of `factor * (right + 1)` mel frames."""
-    factor = config.encoder.subsampling_factor
-    return ChunkGeometry(
-        chunk_mel_frames=factor * context.chunk_encoder_frames,
-        virtual_mel_frames=factor - 1,
-        hop_samples=config.features.hop_samples,
-        frame_samples=config.features.window_samples,
-    )
 
 
 class FeatureStage:

@@ -1,6 +1,7 @@
-"""What a server offers, as parameters of the model `asr`: readable over KServe HTTP and gRPC without audio."""
+"""What a server offers, as parameters of `asr` and `asr_batch`: readable over KServe HTTP and gRPC without audio."""
 
 from penstock.decoding.beam.sizes import BeamSizes
+from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.decoder_offer import offer_decoders
@@ -16,12 +17,15 @@ def server_information(
 ) -> dict[str, str]:
     """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is ""."""
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
+    chunks = chunk_geometry(config, context)
     values = {
         "version": __version__,
         "model": checkpoint.directory.name,
         "architecture": config.head_name,
         "context": f"{context.left},{context.right}",
         "chunk_ms": f"{config.chunk_ms(context):g}",
+        "chunk_samples": chunks.chunk_samples,
+        "first_chunk_samples": chunks.first_chunk_samples,
         "sample_rate_hz": config.features.sample_rate_hz,
         "languages": ",".join(offer_languages(config, decoding).names),
         "decoders": ",".join(offer.names),

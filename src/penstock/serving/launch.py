@@ -31,7 +31,7 @@ class ServerOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the models (penstock.serving.settings), added to the environment of this process."""
     information: Mapping[str, str] = field(default_factory=dict)
-    """Parameters of `asr` (`penstock.serving.information`)."""
+    """Parameters of the ensembles (`penstock.serving.information`)."""
     is_verbose: bool = False
     """Whether Triton logs what it does, not only warnings and errors."""
 

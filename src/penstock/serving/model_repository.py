@@ -9,7 +9,7 @@ from penstock.errors import SettingError
 from penstock.serving.settings import MODEL_REPOSITORY, QUEUE_DELAY_MS
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled" / "model_repository"
-_FIRST_MODEL, _ENSEMBLE = "features", "asr"
+_FIRST_MODEL, _ENSEMBLES = "features", ("asr", "asr_batch")
 _DELAY = re.compile(r"(?<=max_queue_delay_microseconds:)\s*\d+")
 
 
@@ -26,10 +26,11 @@ def find_model_repository(named: str | None = None, environment: Mapping[str, st
 
 
 def copy_models(repository: Path, directory: Path, delay_ms: int | None, information: Mapping[str, str]) -> Path:
-    """Creates `directory`: the models of `repository` with a batching delay, and `information` as parameters of `asr`.
+    """Creates `directory`: the models of `repository` with a batching delay, and `information` in the ensembles.
 
-    The delay applies to the first model. The later models wait for the rest of its batch, for as long as `repository`
-    says but at most `delay_ms`. None keeps the delays. Configurations are copied; everything else is linked.
+    The information becomes parameters, which clients read. The delay applies to the first model. The later models wait
+    for the rest of its batch, for as long as `repository` says but at most `delay_ms`. None keeps the delays.
+    Configurations are copied; everything else is linked.
     """
     for config in repository.glob("*/config.pbtxt"):
         model = directory / config.parent.name
@@ -44,7 +45,7 @@ def copy_models(repository: Path, directory: Path, delay_ms: int | None, informa
                     f"{config}: has no max_queue_delay_microseconds, which {QUEUE_DELAY_MS.flag} changes"
                 )
             text = _with_delay(text, 1000 * delay_ms, model.name == _FIRST_MODEL)
-        if model.name == _ENSEMBLE:
+        if model.name in _ENSEMBLES:
             text += "".join(_parameter(name, value) for name, value in information.items())
         (model / config.name).write_text(text, encoding="utf-8")
     return directory

@@ -1,0 +1,42 @@
+"""Where a stream's chunks end, in samples: what clients align their requests to."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.frontend.chunk_geometry import ChunkGeometry, chunk_geometry
+from penstock.frontend.log_mel import SampleState
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+
+CONTEXTS = [(70, 13), (70, 6), (70, 1), (70, 0)]
+
+
+def completed_at(state: SampleState, chunks: int) -> list[int]:
+    """The number of the segment's sample that completed each chunk, audio being appended sample by sample."""
+    found, samples = [], 0
+    while len(found) < chunks:
+        samples += 1
+        found += [samples] * len(state.append(0, np.zeros(1, np.float32)))
+    return found
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_the_first_chunk_and_each_further_one_end_at_the_published_samples(bundled_model: Path, context):
+    geometry = chunk_geometry(Checkpoint(bundled_model).config, AttentionContext(*context))
+    first, step = geometry.first_chunk_samples, geometry.chunk_samples
+    assert step == 1280 * (context[1] + 1)
+    state = SampleState(geometry, 1)
+    state.reset(0)
+    assert completed_at(state, 3) == [first, first + step, first + 2 * step]
+    state.append(0, np.zeros(17, np.float32))
+    state.end_segment(0)
+    assert completed_at(state, 2) == [first, first + step]
+
+
+def test_a_shape_of_other_front_ends():
+    geometry = ChunkGeometry(chunk_mel_frames=4, virtual_mel_frames=3, hop_samples=100, frame_samples=200)
+    state = SampleState(geometry, 1)
+    state.reset(0)
+    assert completed_at(state, 2) == [geometry.first_chunk_samples, geometry.first_chunk_samples + 400]
