@@ -22,6 +22,7 @@ from penstock_client.protocol import (
     as_samples,
     check_stream_id,
     parse_reply,
+    parse_results,
     stream_error,
 )
 
@@ -239,3 +240,43 @@ def test_tritons_own_errors_have_no_codes(message, code, kind):
 
 def test_a_server_s_error_is_one_line():
     assert "\n" not in str(stream_error("s", "bad\n  thing"))
+
+
+def joined(replies: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """One reply with the results of several."""
+    found = {name: np.concatenate([reply[name] for reply in replies], axis=1) for name in replies[0]}
+    lists = ("WORDS", "TOKENS", "ALTERNATIVES")
+    found["LIST_COUNTS"] = np.array([[reply[name].shape[1] for reply in replies for name in lists]], np.int32)
+    return found
+
+
+def values_of(reply: dict[str, np.ndarray]):
+    return lambda name: reply[name].ravel().tolist() if name in reply else None
+
+
+@settings(max_examples=30, deadline=None)
+@given(cuts=st.lists(st.tuples(st.integers(0, 5000), st.booleans()), min_size=1, max_size=6))
+def test_several_results_of_a_reply_are_those_of_several_replies(cuts):
+    replies, before = [], 0
+    for samples, is_final in cuts:
+        replies.append(outputs(before, before + samples, is_final))
+        before += samples
+    assert parse_results("s", values_of(joined(replies))) == [parse_reply("s", reply.get) for reply in replies]
+
+
+def test_stable_characters():
+    reply = outputs(0, 4000, True)
+    assert parse_reply("s", reply.get).stable_chars == 0
+    assert parse_reply("s", (reply | {"STABLE_CHARS": np.array([[3]], np.int32)}).get).stable_chars == 3
+
+
+@pytest.mark.parametrize("counts", [[], [1, 1, 0], [1, 1, 0, 1, 1], [-1, 1, 0, 3, 1, 0], [2, 2, 0, 1, 2, 0]], ids=str)
+def test_counts_that_do_not_fit_are_rejected(counts):
+    reply = joined([outputs(0, 4000, True)] * 2) | {"LIST_COUNTS": np.array([counts], np.int32)}
+    with pytest.raises(ProtocolError, match="LIST_COUNTS is"):
+        parse_results("s", values_of(reply))
+
+
+def test_a_reply_with_two_results_is_not_one():
+    with pytest.raises(ProtocolError, match="2 results, expected one"):
+        parse_reply("s", joined([outputs(0, 4000, True)] * 2).get)

@@ -123,6 +123,8 @@ class Result:
     """The last language that the model named in the segment, as "en-US"; "" before the first and without a choice."""
     round_trip_s: float = 0.0
     """Time from sending the request to this reply; set by the transport."""
+    stable_chars: int = 0
+    """Leading characters of `text` that later results of the segment keep; 0 where the server does not send it."""
 
     def after(self, round_trip_s: float) -> "Result":
         """A copy with its round trip. `dataclasses.replace` would take three times as long."""
@@ -137,6 +139,7 @@ class Result:
             self.alternatives,
             self.language,
             round_trip_s,
+            self.stable_chars,
         )
 
 
@@ -224,10 +227,18 @@ def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], npt.NDArray[Any] 
 
 
 def parse_values(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> Result:
-    """The result that a reply's outputs hold; `values` returns an output's values by name, None where it is missing.
+    """The only result that a reply's outputs hold; otherwise as `parse_results`."""
+    results = parse_results(stream_id, values)
+    if len(results) != 1:
+        raise ProtocolError(stream_id, f"the server's reply cannot be read: {len(results)} results, expected one")
+    return results[0]
 
-    Confidences, alternatives and the language may be missing: not every Penstock server sends them. Raises
-    ProtocolError for any other deviation.
+
+def parse_results(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> list[Result]:
+    """The results that a reply's outputs hold; `values` returns an output's values by name, None where it is missing.
+
+    Confidences, alternatives, the language, stable characters and, with one result, the counts may be missing: not
+    every Penstock server sends them. Raises ProtocolError for any other deviation.
     """
     try:
         return _parse(partial(_row, values))
@@ -235,32 +246,57 @@ def parse_values(stream_id: StreamId, values: Callable[[str], list[Any] | None])
         raise ProtocolError(stream_id, f"the server's reply cannot be read: {error}") from error
 
 
-def _parse(row: Callable[..., list[Any]]) -> Result:
-    (segment,), (text,), (is_final,) = row("SEGMENT"), row("TEXT"), row("IS_FINAL")
-    (audio_processed_s,) = row("AUDIO_PROCESSED")
-    words = row("WORDS")
-    confidences = row("WORD_CONFIDENCE", [None] * len(words))
-    word_rows = zip(words, row("WORD_START_MS"), row("WORD_END_MS"), confidences, strict=True)
-    alternative_texts = row("ALTERNATIVES", [])
-    alternative_words = row("ALTERNATIVE_WORDS", [b"[]"] * len(alternative_texts))
-    alternatives = zip(alternative_texts, row("ALTERNATIVE_SCORES", []), alternative_words, strict=True)
-    tokens, timestamps = tuple(row("TOKENS")), tuple(row("TIMESTAMPS"))
+def _parse(row: Callable[..., list[Any]]) -> list[Result]:
+    segments = row("SEGMENT")
+    heads = zip(
+        segments, row("TEXT"), row("IS_FINAL"), row("AUDIO_PROCESSED"), row("LANGUAGE", [b""] * len(segments)),
+        row("STABLE_CHARS", [0] * len(segments)), strict=True,
+    )  # fmt: skip
+    words, alternatives = _words(row), _alternatives(row)
+    tokens, timestamps = row("TOKENS"), row("TIMESTAMPS")
     if len(tokens) != len(timestamps):
         raise ValueError(f"{len(tokens)} TOKENS but {len(timestamps)} TIMESTAMPS")
-    return Result(
-        segment=segment,
-        text=text.decode(),
-        is_final=is_final,
-        audio_processed_s=audio_processed_s,
-        new_words=tuple(Word(word.decode(), *rest) for word, *rest in word_rows),
-        new_tokens=tokens,
-        new_timestamps=timestamps,
-        alternatives=tuple(
-            Alternative(text.decode(), score, tuple(Word(*word) for word in json.loads(words)))
-            for text, score, words in alternatives
-        ),
-        language=row("LANGUAGE", [b""])[0].decode(),
-    )
+    counts = row("LIST_COUNTS", [len(words), len(tokens), len(alternatives)])
+    if len(counts) != 3 * len(segments) or min(counts, default=0) < 0:
+        raise ValueError(f"LIST_COUNTS is {counts} for {len(segments)} results")
+    if (sum(counts[::3]), sum(counts[1::3])) != (len(words), len(tokens)):
+        raise ValueError(f"LIST_COUNTS is {counts} for {len(words)} WORDS and {len(tokens)} TOKENS")
+    results, word, token, alternative = [], 0, 0, 0
+    for i, (segment, text, is_final, audio_processed_s, language, stable_chars) in enumerate(heads):
+        n_words, n_tokens, n_alternatives = counts[3 * i : 3 * i + 3]
+        results.append(
+            Result(
+                segment=segment,
+                text=text.decode(),
+                is_final=is_final,
+                audio_processed_s=audio_processed_s,
+                new_words=tuple(words[word : word + n_words]),
+                new_tokens=tuple(tokens[token : token + n_tokens]),
+                new_timestamps=tuple(timestamps[token : token + n_tokens]),
+                alternatives=tuple(alternatives[alternative : alternative + n_alternatives]),
+                language=language.decode(),
+                stable_chars=stable_chars,
+            )
+        )
+        word, token, alternative = word + n_words, token + n_tokens, alternative + n_alternatives
+    return results
+
+
+def _words(row: Callable[..., list[Any]]) -> list[Word]:
+    words = row("WORDS")
+    confidences = row("WORD_CONFIDENCE", [None] * len(words))
+    rows = zip(words, row("WORD_START_MS"), row("WORD_END_MS"), confidences, strict=True)
+    return [Word(word.decode(), *rest) for word, *rest in rows]
+
+
+def _alternatives(row: Callable[..., list[Any]]) -> list[Alternative]:
+    """Empty where they were not requested."""
+    texts = row("ALTERNATIVES", [])
+    rows = zip(texts, row("ALTERNATIVE_SCORES", []), row("ALTERNATIVE_WORDS", [b"[]"] * len(texts)), strict=True)
+    return [
+        Alternative(text.decode(), score, tuple(Word(*word) for word in json.loads(words)))
+        for text, score, words in rows
+    ]
 
 
 def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any] | None = None) -> list[Any]:
