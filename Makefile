@@ -34,12 +34,12 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 
 .PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo lock check-targets clean
 
-$(VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
+$(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_LOCKED) -r $(LOCKS)/dev.txt -r $(LOCKS)/pytriton.txt
 	$(BIN)/python $(PIP_INSTALL) torch
-	$(BIN)/python $(PIP_INSTALL) --no-deps -e . -e client
+	$(BIN)/python $(PIP_INSTALL) --no-deps -e . -e client -e gateway
 	touch $@
 
 $(ORACLE_VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/oracle.txt
@@ -101,7 +101,7 @@ test-gpu: setup ## tests on a CUDA device
 	$(BIN)/python -m pytest -q -m gpu
 
 test-oracle: oracle-setup ## comparison with NeMo and Transformers
-	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle
+	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests
 
 serve: setup ## serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)

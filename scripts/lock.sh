@@ -14,8 +14,11 @@ lock() { # NAME ARGUMENT...: locks/NAME.txt
 }
 
 client=client/pyproject.toml
+gateway=gateway/pyproject.toml
+printf 'penstock-client ; python_version < "3"\n' >build/lock/overrides.txt # of this checkout
 # make setup, with locks/pytriton.txt
-echo "nvidia-pytriton ; python_version < '3'" | lock dev pyproject.toml $client --extra server --extra dev --overrides -
+echo "nvidia-pytriton ; python_version < '3'" | lock dev pyproject.toml $client $gateway --extra server --extra dev \
+    --extra media --overrides - --overrides build/lock/overrides.txt
 lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev # make oracle-setup
 # All that the extra `train` adds; apart, because it comes as source for some versions of Python and needs a C compiler.
 echo pocketsphinx | lock train --constraints locks/oracle.txt -
@@ -27,3 +30,4 @@ options=(--constraints locks/dev.txt)
 lock server pyproject.toml
 lock client $client
 echo "torch ; python_version < '3'" | lock loadtest pyproject.toml $client --extra loadtest --overrides -
+lock gateway $client $gateway --extra media --overrides build/lock/overrides.txt

@@ -1,0 +1,30 @@
+"""Where protocols register: routes of the HTTP port and services of the gRPC port."""
+
+from collections.abc import Callable, Sequence
+
+import grpc
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute
+
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.health import health_routes
+
+ROUTES: Sequence[Callable[[Gateway], Sequence[BaseRoute]]] = (health_routes,)
+"""Each protocol's routes on the HTTP port: one line for each."""
+
+SERVICES: Sequence[Callable[[Gateway, grpc.aio.Server], None]] = ()
+"""Each protocol's services on the gRPC port: one line for each."""
+
+
+def build_app(gateway: Gateway) -> Starlette:
+    """The application of the HTTP port."""
+    return Starlette(routes=[route for routes in ROUTES for route in routes(gateway)])
+
+
+def build_grpc_server(gateway: Gateway, max_message_bytes: int) -> grpc.aio.Server:
+    """The server of the gRPC port, without a port yet. Make it in the event loop that runs it."""
+    limits = [("grpc.max_receive_message_length", max_message_bytes), ("grpc.so_reuseport", 1)]
+    server = grpc.aio.server(options=limits)
+    for add_services in SERVICES:
+        add_services(gateway, server)
+    return server

@@ -1,0 +1,57 @@
+"""The errors that a client of the gateway can get, with their status in each protocol. Codes are stable."""
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class ErrorStatus(NamedTuple):
+    """What a code means, and its status in each protocol."""
+
+    meaning: str
+    http: int
+    websocket: int
+    """The code that an open WebSocket is closed with."""
+    grpc: str
+    """Name of the gRPC status code."""
+
+
+class ErrorCode(Enum):
+    """The code of a `GatewayError`; docs/gateway.md has this table."""
+
+    INVALID_API_KEY = ErrorStatus("the API key is missing or wrong", 401, 4401, "UNAUTHENTICATED")
+    ORIGIN_REJECTED = ErrorStatus("the page's origin is not allowed", 403, 4403, "PERMISSION_DENIED")
+    MODEL_NOT_FOUND = ErrorStatus("no replica group has this name", 404, 1008, "NOT_FOUND")
+    FIELD_INVALID = ErrorStatus("a field of the request is wrong or not supported", 400, 1008, "INVALID_ARGUMENT")
+    AUDIO_INVALID = ErrorStatus("the audio cannot be decoded", 400, 1008, "INVALID_ARGUMENT")
+    TOO_LARGE = ErrorStatus("a message, an upload or a recording is too large", 413, 1009, "RESOURCE_EXHAUSTED")
+    STREAMS_EXHAUSTED = ErrorStatus(
+        "all streams of the key or of the replicas are open", 429, 1013, "RESOURCE_EXHAUSTED"
+    )
+    NO_REPLICA = ErrorStatus("no replica answers", 503, 1013, "UNAVAILABLE")
+    STREAM_LOST = ErrorStatus("the replica lost the stream", 503, 1013, "UNAVAILABLE")
+    STREAM_IDLE = ErrorStatus("no audio arrived for 60 s", 408, 4408, "DEADLINE_EXCEEDED")
+    STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 4410, "OUT_OF_RANGE")
+    RESULTS_UNREAD = ErrorStatus("the client did not read its results for 10 s", 408, 4408, "DEADLINE_EXCEEDED")
+    INTERNAL = ErrorStatus("the gateway failed", 500, 1011, "INTERNAL")
+
+    @property
+    def status(self) -> ErrorStatus:
+        """Meaning and status codes."""
+        return self.value
+
+
+class GatewayError(Exception):
+    """A request or a stream is rejected or has failed. Each protocol renders it in its own form."""
+
+    def __init__(self, code: ErrorCode, message: str, param: str | None = None, retry_after_s: float | None = None):
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        """One line for the client: what was wrong and what is accepted."""
+        self.param = param
+        """The field that was wrong, in the protocol's own name."""
+        self.retry_after_s = retry_after_s
+        """When a new attempt makes sense; None where it does not."""
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.message}"

@@ -1,0 +1,1 @@
+"""The one way from a protocol to a replica: events, live streams, segments, replicas, admission."""

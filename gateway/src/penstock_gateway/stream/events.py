@@ -1,0 +1,61 @@
+"""What a stream reports to a protocol. Times are milliseconds from the stream's start."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One completed word."""
+
+    text: str
+    start_ms: int
+    end_ms: int
+    confidence: float
+    """0 .. 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One hypothesis of a beam search for a whole segment."""
+
+    text: str
+    score: float
+    """Natural logarithm; comparable within one segment only."""
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """The text of the current segment so far."""
+
+    segment: int
+    """Index of the segment, from 0."""
+    text: str
+    stable_chars: int
+    """Leading characters of `text` that cannot change."""
+    words: tuple[Word, ...]
+    """The completed words of the segment so far."""
+    audio_processed_s: float
+    """Audio that `text` covers, from the stream's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The text of a finished segment. A segment without words has a Final with empty text."""
+
+    segment: int
+    text: str
+    words: tuple[Word, ...]
+    """All words of the segment."""
+    alternatives: tuple[Alternative, ...]
+    """Best first; empty unless the stream's options ask for them."""
+    audio_processed_s: float
+    end_s: float
+    """The border: the next segment begins here."""
+    is_last: bool
+    """True for the Final that answers `finish`."""
+    forced: bool
+    """True for a Final that answers `end_segment`."""
+
+
+Event = Partial | Final

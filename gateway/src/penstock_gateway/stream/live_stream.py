@@ -1,0 +1,93 @@
+"""What a protocol sees of a stream: push audio, end segments, read events. Knows no socket and no protocol."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.events import Event
+
+Samples = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """Options of one stream, in the server's terms; a protocol maps its fields to them."""
+
+    model: str = ""
+    """Name of a replica group; "" is the first group."""
+    language: str | None = None
+    """One of the group's languages; None where the model has no choice or the server's default applies."""
+    phrases: Sequence[tuple[str, float]] = ()
+    """Boosted phrases: text, and the boost per token in nats."""
+    endpoint_silence_ms: int = 800
+    """Silence that ends a segment; 0: segments end by `end_segment` only."""
+    decoder: str | None = None
+    """The server's default where it is None."""
+    n_best: int = 0
+    """Alternatives of a final; needs a beam search."""
+    extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """Other start options of the server by name, such as `lm_weight`. The server checks them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGroup:
+    """The replicas that serve one model with one context."""
+
+    name: str
+    """What clients write as the model."""
+    model: str
+    """Name of the checkpoint."""
+    sample_rate_hz: int
+    context: tuple[int, int]
+    """Encoder frames of left and right context."""
+    chunk_ms: float
+    """Audio of one chunk: words come in steps of this duration."""
+    languages: tuple[str, ...]
+    """Languages that a stream can choose; empty for a model without a choice."""
+    decoders: tuple[str, ...]
+    """Decoders that a stream can choose; the first is the default."""
+    max_beam_size: int
+    max_boosted_phrases: int
+
+
+class LiveStream(Protocol):
+    """One stream. One task pushes, one reads events. Every method raises GatewayError once the stream has failed."""
+
+    async def push(self, samples: Samples) -> None:
+        """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered."""
+
+    async def end_segment(self) -> None:
+        """Ends the segment behind the audio pushed so far. A Final with `forced` answers it, also for silence."""
+
+    async def finish(self) -> None:
+        """No more audio follows. `events` ends after the Final with `is_last`."""
+
+    async def cancel(self) -> None:
+        """The client vanished: frees the stream on the server; no more events. Also after `finish`; never raises."""
+
+    def events(self) -> AsyncIterator[Event]:
+        """Partials and Finals in order. Raises GatewayError where the stream is lost."""
+
+
+class Streams(Protocol):
+    """Opens streams on the replicas."""
+
+    @property
+    def groups(self) -> Sequence[ModelGroup]:
+        """The groups with a known model, the default first; empty until a replica has answered."""
+
+    def group(self, model: str) -> ModelGroup:
+        """The group of this name, of the context nearest to an alias, or the first for "".
+
+        Raises GatewayError: MODEL_NOT_FOUND, or NO_REPLICA while none has answered.
+        """
+
+    async def open(self, options: StreamOptions, key: ApiKey) -> LiveStream:
+        """Starts a stream on the replica with the most room.
+
+        Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
+        """

@@ -1,0 +1,42 @@
+import hypothesis
+import pytest
+
+from gateway.tests.helpers.fake_streams import FakeStreams
+from penstock_gateway.config import Config
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.security.access import Access
+from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.keys import KeyRing
+from penstock_gateway.security.origins import Origins
+
+hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may stall
+hypothesis.settings.load_profile("penstock")
+
+
+@pytest.fixture
+def streams():
+    return FakeStreams()
+
+
+@pytest.fixture
+def make_gateway(streams):
+    """A gateway with fake streams; `keys` and the fields of `Config` as keywords."""
+
+    def make(keys: KeyRing | None = None, **options) -> Gateway:
+        keys = keys or KeyRing()
+        access = Access(keys, ClientSecrets(b"k" * 32, keys), Origins(options.get("origins", ())))
+        return Gateway(Config(**options), streams, access)
+
+    return make
+
+
+@pytest.fixture
+def gateway(make_gateway):
+    """A gateway with fake streams and no keys."""
+    return make_gateway()
+
+
+@pytest.fixture
+def anyio_backend():
+    """`@pytest.mark.anyio` runs a test in an asyncio loop."""
+    return "asyncio"

@@ -1,0 +1,153 @@
+"""Streams without a server, for tests of protocols: words follow from the audio alone.
+
+Every 100 ms frame with a sample above 0.01 is one word: "w0", "w1", ... counted through the stream. Quiet frames for
+`endpoint_silence_ms` after a word end the segment.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.events import Alternative, Event, Final, Partial, Word
+from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, Samples, StreamOptions, Streams
+
+FRAME_SAMPLES = 1600
+FRAME_MS = 100
+GROUP = ModelGroup(
+    name="fake-asr", model="fake-asr", sample_rate_hz=16_000, context=(70, 6), chunk_ms=560.0, languages=(),
+    decoders=("greedy", "alsd"), max_beam_size=4, max_boosted_phrases=2000,
+)  # fmt: skip
+
+
+def speech(*parts: float, rate_hz: int = 16_000) -> Samples:
+    """Seconds of speech, silence, speech, ..."""
+    levels = [np.full(round(seconds * rate_hz), 0.0 if i % 2 else 0.25, np.float32) for i, seconds in enumerate(parts)]
+    return np.concatenate(levels)
+
+
+class FakeStream:
+    """One stream; `pushed`, `options` and `is_cancelled` are for assertions."""
+
+    def __init__(self, options: StreamOptions, key: ApiKey):
+        self.options = options
+        self.key = key
+        self.pushed: list[Samples] = []
+        self.is_cancelled = False
+        self.room = asyncio.Event()
+        """`push` waits for it: clear it to see backpressure."""
+        self.room.set()
+        self._pending = np.zeros(0, np.float32)
+        self._frames = 0
+        self._words = 0
+        self._segment = 0
+        self._segment_words: list[Word] = []
+        self._quiet_ms = 0
+        self._failure: GatewayError | None = None
+        self._events: asyncio.Queue[Event | GatewayError | None] = asyncio.Queue()
+
+    def fail(self, error: GatewayError) -> None:
+        """Loses the stream."""
+        self._failure = error
+        self._events.put_nowait(error)
+
+    async def push(self, samples: Samples) -> None:
+        self._check()
+        await self.room.wait()
+        assert samples.dtype == np.float32 and samples.ndim == 1
+        self.pushed.append(samples)
+        self._pending = np.concatenate([self._pending, samples])
+        while self._pending.size >= FRAME_SAMPLES:
+            frame, self._pending = self._pending[:FRAME_SAMPLES], self._pending[FRAME_SAMPLES:]
+            self._hear(bool(np.abs(frame).max() > 0.01))
+
+    async def end_segment(self) -> None:
+        self._check()
+        self._end(forced=True)
+
+    async def finish(self) -> None:
+        self._check()
+        if np.abs(self._pending).max(initial=0.0) > 0.01:
+            self._hear(True)
+        self._end(is_last=True)
+        self._events.put_nowait(None)
+
+    async def cancel(self) -> None:
+        self.is_cancelled = True
+        self._events.put_nowait(None)
+
+    async def events(self) -> AsyncIterator[Event]:
+        while (event := await self._events.get()) is not None:
+            if isinstance(event, GatewayError):
+                raise event
+            yield event
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _hear(self, is_loud: bool) -> None:
+        start_ms = self._frames * FRAME_MS
+        self._frames += 1
+        if is_loud:
+            self._quiet_ms = 0
+            self._segment_words.append(Word(f"w{self._words}", start_ms, start_ms + FRAME_MS, 0.5))
+            self._words += 1
+            # The newest word is not complete yet.
+            words = tuple(self._segment_words)
+            stable = len(self._text(words[:-1]))
+            self._events.put_nowait(Partial(self._segment, self._text(words), stable, words[:-1], self._seconds))
+            return
+        self._quiet_ms += FRAME_MS
+        limit_ms = self.options.endpoint_silence_ms
+        if limit_ms and self._segment_words and self._quiet_ms >= limit_ms:
+            self._end()
+
+    def _end(self, is_last: bool = False, forced: bool = False) -> None:
+        words = tuple(self._segment_words)
+        alternatives = tuple(
+            Alternative(self._text(words), -0.5 * (rank + 1), words) for rank in range(self.options.n_best)
+        )
+        end_s = self._seconds if forced or is_last or not words else (words[-1].end_ms / 1000 + self._seconds) / 2
+        self._events.put_nowait(
+            Final(self._segment, self._text(words), words, alternatives, self._seconds, end_s, is_last, forced)
+        )
+        self._segment += 1
+        self._segment_words, self._quiet_ms = [], 0
+
+    @property
+    def _seconds(self) -> float:
+        return self._frames * FRAME_MS / 1000
+
+    @staticmethod
+    def _text(words: tuple[Word, ...]) -> str:
+        return " ".join(word.text for word in words)
+
+
+class FakeStreams:
+    """Opens `FakeStream`s; `opened` has all of them."""
+
+    def __init__(self, max_streams: int = 64):
+        self.opened: list[FakeStream] = []
+        self.groups = (GROUP,)
+        self.max_streams = max_streams
+        self.open_error: GatewayError | None = None
+
+    def group(self, model: str) -> ModelGroup:
+        if model in ("", GROUP.name, "whisper-1"):
+            return GROUP
+        raise GatewayError(ErrorCode.MODEL_NOT_FOUND, f"there is no model {model!r}; accepted: {GROUP.name}", "model")
+
+    async def open(self, options: StreamOptions, key: ApiKey) -> LiveStream:
+        self.group(options.model)
+        if self.open_error is not None:
+            raise self.open_error
+        if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
+            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all streams are open", retry_after_s=2.0)
+        self.opened.append(FakeStream(options, key))
+        return self.opened[-1]
+
+
+_: type[Streams] = FakeStreams

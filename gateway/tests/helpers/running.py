@@ -1,0 +1,50 @@
+"""A gateway on real sockets of this process, in the event loop of the test."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from penstock_gateway.app import build_app, build_grpc_server
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.http_server import http_server_config
+from penstock_gateway.security.limits import MAX_RECOGNIZE_BYTES
+
+
+@dataclass(frozen=True)
+class Running:
+    http_port: int
+    grpc_port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def ws_url(self) -> str:
+        return f"ws://127.0.0.1:{self.http_port}"
+
+    @property
+    def grpc_address(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+
+@asynccontextmanager
+async def running(gateway: Gateway) -> AsyncIterator[Running]:
+    """Serves both ports on free loopback ports until the block ends."""
+    grpc_server = build_grpc_server(gateway, MAX_RECOGNIZE_BYTES)
+    grpc_port = grpc_server.add_insecure_port("127.0.0.1:0")
+    await grpc_server.start()
+    server = uvicorn.Server(http_server_config(build_app(gateway), gateway.config, port=0))
+    serving = asyncio.create_task(server.serve())
+    try:
+        while not server.started:
+            assert not serving.done()
+            await asyncio.sleep(0.005)
+        yield Running(server.servers[0].sockets[0].getsockname()[1], grpc_port)
+    finally:
+        server.should_exit = True
+        await serving
+        await grpc_server.stop(0)

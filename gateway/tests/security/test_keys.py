@@ -1,0 +1,131 @@
+import hashlib
+
+import pytest
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.access import Access
+from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
+from penstock_gateway.security.origins import Origins
+
+
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture
+def ring(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(f"# name sha256 streams\nshop {digest('sk-shop')} 4  # a comment\n\nlab {digest('sk-lab')} 100\n")
+    return KeyRing.read(path)
+
+
+def access_of(ring, now_s=lambda: 1000.0, signing_key=b"k" * 32):
+    return Access(ring, ClientSecrets(signing_key, ring, now_s), Origins())
+
+
+def rejected(call, *arguments):
+    with pytest.raises(GatewayError) as caught:
+        call(*arguments)
+    return caught.value.code
+
+
+def test_each_key_has_its_name_and_its_streams(ring):
+    assert ring.authenticate("sk-shop") == ApiKey("shop", 4)
+    assert ring.authenticate("sk-lab") == ApiKey("lab", 100)
+
+
+@pytest.mark.parametrize("text", [None, "", "sk-sho", digest("sk-shop"), "sk-shop ", "ключ"])
+def test_other_texts_are_rejected(ring, text):
+    assert rejected(ring.authenticate, text) is ErrorCode.INVALID_API_KEY
+
+
+def test_without_a_file_no_key_is_needed():
+    assert KeyRing().authenticate(None) == ANONYMOUS == KeyRing().authenticate("anything")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("shop abc 4", "line 1"),
+        (f"shop {digest('a')}", "line 1"),
+        (f"shop {digest('a')} 0", "line 1"),
+        (f"shop {digest('a')} 1\nshop {digest('b')} 1", "line 2"),
+        ("# nothing", "no key"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path, text, named):
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"{path}.*{named}"):
+        KeyRing.read(path)
+
+
+def test_a_client_secret_stands_for_its_key_until_it_expires(ring):
+    now_s = [1000.0]
+    access = access_of(ring, lambda: now_s[0])
+    secret, expires_s = access.secrets.create(ApiKey("shop", 4), 60)
+    assert secret.startswith("ek_")
+    assert expires_s == 1060
+    assert access.authenticate_header(f"Bearer {secret}") == ApiKey("shop", 4)
+    now_s[0] = 1061
+    assert rejected(access.authenticate, secret) is ErrorCode.INVALID_API_KEY
+
+
+def test_a_changed_secret_is_rejected(ring):
+    access = access_of(ring)
+    secret, _ = access.secrets.create(ApiKey("shop", 4))
+    for position in range(3, len(secret)):
+        other = "A" if secret[position] != "A" else "B"
+        changed = secret[:position] + other + secret[position + 1 :]
+        try:
+            assert access.authenticate(changed) == ApiKey("shop", 4), "base64's last bits may say the same"
+            assert position == len(secret) - 1
+        except GatewayError as error:
+            assert error.code is ErrorCode.INVALID_API_KEY
+    for text in ("ek_", "ek_é", "ek_" + "A" * 21, secret + "A", secret[:-4]):
+        assert rejected(access.authenticate, text) is ErrorCode.INVALID_API_KEY
+    elsewhere = access_of(ring, signing_key=b"x" * 32)
+    assert rejected(elsewhere.authenticate, secret) is ErrorCode.INVALID_API_KEY
+
+
+@pytest.mark.parametrize("seconds", [59, 7201, 0, -1])
+def test_the_lifetime_of_a_secret_is_limited(ring, seconds):
+    assert rejected(access_of(ring).secrets.create, ANONYMOUS, seconds) is ErrorCode.FIELD_INVALID
+
+
+@pytest.mark.parametrize("header", [None, "", "sk-shop", "Basic sk-shop", "Bearer", "Bearer x"])
+def test_only_a_bearer_header_counts(ring, header):
+    assert rejected(access_of(ring).authenticate_header, header) is ErrorCode.INVALID_API_KEY
+
+
+def test_the_scheme_has_no_case(ring):
+    assert access_of(ring).authenticate_header("bearer sk-shop").name == "shop"
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "is_allowed"),
+    [
+        (None, "asr.example.com", True),
+        ("https://shop.example.com", "asr.example.com", True),
+        ("https://SHOP.example.com", "asr.example.com", True),
+        ("http://shop.example.com", "asr.example.com", False),
+        ("https://evil.example.com", "asr.example.com", False),
+        ("https://asr.example.com:8080", "asr.example.com:8080", True),
+        ("https://asr.example.com.evil.com", "asr.example.com", False),
+        ("null", "asr.example.com", False),
+        ("", "asr.example.com", False),
+        ("null", None, False),
+        ("https://[", "asr.example.com", False),
+    ],
+)
+def test_origins(origin, host, is_allowed):
+    origins = Origins(["https://shop.example.com/"])
+    if is_allowed:
+        origins.check(origin, host)
+    else:
+        assert rejected(origins.check, origin, host) is ErrorCode.ORIGIN_REJECTED
+
+
+def test_a_star_allows_every_page():
+    Origins(["*"]).check("https://anything.example", "asr.example.com")

@@ -1,0 +1,59 @@
+import argparse
+
+import pytest
+
+from penstock_gateway.config import Config, ReplicaGroup, parse_replicas
+
+
+def config(*words, environment=None):
+    parser = argparse.ArgumentParser()
+    Config.add_flags(parser)
+    return Config.from_flags(parser.parse_args(words), environment or {})
+
+
+def test_the_defaults_listen_on_loopback_only():
+    assert config() == Config()
+    assert (Config().host, Config().http_port, Config().grpc_port) == ("127.0.0.1", 8080, 50051)
+
+
+def test_a_flag_takes_precedence_over_a_variable():
+    environment = {"PENSTOCK_GATEWAY_HTTP_PORT": "1234", "PENSTOCK_GATEWAY_CAPTIONS": "1", "PENSTOCK_GATEWAY_KEYS": ""}
+    given = config("--http-port", "99", environment=environment)
+    assert (given.http_port, given.captions, given.keys) == (99, True, None)
+    assert config("--no-captions", environment=environment).captions is False
+
+
+def test_replicas_of_one_and_of_several_models():
+    assert parse_replicas("a:1, b:2") == (ReplicaGroup("", ("a:1", "b:2")),)
+    assert parse_replicas("low=a:1;high=[::1]:2,b:3") == (
+        ReplicaGroup("low", ("a:1",)), ReplicaGroup("high", ("[::1]:2", "b:3")),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--replicas", "localhost"], "'localhost' is not HOST:PORT"),
+        (["--replicas", "a:0"], "HOST:PORT"),
+        (["--replicas", "a:1;b:2"], "name of its own"),
+        (["--replicas", "low="], "no HOST:PORT"),
+        (["--http-port", "65536"], "--http-port"),
+        (["--segments", "hard"], "accepted: restart, soft"),
+        (["--endpoint-silence-ms", "100"], "--endpoint-silence-ms"),
+        (["--riva-boost-scale", "nan"], "--riva-boost-scale"),
+        (["--tls-cert", "x.pem"], "--tls-key"),
+        (["--host", "0.0.0.0"], "needs --keys"),
+    ],
+)
+def test_a_wrong_flag_is_named(words, named):
+    with pytest.raises(ValueError, match=named):
+        config(*words)
+
+
+def test_a_wrong_variable_is_named():
+    with pytest.raises(ValueError, match="PENSTOCK_GATEWAY_STRICT is 'maybe'; accepted: 1, true, 0, false"):
+        config(environment={"PENSTOCK_GATEWAY_STRICT": "maybe"})
+
+
+def test_other_addresses_are_accepted_with_keys():
+    assert config("--host", "0.0.0.0", "--keys", "keys.txt").host == "0.0.0.0"

@@ -1,0 +1,51 @@
+"""Each package of the gateway imports only packages below it, and none needs torch or the core."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import penstock_gateway
+
+SOURCES = Path(penstock_gateway.__file__).parent
+FLOORS = (
+    ("main", "__main__"), ("processes",), ("app",), ("captions", "health", "openai", "realtime", "riva"), ("gateway",),
+    ("http_server", "stream"), ("audio", "config", "metrics"), ("security",), ("errors", "version"),
+)  # fmt: skip
+"""From the top; packages of one floor do not import each other."""
+FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+BANNED = {"torch", "penstock", "fastapi", "pydantic", "tritonclient", "tests", "gateway"}
+SOCKETS = {"starlette", "uvicorn", "grpc"}
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of everything that a file imports, also inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCES)))
+def test_imports_point_down(path):
+    own = path.relative_to(SOURCES).parts[0].removesuffix(".py")
+    for name in imports(path):
+        package, _, rest = name.partition(".")
+        assert package not in BANNED, name
+        used = rest.partition(".")[0]
+        if package == "penstock_gateway" and own != "__init__" and used != own:
+            assert FLOOR[used] > FLOOR[own], f"{own} imports {name}"
+
+
+@pytest.mark.parametrize("package", ["stream", "security", "audio"])
+def test_what_protocols_share_knows_no_socket(package):
+    for path in (SOURCES / package).glob("*.py"):
+        assert not {name.partition(".")[0] for name in imports(path)} & SOCKETS, path
+
+
+def test_every_package_has_a_floor():
+    packages = {path.name.removesuffix(".py") for path in SOURCES.iterdir()}
+    assert packages - {"__init__", "__pycache__", "py.typed"} <= FLOOR.keys()
