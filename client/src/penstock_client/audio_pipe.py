@@ -4,7 +4,6 @@ import contextlib
 import os
 import select
 import stat
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,14 +17,13 @@ from penstock_client.audio import naming
 from penstock_client.channels import EACH, MIX, Channel, MixMonitor
 from penstock_client.channels import select as select_channel
 from penstock_client.errors import AudioError
-from penstock_client.pcm import PcmFormat, RawFormat, raw_pcm, wav_pcm
+from penstock_client.pcm import PcmFormat, RawFormat, raw_pcm, read_wav_header
 from penstock_client.protocol import SAMPLE_RATE_HZ
-from penstock_client.sound_file import STDIN, UNKNOWN_SIZE_BYTES, Audio
+from penstock_client.sound_file import STDIN, Audio
 
 _MIN_BLOCK_MS, _MAX_BLOCK_MS = 100.0, 1000.0
 _QUIET_S = 0.1
 _READ_BYTES = 65_536
-_MAX_HEADER_BYTES = 1 << 20
 
 
 def is_pipe(path: str | Path) -> bool:
@@ -120,8 +118,12 @@ class AudioPipe:
         if self._pcm is not None or self._audio is not None:
             return
         with naming(self._path):
-            self._pcm = _read_wav_header(self._bytes) if self._raw is None else raw_pcm(self._raw)
-            if self._pcm is None:
+            if self._raw is not None:
+                self._pcm = raw_pcm(self._raw)
+            elif header := read_wav_header(self._bytes.peek):
+                self._pcm, header_bytes = header
+                self._bytes.skip(header_bytes)
+            else:
                 self._audio = sound_file.load(self._bytes.rest(), SAMPLE_RATE_HZ, self._channel)
 
     def _frames(self, pcm: PcmFormat) -> Iterator[npt.NDArray[np.float32]]:
@@ -228,36 +230,3 @@ class _Bytes:
             raise AudioError(self._path, (error.strerror or str(error)).lower()) from error
         self._buffer += data
         self._is_end = not data
-
-
-def _read_wav_header(source: _Bytes) -> PcmFormat | None:
-    """The format of a WAV stream, whose header is taken; None for another format, of which nothing is taken.
-
-    Raises ValueError for a broken header.
-    """
-    start = source.peek(0, 12)
-    if not start:
-        raise ValueError("has no audio")
-    if start[:4] != b"RIFF" or start[8:] != b"WAVE":
-        return None
-    position, form = 12, None
-    while position < _MAX_HEADER_BYTES:
-        header = source.peek(position, 8)
-        if len(header) < 8:
-            raise ValueError("has no audio" if form else "not a readable audio file: its header is cut")
-        name, size = header[:4], struct.unpack("<I", header[4:])[0]
-        position += 8
-        if name == b"data":
-            if form is None:
-                break
-            pcm = wav_pcm(form, size if 0 < size < UNKNOWN_SIZE_BYTES else None)
-            source.skip(position if pcm else 0)
-            return pcm
-        needed = max(0, min(size, _MAX_HEADER_BYTES - position))
-        content = source.peek(position, needed)
-        if len(content) < needed:
-            raise ValueError("not a readable audio file: its header is cut")
-        if name == b"fmt ":
-            form = content
-        position += size + size % 2
-    raise ValueError("not a readable audio file: its header has no format")

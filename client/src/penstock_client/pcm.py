@@ -8,9 +8,12 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from penstock_client.sound_file import UNKNOWN_SIZE_BYTES
+
 RawEncoding = Literal["s16le", "f32le", "mulaw", "alaw"]
 """16-bit integers, 32-bit floats, and the two encodings of telephony (ITU-T G.711) with 8 bits."""
 
+_MAX_HEADER_BYTES = 1 << 20
 _MAX_RATE_HZ = 768_000
 _MAX_CHANNELS = 64
 
@@ -71,6 +74,45 @@ def wav_pcm(chunk: bytes, data_bytes: int | None) -> PcmFormat | None:
     if not (1 <= channels <= _MAX_CHANNELS and 1 <= rate_hz <= _MAX_RATE_HZ):
         raise ValueError(f"not a readable audio file: its header states {channels} channels at {rate_hz} Hz")
     return PcmFormat(*_WAV[tag, bits], rate_hz, channels, data_bytes)
+
+
+class CutHeaderError(ValueError):
+    """The bytes end before the header does."""
+
+    def __init__(self, message: str = "not a readable audio file: its header is cut"):
+        super().__init__(message)
+
+
+def read_wav_header(peek: Callable[[int, int], bytes]) -> tuple[PcmFormat, int] | None:
+    """The format of a WAV stream, and the bytes in front of its samples; None for another or a compressed format.
+
+    `peek` returns the `size` bytes from a position, less where the stream ends. Raises ValueError for a broken header.
+    """
+    start = peek(0, 12)
+    if not start:
+        raise ValueError("has no audio")
+    if start[:4] != b"RIFF" or start[8:] != b"WAVE":
+        return None
+    position, form = 12, None
+    while position < _MAX_HEADER_BYTES:
+        header = peek(position, 8)
+        if len(header) < 8:
+            raise CutHeaderError("has no audio") if form else CutHeaderError()
+        name, size = header[:4], struct.unpack("<I", header[4:])[0]
+        position += 8
+        if name == b"data":
+            if form is None:
+                break
+            pcm = wav_pcm(form, size if 0 < size < UNKNOWN_SIZE_BYTES else None)
+            return (pcm, position) if pcm else None
+        needed = max(0, min(size, _MAX_HEADER_BYTES - position))
+        content = peek(position, needed)
+        if len(content) < needed:
+            raise CutHeaderError()
+        if name == b"fmt ":
+            form = content
+        position += size + size % 2
+    raise ValueError("not a readable audio file: its header has no format")
 
 
 def _integers(dtype: str) -> Callable[[bytes], npt.NDArray[np.float32]]:

@@ -1,0 +1,117 @@
+import io
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock_client.pcm import RawFormat
+from penstock_gateway.audio.pcm import PcmDecoder
+from penstock_gateway.audio.resampler import Resampler
+from penstock_gateway.errors import ErrorCode, GatewayError
+
+RATE_HZ = 16_000
+NOISE = np.random.default_rng(0).normal(0, 0.1, 24_000).astype(np.float32)
+
+
+def parts_of(data, sizes):
+    """The data in parts of these sizes, again and again."""
+    position, parts = 0, []
+    while position < len(data):
+        size = sizes[len(parts) % len(sizes)]
+        parts.append(data[position : position + size])
+        position += size
+    return parts
+
+
+def decoded(decoder, parts):
+    return np.concatenate([*map(decoder.push, parts), decoder.flush()])
+
+
+def wav(samples, rate_hz=RATE_HZ, subtype="PCM_16"):
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate_hz, format="WAV", subtype=subtype)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 24_000, 44_100, 48_000])
+@pytest.mark.parametrize("sizes", [[1], [160, 7, 4000], [30_000]])
+def test_resampling_does_not_depend_on_the_sizes_of_parts(rate_hz, sizes):
+    resampler = Resampler(rate_hz, RATE_HZ)
+    parts = [*map(resampler.push, parts_of(NOISE, sizes)), resampler.flush()]
+    np.testing.assert_array_equal(np.concatenate(parts), soxr.resample(NOISE, rate_hz, RATE_HZ, "HQ"))
+
+
+def test_after_a_flush_a_new_stream_begins():
+    resampler = Resampler(24_000, RATE_HZ)
+    first = np.concatenate([resampler.push(NOISE), resampler.flush()])
+    np.testing.assert_array_equal(np.concatenate([resampler.push(NOISE), resampler.flush()]), first)
+    assert len(first) == len(NOISE) * 2 // 3
+
+
+def test_audio_at_the_model_rate_is_unchanged():
+    resampler = Resampler(RATE_HZ, RATE_HZ)
+    assert resampler.push(NOISE) is NOISE
+    assert not len(resampler.flush())
+
+
+@pytest.mark.parametrize(("encoding", "subtype"), [("s16le", "PCM_16"), ("mulaw", "ULAW"), ("alaw", "ALAW")])
+@pytest.mark.parametrize("channels", [1, 2])
+@settings(max_examples=20)
+@given(sizes=st.lists(st.integers(1, 999), min_size=1, max_size=5))
+def test_raw_samples_equal_those_of_libsndfile(encoding, subtype, channels, sizes):
+    interleaved = NOISE[:2000].reshape(-1, channels)
+    file = io.BytesIO()
+    soundfile.write(file, interleaved, RATE_HZ, format="RAW", subtype=subtype)
+    expected, _ = soundfile.read(
+        io.BytesIO(file.getvalue()), dtype="float32", always_2d=True, format="RAW", subtype=subtype,
+        samplerate=RATE_HZ, channels=channels,
+    )  # fmt: skip
+    decoder = PcmDecoder(RawFormat(encoding, RATE_HZ, channels), RATE_HZ)
+    np.testing.assert_allclose(decoded(decoder, parts_of(file.getvalue(), sizes)), expected.mean(axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 3, 11, 12, 13, 500, 10**6])
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT", "ULAW"])
+def test_a_wav_header_says_how_to_read(size, subtype):
+    file = wav(NOISE[:8000].reshape(-1, 2), 8_000, subtype) + b"LIST\x04\x00\x00\x00abcd"
+    decoder = PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ, has_header=True)
+    samples, _ = soundfile.read(io.BytesIO(file), dtype="float32")
+    expected = soxr.resample(samples.mean(axis=1), 8_000, RATE_HZ, "HQ")
+    np.testing.assert_allclose(decoded(decoder, parts_of(file, [size])), expected, atol=1e-6)
+
+
+def test_without_a_header_the_samples_are_raw():
+    data = (NOISE * 32767).astype("<i2").tobytes()
+    decoder = PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ, has_header=True)
+    np.testing.assert_array_equal(decoded(decoder, parts_of(data, [5])), np.frombuffer(data, "<i2") / np.float32(32768))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        wav(NOISE[:800], subtype="IMA_ADPCM"),
+        b"RIFF\x00\x00\x00\x00WAVEdata\x00\x00\x00\x00",
+        b"RIFF\x00\x00\x00\x00WAVEfmt \x04\x00\x00\x00abcddata\x00\x00\x00\x00abcd",
+        b"RIFF\x00\x00\x00\x00WAVEjunk\xff\xff\x00\x00" + bytes(70_000),
+    ],
+)
+def test_a_broken_or_compressed_wav_stream_is_rejected(data):
+    decoder = PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ, has_header=True)
+    with pytest.raises(GatewayError) as caught:
+        for part in parts_of(data, [1000]):
+            decoder.push(part)
+    assert caught.value.code is ErrorCode.AUDIO_INVALID
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20))
+def test_any_bytes_are_audio_or_rejected(parts):
+    decoder = PcmDecoder(RawFormat("s16le", 8_000), RATE_HZ, has_header=True)
+    try:
+        samples = decoded(decoder, [b"RIFF", *parts])
+    except GatewayError as error:
+        assert error.code is ErrorCode.AUDIO_INVALID
+    else:
+        assert np.isfinite(samples).all()
