@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from penstock_client.audio import load_audio as load_audio
     from penstock_client.audio import read_audio as read_audio
     from penstock_client.audio_pipe import AudioPipe as AudioPipe
+    from penstock_client.batched.client import BatchedClient as BatchedClient
+    from penstock_client.batched.stream import BatchedStream as BatchedStream
+    from penstock_client.batched.stream import StreamResult as StreamResult
     from penstock_client.client import Client as Client
     from penstock_client.connection import ConnectionOptions as ConnectionOptions
     from penstock_client.errors import AudioError as AudioError
@@ -50,6 +53,8 @@ _PUBLIC = {
     "async_stream": ("AsyncStream",),
     "audio": ("load_audio", "read_audio"),
     "audio_pipe": ("AudioPipe",),
+    "batched.client": ("BatchedClient",),
+    "batched.stream": ("BatchedStream", "StreamResult"),
     "client": ("Client",),
     "connection": ("ConnectionOptions",),
     "errors": (

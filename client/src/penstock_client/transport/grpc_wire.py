@@ -9,6 +9,7 @@ then crashes tritonserver 2.51.0.
 """
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -96,14 +97,18 @@ def read_reply(stream_id: StreamId, reply: service_pb2.ModelStreamInferResponse)
     """The result that a reply holds. Raises StreamError for a server's error."""
     if reply.error_message:
         raise stream_error(stream_id, reply.error_message)
-    response = reply.infer_response
+    return parse_values(stream_id, output_values(reply.infer_response))
+
+
+def output_values(response: service_pb2.ModelInferResponse) -> Callable[[str], list[Any] | None]:
+    """Returns an output's values by its name, None for a missing one; ValueError and KeyError for unreadable ones."""
     outputs = zip(response.outputs, response.raw_output_contents, strict=False)
     contents = {output.name: (output.datatype, content) for output, content in outputs}
 
     def values(name: str) -> list[Any] | None:
         return _values(*contents[name]) if name in contents else None
 
-    return parse_values(stream_id, values)
+    return values
 
 
 def reason(error: grpc.RpcError) -> str:

@@ -22,12 +22,19 @@ def read_server_info(endpoint: Endpoint) -> ServerInfo:
 
     Raises ServerUnreachableError, and ServerReplyError for a server without the model or of another kind.
     """
-    read = _read_grpc if endpoint.is_grpc else _read_http
     try:
-        return parse_server_info(_retried(read, endpoint))
+        return parse_server_info(read_parameters(endpoint))
+    except (KeyError, ValueError) as error:
+        raise ServerReplyError(f"the server at {endpoint.url} does not say what it offers ({error})") from error
+
+
+def read_parameters(endpoint: Endpoint) -> Mapping[str, str]:
+    """Reads the parameters of the endpoint's model, as `read_server_info` without knowing what they mean."""
+    try:
+        return _retried(_read_grpc if endpoint.is_grpc else _read_http, endpoint)
     except _NoModelError as error:
         raise ServerReplyError(f"the server at {endpoint.url} has no model {endpoint.model!r}: {error}") from error
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise ServerReplyError(f"the server at {endpoint.url} does not say what it offers ({error})") from error
 
 

@@ -1,0 +1,99 @@
+"""Collects a stream's samples up to the next border of the model's chunks. No I/O.
+
+A server can begin a chunk only with its last sample. So a request that completes no chunk is work for
+nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_client.protocol import as_samples
+
+Samples = npt.NDArray[Any]
+"""[n] float32 in -1 .. 1, or int16 where the protocol carries it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGeometry:
+    """Where the chunks of a segment end, in samples from its first one."""
+
+    first_chunk_samples: int
+    """Samples that complete the first chunk of a segment."""
+    chunk_samples: int
+    """Samples of each further chunk."""
+
+    def border(self, samples: int) -> int:
+        """The end of the last chunk that `samples` samples of a segment complete; 0 if they complete none."""
+        if samples < self.first_chunk_samples:
+            return 0
+        return samples - (samples - self.first_chunk_samples) % self.chunk_samples
+
+
+def read_geometry(parameters: Mapping[str, str]) -> ChunkGeometry | None:
+    """Reads the parameters of a server's model; None where an earlier server does not publish them, or no sizes."""
+    try:
+        first, chunk = int(parameters["first_chunk_samples"]), int(parameters["chunk_samples"])
+    except (KeyError, ValueError):
+        return None
+    return ChunkGeometry(first, chunk) if first > 0 and chunk > 0 else None
+
+
+class ChunkAligner:
+    """The samples of one stream that complete no chunk yet. Without a geometry it keeps nothing."""
+
+    def __init__(self, geometry: ChunkGeometry | None = None):
+        self.geometry = geometry
+        """May change: with that of another server the stream goes on."""
+        self._held: list[Samples] = []
+        self._held_samples = 0
+        self._sent_samples = 0
+        """Of the current segment."""
+
+    @property
+    def held_samples(self) -> int:
+        """Samples that were added and not returned yet."""
+        return self._held_samples
+
+    def add(self, samples: Samples) -> Samples | None:
+        """Adds samples [n]; returns those that can be sent, up to the last border, or None before the next one.
+
+        What it keeps is copied.
+        """
+        total = self._sent_samples + self._held_samples + len(samples)
+        border = total if self.geometry is None else self.geometry.border(total)
+        if border <= self._sent_samples:
+            self._hold(samples)
+            return None
+        whole = self._take(samples)
+        self._sent_samples = border
+        if kept := total - border:
+            self._hold(whole[-kept:])
+            whole = whole[:-kept]
+        return whole
+
+    def flush(self, samples: Samples) -> Samples:
+        """Adds the last samples [n] of a segment and returns all that were held; the next segment begins."""
+        self._sent_samples = 0
+        return self._take(samples)
+
+    def _hold(self, samples: Samples) -> None:
+        self._held.append(samples.copy())
+        self._held_samples += len(samples)
+
+    def _take(self, samples: Samples) -> Samples:
+        held, self._held, self._held_samples = self._held, [], 0
+        return join_samples([*held, samples]) if held else samples
+
+
+def join_samples(parts: Sequence[Samples]) -> Samples:
+    """The parts one after another: int16 where all of them are, else float32. Empty parts have no type."""
+    parts = [part for part in parts if len(part)]
+    if any(part.dtype != parts[0].dtype for part in parts):
+        parts = [as_samples(part) for part in parts]
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, "<f4")

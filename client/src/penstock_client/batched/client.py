@@ -1,0 +1,104 @@
+"""The client of `asr_batch`: many live streams over one call, whole chunks of all of them in one request per tick."""
+
+import asyncio
+import json
+
+from penstock_client.alignment import ChunkGeometry, read_geometry
+from penstock_client.batched.link import Link
+from penstock_client.batched.stream import BatchedStream, OnAnswer
+from penstock_client.batched.wire import MODEL_NAME
+from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
+from penstock_client.errors import StreamClosedError
+from penstock_client.options import StreamOptions
+from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.transport.grpc_wire import check_certificates
+from penstock_client.transport.model_config import read_parameters
+
+DEFAULT_TICK_MS = 5.0
+_MAX_UNANSWERED_S = 20.0
+
+
+class BatchedClient:
+    """Carries any number of streams to the server at `url`, the host:port of its gRPC port. For one event loop.
+
+    Rows of different streams that are ready within `tick_ms` share a request. Where the server is lost, or leaves a
+    request unanswered for `timeout_s`, all streams fail; the next `open_stream` connects anew. No audio is sent twice.
+    Raises ValueError for an invalid url, protocol, certificate file or number.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        protocol: ProtocolName = "grpc",
+        *,
+        timeout_s: float = 10.0,
+        connection_options: ConnectionOptions | None = None,
+        tick_ms: float = DEFAULT_TICK_MS,
+        max_unanswered_s: float = 2.0,
+        align: bool = True,
+    ):
+        self._endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, connection_options or ConnectionOptions())
+        if not self._endpoint.is_grpc:
+            raise ValueError(f"protocol is {protocol!r}, expected 'grpc' or 'grpcs': {MODEL_NAME} needs a gRPC stream")
+        if not 0 <= tick_ms <= 1000:
+            raise ValueError(f"tick_ms is {tick_ms!r}, expected 0 to 1000")
+        if not 0 < max_unanswered_s <= _MAX_UNANSWERED_S:
+            raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected above 0, up to {_MAX_UNANSWERED_S:g}")
+        check_certificates(self._endpoint)
+        self.url = url
+        self._tick_s = tick_ms / 1000
+        self._max_unanswered_samples = max(1, round(max_unanswered_s * SAMPLE_RATE_HZ))
+        self._aligns = align
+        self._link: Link | None = None
+        self._geometry: ChunkGeometry | None = None
+        self._numbers = 0
+        self._connecting = asyncio.Lock()
+        self._is_closed = False
+
+    async def open_stream(
+        self, options: StreamOptions | None = None, on_answer: OnAnswer | None = None
+    ) -> BatchedStream:
+        """A new stream, whose start is sent at once; its `accepted` waits for the answer.
+
+        The first one reads where the model's chunks end and connects. Raises ServerUnreachableError, and
+        ServerReplyError for a server without the model `asr_batch`.
+        """
+        link = await self._connect()
+        self._numbers += 1
+        stream = BatchedStream(
+            self._numbers,
+            link,
+            json.dumps(options.parameters() if options else {}),
+            self._geometry,
+            self._max_unanswered_samples,
+            on_answer,
+        )
+        link.add(stream)
+        return stream
+
+    async def close(self) -> None:
+        """Ends the remaining streams and the connection."""
+        self._is_closed = True
+        async with self._connecting:
+            if self._link is not None:
+                await self._link.close()
+                self._link = None
+
+    async def __aenter__(self) -> "BatchedClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _connect(self) -> Link:
+        async with self._connecting:
+            if self._is_closed:
+                raise StreamClosedError(self._numbers + 1, "the client is closed")
+            if self._link is not None and self._link.is_lost:
+                await self._link.close()
+                self._link = None
+            if self._link is None:
+                parameters = await asyncio.to_thread(read_parameters, self._endpoint)
+                self._geometry = read_geometry(parameters) if self._aligns else None
+                self._link = Link(self._endpoint, self._tick_s)
+            return self._link

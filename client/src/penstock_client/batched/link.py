@@ -1,0 +1,176 @@
+"""One call of `asr_batch` on one server: the rows of all its streams, one request per tick, replies in their order."""
+
+import asyncio
+import math
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from penstock_client.batched.stream import BatchedStream, Pushed
+from penstock_client.batched.wire import MAX_ROWS, START, decode_reply, encode_request
+from penstock_client.connection import Endpoint
+from penstock_client.errors import ConnectionLostError, ReplyTimeoutError, StreamError
+from penstock_client.transport.async_channel import AsyncSignal
+from penstock_client.transport.grpc_wire import call_metadata, open_channel, reason
+
+MAX_UNANSWERED_REQUESTS = 64
+"""Beyond this many, rows wait and share a later request: a server that is behind gets fewer and larger requests."""
+MAX_SAMPLES = 4_000_000
+"""Of one request, if more than one row."""
+_CLOSE_TIMEOUT_S = 1.0
+"""How long closing waits for the server to take the ends of unfinished streams."""
+
+
+class Link:
+    """Sends and receives for its streams until `close`, or until the server is lost: then all of them fail.
+
+    Made in a running event loop. Stream numbers are this link's own: the server tells links apart by a random name.
+    """
+
+    def __init__(self, endpoint: Endpoint, tick_s: float):
+        self._endpoint = endpoint
+        self._tick_s = tick_s
+        self._client_id = secrets.token_hex(16)
+        self._streams: set[BatchedStream] = set()
+        self._outbox: deque[Pushed] = deque()
+        self._in_flight: deque[list[Pushed]] = deque()
+        self._last_activity_s = self.now_s()
+        self._wake = AsyncSignal()
+        """Wakes the sender: there are rows, or room for a request."""
+        self._channel = open_channel(grpc.aio, endpoint)
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._call = stub.ModelStreamInfer(metadata=call_metadata(endpoint.options))
+        self.is_lost = False
+        """True once its streams have failed: it takes no more."""
+        self._tasks = [
+            asyncio.create_task(work(), name=f"penstock batched {name}")
+            for name, work in {"sender": self._send, "receiver": self._receive, "watch": self._watch}.items()
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._note_end)
+
+    @staticmethod
+    def now_s() -> float:
+        """The clock of all times."""
+        return time.monotonic()
+
+    def add(self, stream: BatchedStream) -> None:
+        """The stream fails if the server is lost."""
+        self._streams.add(stream)
+
+    def enqueue(self, pushed: Pushed) -> None:
+        """Sends the row with the next request."""
+        if self.is_lost:
+            return
+        self._outbox.append(pushed)
+        self._wake.give()
+
+    def forget(self, stream: BatchedStream) -> bool:
+        """Drops the stream and its unsent rows. Returns whether its start was sent, so that the server may know it."""
+        self._streams.discard(stream)
+        unsent = [pushed for pushed in self._outbox if pushed.stream is stream]
+        if unsent:
+            self._outbox = deque(pushed for pushed in self._outbox if pushed.stream is not stream)
+        return not any(pushed.row.flags & START for pushed in unsent)
+
+    async def close(self) -> None:
+        """Ends its streams, on the server too, and the call."""
+        for stream in list(self._streams):
+            stream.cancel()
+        deadline_s = self.now_s() + _CLOSE_TIMEOUT_S
+        while not self.is_lost and (self._outbox or self._in_flight) and self.now_s() < deadline_s:
+            await asyncio.sleep(self._tick_s)
+        self.is_lost = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._call.cancel()
+        await self._channel.close()
+
+    async def _send(self) -> None:
+        while True:
+            while not self._outbox:
+                await self._wake.wait(math.inf)
+            await asyncio.sleep(self._tick_s)  # the rows of other streams join
+            while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
+                await self._wake.wait(math.inf)
+            if rows := self._take():
+                if not self._in_flight:
+                    self._last_activity_s = self.now_s()
+                self._in_flight.append(rows)
+                try:
+                    await self._call.write(encode_request(self._client_id, [pushed.row for pushed in rows]))
+                except (grpc.RpcError, asyncio.InvalidStateError):
+                    return  # the receiver reports why
+
+    def _take(self) -> list[Pushed]:
+        """The rows of the next request."""
+        taken: list[Pushed] = []
+        samples = 0
+        while self._outbox and len(taken) < MAX_ROWS:
+            samples += len(self._outbox[0].row.samples)
+            if taken and samples > MAX_SAMPLES:
+                break
+            taken.append(self._outbox.popleft())
+        return taken
+
+    async def _receive(self) -> None:
+        try:
+            async for reply in self._call:
+                self._last_activity_s = self.now_s()
+                self._deliver(reply)
+                self._wake.give()
+            self._lose("the server ended the call")
+        except grpc.RpcError as error:
+            self._lose(reason(error))
+
+    def _deliver(self, reply: service_pb2.ModelStreamInferResponse) -> None:
+        """Gives each row's answer to its stream."""
+        if not self._in_flight:
+            self._lose("it sent a reply without a request")
+            return
+        rows = self._in_flight.popleft()
+        try:
+            results, errors = decode_reply(reply, len(rows))
+        except StreamError as error:
+            _reject(rows, error)
+            return
+        for i, pushed in enumerate(rows):
+            pushed.stream.answer(pushed, results.get(i, ()), errors.get(i))
+
+    async def _watch(self) -> None:
+        """Fails the streams if the server leaves a request unanswered for the timeout."""
+        timeout_s = self._endpoint.timeout_s
+        while True:
+            left_s = self._last_activity_s + timeout_s - self.now_s() if self._in_flight else timeout_s
+            if left_s <= 0:
+                self._fail_all(
+                    ReplyTimeoutError, f"no reply from the server at {self._endpoint.url} for {timeout_s:g} s"
+                )
+                self._call.cancel()
+                return
+            await asyncio.sleep(min(left_s, timeout_s / 4))
+
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()):  # its streams would wait for ever
+            self._lose(f"{type(error).__name__}: {error}")
+
+    def _lose(self, why: str) -> None:
+        self._fail_all(ConnectionLostError, f"lost the connection to the server at {self._endpoint.url}: {why}")
+
+    def _fail_all(self, error: type[StreamError], message: str) -> None:
+        self.is_lost = True
+        self._outbox.clear()
+        for stream in list(self._streams):
+            stream.fail(error(stream.stream_id, message), is_open=False)
+
+
+def _reject(rows: Sequence[Pushed], error: StreamError) -> None:
+    """Fails the streams of a request that was rejected whole: it opened none of them, and closed none."""
+    starts = {pushed.stream for pushed in rows if pushed.row.flags & START}
+    for stream in dict.fromkeys(pushed.stream for pushed in rows):
+        stream.fail(type(error)(stream.stream_id, error.message, error.code), is_open=stream not in starts)

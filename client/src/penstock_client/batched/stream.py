@@ -1,0 +1,226 @@
+"""One audio stream of a `BatchedClient`: push samples, receive results. Its link sends and receives for it."""
+
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
+from penstock_client.batched.wire import END, FINALIZE, START, Row
+from penstock_client.errors import ClientError, StreamClosedError, StreamNotOpenError
+from penstock_client.protocol import Result, as_samples, stream_error
+from penstock_client.transport.async_channel import AsyncSignal
+
+_NO_SAMPLES: Samples = np.empty(0, np.int16)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResult(Result):
+    """What is new in a stream, and why its segment ended."""
+
+    answers_finalize: bool = False
+    """True for the final result of a segment that `end_segment` ended."""
+    is_last: bool = False
+    """True for the stream's last result."""
+
+
+class Pushed(NamedTuple):
+    """A row on its way to the server and back."""
+
+    stream: "BatchedStream"
+    row: Row
+    end_samples: int
+    """Samples of the stream up to the row's end."""
+    pushed_s: float
+    """When its last sample was pushed, by the link's clock."""
+
+
+class RowSender(Protocol):
+    """The link, as a stream needs it."""
+
+    def now_s(self) -> float:
+        """The clock of all times."""
+
+    def enqueue(self, pushed: Pushed) -> None:
+        """Sends the row with the next request."""
+
+    def forget(self, stream: "BatchedStream") -> bool:
+        """Drops the stream and its unsent rows. Returns whether its start was sent, so that the server may know it."""
+
+
+OnAnswer = Callable[[int, float], object]
+"""Receives the samples of a stream that are answered so far, and the time of the answer by the link's clock."""
+
+
+class BatchedStream:
+    """A stream opened by a `BatchedClient`. One task may push while another iterates.
+
+    Use it as an async context manager, or close it, so that its slot on the server becomes free.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        link: RowSender,
+        options: str,
+        geometry: ChunkGeometry | None,
+        max_unanswered_samples: int,
+        on_answer: OnAnswer | None = None,
+    ):
+        self.stream_id = number
+        self._link = link
+        self._aligner = ChunkAligner(geometry)
+        self._max_unanswered_samples = max_unanswered_samples
+        self._on_answer = on_answer
+        self._end_samples = self._unanswered_samples = 0
+        """Of the rows that were enqueued."""
+        self._results: deque[StreamResult] = deque()
+        self._failure: ClientError | None = None
+        self._is_accepted = self._is_finished = self._is_complete = False
+        self._changed = AsyncSignal()
+        """Wakes the tasks that wait for results, for room or for the start."""
+        self._enqueue(_NO_SAMPLES, START, options)
+
+    async def accepted(self) -> None:
+        """Returns once the server has accepted the stream. Raises ClientError if it does not."""
+        await self._wait_until(lambda: self._is_accepted)
+
+    async def push(self, samples: npt.ArrayLike) -> None:
+        """Takes mono audio [n] at the model's rate, floats in -1 .. 1 or int16, and copies it.
+
+        Whole chunks are sent with the next request; no samples are sent at once, which keeps an idle stream open. Waits
+        while more than the client's `max_unanswered_s` of audio is unanswered. Raises ClientError, and ValueError for
+        an unsuitable array.
+        """
+        array = _copied(samples)
+        step = self._max_unanswered_samples
+        for start in range(0, max(1, len(array)), step):
+            await self._wait_until(lambda: self._unanswered_samples <= step)
+            self._check_open()
+            part = array[start : start + step]
+            ready = self._aligner.add(part)
+            if ready is not None or not len(part):
+                self._enqueue(_NO_SAMPLES if ready is None else ready, 0)
+
+    async def end_segment(self) -> None:
+        """Ends the segment behind what was pushed; the stream continues with the next one.
+
+        The answer is a final result with `answers_finalize`, also for a segment without speech. Raises ClientError.
+        """
+        self._check_open()
+        self._enqueue(self._aligner.flush(_NO_SAMPLES), FINALIZE)
+
+    async def finish(self) -> None:
+        """Ends the stream behind what was pushed. Iterate for the remaining results. Raises ClientError."""
+        self._check_open()
+        self._is_finished = True
+        self._enqueue(self._aligner.flush(_NO_SAMPLES), END)
+
+    async def __aiter__(self) -> AsyncIterator[StreamResult]:
+        """Results as they arrive, until the stream is finished and answered. Raises ClientError."""
+        while True:
+            await self._wait_until(lambda: bool(self._results) or self._is_complete)
+            if not self._results:
+                return
+            yield self._results.popleft()
+
+    def cancel(self) -> None:
+        """Ends the stream without its remaining results, and frees its slot on the server. Does not wait.
+
+        Calls to push or iterate raise StreamClosedError, also in other tasks. Does nothing to a stream that is over.
+        """
+        self.fail(StreamClosedError(self.stream_id, "the stream was closed before its last result"))
+
+    async def close(self) -> None:
+        """Cancels the stream unless it is over."""
+        self.cancel()
+
+    async def __aenter__(self) -> "BatchedStream":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
+
+    def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
+        """Takes the answer to a row: results, or the server's message where it was rejected. Called by the link."""
+        self._unanswered_samples -= len(pushed.row.samples)
+        if self._failure:
+            return
+        flags = pushed.row.flags
+        if error is not None:
+            failure = stream_error(self.stream_id, error)
+            self.fail(failure, is_open=not (flags & (START | END) or isinstance(failure, StreamNotOpenError)))
+            return
+        now_s = self._link.now_s()
+        self._is_accepted = True
+        for left, result in zip(range(len(results) - 1, -1, -1), results, strict=True):
+            answered = flags if not left else 0
+            self._results.append(_stream_result(result, now_s - pushed.pushed_s, answered))
+        if self._on_answer is not None:
+            self._on_answer(pushed.end_samples, now_s)
+        if flags & END:
+            self._is_complete = True
+            self._link.forget(self)
+        self._changed.give()
+
+    def fail(self, error: ClientError, is_open: bool = True) -> None:
+        """Ends the stream with an error, after the results before it; nothing where it is over already.
+
+        Its end is sent where the server may hold it open, which `is_open` denies.
+        """
+        if self._failure or self._is_complete:
+            return
+        self._failure = error
+        is_known = self._link.forget(self)
+        if is_known and is_open and not self._is_finished:
+            self._enqueue(_NO_SAMPLES, END)
+        self._changed.give()
+
+    def _enqueue(self, samples: Samples, flags: int, options: str | None = None) -> None:
+        self._end_samples += len(samples)
+        self._unanswered_samples += len(samples)
+        row = Row(self.stream_id, samples, flags, options)
+        self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s()))
+
+    def _check_open(self) -> None:
+        if self._failure:
+            raise self._failure
+        if self._is_finished:
+            raise StreamClosedError(self.stream_id, "the stream is finished and accepts no more audio")
+
+    async def _wait_until(self, is_met: Callable[[], bool]) -> None:
+        """Raises the stream's failure if it comes first."""
+        while not is_met():
+            if self._failure:
+                raise self._failure
+            await self._changed.wait(math.inf)
+
+
+def _copied(samples: npt.ArrayLike) -> Samples:
+    array = np.asarray(samples)
+    return array.copy() if array.dtype == np.int16 and array.ndim == 1 else as_samples(array).copy()
+
+
+def _stream_result(result: Result, round_trip_s: float, flags: int) -> StreamResult:
+    """The result with its round trip; `flags` are those of a row whose newest result it is. `dataclasses.replace` and
+    `asdict` would take several times as long.
+    """
+    return StreamResult(
+        result.segment,
+        result.text,
+        result.is_final,
+        result.audio_processed_s,
+        result.new_words,
+        result.new_tokens,
+        result.new_timestamps,
+        result.alternatives,
+        result.language,
+        round_trip_s,
+        result.stable_chars,
+        answers_finalize=bool(flags & FINALIZE),
+        is_last=bool(flags & END),
+    )

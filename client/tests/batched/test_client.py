@@ -1,0 +1,412 @@
+"""Streams of a `BatchedClient` against a server on a real socket. No test depends on how rows are packed."""
+
+import asyncio
+import random
+import threading
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fakes import FakeRecognizer
+from penstock_client import (
+    ConnectionLostError,
+    ReplyTimeoutError,
+    ServerFullError,
+    ServerReplyError,
+    ServerUnreachableError,
+    StreamClosedError,
+    StreamError,
+    StreamNotOpenError,
+    StreamOptions,
+    Transcript,
+)
+from penstock_client.batched import client as batched_client
+from penstock_client.batched.client import BatchedClient
+from penstock_client.batched.wire import END, FINALIZE, START
+from penstock_client.connection import ConnectionOptions
+
+FIRST, CHUNK = 700, 1000
+GEOMETRY = {"first_chunk_samples": str(FIRST), "chunk_samples": str(CHUNK)}
+WAIT_S = 60
+
+
+@pytest.fixture
+def recognizer():
+    recognizer = FakeRecognizer(max_streams=64)
+    recognizer.server_parameters |= GEOMETRY
+    return recognizer
+
+
+@pytest.fixture
+def server(recognizer):
+    server = BatchServer(recognizer)
+    yield server
+    server.close()
+
+
+@asynccontextmanager
+async def connected(server, **arguments):
+    async with BatchedClient(f"127.0.0.1:{server.port}", timeout_s=WAIT_S, **arguments) as client:
+        yield client
+
+
+async def until(is_met):
+    async def poll():
+        while not is_met():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(poll(), WAIT_S)
+
+
+async def results_of(stream):
+    return [result async for result in stream]
+
+
+def rows_of(server, number: int) -> list[tuple[int, int]]:
+    """(samples, flags) of a stream's rows, in the order in which the server received them."""
+    return [(row[1], row[2]) for rows in server.batch.batches for row in rows.tolist() if row[0] == number]
+
+
+def noise(samples: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(0, 0.1, samples).astype(np.float32)
+
+
+def transcript(results) -> Transcript:
+    found = Transcript()
+    for result in results:
+        found.add(result)
+    return found
+
+
+def whole_text(samples: int) -> list[str]:
+    """The words of a stream without segments: one in 800 samples."""
+    return [("wörd", "λέξη", "語", "🙂")[index % 4] + str(index) for index in range(-(-samples // 800))]
+
+
+def test_each_of_many_streams_gets_its_own_words(server):
+    async def speak(client, seed):
+        chance = random.Random(seed)
+        samples = chance.randrange(0, 20_000)
+        audio, sent = noise(samples), 0
+        stream = await client.open_stream()
+        async with stream:
+            while sent < samples:
+                size = chance.choice([1, 160, 1600, 5000])
+                await stream.push(audio[sent : sent + size])
+                sent += size
+                await asyncio.sleep(chance.random() / 200)
+            await stream.finish()
+            results = await results_of(stream)
+        assert transcript(results).text.split() == [word.text for word in transcript(results).words]
+        assert transcript(results).text.split() == whole_text(samples)
+        assert transcript(results).tokens == list(range(len(whole_text(samples))))
+        assert [result.is_last for result in results] == [False] * (len(results) - 1) + [True]
+        assert all(result.round_trip_s > 0 for result in results)
+
+    async def run():
+        async with connected(server) as client:
+            await asyncio.gather(*(speak(client, seed) for seed in range(24)))
+
+    asyncio.run(run())
+    assert server.batch.recognizer.received == {}
+    assert len(server.batch.batches) < sum(map(len, server.batch.batches))  # some rows did share a request
+
+
+def test_rows_are_whole_chunks_and_a_segments_rest(server):
+    async def run():
+        async with connected(server) as client, await client.open_stream() as stream:
+            for _ in range(25):
+                await stream.push(noise(100))
+            await stream.end_segment()
+            await stream.push(noise(1800))
+            await stream.push([])
+            await stream.finish()
+            return await results_of(stream)
+
+    results = asyncio.run(run())
+    assert rows_of(server, 1) == [
+        (0, START), (700, 0), (1000, 0), (800, FINALIZE), (1700, 0), (0, 0), (100, END),
+    ]  # fmt: skip
+    assert [(r.is_final, r.answers_finalize, r.is_last) for r in results if r.is_final] == [
+        (True, True, False), (True, False, True),
+    ]  # fmt: skip
+    assert transcript(results).audio_processed_s == pytest.approx(4300 / 16_000)
+
+
+@pytest.mark.parametrize("is_aligned", [False, True])
+def test_without_a_geometry_each_push_is_a_row(server, recognizer, is_aligned):
+    if is_aligned:
+        recognizer.server_parameters.pop("chunk_samples")
+
+    async def run():
+        async with connected(server, align=is_aligned) as client, await client.open_stream() as stream:
+            await stream.push(noise(100))
+            await stream.push(noise(10))
+            await stream.finish()
+            await results_of(stream)
+
+    asyncio.run(run())
+    assert rows_of(server, 1) == [(0, START), (100, 0), (10, 0), (0, END)]
+
+
+def test_options_reach_the_start(server, recognizer):
+    async def run():
+        options = StreamOptions(decoder="alsd", n_best=2, boosted_phrases=["a b"])
+        async with connected(server) as client, await client.open_stream(options) as stream:
+            await stream.accepted()
+            await stream.push(noise(100))
+            await stream.finish()
+            (*_, last) = await results_of(stream)
+            assert len(last.alternatives) == 2
+
+    asyncio.run(run())
+    parameters = [request.parameters for request in recognizer.requests]
+    assert parameters == [{"decoder": "alsd", "n_best": 2, "boosted_phrases": '["a b"]'}, {}]
+
+
+def test_int16_is_recognized_as_float32_is(server, recognizer):
+    pcm = (noise(900) * 32767).astype(np.int16)
+
+    async def run():
+        async with connected(server) as client, await client.open_stream() as stream:
+            await stream.push(pcm)
+            await stream.finish()
+            await results_of(stream)
+
+    asyncio.run(run())
+    received = np.concatenate([request.samples for request in recognizer.requests])
+    assert np.array_equal(received, pcm.astype(np.float32) / 32768)
+
+
+def test_a_rejected_stream_fails_alone(server, recognizer):
+    recognizer.max_streams = 1
+
+    async def run():
+        async with connected(server) as client:
+            first, second = await client.open_stream(), await client.open_stream()
+            await first.accepted()
+            with pytest.raises(ServerFullError, match=r"STREAM_LIMIT: .*rejected: all 1 slots are taken"):
+                await second.accepted()
+            with pytest.raises(ServerFullError):
+                await second.push(noise(5000))
+            with pytest.raises(ServerFullError):
+                await results_of(second)
+            await first.push(noise(1600))
+            await first.finish()
+            assert transcript(await results_of(first)).text.split() == whole_text(1600)
+
+    asyncio.run(run())
+    assert rows_of(server, 2) == [(0, START)]  # nothing was opened, so nothing is ended
+
+
+def test_a_stream_that_is_rejected_later_is_ended(server, recognizer):
+    async def run():
+        async with connected(server) as client:
+            stream, other = await client.open_stream(), await client.open_stream()
+            await stream.push(noise(700))
+            await stream.push(np.full(1000, np.nan, np.float32))
+            with pytest.raises(StreamError, match="AUDIO_INVALID"):
+                await results_of(stream)
+            await other.finish()
+            await results_of(other)
+            await until(lambda: not recognizer.received)
+
+    asyncio.run(run())
+    assert rows_of(server, 1)[-1] == (0, END)
+
+
+def test_a_stream_that_the_server_dropped_is_not_ended_again(server, recognizer):
+    async def run():
+        async with connected(server) as client, await client.open_stream() as stream:
+            await stream.accepted()
+            recognizer.received.clear()
+            await stream.push(noise(700))
+            with pytest.raises(StreamNotOpenError):
+                await results_of(stream)
+
+    asyncio.run(run())
+    assert (0, END) not in rows_of(server, 1)
+
+
+def test_a_request_that_is_rejected_whole_fails_its_streams(server):
+    answer = server.batch.answer
+
+    def reject(client, tensors):
+        if tensors["ROWS"][0, :, 1].any():
+            tensors["ROWS"] = tensors["ROWS"] + [0, 1, 0, 0]
+        return answer(client, tensors)
+
+    server.batch.answer = reject
+
+    async def run():
+        async with connected(server) as client:
+            streams = [await client.open_stream() for _ in range(3)]
+            for stream in streams:
+                await stream.accepted()
+                await stream.push(noise(700))
+            for stream in streams:
+                with pytest.raises(StreamError, match="REQUEST_INVALID: "):
+                    await results_of(stream)
+            await until(lambda: not server.batch.recognizer.received)
+
+    asyncio.run(run())
+
+
+def test_a_cancelled_stream_frees_its_slot(server, recognizer):
+    async def run():
+        async with connected(server) as client:
+            stream = await client.open_stream()
+            await stream.accepted()
+            await stream.push(noise(700))
+            reading = asyncio.create_task(results_of(stream))
+            await asyncio.sleep(0)
+            stream.cancel()
+            with pytest.raises(StreamClosedError):
+                await reading
+            with pytest.raises(StreamClosedError):
+                await stream.push(noise(700))
+            await until(lambda: not recognizer.received)
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_is_cancelled_before_it_was_sent_leaves_no_trace(server):
+    async def run():
+        async with connected(server, tick_ms=50) as client:
+            (await client.open_stream()).cancel()
+            async with await client.open_stream() as other:
+                await other.finish()
+                await results_of(other)
+
+    asyncio.run(run())
+    assert rows_of(server, 1) == []
+
+
+def test_closing_the_client_ends_its_streams(server, recognizer):
+    async def run():
+        async with connected(server) as client:
+            streams = [await client.open_stream() for _ in range(5)]
+            for stream in streams:
+                await stream.accepted()
+        with pytest.raises(StreamClosedError, match="the client is closed"):
+            await client.open_stream()
+        for stream in streams:
+            with pytest.raises(StreamClosedError):
+                await stream.push(noise(10))
+
+    asyncio.run(run())
+    assert recognizer.received == {}
+
+
+def test_a_finished_stream_takes_no_more(server):
+    async def run():
+        async with connected(server) as client, await client.open_stream() as stream:
+            await stream.finish()
+            for call in (stream.push(noise(10)), stream.end_segment(), stream.finish()):
+                with pytest.raises(StreamClosedError, match="finished"):
+                    await call
+            with pytest.raises(ValueError, match="samples have"):
+                await stream.push(np.zeros((2, 2)))
+
+    asyncio.run(run())
+
+
+def test_pushing_waits_while_too_much_is_unanswered(server):
+    may_answer = threading.Event()
+    server.on_request = lambda: may_answer.wait(WAIT_S)
+
+    async def run():
+        async with connected(server, max_unanswered_s=0.5) as client, await client.open_stream() as stream:
+            pushing = asyncio.create_task(stream.push(noise(40_000)))
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            assert not pushing.done()
+            may_answer.set()
+            await pushing
+            await stream.finish()
+            assert transcript(await results_of(stream)).text.split() == whole_text(40_000)
+
+    asyncio.run(run())
+    assert max(samples for samples, _ in rows_of(server, 1)) <= 8000 + CHUNK
+
+
+def test_a_lost_server_fails_all_streams_and_the_next_one_connects_anew(server, recognizer):
+    async def run():
+        async with connected(server) as client:
+            streams = [await client.open_stream() for _ in range(4)]
+            for stream in streams:
+                await stream.accepted()
+            reading = [asyncio.create_task(results_of(stream)) for stream in streams]
+            port = server.port
+            await asyncio.to_thread(server.close)
+            for read in reading:
+                with pytest.raises(ConnectionLostError, match=f"lost the connection to the server at 127.0.0.1:{port}"):
+                    await read
+            with pytest.raises(ConnectionLostError):
+                await streams[0].push(noise(700))
+            with pytest.raises(ServerUnreachableError):
+                await client.open_stream()
+
+            again = BatchServer(recognizer)
+            try:
+                client._endpoint = BatchedClient(f"127.0.0.1:{again.port}")._endpoint
+                async with await client.open_stream() as stream:
+                    await stream.push(noise(900))
+                    await stream.finish()
+                    assert transcript(await results_of(stream)).text.split() == whole_text(900)
+            finally:
+                await asyncio.to_thread(again.close)
+
+    asyncio.run(run())
+
+
+def test_a_silent_server_is_a_timeout(server, monkeypatch):
+    monkeypatch.setattr(batched_client, "read_parameters", lambda endpoint: GEOMETRY)
+    may_answer = threading.Event()
+    server.on_request = lambda: may_answer.wait(WAIT_S)
+
+    async def run():
+        async with BatchedClient(f"127.0.0.1:{server.port}", timeout_s=0.5) as client:
+            stream = await client.open_stream()
+            try:
+                with pytest.raises(ReplyTimeoutError, match=r"no reply .* for 0\.5 s"):
+                    await results_of(stream)
+            finally:
+                may_answer.set()
+
+    asyncio.run(run())
+
+
+def test_a_server_without_the_model(server):
+    async def run():
+        async with connected(server) as client:
+            client._endpoint = BatchedClient(client.url)._endpoint.__class__(client.url, model="other")
+            with pytest.raises(ServerReplyError, match="has no model 'other'"):
+                await client.open_stream()
+
+    asyncio.run(run())
+
+
+def test_an_absent_server():
+    async def run():
+        options = ConnectionOptions(connect_retry_s=0)
+        async with BatchedClient("127.0.0.1:1", connection_options=options) as client:
+            with pytest.raises(ServerUnreachableError, match=r"cannot reach a server at 127\.0\.0\.1:1"):
+                await client.open_stream()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"protocol": "http"}, "expected 'grpc' or 'grpcs'"),
+        ({"tick_ms": -1}, "tick_ms is -1"),
+        ({"max_unanswered_s": 0}, "max_unanswered_s is 0"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        BatchedClient("localhost:8001", **arguments)

@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from client.tests.helpers.fake_batch_server import FakeBatch, read_request
+from client.tests.helpers.fake_servers import grpc_response
+from client.tests.helpers.fakes import FakeRecognizer, outputs
+from penstock_client import ProtocolError, ServerFullError, StreamError
+from penstock_client.batched.wire import END, FINALIZE, MODEL_NAME, START, Row, decode_reply, encode_request
+from penstock_client.protocol import parse_reply
+
+FLOATS = np.array([0.5, -0.25, 1.0], np.float32)
+PCM = np.array([16384, -32768], np.int16)
+NONE = np.empty(0, np.int16)
+
+
+def message(outputs_of_reply: dict[str, np.ndarray]) -> service_pb2.ModelStreamInferResponse:
+    return service_pb2.ModelStreamInferResponse(infer_response=grpc_response(outputs_of_reply))
+
+
+def answer(*rows: Row) -> dict[str, np.ndarray]:
+    return FakeBatch(FakeRecognizer()).answer(*read_request(encode_request("me", rows)))
+
+
+def test_rows_are_joined_without_padding():
+    request = encode_request("me", [Row(7, FLOATS, START, '{"n_best": 2}'), Row(9, NONE, END), Row(7, FLOATS[:1], 4)])
+    client, tensors = read_request(request)
+    assert (request.model_name, client) == (MODEL_NAME, "me")
+    assert tensors["AUDIO"].tolist() == [[0.5, -0.25, 1.0, 0.5]]
+    assert tensors["ROWS"].tolist() == [[[7, 3, 1, 0], [9, 0, 2, -1], [7, 1, 4, -1]]]
+    assert tensors["OPTIONS"].tolist() == [[b'{"n_best": 2}']]
+
+
+def test_options_are_left_out_where_no_row_has_them():
+    assert set(read_request(encode_request("me", [Row(1, FLOATS)]))[1]) == {"AUDIO", "ROWS"}
+
+
+def test_int16_is_sent_as_such_where_all_rows_have_it():
+    tensors = read_request(encode_request("me", [Row(1, PCM), Row(2, NONE)]))[1]
+    assert tensors["PCM"].tolist() == [[16384, -32768]] and "AUDIO" not in tensors
+    tensors = read_request(encode_request("me", [Row(1, PCM), Row(2, FLOATS)]))[1]
+    assert tensors["AUDIO"].tolist() == [[0.5, -1.0, 0.5, -0.25, 1.0]] and "PCM" not in tensors
+
+
+def test_a_request_without_samples():
+    assert read_request(encode_request("me", [Row(1, NONE, START)]))[1]["AUDIO"].shape == (1, 0)
+
+
+def test_results_go_to_their_rows():
+    audio = np.zeros(2000, np.float32)
+    rows = [Row(1, audio, START), Row(2, audio[:0], START), Row(1, audio, FINALIZE), Row(1, audio[:900], END)]
+    results, errors = decode_reply(message(answer(*rows)), len(rows))
+    assert not errors
+    assert results == {
+        0: [parse_reply("s", outputs(0, 2000, False).get)],
+        2: [parse_reply("s", outputs(2000, 4000, True).get)],
+        3: [results[3][0]],
+    }
+    assert (results[3][0].segment, results[3][0].is_final) == (4, True)
+
+
+def test_a_row_without_news_has_no_result():
+    audio = np.zeros(2000, np.float32)
+    results, _ = decode_reply(message(answer(Row(1, audio, START), Row(1, audio[:0]))), 2)
+    assert list(results) == [0]
+
+
+def test_a_bad_row_has_an_error_and_its_neighbours_have_results():
+    rows = [Row(1, FLOATS, START), Row(5, FLOATS), Row(2, FLOATS, START)]
+    results, errors = decode_reply(message(answer(*rows)), 3)
+    assert list(results) == [0, 2]
+    assert list(errors) == [1] and errors[1].startswith("STREAM_NOT_OPEN: ")
+
+
+def test_a_rejected_request_is_raised():
+    with pytest.raises(ServerFullError, match=r"STREAM_LIMIT: .*no slot"):
+        decode_reply(service_pb2.ModelStreamInferResponse(error_message="STREAM_LIMIT: no slot"), 1)
+    with pytest.raises(StreamError, match="REQUEST_INVALID"):
+        decode_reply(service_pb2.ModelStreamInferResponse(error_message="REQUEST_INVALID: 3 samples"), 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ROW": np.array([[1]], np.int32)},
+        {"ROW": np.array([[-1]], np.int32)},
+        {"ROW": np.array([[0, 0]], np.int32)},
+        {"ERROR_ROWS": np.array([[0]], np.int32)},
+        {"LIST_COUNTS": np.array([[1, 2]], np.int32)},
+    ],
+    ids=str,
+)
+def test_a_reply_that_does_not_fit_is_a_protocol_error(change):
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        decode_reply(message(answer(Row(1, FLOATS, START)) | change), 1)
