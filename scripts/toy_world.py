@@ -205,7 +205,7 @@ class Experiment:
         """MWER of the pair (0.6, 0.6), and as many steps of eq. 1."""
         head, control = self.copy_of(self.head), self.copy_of(self.head)
         training = HeadTraining(self.sizes.mwer_steps, peak_learning_rate=5e-4)
-        search = NBestSearch(model_checkpoint(head), head, BEAM_SIZE, EQ5)
+        search = NBestSearch(model_checkpoint(head).config, head, BEAM_SIZE, EQ5)
         for each, loss in ((head, MwerLoss(head, search, text_of)), (control, transducer_loss_of(control))):
             torch.manual_seed(self.seed)  # of dropout
             self.fit(each, loss, training)

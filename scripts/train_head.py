@@ -93,13 +93,11 @@ def train(chosen: argparse.Namespace, command: str) -> None:
         train_head(head, batches, loss, training, Progress("loss", steps))
     pair = choose_pair(checkpoint, head, tokenizer, corpus.held_out) if chosen.pair is None else chosen.pair
     if chosen.mwer:
-        search = NBestSearch(checkpoint, head, _BEAM_SIZE, pair)
+        search = NBestSearch(checkpoint.config, head, _BEAM_SIZE, pair)
         loss = MwerLoss(head, search, tokenizer.decode)
         training = HeadTraining(chosen.mwer, chosen.mwer_learning_rate)
         train_head(head, batches, loss, training, Progress("expected errors less their mean", chosen.mwer))
-        print(
-            f"N-best lists: {100 * loss.word_errors / max(loss.words, 1):.1f} % WER of the best, {loss.skipped} skipped"
-        )
+        print(loss.summary())
     source = {
         "file": chosen.model.name,
         "class": type(head).__name__,
@@ -206,7 +204,9 @@ def choose_pair(
         return IlmPair()
     errors = {}
     for pair in PAIRS:
-        rate = word_error_rate(NBestSearch(checkpoint, head, _BEAM_SIZE, pair, is_normalized=True), tokenizer, held_out)
+        rate = word_error_rate(
+            NBestSearch(checkpoint.config, head, _BEAM_SIZE, pair, is_normalized=True), tokenizer, held_out
+        )
         errors[pair] = rate
         print(f"alpha {pair.alpha:g} beta {pair.beta:g}: {100 * rate:.1f} % WER on the held-out speakers")
     return min(errors, key=errors.__getitem__)

@@ -8,7 +8,7 @@ from penstock.evaluation.errors import EditCounts, compare
 from penstock.training.batches import read_recordings
 
 _CONTEXTS = ((70, 6), (70, 0))
-_NOT_PLOTTED = ("step", "elapsed_s", "learning_rate", "norm")
+_NOT_PLOTTED = ("step", "elapsed_s", "learning_rate", "norm", "mwer")
 
 
 class Validation:

@@ -7,6 +7,7 @@ resume.
 
 import argparse
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, TransducerConfig
 from penstock.model.nemo.importer import import_nemo
 from penstock.training.augmentation import GENTLE, Augmenter
@@ -35,14 +37,19 @@ from recipes.an4.demo_model import (
     standardize_subsampling,
     train_tokenizer,
 )
+from recipes.an4.export_nemo import export_nemo
 from recipes.an4.features import FeatureCache
 from recipes.an4.monitoring import Validation, plot_curve
+from recipes.an4.mwer import mwer_steps
 from recipes.an4.recombination import Recombiner
 from recipes.an4.synthesis import Synthesizer, sound_effect
 from recipes.an4.warm_start import WarmStart
 
-DURATIONS = {"rnnt": (), "tdt": TDT_DURATIONS}
+RNNT = "rnnt"
+DURATIONS = {RNNT: (), "tdt": TDT_DURATIONS}
 FACTORIZED_HEAD = "ft"
+SHIPPED = "shipped"
+_SHIPPED_BUNDLE = Path(__file__).resolve().parents[2] / "models" / "an4-rnnt-hybrid"
 MIN_BATCH_S = 8.0
 """A run of utterances of at least 5 s has to fit."""
 
@@ -60,7 +67,10 @@ def main() -> None:
     models = _models(arguments, real)
     heads = _factorized_heads(arguments, models, real)
     durations = {name: DURATIONS[name] for name in models}
-    trainer = Trainer(models, durations, _trainer_config(arguments), heads)
+    mwer = None
+    if arguments.mwer:
+        mwer = mwer_steps(RNNT, models[RNNT], arguments.out / "tokenizer" / "tokenizer.model", arguments.mwer)
+    trainer = Trainer(models, durations, _trainer_config(arguments), heads, mwer)
     state = arguments.out / "state.pt"
     if state.exists():
         trainer.load(state)
@@ -73,6 +83,8 @@ def main() -> None:
     maker = BatchMaker(early, augmenter, encode, random, frames)
     curriculum = Curriculum(maker, augmenter, early, sources)
     _train(trainer, models, iter(maker), curriculum, Validation(arguments.validation), arguments.out)
+    if mwer:
+        print(mwer.loss.summary())
     _export(trainer, models, heads, arguments.out)
 
 
@@ -82,13 +94,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--validation", type=Path, help="manifest for validation; not used for training")
     parser.add_argument("--noise", type=Path, nargs="*", default=[], help="manifests of audio without speech")
     parser.add_argument("--out", type=Path, required=True, help="folder for features, state, curve and .nemo files")
-    parser.add_argument("--init", type=Path, help=".nemo file with initial tokenizer and weights")
+    parser.add_argument(
+        "--init", type=Path, help=f"initial tokenizer and weights: a .nemo file, a bundle, or {SHIPPED!r}"
+    )
     parser.add_argument(
         "--models", nargs="+", choices=(*DURATIONS, FACTORIZED_HEAD), default=list(DURATIONS), help="heads to train"
     )
     parser.add_argument(
         "--ilm-text", type=Path, help="text for the language model of ft, one sentence per line; default: transcripts"
     )
+    parser.add_argument(
+        "--mwer", type=float, default=0.0, metavar="WEIGHT",
+        help="add the MWER loss of the RNN-T in one of 3 steps; 0 by default",
+    )  # fmt: skip
     parser.add_argument("--synthetic", type=int, default=3000, help="utterances from espeak-ng and flite; 0 for none")
     parser.add_argument("--vocabulary", type=int, default=64, help="BPE pieces")
     parser.add_argument(
@@ -105,6 +123,10 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"--batch-s: {arguments.batch_s:g}, expected at least {MIN_BATCH_S:g}")
     if not set(arguments.models) & set(DURATIONS):
         parser.error(f"--models: {FACTORIZED_HEAD} needs the encoder of another one: {', '.join(DURATIONS)}")
+    if not 0 <= arguments.mwer < math.inf:
+        parser.error(f"--mwer: {arguments.mwer:g}, expected a number from 0")
+    if arguments.mwer and RNNT not in arguments.models:
+        parser.error(f"--mwer: needs {RNNT} among --models")
     return arguments
 
 
@@ -133,7 +155,7 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
     """Models by name; all share the first one's encoder and CTC head."""
     tokenizer = arguments.out / "tokenizer"
     transcripts = [" ".join(u.words) for u in real]
-    start = WarmStart(arguments.init) if arguments.init else None
+    start = WarmStart(_initial_nemo(arguments)) if arguments.init else None
     if start:
         start.write_tokenizer(tokenizer)
     elif not (tokenizer / "tokenizer.model").exists():
@@ -154,6 +176,16 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
     for other in others:
         share_encoder(first, other)
     return {name: model.to(arguments.device) for name, model in models.items()}
+
+
+def _initial_nemo(arguments: argparse.Namespace) -> Path:
+    """`--init` as a .nemo file; that of a bundle is written into `--out`."""
+    bundle = _SHIPPED_BUNDLE if arguments.init == Path(SHIPPED) else arguments.init
+    if not bundle.is_dir():
+        return bundle
+    path = arguments.out / "init.nemo"
+    export_nemo(Checkpoint(bundle), path)
+    return path
 
 
 def _factorized_heads(

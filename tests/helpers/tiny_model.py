@@ -66,4 +66,10 @@ def toy_batch(seed: int, utterances: int = 8) -> Batch:
         for place in range(count):
             begin = FRAMES_PER_LABEL * place
             mel[row, labels[row, place], begin : begin + FRAMES_PER_LABEL // 2] += 3.0
-    return Batch(mel, FRAMES_PER_LABEL * (counts + 1), labels, counts)
+    references = [toy_text(row[:count]) for row, count in zip(labels.tolist(), counts.tolist(), strict=True)]
+    return Batch(mel, FRAMES_PER_LABEL * (counts + 1), labels, counts, references)
+
+
+def toy_text(labels: list[int]) -> str:
+    """A word per label."""
+    return " ".join("abcd"[label] for label in labels)

@@ -1,14 +1,24 @@
-"""MWER: the gradient of the expected errors, and the whole loss of a tiny head."""
+"""MWER: the gradient of the expected errors, the whole loss of a tiny head, and MWER with the encoder in the loop."""
+
+import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 
+from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair, TransducerConfig
 from penstock.training.encoded import EncodedUtterance, collate
 from penstock.training.factorized_head import FactorizedHead
 from penstock.training.head_trainer import HeadTraining, train_head
-from penstock.training.mwer import MwerConfig, MwerLoss, expected_errors, hypothesis_scores
-from penstock.training.nbest import HypothesisLists
+from penstock.training.mwer import MwerConfig, MwerLoss, MwerSteps, expected_errors, hypothesis_scores
+from penstock.training.nbest import HypothesisLists, NBestSearch
+from penstock.training.standard_head import StandardHead
+from penstock.training.trainer import MWER, Trainer, TrainerConfig
+from tests.helpers.tiny_model import LABELS as TOY_LABELS
+from tests.helpers.tiny_model import WIDTH, TinyModel, toy_batch, toy_text
+
+MODEL = Path(__file__).parents[2] / "models" / "an4-rnnt-hybrid"
 
 LABELS, D_MODEL, FRAMES = 5, 4, 6
 PAIR = IlmPair(0.6, 0.4)
@@ -112,3 +122,73 @@ def test_the_language_model_keeps_every_bit_and_the_errors_fall():
         assert torch.equal(tensor, before[name]), name
     assert sum(values[-5:]) < sum(values[:5])
     assert not head.training
+
+
+def mwer_trainer(every: int = 3, **config) -> tuple[Trainer, StandardHead]:
+    """A trainer of two heads, and the one that has MWER; the model's configuration is read for the head alone."""
+    torch.manual_seed(0)
+    transducer = TransducerConfig(TOY_LABELS, 8, 1, 8, "relu", ())
+    head = StandardHead(transducer, WIDTH)
+    model = dataclasses.replace(Checkpoint(MODEL).config, ctc=None)
+    loss = MwerLoss(head, NBestSearch(model, head), toy_text, MwerConfig(reference_weight=0.0))
+    steps = MwerSteps("standard", loss, 1.0, every)
+    settings = TrainerConfig(**({"steps": 100, "peak_learning_rate": 0.01, "warm_up": 0.0} | config))
+    return Trainer({"rnnt": TinyModel()}, {"rnnt": ()}, settings, {"standard": head}, steps), head
+
+
+def test_one_step_in_three_of_the_head_has_mwer():
+    made, _ = mwer_trainer()
+    drawn = [made.train_step(toy_batch(seed)).keys() for seed in range(30)]
+    trained = [step for step in range(0, 30, 3) if "standard" in drawn[step]]
+    assert [step for step in range(30) if MWER in drawn[step]] == trained and len(trained) >= 2
+
+
+def test_the_gradient_of_mwer_reaches_the_encoder():
+    made, head = mwer_trainer()
+    made.losses(toy_batch(1), ["standard", MWER])[MWER].backward()
+    for module in (made.module["encoder"], head):
+        assert all(bool(p.grad.any()) and bool(torch.isfinite(p.grad).all()) for p in module.parameters())
+    assert all(p.grad is None for p in made.module["rnnt_joint"].parameters())
+
+
+def test_mwer_alone_lowers_the_errors_of_the_best_hypotheses():
+    """After some steps of eq. 1, and with an utterance without words in the batch."""
+    made, _ = mwer_trainer()
+    made.module.eval()
+    mwer, batch = made._mwer.loss, toy_batch(1, 16)
+    for loss, steps, learning_rate in (("standard", 40, 0.02), (MWER, 25, 0.01)):
+        before = mwer.word_errors
+        made.losses(batch, [MWER])
+        first = mwer.word_errors - before
+        optimizer = torch.optim.Adam(made.module.parameters(), learning_rate)
+        for seed in range(steps):
+            optimizer.zero_grad()
+            made.losses(toy_batch(100 + seed) if loss == "standard" else batch, [loss])[loss].backward()
+            optimizer.step()
+    before = mwer.word_errors
+    made.losses(batch, [MWER])
+    assert first > 0 and mwer.word_errors - before < 0.75 * first
+
+
+def test_words_without_a_reference_are_unlearned():
+    made, head = mwer_trainer()
+    made.module.eval()
+    output = head.joint["output"]
+    with torch.no_grad():  # blank is a little likelier than a label
+        output.weight.mul_(0.1)
+        output.bias.zero_()[-1] = 1.0
+    silent = toy_batch(1)
+    silent = silent._replace(label_counts=torch.zeros_like(silent.label_counts), references=[""] * len(silent.mel))
+    made.losses(silent, [MWER])[MWER].backward()
+    assert output.bias.grad[-1] < 0 < output.bias.grad[:-1].sum(), "a step makes blank likelier"
+    assert made._mwer.loss.words == 0 and made._mwer.loss.skipped == 0
+
+
+def test_frames_that_are_not_finite_have_no_n_best_lists():
+    made, _ = mwer_trainer(every=1)
+    bad = toy_batch(2)
+    bad.mel[0, 0, 0] = float("nan")
+    before = [p.detach().clone() for p in made.module.parameters()]
+    drawn = [made.train_step(bad).keys() for _ in range(6)]
+    assert not any(MWER in names for names in drawn) and any("standard" in names for names in drawn)
+    assert all(torch.equal(*both) for both in zip(before, made.module.parameters(), strict=True))

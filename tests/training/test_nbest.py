@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -41,7 +40,7 @@ def _head() -> StandardHead:
 
 def test_lists_are_ordered_and_their_sums_are_at_least_the_searchs_scores(speech):
     head = _head()
-    lists = NBestSearch(Checkpoint(MODEL), head)(speech.encoded, speech.frame_counts)
+    lists = NBestSearch(Checkpoint(MODEL).config, head)(speech.encoded, speech.frame_counts)
     assert (lists.rows.diff() >= 0).all() and len(lists.best()) == len(speech.references)
     same = lists.rows.diff() == 0
     assert (lists.scores.diff()[same] <= 0).all()
@@ -55,7 +54,7 @@ def test_lists_are_ordered_and_their_sums_are_at_least_the_searchs_scores(speech
 
 def test_a_band_of_four_frames_keeps_the_loss_with_a_third_of_the_points(speech):
     head = _head()
-    lists = NBestSearch(Checkpoint(MODEL), head)(speech.encoded, speech.frame_counts)
+    lists = NBestSearch(Checkpoint(MODEL).config, head)(speech.encoded, speech.frame_counts)
     counts = speech.frame_counts[lists.rows], lists.label_counts
     whole, band = all_cells(*counts), band_cells(*counts, lists.times, 4, 4)
     with torch.no_grad():
@@ -68,7 +67,7 @@ def test_a_band_of_four_frames_keeps_the_loss_with_a_third_of_the_points(speech)
 
 def test_the_search_uses_the_present_weights(speech):
     head, tokenizer = _head(), Tokenizer(Checkpoint(MODEL).tokenizer_path)
-    search = NBestSearch(Checkpoint(MODEL), head, beam_size=2)
+    search = NBestSearch(Checkpoint(MODEL).config, head, beam_size=2)
     first = search(speech.encoded, speech.frame_counts)
     weights = [tensor.data_ptr() for tensor in vars(search._network).values() if isinstance(tensor, torch.Tensor)]
     with torch.no_grad():
@@ -93,9 +92,7 @@ def test_a_refreshed_search_equals_a_new_one(kind, vocabulary, speech):
     config = dataclasses.replace(checkpoint.config.transducer, **sizes)
     torch.manual_seed(0)
     head = {"standard": StandardHead, "factorized": FactorizedHead}[kind](config, checkpoint.config.encoder.d_model)
-    encoder = SimpleNamespace(
-        directory=MODEL, config=dataclasses.replace(checkpoint.config, transducer=config, ctc=None)
-    )
+    encoder = dataclasses.replace(checkpoint.config, transducer=config, ctc=None)
     speech = speech._replace(encoded=speech.encoded[:2, :12], frame_counts=torch.tensor([12, 9]))
     search = NBestSearch(encoder, head.eval(), 2)
     search(speech.encoded, speech.frame_counts)
@@ -108,7 +105,7 @@ def test_a_refreshed_search_equals_a_new_one(kind, vocabulary, speech):
 
 
 def test_the_pair_is_kept():
-    assert NBestSearch(Checkpoint(MODEL), _head()).pair == IlmPair(1.0, 0.0)
+    assert NBestSearch(Checkpoint(MODEL).config, _head()).pair == IlmPair(1.0, 0.0)
 
 
 def test_lists_of_a_factorized_head_are_ranked_by_equation_5(speech):
@@ -116,7 +113,7 @@ def test_lists_of_a_factorized_head_are_ranked_by_equation_5(speech):
     config = dataclasses.replace(checkpoint.config.transducer, kind="factorized", joint_activation="tanh")
     torch.manual_seed(0)
     head = FactorizedHead(config, checkpoint.config.encoder.d_model).eval()
-    lists = NBestSearch(checkpoint, head, 3, pair)(speech.encoded, speech.frame_counts)
+    lists = NBestSearch(checkpoint.config, head, 3, pair)(speech.encoded, speech.frame_counts)
     arguments = head, speech.encoded, speech.frame_counts, lists
     every_frame = speech.encoded.shape[1]
     with torch.no_grad():

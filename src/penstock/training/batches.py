@@ -72,6 +72,8 @@ class Batch(NamedTuple):
     """[B, U] int64"""
     label_counts: torch.Tensor
     """[B] int64"""
+    references: list[str]
+    """The words of each utterance; empty without speech."""
 
 
 class Source(NamedTuple):
@@ -106,11 +108,11 @@ class BatchMaker:
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
-            pool = sorted((self._draw() for _ in range(self._pool)), key=lambda item: len(item[0]))
-            groups: list[list[tuple[np.ndarray, list[int]]]] = []
-            group: list[tuple[np.ndarray, list[int]]] = []
+            pool = sorted((self._draw() for _ in range(self._pool)), key=lambda item: len(item.mel))
+            groups: list[list[_Example]] = []
+            group: list[_Example] = []
             for item in pool:
-                if group and len(item[0]) * (len(group) + 1) > self._frames:
+                if group and len(item.mel) * (len(group) + 1) > self._frames:
                     groups.append(group)
                     group = []
                 group.append(item)
@@ -118,18 +120,28 @@ class BatchMaker:
             for i in self._random.permutation(len(groups)):
                 yield _collate(groups[i])
 
-    def _draw(self) -> tuple[np.ndarray, list[int]]:
+    def _draw(self) -> "_Example":
         weights = np.array([source.weight for source in self.sources])
         source = self.sources[self._random.choice(len(self.sources), p=weights / weights.sum())]
         while True:
             utterance = source.draw()
             mel = self._augmenter.add_noise(self._augmenter.speaker(utterance.mel))
-            labels = self._encode(" ".join(utterance.words))
+            reference = " ".join(utterance.words)
+            labels = self._encode(reference)
             if len(mel) <= self._frames and len(mel) >= 16 and len(mel) / 8 > 0.5 * len(labels):
                 break
         if self.masks:
             mel = self._augmenter.mask(mel, float(mel.mean()))
-        return mel, labels
+        return _Example(mel, labels, reference)
+
+
+class _Example(NamedTuple):
+    """One augmented utterance."""
+
+    mel: np.ndarray
+    """[N, F] float32"""
+    labels: list[int]
+    reference: str
 
 
 class Curriculum:
@@ -153,12 +165,17 @@ class Curriculum:
         self._maker.masks = masks
 
 
-def _collate(group: list[tuple[np.ndarray, list[int]]]) -> Batch:
-    longest = max(len(mel) for mel, _ in group)
-    mels = np.zeros((len(group), group[0][0].shape[1], longest), np.float32)
-    labels = np.zeros((len(group), max(len(label) for _, label in group)), np.int64)
-    for row, (mel, label) in enumerate(group):
-        mels[row, :, : len(mel)] = mel.T
-        labels[row, : len(label)] = label
-    counts = [torch.tensor([len(item[i]) for item in group]) for i in (0, 1)]
-    return Batch(torch.from_numpy(mels), counts[0], torch.from_numpy(labels), counts[1])
+def _collate(group: list[_Example]) -> Batch:
+    longest = max(len(item.mel) for item in group)
+    mels = np.zeros((len(group), group[0].mel.shape[1], longest), np.float32)
+    labels = np.zeros((len(group), max(len(item.labels) for item in group)), np.int64)
+    for row, item in enumerate(group):
+        mels[row, :, : len(item.mel)] = item.mel.T
+        labels[row, : len(item.labels)] = item.labels
+    return Batch(
+        torch.from_numpy(mels),
+        torch.tensor([len(item.mel) for item in group]),
+        torch.from_numpy(labels),
+        torch.tensor([len(item.labels) for item in group]),
+        [item.reference for item in group],
+    )

@@ -65,8 +65,10 @@ class MwerLoss:
         """The scalar loss; calls the search."""
         lists = self._search(batch.encoded.detach(), batch.frame_counts)
         errors = self._errors(lists, batch)
-        by_reference = self._head.losses(batch.encoded, batch.frame_counts, batch.labels, batch.label_counts)
-        by_reference = by_reference * self._config.reference_weight
+        by_reference = torch.zeros(len(errors), dtype=torch.float64, device=batch.encoded.device)
+        if self._config.reference_weight:
+            losses = self._head.losses(batch.encoded, batch.frame_counts, batch.labels, batch.label_counts)
+            by_reference = losses * self._config.reference_weight
         # Only lists with unlike errors have a gradient.
         unlike = [i for i, row in enumerate(errors) if len(set(row)) > 1]
         self.skipped += len(errors) - len(unlike)
@@ -81,6 +83,11 @@ class MwerLoss:
         expected = expected_errors(*_padded(scores, wrong, [len(errors[i]) for i in unlike]))
         return (expected.sum() + by_reference.sum()) / len(errors)
 
+    def summary(self) -> str:
+        """Word errors of the best hypotheses so far and how many lists had no gradient, as a line of text."""
+        rate = 100 * self.word_errors / max(self.words, 1)
+        return f"N-best lists: {rate:.1f} % WER of the best, {self.skipped} skipped"
+
     def _errors(self, lists: HypothesisLists, batch: EncodedBatch) -> list[list[int]]:
         """Word errors of each hypothesis of each utterance."""
         found: list[list[int]] = [[] for _ in batch.references]
@@ -89,6 +96,22 @@ class MwerLoss:
         self.word_errors += sum(row[0] for row in found)
         self.words += sum(len(reference.split()) for reference in batch.references)
         return found
+
+
+@dataclass(frozen=True)
+class MwerSteps:
+    """MWER in some of the steps of a `Trainer`, beside its usual losses. The gradient reaches the encoder."""
+
+    head: str
+    """Name of the head whose weights are those of the loss's head."""
+    loss: MwerLoss
+    weight: float
+    every: int = 3
+    """Every how many steps. The search takes more time than the usual losses."""
+
+    def is_due(self, step: int, head: str) -> bool:
+        """Whether the step with this number, from 0, which trains `head`, has the loss."""
+        return head == self.head and step % self.every == 0
 
 
 def hypothesis_scores(

@@ -59,7 +59,6 @@ class HypothesisLists(NamedTuple):
 class _LiveCheckpoint:
     """The part of a `Checkpoint` that a network reads, with the present weights of a head."""
 
-    directory: object
     config: ModelConfig
     head: TransducerHead
 
@@ -72,19 +71,18 @@ class NBestSearch:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        model: ModelConfig,
         head: TransducerHead,
         beam_size: int = 4,
         pair: IlmPair | None = None,
         is_normalized: bool = False,
     ):
-        """checkpoint: the bundle of the encoder; pair: weights of the internal language model, (1, 0) by default.
+        """model: that of the encoder; pair: weights of the internal language model, (1, 0) by default.
 
         is_normalized: whether lists are ranked by score / (labels + 1); MWER ranks by the score.
         """
         self.pair = pair or IlmPair()
-        config = dataclasses.replace(checkpoint.config, transducer=head.config)
-        self._checkpoint = _LiveCheckpoint(checkpoint.directory, config, head)
+        self._checkpoint = _LiveCheckpoint(dataclasses.replace(model, transducer=head.config), head)
         self._network = self._open()
         self._search = BeamSearch(self._network, is_normalized=is_normalized)
         self._beam_size = beam_size

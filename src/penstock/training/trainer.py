@@ -11,8 +11,13 @@ from typing import Any
 import torch
 
 from penstock.training.batches import Batch
+from penstock.training.encoded import EncodedBatch
 from penstock.training.head import TransducerHead
 from penstock.training.losses import transducer_loss
+from penstock.training.mwer import MwerSteps
+
+MWER = "mwer"
+"""Name of the MWER loss among a step's losses."""
 
 HEAD_WEIGHTS = ((1.0,), (0.65, 0.35), (0.5, 0.25, 0.25))
 """Probabilities that a step trains the first, second or third of one, two or three Transducer heads. One head per step:
@@ -53,9 +58,10 @@ class Trainer:
         durations: dict[str, tuple[int, ...]],
         config: TrainerConfig,
         heads: Mapping[str, TransducerHead] | None = None,
+        mwer: MwerSteps | None = None,
     ):
         """models, durations (empty for RNN-T): by name; the first model's encoder and CTC head are trained. heads: by
-        other names; their weights that require no gradient are kept."""
+        other names; their weights that require no gradient are kept. mwer: its loss is added in some of the steps."""
         first = next(iter(models.values()))
         parts = {"encoder": first.encoder, "ctc": first.ctc_decoder}
         for name, model in models.items():
@@ -63,6 +69,7 @@ class Trainer:
         self._lattice_heads = dict(heads or {})
         self.module = torch.nn.ModuleDict(parts | self._lattice_heads)
         self._heads = [*models, *self._lattice_heads]
+        self._mwer = mwer
         self._durations = durations
         self._config = config
         self._device = next(first.parameters()).device
@@ -101,12 +108,14 @@ class Trainer:
         return config.peak_learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
 
     def losses(self, batch: Batch, heads: list[str]) -> dict[str, torch.Tensor]:
-        """Mean losses over the batch of the CTC head and the given Transducer heads."""
-        mel, mel_counts, labels, label_counts = (tensor.to(self._device) for tensor in batch)
+        """Mean losses over the batch of the CTC head, the given Transducer heads and, if MWER is among them, MWER."""
+        mel, mel_counts, labels, label_counts = (tensor.to(self._device) for tensor in batch[:4])
         encoded, counts = self.module["encoder"](audio_signal=mel, length=mel_counts)  # [B, D, T]
         log_probs = self.module["ctc"](encoder_output=encoded).transpose(0, 1)  # [T, B, V + 1]
         found = {"ctc": self._ctc_loss(log_probs, counts, labels, label_counts)}
         for name in heads:
+            if name == MWER:
+                continue
             if name in self._lattice_heads:
                 head = self._lattice_heads[name]
                 loss = head.losses(encoded.transpose(1, 2), counts, labels, label_counts)
@@ -114,14 +123,21 @@ class Trainer:
                 loss = self._model_losses(name, encoded, counts, labels, label_counts)
             # Divided by the root of the label count: between the mean per label and the mean per utterance.
             found[name] = (loss / (label_counts + 1).sqrt()).mean()
+        # Frames that are not finite have no N-best list; the other losses then skip the step.
+        if MWER in heads and self._mwer is not None and bool(torch.isfinite(encoded).all()):
+            frames = EncodedBatch(encoded.transpose(1, 2), counts, labels, label_counts, batch.references)
+            found[MWER] = self._mwer.loss(frames)
         return found
 
     def train_step(self, batch: Batch) -> dict[str, float]:
         """One step of the optimizer on the CTC head and one Transducer head drawn at random; returns the losses."""
         self.module.train()
         head = self._head_of_step()
-        found = self.losses(batch, [head])
+        has_mwer = self._mwer is not None and self._mwer.is_due(self.step, head)
+        found = self.losses(batch, [head, MWER] if has_mwer else [head])
         total = (1 - self._config.ctc_weight) * found[head] + self._config.ctc_weight * found["ctc"]
+        if self._mwer is not None and MWER in found:
+            total = total + self._mwer.weight * found[MWER]
         total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self._config.gradient_norm)
         if bool(torch.isfinite(norm)):

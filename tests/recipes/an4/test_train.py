@@ -4,6 +4,10 @@ import pytest
 
 pytest.importorskip("nemo.collections.asr", reason="extra `train`")
 
+import json
+import sys
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -13,9 +17,10 @@ from penstock.model.nemo.importer import import_nemo
 from penstock.training.factorized_head import FactorizedHead
 from penstock.training.trainer import Trainer, TrainerConfig
 from recipes.an4.demo_model import DemoModelConfig, build_model, condition_input, train_tokenizer
-from recipes.an4.train import _export
+from recipes.an4.train import _export, main
 
 pytestmark = pytest.mark.oracle
+ROOT = Path(__file__).parents[3]
 SMALL = DemoModelConfig(layers=1, width=16, heads=2, subsampling_channels=8, hidden=12)
 
 
@@ -38,3 +43,29 @@ def test_a_factorized_head_becomes_a_bundle_with_the_encoder_of_the_nemo_file(tm
     tensors, encoder = made.tensors(), rnnt.tensors("features.", "encoder.", "ctc.")
     assert all(torch.equal(tensors[name], tensor) for name, tensor in wanted.items())
     assert all(torch.equal(tensors[name], tensor) for name, tensor in encoder.items())
+
+
+def test_training_from_the_shipped_bundle_with_mwer(tmp_path, monkeypatch):
+    """Six steps on the recordings of the repository, resumed after three."""
+    pytest.importorskip("pocketsphinx", reason="extra `train`")
+    manifest = str(ROOT / "tests" / "data" / "an4" / "manifest.jsonl")
+    command = ["train", "--init", "shipped", "--mwer", "0.3", "--models", "rnnt", "--synthetic", "0", "--batch-s", "8",
+               "--train", manifest, "--out", str(tmp_path), "--learning-rate", "1e-5"]  # fmt: skip
+    for steps in ("3", "6"):
+        monkeypatch.setattr(sys, "argv", [*command, "--steps", steps])
+        main()
+    points = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
+    assert [point["step"] for point in points if "mwer" in point][-1] == 6
+    made = import_nemo(tmp_path / "rnnt.nemo", tmp_path / "bundle").tensors()
+    shipped = Checkpoint(ROOT / "models" / "an4-rnnt-hybrid").tensors()
+    changed = {name for name, tensor in made.items() if not torch.equal(tensor, shipped[name])}
+    assert {name.split(".")[0] for name in changed} == {"encoder", "predictor", "joint", "ctc"}
+    assert all(float((made[name] - shipped[name].float()).abs().max()) < 1e-3 for name in changed)
+
+
+def test_mwer_needs_the_rnnt_head(tmp_path, monkeypatch, capsys):
+    command = ["train", "--train", "x.jsonl", "--out", str(tmp_path), "--mwer", "0.3", "--models", "tdt"]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit):
+        main()
+    assert "--mwer: needs rnnt among --models" in capsys.readouterr().err
