@@ -1,0 +1,90 @@
+"""Recordings in a container or compressed -> mono samples at the model's rate, decoded in a limited process.
+
+The first bytes decide the format, never a name. Audio without compression needs no decoder: see `pcm`.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import struct
+import sys
+from collections.abc import AsyncIterator
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from penstock_gateway.audio.resampler import Samples
+from penstock_gateway.errors import ErrorCode, GatewayError
+
+SOUNDFILE, MEDIA = "soundfile", "media"
+"""The decoders: libsndfile, and FFmpeg of the extra `media`."""
+ACCEPTED = "wav, flac, ogg, opus, mp3, aiff, au, caf; with the extra `media` also webm, m4a, mp4, aac, amr"
+MAX_PROCESSES = 16
+"""More recordings wait. A process lives until its last block is read."""
+_MAGIC = (
+    (0, b"RIFF", SOUNDFILE), (0, b"fLaC", SOUNDFILE), (0, b"OggS", SOUNDFILE), (0, b"ID3", SOUNDFILE),
+    (0, b"FORM", SOUNDFILE), (0, b".snd", SOUNDFILE), (0, b"caff", SOUNDFILE), (0, b"\x1aE\xdf\xa3", MEDIA),
+    (4, b"ftyp", MEDIA), (0, b"#!AMR", MEDIA),
+)  # fmt: skip
+_log = logging.getLogger(__name__)
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+"""Of each event loop's processes."""
+
+
+def container_decoder(head: bytes) -> str | None:
+    """The decoder of a recording that begins with these bytes (12 suffice); None for an unknown format."""
+    for position, magic, decoder in _MAGIC:
+        if head[position:].startswith(magic):
+            return decoder
+    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:  # a frame of MPEG audio; AAC has no layer
+        return SOUNDFILE if head[1] & 0x06 else MEDIA
+    return None
+
+
+async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> AsyncIterator[Samples]:
+    """The audio of a recording in blocks [n] of a few seconds. The process decodes no further than it is read.
+
+    GatewayError: AUDIO_INVALID for an unknown format, or one that cannot be decoded; TOO_LARGE for a longer recording.
+    """
+    decoder = container_decoder(data)
+    if decoder is None:
+        begin = "is empty" if not data else f"begins with {data[:8]!r}"
+        raise GatewayError(ErrorCode.AUDIO_INVALID, f"the format is unknown: the audio {begin}; accepted: {ACCEPTED}")
+    order = {"decoder": decoder, "rate_hz": rate_hz, "max_seconds": max_seconds}
+    async with _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_PROCESSES)):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "penstock_gateway.audio.decode_worker", json.dumps(order),
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            await _write(process.stdin, data)
+            while (size := await _read_size(process.stdout)) > 0:
+                yield np.frombuffer(await process.stdout.readexactly(size * 4), np.float32)
+            failure = json.loads(await process.stdout.read())
+        except asyncio.IncompleteReadError:
+            failure = {"code": "AUDIO_INVALID", "message": "decoding the audio needs too much memory or time"}
+            _log.warning("the process that decodes a recording ended early")
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+    if failure:
+        raise GatewayError(ErrorCode[failure["code"]], failure["message"])
+
+
+async def _write(pipe: asyncio.StreamWriter, data: bytes) -> None:
+    pipe.write(data)
+    try:
+        await pipe.drain()
+        pipe.close()
+    except ConnectionError:
+        pass  # the process has ended; what it wrote says why
+
+
+async def _read_size(pipe: asyncio.StreamReader) -> int:
+    """Samples of the next block; 0 at the end."""
+    size: int = struct.unpack("<I", await pipe.readexactly(4))[0]
+    return size

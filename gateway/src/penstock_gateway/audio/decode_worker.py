@@ -1,0 +1,100 @@
+"""The process that decodes one recording: standard input to blocks of samples on standard output.
+
+A block is its number of samples (uint32), then the samples (float32), little-endian. Behind the last one come the
+number 0 and a JSON object: empty, or why there are no more samples. Its memory and CPU time are limited, because
+decoders of compressed formats read what strangers send.
+"""
+
+import io
+import json
+import resource
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock_client.sound_file import SoundReader
+from penstock_gateway.audio.resampler import Resampler, Samples
+
+MAX_MEMORY_BYTES = 3 << 30
+"""Address space, most of which is libraries."""
+MAX_CPU_S = 120
+
+
+class _TooLongError(Exception):
+    """The recording is longer than accepted."""
+
+
+def main() -> None:
+    """Decodes standard input as the argument says."""
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    order = json.loads(sys.argv[1])
+    out = sys.stdout.buffer
+    failure: dict[str, str] = {}
+    try:
+        read = _read_media if order["decoder"] == "media" else _read_sound_file
+        for samples in _mono(read(sys.stdin.buffer.read()), order["rate_hz"], order["max_seconds"]):
+            out.write(struct.pack("<I", samples.size) + samples.tobytes())
+    except (ValueError, ImportError) as error:
+        failure = {"code": "AUDIO_INVALID", "message": f"the audio {error}"}
+    except _TooLongError:
+        failure = {"code": "TOO_LARGE", "message": f"the audio is longer than {order['max_seconds']:g} s"}
+    out.write(struct.pack("<I", 0) + json.dumps(failure).encode())
+    out.flush()
+
+
+def _mono(blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max_seconds: float) -> Iterator[Samples]:
+    """Averages the channels of blocks (rate, samples [n, channels]) and resamples. ValueError without samples."""
+    resampler, seconds = None, 0.0
+    for rate_hz, samples in blocks:
+        seconds += len(samples) / rate_hz
+        if seconds > max_seconds:
+            raise _TooLongError
+        if not np.isfinite(samples).all():
+            raise ValueError("has samples that are not finite numbers")
+        resampler = resampler or Resampler(rate_hz, to_hz)
+        yield from _filled(resampler.push(np.ascontiguousarray(samples.mean(axis=1), np.float32)))
+    if resampler is None:
+        raise ValueError("has no samples")
+    yield from _filled(resampler.flush())
+
+
+def _filled(samples: Samples) -> Iterator[Samples]:
+    if samples.size:
+        yield samples
+
+
+def _read_sound_file(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """Blocks of libsndfile. A cut end is accepted: recorders that are stopped write no mark of it."""
+    with SoundReader(data) as reader:
+        for block in reader.blocks():
+            yield reader.rate_hz, block
+        if reader.problem and "damaged" in reader.problem:
+            raise ValueError(reader.problem)
+
+
+def _read_media(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """Blocks of FFmpeg: the first audio stream."""
+    try:
+        import av
+    except ImportError:
+        raise ImportError("needs FFmpeg, which is not installed: pip install 'penstock-gateway[media]'") from None
+    try:
+        with av.open(io.BytesIO(data)) as media:
+            if not media.streams.audio:
+                raise ValueError("has no audio stream")
+            converter: Any = av.AudioResampler(format="fltp")
+            for frame in media.decode(audio=0):
+                for converted in converter.resample(frame):
+                    yield converted.sample_rate, converted.to_ndarray().T
+    except av.FFmpegError as error:
+        raise ValueError(f"cannot be decoded: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+import io
+import json
+import struct
+import subprocess
+import sys
+from contextlib import aclosing
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from penstock_gateway.audio import container
+from penstock_gateway.audio.container import container_decoder, decode_recording
+from penstock_gateway.audio.decode_worker import MAX_CPU_S
+from penstock_gateway.errors import ErrorCode, GatewayError
+
+RATE_HZ = 16_000
+TONE = (0.3 * np.sin(np.arange(3 * 44_100) * 2 * np.pi * 440 / 44_100)).astype(np.float32)  # 3 s at 44.1 kHz
+
+
+def encoded(samples, rate_hz, form, subtype=None):
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate_hz, format=form, subtype=subtype)
+    return file.getvalue()
+
+
+def media(form, codec, samples, rate_hz):
+    """A file of FFmpeg's encoders."""
+    av = pytest.importorskip("av")
+    file = io.BytesIO()
+    with av.open(file, "w", format=form) as out:
+        stream = out.add_stream(codec, rate=rate_hz, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
+        frame.sample_rate = rate_hz
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            out.mux(packet)
+    return file.getvalue()
+
+
+async def decoded(data, max_seconds=60.0):
+    return np.concatenate([block async for block in decode_recording(data, RATE_HZ, max_seconds)])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("form", "subtype"), [("WAV", "PCM_24"), ("FLAC", None), ("AIFF", None), ("AU", "ULAW")])
+async def test_a_recording_is_mixed_and_resampled(form, subtype):
+    data = encoded(np.stack([TONE, 0 * TONE], axis=1), 44_100, form, subtype)
+    expected = soxr.resample(soundfile.read(io.BytesIO(data), dtype="float32")[0].mean(axis=1), 44_100, RATE_HZ)
+    np.testing.assert_allclose(await decoded(data), expected, atol=1e-6)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("form", "subtype"), [("OGG", "OPUS"), ("OGG", "VORBIS"), ("MP3", None)])
+async def test_compressed_recordings(form, subtype):
+    samples = soxr.resample(TONE, 44_100, 48_000)
+    assert_tone(await decoded(encoded(samples, 48_000, form, subtype)))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("form", "codec"), [("webm", "libopus"), ("ipod", "aac"), ("adts", "aac")])
+async def test_recordings_of_the_extra_media(form, codec):
+    assert_tone(await decoded(media(form, codec, soxr.resample(TONE, 44_100, 48_000), 48_000)))
+
+
+def assert_tone(samples):
+    assert samples.dtype == np.float32
+    assert abs(len(samples) / RATE_HZ - 3.0) < 0.15
+    middle = samples[RATE_HZ : 2 * RATE_HZ]
+    assert np.abs(np.fft.rfft(middle)).argmax() == 440
+    assert abs(np.abs(middle).max() - 0.3) < 0.05
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "empty"),
+        (b"no audio at all", "begins with b'no audio'"),
+        (b"fLaC" + bytes(100), "not a readable audio file"),
+        (b"\x1aE\xdf\xa3" + bytes(100), "cannot be decoded"),
+        (b"\x00\x00\x00\x18ftypisom" + bytes(100), "cannot be decoded"),
+        (encoded(np.zeros(0), RATE_HZ, "WAV"), "no samples"),
+        (encoded(np.full(100, np.nan), RATE_HZ, "WAV", "FLOAT"), "not finite"),
+    ],
+)
+async def test_a_recording_that_cannot_be_decoded_is_named(data, message):
+    with pytest.raises(GatewayError, match=message) as error:
+        await decoded(data)
+    assert error.value.code is ErrorCode.AUDIO_INVALID
+
+
+@pytest.mark.anyio
+async def test_random_bytes_behind_a_header_are_rejected():
+    rng = np.random.default_rng(0)
+    for magic in (b"fLaC", b"OggS", b"ID3", b"\xff\xfb"):
+        with pytest.raises(GatewayError) as error:
+            await decoded(magic + rng.bytes(5000))
+        assert error.value.code is ErrorCode.AUDIO_INVALID
+
+
+@pytest.mark.anyio
+async def test_a_recording_that_is_too_long_is_rejected_while_it_is_decoded():
+    data = encoded(np.zeros(60 * RATE_HZ), RATE_HZ, "FLAC")  # silence is small
+    with pytest.raises(GatewayError, match="longer than 30 s") as error:
+        await decoded(data, max_seconds=30)
+    assert error.value.code is ErrorCode.TOO_LARGE
+
+
+@pytest.mark.anyio
+async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
+    monkeypatch.setattr(container.sys, "executable", "/bin/false")
+    with pytest.raises(GatewayError, match="too much memory or time"):
+        await decoded(encoded(TONE, 44_100, "FLAC"))
+
+
+@pytest.mark.anyio
+async def test_a_reader_that_stops_ends_the_process():
+    data = encoded(np.zeros(600 * RATE_HZ), RATE_HZ, "FLAC")
+    async with aclosing(decode_recording(data, RATE_HZ, 3600)) as blocks:
+        async for block in blocks:
+            assert block.size
+            break  # leaving the block waits for the process
+
+
+def test_the_process_is_limited():
+    order = {"decoder": "soundfile", "rate_hz": RATE_HZ, "max_seconds": 9}
+    program = (
+        "import resource, sys; from penstock_gateway.audio import decode_worker; decode_worker.main();"
+        "print(resource.getrlimit(resource.RLIMIT_CPU)[0], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, json.dumps(order)]
+    done = subprocess.run(command, input=b"", capture_output=True, timeout=60, check=True)
+    assert int(done.stderr) == MAX_CPU_S
+    assert struct.unpack("<I", done.stdout[:4]) == (0,)
+    assert "no audio" in json.loads(done.stdout[4:])["message"]
+
+
+def test_the_first_bytes_decide_the_decoder():
+    assert container_decoder(b"\xff\xfb\x90\x00") == container.SOUNDFILE  # MPEG audio, layer 3
+    assert container_decoder(b"\xff\xf1\x50\x80") == container.MEDIA  # AAC
+    assert container_decoder(b"\xff") is None
+    assert container_decoder(b"\x00\x01\x02") is None
