@@ -4,6 +4,7 @@ import pytest
 from gateway.tests.helpers.fake_streams import FakeStreams
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.metrics import Metrics
 from penstock_gateway.security.access import Access
 from penstock_gateway.security.client_secrets import ClientSecrets
 from penstock_gateway.security.keys import KeyRing
@@ -25,7 +26,7 @@ def make_gateway(streams):
     def make(keys: KeyRing | None = None, **options) -> Gateway:
         keys = keys or KeyRing()
         access = Access(keys, ClientSecrets(b"k" * 32, keys), Origins(options.get("origins", ())))
-        return Gateway(Config(**options), streams, access)
+        return Gateway(Config(**options), streams, access, Metrics())
 
     return make
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_words_follow_from_the_audio():
-    stream = await FakeStreams().open(StreamOptions(endpoint_silence_ms=300), ANONYMOUS)
+    stream = await FakeStreams().open(StreamOptions(endpoint_silence_ms=300), ANONYMOUS, "test")
     await stream.push(speech(0.2, 0.5, 0.1))
     await stream.end_segment()
     await stream.end_segment()

@@ -9,8 +9,9 @@ import penstock_gateway
 
 SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
-    ("main", "__main__"), ("processes",), ("app",), ("captions", "health", "openai", "realtime", "riva"), ("gateway",),
-    ("http_server", "stream"), ("audio", "config", "metrics"), ("security",), ("errors", "version"),
+    ("__main__",), ("main",), ("processes",), ("serving",), ("app",),
+    ("captions", "health", "openai", "realtime", "riva"), ("gateway",), ("http_server", "stream"),
+    ("audio", "config", "metrics"), ("security",), ("errors", "logs", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

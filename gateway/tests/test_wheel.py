@@ -47,3 +47,7 @@ def test_it_does_not_require_torch_or_the_server(wheel):
     assert "penstock-client" in always
     assert not always & {"torch", "penstock", "av"}
     assert metadata.get_all("Provides-Extra") == ["media"]
+
+
+def test_it_installs_the_command(wheel):
+    assert b"penstock-gateway = penstock_gateway.main:main" in file_named(wheel, ".dist-info/entry_points.txt")

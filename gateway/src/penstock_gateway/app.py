@@ -8,6 +8,7 @@ from starlette.routing import BaseRoute
 
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.health import health_routes
+from penstock_gateway.security.limits import MAX_RECOGNIZE_BYTES
 
 ROUTES: Sequence[Callable[[Gateway], Sequence[BaseRoute]]] = (health_routes,)
 """Each protocol's routes on the HTTP port: one line for each."""
@@ -21,9 +22,9 @@ def build_app(gateway: Gateway) -> Starlette:
     return Starlette(routes=[route for routes in ROUTES for route in routes(gateway)])
 
 
-def build_grpc_server(gateway: Gateway, max_message_bytes: int) -> grpc.aio.Server:
+def build_grpc_server(gateway: Gateway) -> grpc.aio.Server:
     """The server of the gRPC port, without a port yet. Make it in the event loop that runs it."""
-    limits = [("grpc.max_receive_message_length", max_message_bytes), ("grpc.so_reuseport", 1)]
+    limits = [("grpc.max_receive_message_length", MAX_RECOGNIZE_BYTES), ("grpc.so_reuseport", 1)]
     server = grpc.aio.server(options=limits)
     for add_services in SERVICES:
         add_services(gateway, server)

@@ -93,6 +93,7 @@ class Config:
     )  # fmt: skip
     http_port: int = _option(_port, 8080, "PORT", "port of OpenAI's HTTP and Realtime protocols; 0 for any free port")
     grpc_port: int = _option(_port, 50051, "PORT", "port of Riva's gRPC protocol; 0 for any free port")
+    metrics_port: int = _option(_port, 8081, "PORT", "port of the metrics, which need no key; 0 for any free port")
     host: str = _option(str, LOOPBACK, "ADDRESS", "address to listen on; other than loopback only with --keys")
     keys: str | None = _option(str, None, "FILE", "API keys, a line NAME SHA256 MAX_STREAMS for each")
     secret: str | None = _option(
@@ -119,7 +120,7 @@ class Config:
     workers: int = _option(_whole(1, 64), 1, "N", "processes; each has an event loop and shares the ports")
     timeout_s: float = _option(_real(0.1, 60), 2.5, "S", "time without a reply after which a stream is lost")
     drain_seconds: int = _option(_whole(0, 3600), 8, "S", "time for live streams to end after SIGTERM")
-    log_format: str = _option(_choice("text", "json"), "text", "NAME", "format of the access log; text or json")
+    log_format: str = _option(_choice("text", "json"), "text", "NAME", "format of the log; text or json")
 
     def check(self) -> "Config":
         """Itself; ValueError for options that contradict each other."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from penstock_gateway.config import Config
+from penstock_gateway.metrics import Metrics
 from penstock_gateway.security.access import Access
 from penstock_gateway.stream.live_stream import Streams
 
@@ -14,3 +15,4 @@ class Gateway:
     config: Config
     streams: Streams
     access: Access
+    metrics: Metrics

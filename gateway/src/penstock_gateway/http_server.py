@@ -1,20 +1,32 @@
 """uvicorn's configuration: limits of the HTTP port and TLS."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import uvicorn
 from starlette.applications import Starlette
 
 from penstock_gateway.config import Config
 from penstock_gateway.security.limits import MAX_FRAME_BYTES
 
-_SEND_QUEUE_BYTES = 1 << 16
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without handlers of signals: the process has its own."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none."""
+        yield
 
 
-def http_server_config(app: Starlette, config: Config, port: int | None = None) -> uvicorn.Config:
-    """The server of the HTTP port; `port` replaces that of the configuration."""
+def http_server(app: Starlette, config: Config) -> HttpServer:
+    """The server of the HTTP port, for `serve` with its sockets."""
+    return HttpServer(_uvicorn_config(app, config))
+
+
+def _uvicorn_config(app: Starlette, config: Config) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        host=config.host,
-        port=config.http_port if port is None else port,
         loop="none",
         http="httptools",
         ws="websockets-sansio",
@@ -27,5 +39,5 @@ def http_server_config(app: Starlette, config: Config, port: int | None = None) 
         date_header=False,
         ssl_certfile=config.tls_cert,
         ssl_keyfile=config.tls_key,
-        timeout_graceful_shutdown=config.drain_seconds,
+        timeout_graceful_shutdown=1,
     )

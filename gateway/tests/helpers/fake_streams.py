@@ -31,9 +31,10 @@ def speech(*parts: float, rate_hz: int = 16_000) -> Samples:
 class FakeStream:
     """One stream; `pushed`, `options` and `is_cancelled` are for assertions."""
 
-    def __init__(self, options: StreamOptions, key: ApiKey):
+    def __init__(self, options: StreamOptions, key: ApiKey, protocol: str):
         self.options = options
         self.key = key
+        self.protocol = protocol
         self.pushed: list[Samples] = []
         self.is_cancelled = False
         self.room = asyncio.Event()
@@ -140,13 +141,13 @@ class FakeStreams:
             return GROUP
         raise GatewayError(ErrorCode.MODEL_NOT_FOUND, f"there is no model {model!r}; accepted: {GROUP.name}", "model")
 
-    async def open(self, options: StreamOptions, key: ApiKey) -> LiveStream:
+    async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
         self.group(options.model)
         if self.open_error is not None:
             raise self.open_error
         if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
             raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all streams are open", retry_after_s=2.0)
-        self.opened.append(FakeStream(options, key))
+        self.opened.append(FakeStream(options, key, protocol))
         return self.opened[-1]
 
 

@@ -5,12 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-import uvicorn
-
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http_server import http_server_config
-from penstock_gateway.security.limits import MAX_RECOGNIZE_BYTES
+from penstock_gateway.http_server import http_server
+from penstock_gateway.serving import add_grpc_port, open_port
 
 
 @dataclass(frozen=True)
@@ -34,16 +32,17 @@ class Running:
 @asynccontextmanager
 async def running(gateway: Gateway) -> AsyncIterator[Running]:
     """Serves both ports on free loopback ports until the block ends."""
-    grpc_server = build_grpc_server(gateway, MAX_RECOGNIZE_BYTES)
-    grpc_port = grpc_server.add_insecure_port("127.0.0.1:0")
+    grpc_server = build_grpc_server(gateway)
+    grpc_port = add_grpc_port(grpc_server, gateway.config, 0)
     await grpc_server.start()
-    server = uvicorn.Server(http_server_config(build_app(gateway), gateway.config, port=0))
-    serving = asyncio.create_task(server.serve())
+    server = http_server(build_app(gateway), gateway.config)
+    listening = open_port("127.0.0.1", 0)
+    serving = asyncio.create_task(server.serve([listening]))
     try:
         while not server.started:
             assert not serving.done()
             await asyncio.sleep(0.005)
-        yield Running(server.servers[0].sockets[0].getsockname()[1], grpc_port)
+        yield Running(listening.getsockname()[1], grpc_port)
     finally:
         server.should_exit = True
         await serving

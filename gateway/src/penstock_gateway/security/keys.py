@@ -37,6 +37,11 @@ class KeyRing:
         """True if no key is needed."""
         return self._keys is None
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of all keys."""
+        return [ANONYMOUS.name] if self._keys is None else [key.name for key, _ in self._keys]
+
     @classmethod
     def read(cls, path: Path) -> "KeyRing":
         """Reads a file of keys; # begins a comment. ValueError names a wrong line."""

@@ -1,4 +1,9 @@
-"""The limits of the gateway, in one place, and a limit for writing to a client."""
+"""The limits of the gateway, in one place, and that of the time to write to a client."""
+
+import asyncio
+from collections.abc import Awaitable
+
+from penstock_gateway.errors import ErrorCode, GatewayError
 
 MAX_UNANSWERED_S = 2.0
 """Audio of a stream that the server has not answered; `push` waits above it."""
@@ -18,3 +23,30 @@ MAX_UNREAD_S = 10.0
 """A client that does not read its results for longer is closed (RESULTS_UNREAD)."""
 RETRY_AFTER_S = 2.0
 """When a client is to try again after STREAMS_EXHAUSTED or NO_REPLICA."""
+
+
+class WriteLimit:
+    """Limits the time that each write to one client takes. Cheaper than `asyncio.wait_for`, which may make a task."""
+
+    def __init__(self, limit_s: float = MAX_UNREAD_S):
+        self._limit_s = limit_s
+        self._is_expired = False
+
+    async def write(self, writing: Awaitable[object]) -> None:
+        """Awaits a write of this task. GatewayError RESULTS_UNREAD where it takes too long; it is then cancelled."""
+        task = asyncio.current_task()
+        assert task is not None
+        timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire, task)
+        try:
+            await writing
+        except asyncio.CancelledError:
+            if not self._is_expired:
+                raise
+            message = f"the client did not read its results for {self._limit_s:g} s"
+            raise GatewayError(ErrorCode.RESULTS_UNREAD, message) from None
+        finally:
+            timer.cancel()
+
+    def _expire(self, task: "asyncio.Task[object]") -> None:
+        self._is_expired = True
+        task.cancel()

@@ -81,13 +81,13 @@ class Streams(Protocol):
         """The groups with a known model, the default first; empty until a replica has answered."""
 
     def group(self, model: str) -> ModelGroup:
-        """The group of this name, of the context nearest to an alias, or the first for "".
+        """The group of this name, or the first for "" and OpenAI's names.
 
         Raises GatewayError: MODEL_NOT_FOUND, or NO_REPLICA while none has answered.
         """
 
-    async def open(self, options: StreamOptions, key: ApiKey) -> LiveStream:
-        """Starts a stream on the replica with the most room.
+    async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
+        """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
         Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
         """

@@ -1,0 +1,31 @@
+"""The log on standard error: text, or a JSON object per line. Lines of the access log have fields."""
+
+import json
+import logging
+import sys
+import time
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, is_json: bool):
+        super().__init__()
+        self._is_json = is_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", {})
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        message = record.getMessage()
+        if record.exc_info:
+            message += "\n" + self.formatException(record.exc_info)
+        if self._is_json:
+            return json.dumps({"time": when, "level": record.levelname.lower(), "message": message, **fields})
+        return " ".join([when, record.levelname, message, *(f"{name}={value}" for name, value in fields.items())])
+
+
+def configure_logs(log_format: str) -> None:
+    """Sends all lines from INFO on to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter(log_format == "json"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for name in ("uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,122 @@
+"""The processes of a gateway: one, or several that share the ports. They are spawned: gRPC must not be forked."""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Coroutine
+from dataclasses import replace
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+
+from prometheus_client import start_http_server
+
+from penstock_gateway.config import Config
+from penstock_gateway.logs import configure_logs
+from penstock_gateway.metrics import DIRECTORY_VARIABLE, Metrics, forget_process
+from penstock_gateway.security.keys import KeyRing
+from penstock_gateway.serving import Shared, claim_port, serve
+
+log = logging.getLogger(__name__)
+_MIN_KEY_BYTES = 32
+_RESTART_S = 1.0
+
+
+def run_gateway(config: Config) -> None:
+    """Serves until a signal. ValueError or OSError for files and ports that cannot be used."""
+    keys = KeyRing() if config.keys is None else KeyRing.read(Path(config.keys))
+    for path in (config.tls_cert, config.tls_key):
+        if path is not None:
+            Path(path).read_bytes()
+    with claim_port(config.host, config.http_port) as http, claim_port(config.host, config.grpc_port) as rpc:
+        # Bound as long as the gateway runs: a port of 0 is chosen once for all processes.
+        shared = Shared(config, keys, _signing_key(config.secret), http.getsockname()[1], rpc.getsockname()[1])
+        if config.workers == 1:
+            _run_one(shared)
+        else:
+            _run_workers(shared)
+
+
+def _signing_key(path: str | None) -> bytes:
+    if path is None:
+        return os.urandom(_MIN_KEY_BYTES)
+    signing_key = Path(path).read_bytes()
+    if len(signing_key) < _MIN_KEY_BYTES:
+        raise ValueError(f"{path} has {len(signing_key)} bytes; accepted: {_MIN_KEY_BYTES} or more")
+    return signing_key
+
+
+def _run_one(shared: Shared) -> None:
+    metrics = Metrics()
+    server, _ = start_http_server(shared.config.metrics_port, shared.config.host, metrics.registry)
+    _announce(shared, server.server_port)
+    run_in_loop(serve(shared, metrics=metrics))
+    server.shutdown()
+
+
+def _run_workers(shared: Shared) -> None:
+    context = multiprocessing.get_context("spawn")
+    counts = context.Array("i", shared.config.workers * len(shared.keys.names), lock=False)
+    shared = replace(shared, counts=counts)
+    with tempfile.TemporaryDirectory(prefix="penstock-gateway-") as directory:
+        os.environ[DIRECTORY_VARIABLE] = directory
+        server, _ = start_http_server(shared.config.metrics_port, shared.config.host, Metrics().merged())
+        _announce(shared, server.server_port)
+        _supervise([context.Process(target=_work, args=(shared, i)) for i in range(shared.config.workers)], shared)
+        server.shutdown()
+
+
+def _supervise(workers: list[SpawnProcess], shared: Shared) -> None:
+    """Runs the workers until a signal, which they get, too. One that dies is started again."""
+    is_stopping = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal is_stopping
+        is_stopping = True
+        for worker in workers:
+            if worker.is_alive() and worker.pid is not None:
+                os.kill(worker.pid, signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    for worker in workers:
+        worker.start()
+    context = multiprocessing.get_context("spawn")
+    while any(worker.is_alive() for worker in workers) or not is_stopping:
+        time.sleep(_RESTART_S / 10)
+        for i, worker in enumerate(workers):
+            if not is_stopping and not worker.is_alive():
+                log.error("worker %d has ended with status %s; starting another one", i, worker.exitcode)
+                if worker.pid is not None:
+                    forget_process(worker.pid)
+                time.sleep(_RESTART_S)
+                workers[i] = context.Process(target=_work, args=(shared, i))
+                workers[i].start()
+
+
+def _work(shared: Shared, process: int) -> None:
+    configure_logs(shared.config.log_format)
+    run_in_loop(serve(shared, process))
+
+
+def run_in_loop(work: Coroutine[None, None, None]) -> None:
+    """Runs it in uvloop's event loop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+def _announce(shared: Shared, metrics_port: int) -> None:
+    config = shared.config
+    scheme = "http" if config.tls_cert is None else "https"
+    log.info(
+        "gateway at %s://%s:%d (OpenAI, Realtime) and %s:%d (Riva), metrics at port %d",
+        scheme, config.host, shared.http_port, config.host, shared.grpc_port, metrics_port,
+    )  # fmt: skip

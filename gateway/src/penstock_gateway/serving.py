@@ -1,0 +1,120 @@
+"""One process of a gateway: both ports in one event loop, until a signal; then live streams have time to end."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import MutableSequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from penstock_gateway.app import build_app, build_grpc_server
+from penstock_gateway.config import Config
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.http_server import http_server
+from penstock_gateway.metrics import Metrics
+from penstock_gateway.security.access import Access
+from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.keys import KeyRing
+from penstock_gateway.security.origins import Origins
+from penstock_gateway.stream.admission import Admission
+from penstock_gateway.stream.replica_streams import ReplicaStreams
+
+log = logging.getLogger(__name__)
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What the processes of a gateway share."""
+
+    config: Config
+    keys: KeyRing
+    signing_key: bytes
+    http_port: int
+    grpc_port: int
+    counts: MutableSequence[int] | None = None
+    """Streams of each key in each process; None for one process."""
+
+
+async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None) -> None:
+    """Serves until SIGTERM or SIGINT; a second signal ends live streams at once."""
+    config, metrics = shared.config, metrics or Metrics()
+    admission = Admission(shared.keys.names, shared.counts, process)
+    streams = ReplicaStreams(config, admission, metrics)
+    access = Access(shared.keys, ClientSecrets(shared.signing_key, shared.keys), Origins(config.origins))
+    gateway = Gateway(config, streams, access, metrics)
+    http, rpc = http_server(build_app(gateway), config), build_grpc_server(gateway)
+    await streams.start()
+    add_grpc_port(rpc, config, shared.grpc_port)
+    await rpc.start()
+    stop = _Stop()
+    serving = asyncio.create_task(http.serve([open_port(config.host, shared.http_port)]))
+    try:
+        await stop.asked.wait()
+        await _drain(streams, config.drain_seconds, stop)
+    finally:
+        http.should_exit = True
+        await asyncio.gather(serving, rpc.stop(0), return_exceptions=True)
+        await streams.close()
+
+
+def claim_port(host: str, port: int) -> socket.socket:
+    """Binds the port, if no other program has it, for sockets of `open_port`; 0 is any free one.
+
+    OSError names a port in use.
+    """
+    try:
+        with _socket(host) as only:
+            only.bind((host, port))
+        return open_port(host, port)
+    except OSError as error:
+        raise OSError(f"{host}, port {port}: {(error.strerror or str(error)).lower()}") from error
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """A socket bound to the port, which the processes share."""
+    bound = _socket(host)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind((host, port))
+    return bound
+
+
+def _socket(host: str) -> socket.socket:
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return made
+
+
+def add_grpc_port(server: grpc.aio.Server, config: Config, port: int) -> int:
+    """Opens the gRPC port, with TLS if it is configured; returns its number."""
+    address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
+    if config.tls_cert is None or config.tls_key is None:
+        return int(server.add_insecure_port(address))
+    pair = (Path(config.tls_key).read_bytes(), Path(config.tls_cert).read_bytes())
+    return int(server.add_secure_port(address, grpc.ssl_server_credentials([pair])))
+
+
+class _Stop:
+    """The first signal asks to stop, the second to stop at once."""
+
+    def __init__(self) -> None:
+        self.asked, self.asked_again = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._note)
+
+    def _note(self) -> None:
+        (self.asked_again if self.asked.is_set() else self.asked).set()
+
+
+async def _drain(streams: ReplicaStreams, seconds: float, stop: _Stop) -> None:
+    """Accepts no new streams, and returns when the live ones have ended, after the time, or at a second signal."""
+    streams.drain()
+    deadline_s = asyncio.get_running_loop().time() + seconds
+    if streams.live:
+        log.info("stopping: %d live streams have %g s to end", streams.live, seconds)
+    while streams.live and not stop.asked_again.is_set() and asyncio.get_running_loop().time() < deadline_s:
+        await asyncio.sleep(_POLL_S)

@@ -1,0 +1,24 @@
+"""Errors of a replica as errors of the gateway."""
+
+from collections.abc import Mapping
+
+from penstock_client import ClientError, StreamError
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.limits import RETRY_AFTER_S
+
+_CODES: Mapping[str, ErrorCode] = {
+    "STREAM_LIMIT": ErrorCode.STREAMS_EXHAUSTED,
+    "PHRASE_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
+    "AUDIO_INVALID": ErrorCode.AUDIO_INVALID,
+    "OPTION_INVALID": ErrorCode.FIELD_INVALID,
+    "PHRASES_INVALID": ErrorCode.FIELD_INVALID,
+}
+"""By the code of the client's error. Every other one means that the replica lost the stream."""
+_BY_CLIENT = (ErrorCode.AUDIO_INVALID, ErrorCode.FIELD_INVALID)
+
+
+def gateway_error(error: ClientError) -> GatewayError:
+    """The error of the gateway for that of a stream on a replica."""
+    code = _CODES.get(error.code, ErrorCode.STREAM_LOST)
+    message = error.message if isinstance(error, StreamError) else error.text
+    return GatewayError(code, message, retry_after_s=None if code in _BY_CLIENT else RETRY_AFTER_S)

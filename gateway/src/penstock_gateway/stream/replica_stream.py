@@ -1,0 +1,119 @@
+"""A live stream on one replica: audio to the server, its results as events, and the limits of a stream's life."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+
+from penstock_client import BatchedStream, ClientError, StreamClosedError
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.limits import MAX_AGE_S, MAX_SILENT_S
+from penstock_gateway.stream.events import Event, Final
+from penstock_gateway.stream.failures import gateway_error
+from penstock_gateway.stream.live_stream import Samples
+from penstock_gateway.stream.segments import Segments
+from penstock_gateway.stream.stream_report import StreamReport
+
+_NO_SAMPLES = np.zeros(0, np.float32)
+
+
+class ReplicaStream:
+    """A `LiveStream` over a `BatchedStream`. `on_end` is called once, when the server has no work for it any more."""
+
+    def __init__(self, upstream: BatchedStream, report: StreamReport, on_end: Callable[["ReplicaStream"], None]):
+        self._upstream = upstream
+        self._report = report
+        self._on_end = on_end
+        self._segments = Segments()
+        self._failure: GatewayError | None = None
+        self._started_s = self._last_audio_s = self._last_kept_s = time.monotonic()
+        self._is_finished = self._is_over = False
+
+    async def push(self, samples: Samples) -> None:
+        """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered."""
+        self._last_audio_s = time.monotonic()
+        self._report.pushed(len(samples))
+        try:
+            await self._upstream.push(samples)
+        except ClientError as error:
+            raise self._fail(error) from error
+        self._last_audio_s = time.monotonic()  # waiting for the server is not silence
+
+    async def end_segment(self) -> None:
+        """Ends the segment behind the audio pushed so far. A Final with `forced` answers it, also for silence."""
+        self._last_audio_s = time.monotonic()
+        self._report.ending()
+        try:
+            await self._upstream.end_segment()
+        except ClientError as error:
+            raise self._fail(error) from error
+
+    async def finish(self) -> None:
+        """No more audio follows. `events` ends after the Final with `is_last`."""
+        self._is_finished = True
+        self._report.ending()
+        try:
+            await self._upstream.finish()
+        except ClientError as error:
+            raise self._fail(error) from error
+
+    async def cancel(self) -> None:
+        """The client vanished: frees the stream on the server; no more events. Also after `finish`; never raises."""
+        self._upstream.cancel()
+        self._end("cancelled")
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Partials and Finals in order. Raises GatewayError where the stream is lost."""
+        try:
+            async for result in self._upstream:
+                event = self._segments.add(result)
+                if event is None:
+                    continue
+                if isinstance(event, Final):
+                    self._report.final(event)
+                else:
+                    self._report.partial(result.round_trip_s)
+                yield event
+            self._end("finished")
+        except StreamClosedError:
+            if self._failure is not None:
+                raise self._failure from None
+        except ClientError as error:
+            raise self._fail(error) from error
+
+    async def watch(self, now_s: float, keep_alive_s: float) -> None:
+        """Called regularly: keeps the stream open on the server, and fails one that is too old or silent."""
+        if self._is_over:
+            return
+        if now_s - self._started_s > MAX_AGE_S:
+            self.fail(GatewayError(ErrorCode.STREAM_TOO_OLD, f"the stream is {MAX_AGE_S / 3600:g} hours old"))
+        elif self._is_finished:
+            return
+        elif now_s - self._last_audio_s > MAX_SILENT_S:
+            self.fail(GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {MAX_SILENT_S:g} s"))
+        elif now_s - self._last_kept_s > keep_alive_s:  # also where samples arrive, which may complete no chunk
+            self._last_kept_s = now_s
+            try:
+                await self._upstream.push(_NO_SAMPLES)
+            except ClientError as error:
+                self._fail(error)
+
+    def fail(self, error: GatewayError) -> None:
+        """Ends the stream with an error: `events` and the next `push` raise it."""
+        if not self._is_over:
+            self._failure = error
+            self._upstream.cancel()
+            self._end(error.code.name)
+
+    def _fail(self, error: ClientError) -> GatewayError:
+        """The stream's error; the first one counts."""
+        if self._failure is None:
+            self._failure = gateway_error(error)
+        self._end(self._failure.code.name)
+        return self._failure
+
+    def _end(self, reason: str) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._report.ended(reason)
+            self._on_end(self)

@@ -1,0 +1,193 @@
+"""Opens live streams on the replicas, and watches over them."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from penstock_client import (
+    BatchedStream,
+    ClientError,
+    ConnectionLostError,
+    ReplyTimeoutError,
+    ServerDrainingError,
+    ServerFullError,
+    ServerReplyError,
+    ServerUnreachableError,
+    StreamClosedError,
+)
+from penstock_client import StreamOptions as UpstreamOptions
+from penstock_gateway.config import Config
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.metrics import Metrics
+from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.security.limits import RETRY_AFTER_S
+from penstock_gateway.stream.admission import Admission
+from penstock_gateway.stream.failures import gateway_error
+from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOptions
+from penstock_gateway.stream.replica_stream import ReplicaStream
+from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
+from penstock_gateway.stream.stream_report import StreamReport
+
+MODEL_ALIASES = frozenset(
+    ("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-realtime-whisper")
+)
+"""Names of OpenAI's models that mean the first group, so that a client changes only its address."""
+_WATCH_S = 1.0
+_MAX_KEEP_ALIVE_S = 10.0
+_GONE = (ConnectionLostError, ReplyTimeoutError, ServerReplyError, ServerUnreachableError, StreamClosedError)
+
+
+class ReplicaStreams:
+    """`Streams` on groups of replicas. Made and used in one event loop, between `start` and `close`."""
+
+    def __init__(self, config: Config, admission: Admission, metrics: Metrics):
+        self._admission = admission
+        self._metrics = metrics
+        self._groups = [Group(group, config.timeout_s) for group in config.replicas]
+        self._streams: dict[ReplicaStream, Replica] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_draining = False
+
+    async def start(self) -> None:
+        """Asks every replica once, and from then on regularly."""
+        await self._probe_all()
+        self._tasks = [asyncio.create_task(self._probe()), asyncio.create_task(self._watch())]
+
+    async def close(self) -> None:
+        """Ends all streams."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for stream in list(self._streams):
+            await stream.cancel()
+        await asyncio.gather(*(group.close() for group in self._groups))
+
+    def drain(self) -> None:
+        """Accepts no more streams."""
+        self._is_draining = True
+
+    @property
+    def live(self) -> int:
+        """Live streams of this process."""
+        return len(self._streams)
+
+    @property
+    def groups(self) -> Sequence[ModelGroup]:
+        """The groups with a replica that answers, the default first."""
+        if self._is_draining:
+            return []
+        return [group.model for group in self._groups if group.model is not None and group.is_up]
+
+    def group(self, model: str) -> ModelGroup:
+        """The group of this name, or the first for "" and OpenAI's names.
+
+        Raises GatewayError: MODEL_NOT_FOUND, or NO_REPLICA while none has answered.
+        """
+        return self._find(model)[1]
+
+    async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
+        """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
+
+        Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
+        """
+        group, model = self._find(options.model)
+        upstream_options = _upstream_options(options)
+        end_admission = self._admission.admit(key)
+        try:
+            replica, upstream = await _start_upstream(group, upstream_options)
+        except BaseException:
+            end_admission()
+            raise
+
+        def end(stream: ReplicaStream) -> None:
+            end_admission()
+            self._streams.pop(stream).release()
+
+        report = StreamReport(self._metrics, protocol, key.name, model.name, replica.address, model.sample_rate_hz)
+        stream = ReplicaStream(upstream, report, end)
+        self._streams[stream] = replica
+        return stream
+
+    def _find(self, name: str) -> tuple[Group, ModelGroup]:
+        if self._is_draining:
+            raise GatewayError(ErrorCode.NO_REPLICA, "the gateway is stopping", retry_after_s=RETRY_AFTER_S)
+        known = [(group, group.model) for group in self._groups if group.model is not None]
+        if not known:
+            raise GatewayError(ErrorCode.NO_REPLICA, "no replica answers", retry_after_s=RETRY_AFTER_S)
+        for group, model in known:
+            if model.name == name:
+                return group, model
+        if not name or name in MODEL_ALIASES:
+            return known[0]
+        accepted = ", ".join(model.name for _, model in known)
+        raise GatewayError(ErrorCode.MODEL_NOT_FOUND, f"there is no model {name[:80]!r}; accepted: {accepted}", "model")
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(PROBE_S)
+            await self._probe_all()
+
+    async def _probe_all(self) -> None:
+        await asyncio.gather(*(group.probe() for group in self._groups))
+        for group in self._groups:
+            if group.model is not None:
+                up = sum(replica.information is not None for replica in group.replicas)
+                self._metrics.replicas_up.labels(group.model.name).set(up)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now_s = time.monotonic()
+            for stream, replica in list(self._streams.items()):
+                idle_s = replica.information.idle_s if replica.information else _MAX_KEEP_ALIVE_S
+                await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
+
+
+async def _start_upstream(group: Group, options: UpstreamOptions) -> tuple[Replica, BatchedStream]:
+    """The first replica that accepts the stream; it counts as live there. GatewayError if none does."""
+    is_full = group.is_up
+    for replica in group.candidates():
+        replica.live += 1
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(replica.release)
+            try:
+                upstream = await replica.start(options)
+            except (ServerFullError, ServerDrainingError):
+                replica.note_full()
+                is_full = True
+                continue
+            except _GONE as error:
+                replica.note_down(error.text)
+                is_full = group.is_up
+                continue
+            except ClientError as error:
+                raise gateway_error(error) from error
+            on_error.pop_all()
+            return replica, upstream
+    if is_full:
+        raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all replicas are full", retry_after_s=RETRY_AFTER_S)
+    raise GatewayError(ErrorCode.NO_REPLICA, "no replica answers", retry_after_s=RETRY_AFTER_S)
+
+
+def _upstream_options(options: StreamOptions) -> UpstreamOptions:
+    """The options as the server's. GatewayError names a wrong one."""
+    values: dict[str, Any] = {
+        "language": options.language,
+        "boosted_phrases": tuple(options.phrases),
+        "endpoint_silence_ms": options.endpoint_silence_ms,
+        "decoder": options.decoder,
+        "n_best": options.n_best,
+        **options.extra,
+    }
+    if "endpoint_silence_ms" not in UpstreamOptions.__dataclass_fields__:
+        del values["endpoint_silence_ms"]
+    if unknown := values.keys() - UpstreamOptions.__dataclass_fields__.keys():
+        name = min(unknown)
+        accepted = ", ".join(UpstreamOptions.__dataclass_fields__)
+        raise GatewayError(ErrorCode.FIELD_INVALID, f"there is no option {name[:80]!r}; accepted: {accepted}", name)
+    try:
+        return UpstreamOptions(**values)
+    except ValueError as error:
+        raise GatewayError(ErrorCode.FIELD_INVALID, str(error)) from error

@@ -1,0 +1,148 @@
+"""The servers of one group: which of them answer, and which has the most room."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from penstock_client import (
+    AsyncClient,
+    BatchedClient,
+    BatchedStream,
+    ClientError,
+    ConnectionOptions,
+    ServerInfo,
+    StreamOptions,
+)
+from penstock_gateway.config import ReplicaGroup
+from penstock_gateway.security.limits import MAX_UNANSWERED_S
+from penstock_gateway.stream.live_stream import ModelGroup
+
+log = logging.getLogger(__name__)
+PROBE_S = 2.0
+_PROBE_TIMEOUT_S = 1.0
+_FULL_S = 0.5
+"""How long a replica that rejected a stream gets no other one."""
+_NO_RETRY = ConnectionOptions(connect_retry_s=0)
+
+
+class Replica:
+    """One server."""
+
+    def __init__(self, address: str, timeout_s: float):
+        self.address = address
+        self.client = BatchedClient(
+            address, timeout_s=timeout_s, connection_options=_NO_RETRY, max_unanswered_s=MAX_UNANSWERED_S
+        )
+        self._probe_client = AsyncClient(
+            address, timeout_s=_PROBE_TIMEOUT_S, model="asr_batch", connection_options=_NO_RETRY
+        )
+        self.information: ServerInfo | None = None
+        """None while it does not answer."""
+        self.live = 0
+        """Streams of this process."""
+        self._closed_until_s = 0.0
+
+    @property
+    def load(self) -> float:
+        """The part of its streams that this process uses, 0 .. 1 or more."""
+        return self.live / self.information.max_streams if self.information else 1.0
+
+    @property
+    def has_room(self) -> bool:
+        """True if another stream may start."""
+        return self.information is not None and self.load < 1 and time.monotonic() >= self._closed_until_s
+
+    async def start(self, options: StreamOptions) -> BatchedStream:
+        """A stream that it has accepted. Raises ClientError."""
+        upstream = await self.client.open_stream(options)
+        try:
+            await upstream.accepted()
+        except BaseException:
+            upstream.cancel()
+            raise
+        return upstream
+
+    def release(self) -> None:
+        """One of its live streams is over."""
+        self.live -= 1
+
+    def note_full(self) -> None:
+        """It has rejected a stream."""
+        self._closed_until_s = time.monotonic() + _FULL_S
+
+    def note_down(self, reason: str) -> None:
+        """It does not answer; the next probe decides."""
+        if self.information is not None:
+            log.warning("replica %s is down: %s", self.address, reason)
+        self.information = None
+
+    async def probe(self) -> None:
+        """Asks what it offers."""
+        try:
+            information = await self._probe_client.server_info()
+        except ClientError as error:
+            self.note_down(error.text)
+            return
+        if self.information is None:
+            log.info("replica %s is up: %s", self.address, information.model)
+        self.information = information
+
+    async def close(self) -> None:
+        """Ends its streams and connections."""
+        await asyncio.gather(self.client.close(), self._probe_client.close())
+
+
+class Group:
+    """Servers with the same model and context. `run` keeps what is known of them fresh."""
+
+    def __init__(self, group: ReplicaGroup, timeout_s: float):
+        self._name = group.name
+        self.replicas = [Replica(address, timeout_s) for address in group.addresses]
+        self._model: ModelGroup | None = None
+
+    @property
+    def model(self) -> ModelGroup | None:
+        """What the group serves; None until a replica has answered. It is kept while none answers."""
+        return self._model
+
+    @property
+    def is_up(self) -> bool:
+        """True if a replica answers."""
+        return any(replica.information is not None for replica in self.replicas)
+
+    def candidates(self) -> Sequence[Replica]:
+        """Replicas for a new stream, that with the most room first."""
+        return sorted((replica for replica in self.replicas if replica.has_room), key=lambda replica: replica.load)
+
+    async def probe(self) -> None:
+        """Probes all replicas. One with another model or context than the first takes no streams."""
+        await asyncio.gather(*(replica.probe() for replica in self.replicas))
+        for replica in self.replicas:
+            if replica.information is None:
+                continue
+            model = _model_group(self._name, replica.information)
+            if self._model is None or not any(other.information for other in self.replicas if other is not replica):
+                self._model = model
+            elif (model.model, model.context) != (self._model.model, self._model.context):
+                replica.note_down(
+                    f"serves {model.model} {model.context}, not {self._model.model} {self._model.context}"
+                )
+
+    async def close(self) -> None:
+        """Closes its replicas."""
+        await asyncio.gather(*(replica.close() for replica in self.replicas))
+
+
+def _model_group(name: str, information: ServerInfo) -> ModelGroup:
+    return ModelGroup(
+        name=name or information.model,
+        model=information.model,
+        sample_rate_hz=information.sample_rate_hz,
+        context=information.context,
+        chunk_ms=information.chunk_ms,
+        languages=information.languages,
+        decoders=information.decoders,
+        max_beam_size=information.max_beam_size,
+        max_boosted_phrases=information.max_boosted_phrases,
+    )

@@ -1,0 +1,64 @@
+"""What one stream adds to the metrics and to the access log."""
+
+import logging
+import time
+
+from penstock_gateway.metrics import Metrics
+from penstock_gateway.stream.events import Final
+
+log = logging.getLogger("penstock_gateway.access")
+
+
+class StreamReport:
+    """Reports one stream; `ended` writes its line of the access log."""
+
+    def __init__(self, metrics: Metrics, protocol: str, key: str, model: str, replica: str, sample_rate_hz: int):
+        self._fields = {"protocol": protocol, "key": key, "model": model, "replica": replica}
+        self._sample_rate_hz = sample_rate_hz
+        self._started_s = time.monotonic()
+        self._samples = self._finals = self._words = 0
+        self._ending_s: list[float] = []
+        self._live = metrics.streams_live.labels(protocol)
+        self._audio_seconds = metrics.audio_seconds.labels(protocol)
+        self._final_latency = metrics.final_latency.labels(protocol)
+        self._partial_latency = metrics.partial_latency.labels(protocol)
+        self._live.inc()
+        metrics.streams_started.labels(protocol).inc()
+
+    def pushed(self, samples: int) -> None:
+        """Audio was sent."""
+        self._samples += samples
+
+    def ending(self) -> None:
+        """A forced end or the end of the audio was sent."""
+        self._ending_s.append(time.monotonic())
+
+    def partial(self, round_trip_s: float) -> None:
+        """A partial arrived."""
+        self._partial_latency.observe(round_trip_s)
+
+    def final(self, final: Final) -> None:
+        """A final arrived."""
+        self._finals += 1
+        self._words += len(final.words)
+        if (final.forced or final.is_last) and self._ending_s:
+            self._final_latency.observe(time.monotonic() - self._ending_s.pop(0))
+
+    def ended(self, reason: str) -> None:
+        """The stream is over."""
+        audio_s = self._samples / self._sample_rate_hz
+        self._live.dec()
+        self._audio_seconds.inc(audio_s)
+        log.info(
+            "stream",
+            extra={
+                "fields": {
+                    **self._fields,
+                    "audio_s": round(audio_s, 3),
+                    "duration_s": round(time.monotonic() - self._started_s, 3),
+                    "segments": self._finals,
+                    "words": self._words,
+                    "end": reason,
+                }
+            },
+        )

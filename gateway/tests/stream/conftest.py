@@ -1,0 +1,69 @@
+import contextlib
+import time
+
+import pytest
+
+from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fakes import FakeRecognizer
+from penstock_gateway.config import Config, ReplicaGroup
+from penstock_gateway.metrics import Metrics
+from penstock_gateway.security.keys import ANONYMOUS
+from penstock_gateway.stream.admission import Admission
+from penstock_gateway.stream.replica_streams import ReplicaStreams
+
+
+@pytest.fixture
+def servers():
+    """Makes servers: each a word per 50 ms of audio."""
+    with contextlib.ExitStack() as stack:
+
+        def make(max_streams: int = 8, **parameters: str) -> BatchServer:
+            recognizer = FakeRecognizer(max_streams)
+            recognizer.server_parameters |= {"max_streams": str(max_streams), **parameters}
+            server = BatchServer(recognizer)
+            stack.callback(server.close)
+            return server
+
+        yield make
+
+
+@pytest.fixture
+def server(servers):
+    return servers()
+
+
+@pytest.fixture
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def open_streams(metrics):
+    """`async with open_streams(server, ...)`: the streams of a gateway on these servers, as one group."""
+
+    @contextlib.asynccontextmanager
+    async def make(*servers, groups=None, admission=None, **options):
+        addresses = tuple(f"127.0.0.1:{server.port}" for server in servers)
+        config = Config(replicas=groups or (ReplicaGroup("", addresses),), **options)
+        streams = ReplicaStreams(config, admission or Admission([ANONYMOUS.name]), metrics)
+        await streams.start()
+        try:
+            yield streams
+        finally:
+            await streams.close()
+
+    return make
+
+
+@pytest.fixture
+def until():
+    """Waits until a condition holds; the test fails after a minute."""
+    import asyncio
+
+    async def wait(condition):
+        deadline_s = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0.005)
+
+    return wait

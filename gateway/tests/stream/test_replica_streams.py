@@ -1,0 +1,302 @@
+import asyncio
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.fakes import word
+from penstock_gateway.config import ReplicaGroup
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.keys import ANONYMOUS, ApiKey
+from penstock_gateway.stream import replicas
+from penstock_gateway.stream.admission import Admission
+from penstock_gateway.stream.events import Final, Partial, Word
+from penstock_gateway.stream.live_stream import StreamOptions
+
+pytestmark = pytest.mark.anyio
+WORD_SAMPLES = 800
+
+
+def audio(words):
+    return np.full(words * WORD_SAMPLES, 0.25, np.float32)
+
+
+def opened(streams, key=ANONYMOUS, **options):
+    return streams.open(StreamOptions(**options), key, "test")
+
+
+async def rejection(awaitable):
+    with pytest.raises(GatewayError) as caught:
+        await awaitable
+    return caught.value
+
+
+async def events_of(stream):
+    return [event async for event in stream.events()]
+
+
+async def test_events_have_the_words_of_their_segment(server, open_streams):
+    async with open_streams(server) as streams:
+        stream = await opened(streams)
+        await stream.push(audio(3))
+        await stream.push(audio(1))
+        await stream.end_segment()
+        await stream.push(audio(2))
+        await stream.finish()
+        events = await events_of(stream)
+    finals = [event for event in events if isinstance(event, Final)]
+    assert [(final.segment, final.text, final.forced, final.is_last) for final in finals] == [
+        (0, " ".join(map(word, range(4))), True, False),
+        (1, " ".join(map(word, range(2))), False, True),
+    ]
+    assert finals[1].words == (Word(word(0), 200, 250, 1.0), Word(word(1), 250, 300, 0.875))
+    assert finals[0].end_s == pytest.approx(0.2)
+    partials = [event for event in events if isinstance(event, Partial)]
+    assert partials[0].text == " ".join(map(word, range(3)))
+    assert partials[0].words == (Word(word(0), 0, 50, 1.0), Word(word(1), 50, 100, 0.875))
+    assert events[-1] is finals[1]
+
+
+async def test_a_segment_without_audio_has_a_final(server, open_streams):
+    async with open_streams(server) as streams:
+        stream = await opened(streams)
+        await stream.end_segment()
+        await stream.end_segment()
+        await stream.finish()
+        events = await events_of(stream)
+    assert [(type(event), event.text, event.forced, event.is_last) for event in events] == [
+        (Final, "", True, False), (Final, "", True, False), (Final, "", False, True),
+    ]  # fmt: skip
+
+
+async def test_options_reach_the_server(server, open_streams):
+    async with open_streams(server) as streams:
+        stream = await opened(
+            streams, decoder="alsd", n_best=2, phrases=[("wörd", 1.5)], extra={"beam_size": 3, "lm_weight": 0.0}
+        )
+        await stream.push(audio(1))
+        await stream.finish()
+        (final,) = (event for event in await events_of(stream) if isinstance(event, Final))
+    parameters = server.batch.recognizer.requests[0].parameters
+    assert {name: parameters[name] for name in ("decoder", "n_best", "beam_size")} == {
+        "decoder": "alsd", "n_best": 2, "beam_size": 3,
+    }  # fmt: skip
+    assert "boosted_phrases" in parameters
+    assert [alternative.score for alternative in final.alternatives] == [-0.5, -1.5]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"extra": {"lm_weight": 2.5}}, "no model"),  # by the server
+        ({"n_best": 3}, "n_best"),  # by the client
+        ({"extra": {"beam": 3}}, "no option 'beam'"),
+        ({"phrases": [("", 1.0)]}, "boosted phrase 1"),
+    ],
+)
+async def test_a_wrong_option_is_named_and_takes_no_stream(server, open_streams, options, named):
+    async with open_streams(server) as streams:
+        error = await rejection(opened(streams, **options))
+        assert error.code is ErrorCode.FIELD_INVALID
+        assert named in error.message
+        assert streams.live == 0
+
+
+async def test_models_are_found_by_name(servers, open_streams):
+    low, high = servers(context="70,1", model="m"), servers(context="70,6", model="m")
+    groups = tuple(ReplicaGroup(name, (f"127.0.0.1:{server.port}",)) for name, server in (("low", low), ("high", high)))
+    async with open_streams(groups=groups) as streams:
+        assert [group.name for group in streams.groups] == ["low", "high"]
+        assert streams.group("high").context == (70, 6)
+        assert streams.group("").name == streams.group("whisper-1").name == "low"
+        await opened(streams, model="high")
+        assert len(high.batch.recognizer.received) == 1
+        with pytest.raises(GatewayError, match="accepted: low, high") as caught:
+            streams.group("medium")
+        assert caught.value.code is ErrorCode.MODEL_NOT_FOUND
+
+
+async def test_a_group_without_a_name_has_that_of_its_model(server, open_streams):
+    async with open_streams(server) as streams:
+        assert streams.group("fake").chunk_ms == 560
+
+
+async def test_streams_go_where_there_is_most_room(servers, open_streams):
+    small, large = servers(2), servers(8)
+    async with open_streams(small, large) as streams:
+        for _ in range(10):
+            await opened(streams)
+        assert [len(server.batch.recognizer.received) for server in (small, large)] == [2, 8]
+        error = await rejection(opened(streams))
+        assert (error.code, error.retry_after_s) == (ErrorCode.STREAMS_EXHAUSTED, 2.0)
+
+
+async def test_a_replica_that_others_filled_is_passed_over(servers, open_streams):
+    full, other = servers(4), servers(2)
+    full.batch.recognizer.max_streams = 0
+    async with open_streams(full, other) as streams:
+        await opened(streams)
+        await opened(streams)
+        assert len(other.batch.recognizer.received) == 2
+        assert (await rejection(opened(streams))).code is ErrorCode.STREAMS_EXHAUSTED
+
+
+async def test_ended_and_cancelled_streams_leave_room(servers, open_streams, until):
+    server = servers(2)
+    async with open_streams(server) as streams:
+        first, second = await opened(streams), await opened(streams)
+        assert (await rejection(opened(streams))).code is ErrorCode.STREAMS_EXHAUSTED
+        await first.cancel()
+        await first.cancel()
+        await until(lambda: len(server.batch.recognizer.received) == 1)
+        await second.finish()
+        await events_of(second)
+        assert streams.live == 0
+        await opened(streams)
+        await opened(streams)
+
+
+async def test_a_cancelled_stream_has_no_more_events(server, open_streams):
+    async with open_streams(server) as streams:
+        stream = await opened(streams)
+        reading = asyncio.create_task(events_of(stream))
+        await stream.push(audio(1))
+        await asyncio.sleep(0)
+        await stream.cancel()
+        assert all(isinstance(event, Partial) for event in await reading)
+
+
+async def test_a_key_has_its_own_limit(server, open_streams):
+    shop, lab = ApiKey("shop", 1), ApiKey("lab", 5)
+    async with open_streams(server, admission=Admission(["shop", "lab"])) as streams:
+        stream = await opened(streams, shop)
+        assert (await rejection(opened(streams, shop))).code is ErrorCode.STREAMS_EXHAUSTED
+        await opened(streams, lab)
+        await stream.cancel()
+        await opened(streams, shop)
+
+
+async def test_a_lost_replica_fails_its_streams_and_gets_no_others(servers, open_streams):
+    lost, other = servers(8), servers(4)
+    async with open_streams(lost, other, timeout_s=60) as streams:
+        stream = await opened(streams)
+        assert len(lost.batch.recognizer.received) == 1
+        lost.close()
+        with pytest.raises(GatewayError) as caught:
+            await events_of(stream)
+        assert caught.value.code is ErrorCode.STREAM_LOST
+        assert caught.value.retry_after_s is not None
+        assert (await rejection(stream.push(audio(1)))).code is ErrorCode.STREAM_LOST
+        for _ in range(4):
+            await opened(streams)
+        assert len(other.batch.recognizer.received) == 4
+
+
+async def test_without_a_replica(servers, open_streams):
+    server = servers()
+    server.close()
+    async with open_streams(server) as streams:
+        assert not streams.groups
+        assert (await rejection(opened(streams))).code is ErrorCode.NO_REPLICA
+        with pytest.raises(GatewayError, match="NO_REPLICA"):
+            streams.group("")
+
+
+async def test_a_replica_that_starts_later_is_found(server, open_streams, monkeypatch, until):
+    parameters, server.batch.recognizer.server_parameters = server.batch.recognizer.server_parameters, {}
+    monkeypatch.setattr("penstock_gateway.stream.replica_streams.PROBE_S", 0.01)
+    async with open_streams(server) as streams:
+        assert not streams.groups
+        server.batch.recognizer.server_parameters = parameters
+        await until(lambda: streams.groups)
+        await opened(streams)
+
+
+async def test_a_replica_with_another_model_takes_no_streams(servers, open_streams):
+    first, other = servers(2, context="70,6"), servers(8, context="70,1")
+    async with open_streams(first, other) as streams:
+        await opened(streams)
+        await opened(streams)
+        assert (await rejection(opened(streams))).code is ErrorCode.STREAMS_EXHAUSTED
+        assert not other.batch.recognizer.received
+
+
+async def test_while_it_drains_no_stream_starts_and_live_ones_end(server, open_streams):
+    async with open_streams(server) as streams:
+        stream = await opened(streams)
+        streams.drain()
+        assert not streams.groups
+        assert (await rejection(opened(streams))).code is ErrorCode.NO_REPLICA
+        await stream.push(audio(2))
+        await stream.finish()
+        assert (await events_of(stream))[-1].is_last
+
+
+async def test_bad_samples_fail_their_stream_alone(server, open_streams):
+    async with open_streams(server) as streams:
+        bad, good = await opened(streams), await opened(streams)
+        await bad.push(np.array([np.nan] * 800, np.float32))
+        with pytest.raises(GatewayError) as caught:
+            await events_of(bad)
+        assert (caught.value.code, caught.value.retry_after_s) == (ErrorCode.AUDIO_INVALID, None)
+        await good.push(audio(1))
+        await good.finish()
+        assert (await events_of(good))[-1].text == word(0)
+
+
+async def test_more_than_two_unanswered_seconds_wait(server, open_streams):
+    release = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stall():
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(60)
+
+    async with open_streams(server, timeout_s=60) as streams:
+        stream = await opened(streams)
+        server.on_request = stall
+        await stream.push(audio(40))  # 2 s
+        await stream.push(audio(1))
+        pushing = asyncio.create_task(stream.push(audio(1)))
+        await asyncio.sleep(0.1)
+        assert not pushing.done()
+        release.set()
+        await pushing
+        await stream.finish()
+        assert len((await events_of(stream))[-1].words) == 42
+
+
+async def test_metrics_and_the_access_log(server, open_streams, metrics, caplog):
+    caplog.set_level("INFO", "penstock_gateway.access")
+
+    def value(name, **labels):
+        return metrics.registry.get_sample_value(f"penstock_gateway_{name}", labels)
+
+    async with open_streams(server) as streams:
+        stream = await opened(streams)
+        assert value("streams_live", protocol="test") == 1
+        await stream.push(audio(2))
+        await stream.end_segment()
+        await stream.finish()
+        await events_of(stream)
+    assert value("streams_live", protocol="test") == 0
+    assert value("streams_started_total", protocol="test") == 1
+    assert value("audio_seconds_total", protocol="test") == pytest.approx(0.1)
+    assert value("final_latency_seconds_count", protocol="test") == 2
+    assert value("partial_latency_seconds_count", protocol="test") == 1
+    assert value("replicas_up", group="fake") == 1
+    (line,) = (record.fields for record in caplog.records if record.name == "penstock_gateway.access")
+    assert {name: line[name] for name in ("protocol", "key", "model", "audio_s", "segments", "words", "end")} == {
+        "protocol": "test", "key": "anonymous", "model": "fake", "audio_s": 0.1, "segments": 2, "words": 2,
+        "end": "finished",
+    }  # fmt: skip
+
+
+def test_a_replica_rejects_only_for_a_while(monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(replicas.time, "monotonic", lambda: now_s[0])
+    replica = object.__new__(replicas.Replica)
+    replica.live, replica.information, replica._closed_until_s = 0, type("I", (), {"max_streams": 4}), 0.0
+    assert replica.has_room
+    replica.note_full()
+    assert not replica.has_room
+    now_s[0] = 0.6
+    assert replica.has_room

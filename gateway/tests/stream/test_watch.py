@@ -1,0 +1,53 @@
+"""A stream's age, silence and keep-alive, without waiting for them."""
+
+import time
+
+import numpy as np
+import pytest
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.keys import ANONYMOUS
+from penstock_gateway.security.limits import MAX_AGE_S, MAX_SILENT_S
+from penstock_gateway.stream.live_stream import StreamOptions
+
+pytestmark = pytest.mark.anyio
+KEEP_ALIVE_S = 10.0
+
+
+@pytest.mark.parametrize(
+    ("after_s", "code"),
+    [(MAX_SILENT_S + 1, ErrorCode.STREAM_IDLE), (MAX_AGE_S + 1, ErrorCode.STREAM_TOO_OLD)],
+)
+async def test_a_silent_or_old_stream_ends_with_its_reason(server, open_streams, until, after_s, code):
+    async with open_streams(server) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        await stream.watch(time.monotonic() + after_s, KEEP_ALIVE_S)
+        with pytest.raises(GatewayError) as caught:
+            await anext(stream.events())
+        assert caught.value.code is code
+        with pytest.raises(GatewayError):
+            await stream.push(np.zeros(1, np.float32))
+        assert streams.live == 0
+        await until(lambda: not server.batch.recognizer.received)
+
+
+async def test_a_stream_that_finishes_is_not_idle(server, open_streams):
+    async with open_streams(server) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        await stream.finish()
+        await stream.watch(time.monotonic() + MAX_SILENT_S + 1, KEEP_ALIVE_S)
+        assert [event.is_last async for event in stream.events()] == [True]
+
+
+async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
+    async with open_streams(server) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        requests = server.batch.recognizer.requests
+        await until(lambda: len(requests) == 1)
+        now_s = time.monotonic()
+        await stream.watch(now_s + KEEP_ALIVE_S - 1, KEEP_ALIVE_S)
+        await stream.watch(now_s + KEEP_ALIVE_S + 1, KEEP_ALIVE_S)
+        await stream.watch(now_s + KEEP_ALIVE_S + 2, KEEP_ALIVE_S)
+        await stream.watch(now_s + 2 * KEEP_ALIVE_S + 2, KEEP_ALIVE_S)
+        await until(lambda: len(requests) == 3)
+        assert not any(request.samples.size for request in requests)
