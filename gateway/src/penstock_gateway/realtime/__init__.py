@@ -1,0 +1,1 @@
+"""Transcription over a WebSocket: OpenAI's Realtime protocol, and the dialect of vLLM on the same path."""

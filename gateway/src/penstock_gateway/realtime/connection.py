@@ -1,0 +1,194 @@
+"""One WebSocket connection: carries messages between the socket, the protocol and the stream, within the limits."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from penstock_gateway.audio.pcm import PcmDecoder
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.realtime.actions import Action, Audio, Configure, EndSegment, Finish, ServerEvent
+from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
+from penstock_gateway.security import limits
+from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.events import Final
+from penstock_gateway.stream.live_stream import LiveStream, Samples
+
+_log = logging.getLogger("penstock_gateway.realtime")
+PROTOCOL = "realtime"
+WATCH_S = 2.0
+_MAX_REASON_BYTES = 120
+
+
+class _StreamLostError(Exception):
+    """The stream failed; the task that reads its events reports why."""
+
+
+class Connection:
+    """Runs until the client leaves, the stream is lost or a limit is reached."""
+
+    def __init__(self, socket: WebSocket, protocol: RealtimeProtocol, gateway: Gateway, key: ApiKey):
+        self._socket, self._protocol, self._gateway, self._key = socket, protocol, gateway, key
+        self._configured: Configure | None = None
+        self._decoder: PcmDecoder | None = None
+        self._stream: LiveStream | None = None
+        self._results: asyncio.Task[None] | None = None
+        self._over: asyncio.Future[GatewayError | None] = asyncio.get_running_loop().create_future()
+        self._opened_s = self._last_audio_s = time.monotonic()
+        self._sending_since_s: float | None = None
+
+    async def run(self) -> None:
+        """Serves the connection, closes the socket and frees the stream."""
+        tasks = [self._start(self._read()), self._start(self._watch())]
+        try:
+            error = await self._over
+        finally:
+            for task in (*tasks, self._results):
+                if task is not None:
+                    task.cancel()
+            if self._stream is not None:
+                await self._stream.cancel()
+        if error is not None and error.code is not ErrorCode.RESULTS_UNREAD:
+            await self._close(error)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        return asyncio.create_task(self._guarded(work))
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """A task of the connection: its failure ends the connection."""
+        try:
+            await work
+        except GatewayError as error:
+            self._end(error)
+        except _StreamLostError:
+            pass
+        except (WebSocketDisconnect, OSError):
+            self._end(None)
+        except Exception:  # noqa: BLE001 - whatever it is, the client gets an answer and the stream is freed
+            _log.exception("a Realtime connection failed")
+            self._end(GatewayError(ErrorCode.INTERNAL, "the gateway failed"))
+
+    def _end(self, error: GatewayError | None) -> None:
+        if not self._over.done():
+            self._over.set_result(error)
+
+    async def _read(self) -> None:
+        """Messages of the client, one after another; a stream that cannot take more audio stops the reading."""
+        for action in self._protocol.opened():
+            await self._apply(action)
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return self._end(None)
+            text = message.get("text")
+            try:
+                for action in self._protocol.receive(text if text is not None else message["bytes"]):
+                    await self._apply(action)
+            except GatewayError as error:
+                await self._send(self._protocol.rejected(error))
+                raise
+
+    async def _apply(self, action: Action) -> None:
+        if isinstance(action, Audio):
+            await self._push(action.data)
+        elif isinstance(action, Configure):
+            await self._finish()
+            self._configured = action
+        elif isinstance(action, EndSegment):
+            await self._end_segment()
+        elif isinstance(action, Finish):
+            if not await self._finish():
+                await self._answer_without_audio(is_last=True)
+        else:
+            await self._send(action)
+
+    async def _push(self, data: bytes) -> None:
+        if self._stream is None:
+            await self._open()
+        assert self._stream is not None and self._decoder is not None
+        samples = self._decoder.push(data)
+        if len(samples):
+            await self._on_stream(self._stream.push, samples)
+        self._last_audio_s = time.monotonic()
+
+    async def _open(self) -> None:
+        assert self._configured is not None, "a dialect configures the stream before its audio"
+        configured = self._configured
+        rate_hz = self._gateway.streams.group(configured.options.model).sample_rate_hz
+        self._decoder = PcmDecoder(configured.audio, rate_hz, configured.has_header)
+        self._stream = await self._gateway.streams.open(configured.options, self._key, PROTOCOL)
+        self._results = self._start(self._read_results(self._stream))
+
+    async def _end_segment(self) -> None:
+        if self._stream is None:
+            return await self._answer_without_audio(is_last=False)
+        await self._flush(self._stream)
+        await self._on_stream(self._stream.end_segment)
+
+    async def _finish(self) -> bool:
+        """Finishes the stream and waits for its last result. False if there is none."""
+        stream, results = self._stream, self._results
+        if stream is None or results is None:
+            return False
+        await self._flush(stream)
+        await self._on_stream(stream.finish)
+        await results
+        self._stream = self._results = self._decoder = None
+        return True
+
+    async def _flush(self, stream: LiveStream) -> None:
+        """Pushes what the resampler holds back."""
+        assert self._decoder is not None
+        rest: Samples = self._decoder.flush()
+        if len(rest):
+            await self._on_stream(stream.push, rest)
+
+    async def _on_stream(self, method: Callable[..., Awaitable[None]], *samples: Samples) -> None:
+        try:
+            await method(*samples)
+        except GatewayError:
+            raise _StreamLostError from None
+
+    async def _answer_without_audio(self, is_last: bool) -> None:
+        """The end of a segment before any audio."""
+        empty = Final(0, "", (), (), 0.0, 0.0, is_last=is_last, forced=not is_last)
+        for event in self._protocol.result(empty):
+            await self._send(event)
+
+    async def _read_results(self, stream: LiveStream) -> None:
+        """Results of one stream, until its last one."""
+        try:
+            async for event in stream.events():
+                for server_event in self._protocol.result(event):
+                    await self._send(server_event)
+        except GatewayError as error:
+            for server_event in self._protocol.failed(error):
+                await self._send(server_event)
+            raise
+
+    async def _send(self, event: ServerEvent) -> None:
+        self._sending_since_s = time.monotonic()
+        await self._socket.send_text(encode(event))
+        self._sending_since_s = None
+
+    async def _watch(self) -> None:
+        """The limits of time."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            now_s = time.monotonic()
+            if self._sending_since_s is not None and now_s - self._sending_since_s > limits.MAX_UNREAD_S:
+                raise GatewayError(ErrorCode.RESULTS_UNREAD, "the client did not read its results")
+            if now_s - self._last_audio_s > limits.MAX_SILENT_S:
+                raise GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {limits.MAX_SILENT_S:.0f} s")
+            if now_s - self._opened_s > limits.MAX_AGE_S:
+                raise GatewayError(ErrorCode.STREAM_TOO_OLD, f"the connection is older than {limits.MAX_AGE_S:.0f} s")
+
+    async def _close(self, error: GatewayError) -> None:
+        reason = str(error).encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
+        with contextlib.suppress(WebSocketDisconnect, OSError, RuntimeError):  # the client was faster
+            await self._socket.close(error.code.status.websocket, reason)

@@ -1,0 +1,236 @@
+"""OpenAI's Realtime transcription protocol as a state machine: client events and stream events in, server events out.
+
+Knows no socket. An item is a segment: its deltas come while it is spoken, `committed` and `completed` at its end.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock_gateway.config import Config
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.realtime.actions import END_SEGMENT, Action, Audio, Configure, ServerEvent
+from penstock_gateway.realtime.fields import invalid, read, read_audio, shown
+from penstock_gateway.realtime.items import Item, Names
+from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, OpenAISession
+from penstock_gateway.stream.events import Event, Final, Partial, Word
+from penstock_gateway.stream.live_stream import Streams
+
+TRANSCRIPTION = "conversation.item.input_audio_transcription"
+COMMIT_EMPTY = "input_audio_buffer_commit_empty"
+_TOO_MANY_REQUESTS = 429
+_MIN_CONFIDENCE = 1e-9  # ln(0) is no number in JSON
+
+
+def error_type(error: GatewayError) -> str:
+    """OpenAI's type of an error."""
+    return "invalid_request_error" if error.code.status.http < _TOO_MANY_REQUESTS else "server_error"
+
+
+def error_body(error: GatewayError) -> dict[str, Any]:
+    """The error object of OpenAI's events."""
+    return {
+        "type": error_type(error),
+        "code": error.code.name.lower(),
+        "message": error.message,
+        "param": error.param,
+    }
+
+
+class OpenAIDialect:
+    """One connection."""
+
+    def __init__(self, streams: Streams, config: Config, names: Names):
+        self._streams, self._config, self._names = streams, config, names
+        self._session = OpenAISession(silence_ms=config.endpoint_silence_ms or None)
+        self._session_name = names.new("sess")
+        self._configured: Configure | None = None
+        self._item: Item | None = None
+        self._previous: str | None = None
+        self._forced: deque[bool] = deque()  # ends of segments that are not answered yet: True discards the segment
+        self._has_audio = False  # since the last commit or clear
+        self._segment_start_s = 0.0  # in the time of the stream
+        self._offset_s = 0.0  # audio of the streams before
+
+    def opened(self) -> list[Action]:
+        """The first event of a connection."""
+        return [self._event("session.created", session=self._shown_session())]
+
+    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
+        """What a client event asks for. GatewayError for a wrong one, which then has no effect."""
+        kind = event.get("type")
+        if kind == "input_audio_buffer.append":
+            return self._append(event)
+        handler = {
+            "session.update": self._update,
+            "input_audio_buffer.commit": self._commit,
+            "input_audio_buffer.clear": self._clear,
+        }.get(str(kind))
+        if handler is None:
+            accepted = "session.update, input_audio_buffer.append, .commit and .clear"
+            raise invalid("type", f"is {shown(kind)}; accepted: {accepted}")
+        return handler(event)
+
+    def result(self, event: Event) -> list[ServerEvent]:
+        """The server events for an event of the stream."""
+        discard = bool(self._forced) and self._forced[0]
+        if isinstance(event, Partial):
+            return [] if discard else self._partial(event)
+        return self._final(event, discard)
+
+    def failed(self, error: GatewayError) -> list[ServerEvent]:
+        """The stream is lost: `failed` for the item in progress and for each commit without an answer, then `error`."""
+        pending = max(int(self._item is not None), sum(not discard for discard in self._forced))
+        events = []
+        for _ in range(pending):
+            name, self._item = (self._item.name if self._item else self._names.new("item")), None
+            events.append(
+                self._event(f"{TRANSCRIPTION}.failed", item_id=name, content_index=0, error=error_body(error))
+            )
+        self._forced.clear()
+        return [*events, self.rejected(error, None)]
+
+    def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
+        """The `error` event for a client event; `client_event` is that event's own id."""
+        named = client_event if isinstance(client_event, str) else None
+        return self._event("error", error=error_body(error) | {"event_id": named})
+
+    def _update(self, event: Mapping[str, Any]) -> list[Action]:
+        given = read(event, "session", dict, "", {})
+        session = self._session.update(given, self._config.endpoint_silence_ms or 800)
+        configured = Configure(session.audio, session.options(self._streams, self._config.language))
+        self._session = session
+        updated = self._event("session.updated", session=self._shown_session())
+        if configured == self._configured:
+            return [updated]
+        self._configured = configured
+        return [configured, updated]
+
+    def _append(self, event: Mapping[str, Any]) -> Sequence[Action]:
+        data = read_audio(event)
+        if not data:
+            return ()
+        self._has_audio = True
+        if self._configured is None:
+            options = self._session.options(self._streams, self._config.language)
+            self._configured = Configure(self._session.audio, options)
+            return self._configured, Audio(data)
+        return (Audio(data),)
+
+    def _commit(self, event: Mapping[str, Any]) -> list[Action]:
+        if not self._has_audio:
+            message = "the input audio buffer is empty: append audio before a commit"
+            error = self.rejected(GatewayError(ErrorCode.FIELD_INVALID, message), event.get("event_id"))
+            error["error"]["code"] = COMMIT_EMPTY
+            return [error]
+        self._has_audio = False
+        self._forced.append(False)
+        return [END_SEGMENT]
+
+    def _clear(self, event: Mapping[str, Any]) -> list[Action]:
+        cleared = self._event("input_audio_buffer.cleared")
+        if not self._has_audio:
+            return [cleared]
+        self._has_audio = False
+        self._forced.append(True)
+        return [END_SEGMENT, cleared]
+
+    def _partial(self, event: Partial) -> list[ServerEvent]:
+        if not event.text:
+            return []
+        events = []
+        if self._item is None:
+            events = self._start_item(event)
+        assert self._item is not None
+        shown_before = self._item.interim
+        delta = self._item.advance(event.text, event.stable_chars)
+        has_interim = INTERIM in self._session.include
+        if delta or (has_interim and self._item.interim != shown_before):
+            events.append(self._delta(delta, event.audio_processed_s if has_interim else None))
+        return events
+
+    def _start_item(self, event: Partial) -> list[ServerEvent]:
+        self._item = Item(self._names.new("item"))
+        if self._session.silence_ms is None:
+            return []
+        chunk_s = self._session.group(self._streams).chunk_ms / 1000
+        start_s = event.words[0].start_ms / 1000 if event.words else event.audio_processed_s - 2 * chunk_s
+        start_s = max(start_s, self._segment_start_s)  # the first word is in the last chunk, or began in the one before
+        return [
+            self._event(
+                "input_audio_buffer.speech_started", audio_start_ms=self._session_ms(start_s), item_id=self._item.name
+            )
+        ]
+
+    def _final(self, event: Final, discard: bool) -> list[ServerEvent]:
+        is_commit = event.forced and bool(self._forced) and not self._forced.popleft()
+        events = []
+        if not discard and (event.text or self._item is not None or is_commit):
+            events = self._complete(event)
+        self._item = None
+        self._segment_start_s = event.end_s
+        if event.is_last:
+            self._offset_s += event.end_s
+            self._segment_start_s = 0.0
+        return events
+
+    def _complete(self, event: Final) -> list[ServerEvent]:
+        events: list[ServerEvent] = []
+        if self._item is None and event.text:
+            first = Partial(event.segment, event.text, 0, event.words, event.audio_processed_s)
+            events += self._start_item(first)
+        item = self._item or Item(self._names.new("item"))
+        self._item = item
+        if delta := item.advance(event.text, len(event.text)):
+            events.append(self._delta(delta, event.audio_processed_s if INTERIM in self._session.include else None))
+        if self._session.silence_ms is not None and event.text:
+            end_ms = self._session_ms(event.end_s)
+            events.append(self._event("input_audio_buffer.speech_stopped", audio_end_ms=end_ms, item_id=item.name))
+        events.append(self._event("input_audio_buffer.committed", previous_item_id=self._previous, item_id=item.name))
+        content = {"type": "input_audio", "transcript": None}
+        shown_item = {
+            "id": item.name, "object": "realtime.item", "type": "message", "role": "user", "status": "completed",
+            "content": [content],
+        }  # fmt: skip
+        events.append(self._event("conversation.item.added", previous_item_id=self._previous, item=shown_item))
+        events.append(self._completed(item.name, event))
+        self._previous = item.name
+        return events
+
+    def _completed(self, name: str, event: Final) -> ServerEvent:
+        seconds = round(event.end_s - self._segment_start_s, 3)
+        fields: dict[str, Any] = {"usage": {"type": "duration", "seconds": max(0.0, seconds)}}
+        if LOGPROBS in self._session.include:
+            fields["logprobs"] = [_logprob(word, index) for index, word in enumerate(event.words)]
+        if WORDS in self._session.include:
+            fields["words"] = [self._word(word) for word in event.words]
+        return self._event(f"{TRANSCRIPTION}.completed", item_id=name, content_index=0, transcript=event.text, **fields)
+
+    def _delta(self, delta: str, processed_s: float | None) -> ServerEvent:
+        assert self._item is not None
+        event = self._event(f"{TRANSCRIPTION}.delta", item_id=self._item.name, content_index=0, delta=delta)
+        if processed_s is not None:
+            event["interim"] = self._item.interim
+            event["audio_end_ms"] = self._session_ms(processed_s)
+        return event
+
+    def _word(self, word: Word) -> dict[str, Any]:
+        start, end = (round(self._offset_s + ms / 1000, 3) for ms in (word.start_ms, word.end_ms))
+        return {"word": word.text, "start": start, "end": end, "confidence": round(word.confidence, 4)}
+
+    def _session_ms(self, stream_s: float) -> int:
+        """Milliseconds of all audio of the session, from seconds of the stream's."""
+        return round((self._offset_s + stream_s) * 1000)
+
+    def _shown_session(self) -> dict[str, Any]:
+        model = self._session.group(self._streams).name
+        return {"id": self._session_name} | self._session.shown(model, self._config.language)
+
+    def _event(self, kind: str, **fields: Any) -> ServerEvent:
+        return {"type": kind, "event_id": self._names.new("event"), **fields}
+
+
+def _logprob(word: Word, index: int) -> dict[str, Any]:
+    token = f" {word.text}" if index else word.text
+    return {"token": token, "logprob": math.log(max(word.confidence, _MIN_CONFIDENCE)), "bytes": list(token.encode())}

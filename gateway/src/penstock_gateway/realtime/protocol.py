@@ -1,0 +1,103 @@
+"""The protocol of one connection: JSON, the choice of the dialect, and errors that keep the connection open.
+
+Knows no socket: texts in, actions and texts out.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from penstock_gateway.config import Config
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.realtime.actions import Action, ServerEvent
+from penstock_gateway.realtime.fields import invalid
+from penstock_gateway.realtime.items import Names
+from penstock_gateway.realtime.openai_dialect import OpenAIDialect
+from penstock_gateway.realtime.vllm_dialect import VllmDialect
+from penstock_gateway.stream.events import Event
+from penstock_gateway.stream.live_stream import Streams
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+_CHOOSING = ("session.update", "input_audio_buffer.append")
+
+
+class Dialect(Protocol):
+    """A dialect after its first client event."""
+
+    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
+        """What a client event asks for. GatewayError for a wrong one, which then has no effect."""
+
+    def result(self, event: Event) -> list[ServerEvent]:
+        """The server events for an event of the stream."""
+
+    def failed(self, error: GatewayError) -> list[ServerEvent]:
+        """The server events for the loss of the stream."""
+
+    def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
+        """The `error` event for a client event; `client_event` is that event's own id."""
+
+
+def encode(event: ServerEvent) -> str:
+    """The JSON text of a server event."""
+    return _encode(event)
+
+
+class RealtimeProtocol:
+    """One connection. The first client event chooses its dialect."""
+
+    def __init__(self, streams: Streams, config: Config):
+        self._streams, self._config = streams, config
+        self._openai = OpenAIDialect(streams, config, Names())
+        self._dialect: Dialect = self._openai
+        self._is_chosen = False
+        self._client_event: object = None
+
+    def opened(self) -> Sequence[Action]:
+        """The first events of the connection. GatewayError: NO_REPLICA."""
+        created = self._openai.opened()[0]
+        assert isinstance(created, dict)
+        # The two fields of vLLM's `session.created`; OpenAI's clients do not read them.
+        return [created | {"id": created["session"]["id"], "created": int(time.time())}]
+
+    def receive(self, text: str | bytes) -> Sequence[Action]:
+        """What a message asks for. A wrong one gives an `error` event and has no other effect."""
+        self._client_event = None
+        try:
+            event = _parse(text)
+            self._client_event = event.get("event_id")
+            if not self._is_chosen:
+                self._choose(event)
+            return self._dialect.receive(event)
+        except GatewayError as error:
+            return (self.rejected(error),)
+
+    def result(self, event: Event) -> list[ServerEvent]:
+        """The server events for an event of the stream."""
+        return self._dialect.result(event)
+
+    def failed(self, error: GatewayError) -> list[ServerEvent]:
+        """The server events for the loss of the stream."""
+        return self._dialect.failed(error)
+
+    def rejected(self, error: GatewayError) -> ServerEvent:
+        """The `error` event for the message that was received last."""
+        return self._dialect.rejected(error, self._client_event)
+
+    def _choose(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("type")
+        if kind == "session.update" and "session" not in event and "model" in event:
+            self._dialect = VllmDialect(self._streams, self._config)
+        self._is_chosen = kind in _CHOOSING
+
+
+def _parse(text: str | bytes) -> Mapping[str, Any]:
+    try:
+        event = json.loads(text)
+    except (ValueError, RecursionError):
+        event = None
+    if not isinstance(event, dict):
+        raise invalid("", "the message is not JSON with an object; accepted: one event, with its type")
+    return event

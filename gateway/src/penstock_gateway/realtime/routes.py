@@ -1,0 +1,125 @@
+"""The HTTP port's routes of the Realtime protocol: the WebSocket, and client secrets."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.realtime.connection import Connection
+from penstock_gateway.realtime.fields import check_names, invalid, read
+from penstock_gateway.realtime.items import Names
+from penstock_gateway.realtime.openai_dialect import error_body
+from penstock_gateway.realtime.openai_session import OpenAISession
+from penstock_gateway.realtime.protocol import RealtimeProtocol
+from penstock_gateway.security.client_secrets import DEFAULT_LIFETIME_S, PREFIX
+from penstock_gateway.security.keys import ApiKey
+
+SUBPROTOCOL = "realtime"
+_KEY_SUBPROTOCOL = "openai-insecure-api-key."
+_MAX_BODY_BYTES = 64 << 10
+
+
+def error_response(error: GatewayError) -> JSONResponse:
+    """The rejection of an HTTP request or of a handshake, in OpenAI's form."""
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    return JSONResponse({"error": error_body(error)}, error.code.status.http, headers)
+
+
+def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
+    """`/v1/realtime` and the route that makes client secrets."""
+
+    async def connect(socket: WebSocket) -> None:
+        offered = socket.scope.get("subprotocols", [])
+        try:
+            key = _authenticate(gateway, socket.headers, offered)
+            _check_intent(socket.query_params)
+            gateway.streams.group("")
+            protocol = RealtimeProtocol(gateway.streams, gateway.config)
+        except GatewayError as error:
+            return await socket.send_denial_response(error_response(error))
+        await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        await Connection(socket, protocol, gateway, key).run()
+
+    async def explain(request: Request) -> Response:
+        """Why a handshake is rejected: a page's script cannot read that from its WebSocket."""
+        try:
+            offered = request.headers.get("sec-websocket-protocol", "").split(",")
+            _authenticate(gateway, request.headers, [name.strip() for name in offered])
+            gateway.streams.group("")
+        except GatewayError as error:
+            return error_response(error)
+        return JSONResponse({"protocol": "websocket"})
+
+    async def client_secrets(request: Request) -> Response:
+        try:
+            body = await _body(request)
+            secret, expires_s, session = _client_secret(gateway, request, body)
+        except GatewayError as error:
+            return error_response(error)
+        return JSONResponse({"value": secret, "expires_at": expires_s, "session": session})
+
+    return [
+        WebSocketRoute("/v1/realtime", connect),
+        Route("/v1/realtime", explain),
+        Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"], max_body_size=_MAX_BODY_BYTES),
+    ]
+
+
+def _authenticate(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> ApiKey:
+    """The key of a handshake: of its header, or of the subprotocol that stands for it in a browser."""
+    gateway.access.origins.check(headers.get("origin"), headers.get("host"))
+    for name in offered:
+        if name.startswith(_KEY_SUBPROTOCOL):
+            return gateway.access.authenticate(name.removeprefix(_KEY_SUBPROTOCOL))
+    return gateway.access.authenticate_header(headers.get("authorization"))
+
+
+def _key_itself(gateway: Gateway, request: Request) -> ApiKey:
+    """The key of a request that makes a client secret; a client secret cannot make others."""
+    gateway.access.origins.check(request.headers.get("origin"), request.headers.get("host"))
+    authorization = request.headers.get("authorization")
+    if PREFIX in (authorization or ""):
+        raise GatewayError(ErrorCode.INVALID_API_KEY, "a client secret makes no client secrets; accepted: an API key")
+    return gateway.access.authenticate_header(authorization)
+
+
+def _client_secret(gateway: Gateway, request: Request, body: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
+    """(secret, Unix time in seconds at which it expires, session). The session is checked and shown, not stored."""
+    key = _key_itself(gateway, request)
+    check_names(body, ("expires_after", "session"), "body")
+    expiry = read(body, "expires_after", dict, "", {})
+    if expiry.get("anchor", "created_at") != "created_at":
+        raise invalid("expires_after.anchor", "is unknown; accepted: 'created_at'")
+    lifetime_s = read(expiry, "seconds", int, "expires_after", DEFAULT_LIFETIME_S)
+    silence_ms = gateway.config.endpoint_silence_ms or None
+    session = OpenAISession(silence_ms).update(read(body, "session", dict, "", {}), silence_ms or 800)
+    session.options(gateway.streams, gateway.config.language)
+    secret, expires_s = gateway.access.secrets.create(key, lifetime_s)
+    model = session.group(gateway.streams).name
+    return secret, expires_s, {"id": Names().new("sess")} | session.shown(model, gateway.config.language)
+
+
+def _check_intent(query: Mapping[str, str]) -> None:
+    if (intent := query.get("intent", "transcription")) != "transcription":
+        raise invalid("intent", f"is {intent[:60]!r}; accepted: transcription")
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    """The JSON object of a request; empty without a body."""
+    data = await request.body()
+    try:
+        body = json.loads(data) if data.strip() else {}
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise invalid("body", "is not JSON with an object; accepted: an object")
+    return body

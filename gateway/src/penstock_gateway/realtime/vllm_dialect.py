@@ -1,0 +1,84 @@
+"""The dialect of vLLM's /v1/realtime: audio between a commit and a commit with `final` has one text.
+
+Knows no socket. Its session is `model` alone, audio is 16-bit PCM at 16 kHz, and an error's `error` is a string.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock_client.pcm import RawFormat
+from penstock_gateway.config import Config
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.realtime.actions import END_SEGMENT, Action, Audio, Configure, ServerEvent
+from penstock_gateway.realtime.fields import invalid, read, read_audio, shown
+from penstock_gateway.realtime.items import Item
+from penstock_gateway.stream.events import Event, Partial
+from penstock_gateway.stream.live_stream import StreamOptions, Streams
+
+_AUDIO = RawFormat("s16le", 16_000, 1)
+
+
+class VllmDialect:
+    """One connection, from its first `session.update` with `model`."""
+
+    def __init__(self, streams: Streams, config: Config):
+        self._streams, self._config = streams, config
+        self._texts: list[str] = []  # of the segments since the last `transcription.done`
+        self._item = Item("")
+        self._has_audio = False
+        self._ends: deque[None] = deque()  # final commits that are not answered yet
+
+    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
+        """What a client event asks for. GatewayError for a wrong one, which then has no effect."""
+        kind = event.get("type")
+        if kind == "input_audio_buffer.append":
+            self._has_audio = True
+            return (Audio(read_audio(event)),)
+        if kind == "session.update":
+            model = self._streams.group(read(event, "model", str, "", "")).name
+            silence_ms = self._config.endpoint_silence_ms
+            return (Configure(_AUDIO, StreamOptions(model=model, endpoint_silence_ms=silence_ms)),)
+        if kind == "input_audio_buffer.commit":
+            return self._commit(is_final=read(event, "final", bool, "", default=False))
+        accepted = "session.update, input_audio_buffer.append and .commit"
+        raise invalid("type", f"is {shown(kind)}; accepted: {accepted}")
+
+    def _commit(self, is_final: bool) -> Sequence[Action]:
+        if not is_final:
+            return ()  # begins a text; audio is recognized as it arrives
+        if not self._has_audio:
+            return (_done(""),)
+        self._has_audio = False
+        self._ends.append(None)
+        return (END_SEGMENT,)
+
+    def result(self, event: Event) -> list[ServerEvent]:
+        """The server events for an event of the stream."""
+        events = []
+        stable_chars = event.stable_chars if isinstance(event, Partial) else len(event.text)
+        is_first = not self._item.sent
+        if delta := self._item.advance(event.text, stable_chars):
+            space = " " if is_first and any(self._texts) else ""
+            events.append({"type": "transcription.delta", "delta": space + delta})
+        if isinstance(event, Partial):
+            return events
+        self._texts.append(event.text)
+        self._item = Item("")
+        if event.forced and self._ends:
+            self._ends.popleft()
+            events.append(_done(" ".join(text for text in self._texts if text)))
+            self._texts.clear()
+        return events
+
+    def failed(self, error: GatewayError) -> list[ServerEvent]:
+        """The stream is lost."""
+        return [self.rejected(error, None)]
+
+    def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
+        """The `error` event; vLLM's have no id."""
+        return {"type": "error", "error": error.message, "code": error.code.name.lower()}
+
+
+def _done(text: str) -> ServerEvent:
+    return {"type": "transcription.done", "text": text, "usage": None}

@@ -1,0 +1,231 @@
+"""The WebSocket on real sockets, with fake streams: handshake, limits, backpressure, and routes beside it."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import socket as sockets
+
+import httpx2
+import pytest
+import websockets
+
+from gateway.tests.helpers.fake_streams import speech
+from gateway.tests.helpers.running import running
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.realtime import connection
+from penstock_gateway.security import limits
+from penstock_gateway.security.keys import ApiKey, KeyRing
+
+pytestmark = pytest.mark.anyio
+PATH = "/v1/realtime?intent=transcription"
+KEYS = KeyRing([(ApiKey("team", 4), hashlib.sha256(b"right").digest())])
+COMPLETED = "conversation.item.input_audio_transcription.completed"
+
+
+async def append(socket, samples, piece=2400):
+    for start in range(0, len(samples), piece):
+        data = (samples[start : start + piece] * 32767).astype("<i2").tobytes()
+        audio = base64.b64encode(data).decode()
+        await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+
+
+async def send(socket, kind, **fields):
+    await socket.send(json.dumps({"type": kind, **fields}))
+
+
+async def receive(socket, kind):
+    """The next event of this kind."""
+    while True:
+        event = json.loads(await asyncio.wait_for(socket.recv(), 10))
+        if event["type"] == kind:
+            return event
+
+
+async def closed(socket):
+    """The code that the server closes with, and the events before."""
+    events = []
+    try:
+        while True:
+            events.append(json.loads(await asyncio.wait_for(socket.recv(), 10)))
+    except websockets.ConnectionClosed as end:
+        return end.rcvd.code, events
+
+
+async def test_words_of_audio_at_24_khz_with_an_endpoint_and_a_commit(gateway, streams):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await receive(socket, "session.created")
+        await send(socket, "session.update", session={"type": "transcription"})
+        await receive(socket, "session.updated")
+        await append(socket, speech(0.5, 1.2, 0.3, rate_hz=24_000))
+        first = await receive(socket, COMPLETED)
+        await send(socket, "input_audio_buffer.commit")
+        second = await receive(socket, COMPLETED)
+    words = f"{first['transcript']} {second['transcript']}".split()
+    assert words == [f"w{i}" for i in range(len(words))]
+    assert 8 <= len(words) <= 10  # the edges of resampled speech may touch one more frame each
+    assert sum(map(len, streams.opened[0].pushed)) == 32_000
+
+
+async def test_new_settings_begin_a_new_stream(gateway, streams):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        form = {"type": "audio/pcm", "rate": 16000}
+        await send(socket, "session.update", session={"audio": {"input": {"format": form}}})
+        await append(socket, speech(0.2), 1600)
+        keywords = {"keywords": ["rubout"]}
+        await send(socket, "session.update", session={"audio": {"input": {"transcription": keywords}}})
+        assert (await receive(socket, COMPLETED))["transcript"] == "w0 w1"
+        await append(socket, speech(0.1), 1600)
+        await send(socket, "input_audio_buffer.commit")
+        assert (await receive(socket, COMPLETED))["transcript"] == "w0"
+    assert [stream.options.phrases for stream in streams.opened] == [(), (("rubout", 1.5),)]
+
+
+async def test_vllm(gateway):
+    async with running(gateway) as served, websockets.connect(served.ws_url + "/v1/realtime") as socket:
+        await receive(socket, "session.created")
+        await send(socket, "session.update", model="fake-asr")
+        await send(socket, "input_audio_buffer.commit")
+        await append(socket, speech(0.3), 1600)
+        await send(socket, "input_audio_buffer.commit", final=True)
+        assert (await receive(socket, "transcription.done"))["text"] == "w0 w1 w2"
+
+
+async def test_a_client_that_vanishes_frees_its_stream(gateway, streams):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await append(socket, speech(0.2, rate_hz=24_000))
+        await receive(socket, "input_audio_buffer.speech_started")
+        socket.transport.abort()
+        while not streams.opened[0].is_cancelled:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_lost_stream_closes_with_1013(gateway, streams):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await append(socket, speech(0.3, rate_hz=24_000))
+        await receive(socket, "input_audio_buffer.speech_started")
+        streams.opened[0].fail(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone"))
+        code, events = await closed(socket)
+    assert code == 1013
+    assert [event["type"].rpartition(".")[2] for event in events[-2:]] == ["failed", "error"]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STREAMS_EXHAUSTED, ErrorCode.NO_REPLICA, ErrorCode.FIELD_INVALID])
+async def test_a_stream_that_does_not_open_is_an_error_and_a_close(gateway, streams, code):
+    streams.open_error = GatewayError(code, "not now")
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await append(socket, speech(0.2, rate_hz=24_000))
+        close_code, events = await closed(socket)
+    assert close_code == code.status.websocket
+    assert events[-1]["error"]["code"] == code.name.lower()
+
+
+async def test_a_frame_above_1_mib_closes_with_1009(gateway):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await socket.send(" " * (limits.MAX_FRAME_BYTES + 1))
+        assert (await closed(socket))[0] == 1009
+
+
+@pytest.mark.parametrize(("limit", "code"), [("MAX_SILENT_S", 4408), ("MAX_AGE_S", 4410)])
+async def test_limits_of_time(gateway, monkeypatch, limit, code):
+    monkeypatch.setattr(limits, limit, 0.0)
+    monkeypatch.setattr(connection, "WATCH_S", 0.05)
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        assert (await closed(socket))[0] == code
+
+
+async def test_a_client_that_does_not_read_is_dropped(gateway, streams, monkeypatch):
+    """The kernel's buffers fill up, then a send of the gateway waits for longer than the limit."""
+    monkeypatch.setattr(limits, "MAX_UNREAD_S", 0.2)
+    monkeypatch.setattr(connection, "WATCH_S", 0.05)
+    async with running(gateway) as served:
+        slow = sockets.socket()
+        slow.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", served.http_port))
+        async with websockets.connect(served.ws_url + PATH, sock=slow, max_queue=1, ping_interval=None) as socket:
+            await append(socket, speech(0.2, rate_hz=24_000))
+            junk = "x" * 30_000  # each is answered by an error with the event's id
+            try:
+                while not streams.opened or not streams.opened[0].is_cancelled:
+                    await asyncio.wait_for(socket.send(json.dumps({"type": "no", "event_id": junk})), 0.05)
+            except (websockets.ConnectionClosed, TimeoutError, asyncio.TimeoutError):
+                pass
+            while not streams.opened[0].is_cancelled:
+                await asyncio.sleep(0.01)
+            socket.transport.abort()
+
+
+async def test_a_stream_without_room_stops_the_reading_of_the_socket(gateway, streams):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await append(socket, speech(0.2, rate_hz=24_000))
+        await receive(socket, "input_audio_buffer.speech_started")
+        streams.opened[0].room.clear()
+        sending = asyncio.create_task(append(socket, speech(600.0, rate_hz=24_000), piece=24_000))
+        await asyncio.sleep(0.5)
+        assert not sending.done()
+        assert len(streams.opened[0].pushed) <= 2
+        sending.cancel()
+        socket.transport.abort()
+        streams.opened[0].room.set()
+
+
+async def rejected(url, **options):
+    with pytest.raises(websockets.InvalidStatus) as caught:
+        await websockets.connect(url, **options)
+    return caught.value.response
+
+
+async def test_handshakes_that_are_rejected(make_gateway, streams):
+    async with running(make_gateway(KEYS)) as served:
+        url = served.ws_url + PATH
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            response = await rejected(url, additional_headers=headers)
+            assert response.status_code == 401
+            assert json.loads(response.body)["error"]["code"] == "invalid_api_key"
+        right = {"Authorization": "Bearer right"}
+        assert (await rejected(url, additional_headers=right, origin="https://evil.example")).status_code == 403
+        response = await rejected(served.ws_url + "/v1/realtime?intent=conversation", additional_headers=right)
+        assert (response.status_code, json.loads(response.body)["error"]["param"]) == (400, "intent")
+        streams.group = lambda model: (_ for _ in ()).throw(GatewayError(ErrorCode.NO_REPLICA, "none", None, 2.0))
+        response = await rejected(url, additional_headers=right)
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "2")
+
+
+async def test_a_browser_connects_with_a_client_secret(make_gateway, streams):
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url) as http:
+        right = {"Authorization": "Bearer right"}
+        body = {"expires_after": {"anchor": "created_at", "seconds": 60}, "session": {"type": "transcription"}}
+        made = (await http.post("/v1/realtime/client_secrets", json=body, headers=right)).json()
+        assert made["session"]["type"] == "transcription"
+        offered = ["realtime", f"openai-insecure-api-key.{made['value']}"]
+        origin = f"http://127.0.0.1:{served.http_port}"
+        async with websockets.connect(served.ws_url + PATH, subprotocols=offered, origin=origin) as socket:
+            assert socket.subprotocol == "realtime"
+            await append(socket, speech(0.2, rate_hz=24_000))
+            await receive(socket, "input_audio_buffer.speech_started")
+        assert streams.opened[0].key == ApiKey("team", 4)
+
+
+async def test_client_secrets_that_are_rejected(make_gateway):
+    cases = [
+        (b"{}", None, 401, None),
+        (b"{}", "Bearer ek_abc", 401, None),
+        (b"[1]", "Bearer right", 400, "body"),
+        (b'{"expires_after": {"seconds": 5}}', "Bearer right", 400, "expires_after.seconds"),
+        (b'{"expires_after": {"anchor": "now"}}', "Bearer right", 400, "expires_after.anchor"),
+        (b'{"session": {"type": "realtime"}}', "Bearer right", 400, "session.type"),
+        (b'{"sessions": {}}', "Bearer right", 400, "body.sessions"),
+    ]
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url) as http:
+        for body, authorization, status, param in cases:
+            headers = {"Authorization": authorization} if authorization else {}
+            response = await http.post("/v1/realtime/client_secrets", content=body, headers=headers)
+            assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+        response = await http.post("/v1/realtime/client_secrets", content=b" " * 70_000)
+        assert response.status_code == 413
+
+
+async def test_a_page_can_ask_why_a_handshake_fails(make_gateway):
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url) as http:
+        assert (await http.get("/v1/realtime")).status_code == 401
+        assert (await http.get("/v1/realtime", headers={"Authorization": "Bearer right"})).status_code == 200
