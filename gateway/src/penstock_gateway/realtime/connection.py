@@ -53,8 +53,10 @@ class Connection:
                     task.cancel()
             if self._stream is not None:
                 await self._stream.cancel()
-        if error is not None and error.code is not ErrorCode.RESULTS_UNREAD:
-            await self._close(error)
+        if error is not None:
+            self._gateway.metrics.rejected.labels(PROTOCOL, error.code.name).inc()
+            if error.code is not ErrorCode.RESULTS_UNREAD:
+                await self._close(error)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return asyncio.create_task(self._guarded(work))

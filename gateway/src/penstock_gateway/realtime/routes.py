@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.realtime.connection import Connection
+from penstock_gateway.realtime.connection import PROTOCOL, Connection
 from penstock_gateway.realtime.fields import check_names, invalid, read
 from penstock_gateway.realtime.items import Names
 from penstock_gateway.realtime.openai_dialect import error_body
@@ -26,14 +26,6 @@ _KEY_SUBPROTOCOL = "openai-insecure-api-key."
 _MAX_BODY_BYTES = 64 << 10
 
 
-def error_response(error: GatewayError) -> JSONResponse:
-    """The rejection of an HTTP request or of a handshake, in OpenAI's form."""
-    headers = {}
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-    return JSONResponse({"error": error_body(error)}, error.code.status.http, headers)
-
-
 def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
     """`/v1/realtime` and the route that makes client secrets."""
 
@@ -45,7 +37,7 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
             gateway.streams.group("")
             protocol = RealtimeProtocol(gateway.streams, gateway.config)
         except GatewayError as error:
-            return await socket.send_denial_response(error_response(error))
+            return await socket.send_denial_response(rejection(gateway, error))
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         await Connection(socket, protocol, gateway, key).run()
 
@@ -56,7 +48,7 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
             _authenticate(gateway, request.headers, [name.strip() for name in offered])
             gateway.streams.group("")
         except GatewayError as error:
-            return error_response(error)
+            return rejection(gateway, error)
         return JSONResponse({"protocol": "websocket"})
 
     async def client_secrets(request: Request) -> Response:
@@ -64,7 +56,7 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
             body = await _body(request)
             secret, expires_s, session = _client_secret(gateway, request, body)
         except GatewayError as error:
-            return error_response(error)
+            return rejection(gateway, error)
         return JSONResponse({"value": secret, "expires_at": expires_s, "session": session})
 
     return [
@@ -72,6 +64,15 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
         Route("/v1/realtime", explain),
         Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"], max_body_size=_MAX_BODY_BYTES),
     ]
+
+
+def rejection(gateway: Gateway, error: GatewayError) -> JSONResponse:
+    """The rejection of an HTTP request or of a handshake, in OpenAI's form."""
+    gateway.metrics.rejected.labels(PROTOCOL, error.code.name).inc()
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    return JSONResponse({"error": error_body(error)}, error.code.status.http, headers)
 
 
 def _authenticate(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> ApiKey:

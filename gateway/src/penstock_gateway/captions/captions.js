@@ -1,0 +1,391 @@
+// The live captions page: microphone and files in, captions out. Speaks to the server through realtime.js only.
+import {RealtimeSession} from "./realtime.js";
+
+const RATE_HZ = 24000;
+const PIECE_SAMPLES = RATE_HZ / 10;
+const $ = (id) => document.getElementById(id);
+const socketUrl = new URL("v1/realtime?intent=transcription", location.href);
+socketUrl.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+
+let session = null; // the RealtimeSession in use, for the microphone or a file
+let stopMicrophone = null; // ends the recording; null while the microphone is off
+let startedAt = 0; // performance.now() of the first sample of the microphone
+let isFile = false;
+let latencyMs = null;
+const lines = new Map(); // item id -> start of the caption in ms
+
+// ---- settings
+
+const stored = JSON.parse(localStorage.getItem("captions") ?? "{}");
+$("phrases").value = stored.phrases ?? "";
+$("pause").value = stored.pause ?? "800";
+let secret = null; // {value, expiresAt} of this page, where the server has keys
+
+function settings() {
+  const keywords = $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
+  const transcription = {keywords};
+  if ($("model").value) transcription.model = $("model").value;
+  return {
+    type: "transcription",
+    include: ["item.input_audio_transcription.interim"],
+    audio: {
+      input: {
+        format: {type: "audio/pcm", rate: RATE_HZ},
+        transcription,
+        turn_detection: {type: "server_vad", silence_duration_ms: Number($("pause").value)},
+      },
+    },
+  };
+}
+
+// A client secret of this page, where the server has keys: a page must not put a key into a WebSocket's address.
+async function clientSecret() {
+  const key = $("key").value.trim();
+  if (!key) return null;
+  if (secret && secret.expiresAt > Date.now() / 1000 + 10) return secret.value;
+  const response = await request("v1/realtime/client_secrets", {
+    method: "POST",
+    headers: {Authorization: `Bearer ${key}`, "Content-Type": "application/json"},
+    body: JSON.stringify({expires_after: {anchor: "created_at", seconds: 600}}),
+  });
+  if (!response.ok) throw await failure(response);
+  const {value, expires_at: expiresAt} = await response.json();
+  secret = {value, expiresAt};
+  return value;
+}
+
+// Why the server rejected the WebSocket: a script cannot read that from the socket itself.
+async function refusal() {
+  try {
+    const response = await request("v1/realtime", {cache: "no-store"});
+    return response.ok ? new Error("The connection was lost.") : await failure(response);
+  } catch (error) {
+    return error;
+  }
+}
+
+function request(path, options) {
+  return fetch(new URL(path, location.href), options).catch(() => {
+    throw new Error("The server cannot be reached.");
+  });
+}
+
+async function failure(response) {
+  if (response.status === 401) {
+    const hasKey = $("key").value.trim() !== "";
+    $("key-row").hidden = false;
+    openPanel(true);
+    $("key").focus();
+    return fatal(hasKey ? "The server does not accept this API key." : "This server needs an API key.");
+  }
+  if (response.status === 429) return new Error("The server is full. Trying again.");
+  const {error} = await response.json().catch(() => ({error: {message: `The server answers ${response.status}.`}}));
+  return response.status < 500 ? fatal(error.message) : new Error(error.message);
+}
+
+function fatal(message) {
+  return Object.assign(new Error(message), {fatal: true});
+}
+
+async function listModels() {
+  const response = await request("v1/models").catch(() => null);
+  if (!response?.ok) return;
+  const {data} = await response.json();
+  if (data.length < 2) return;
+  for (const {id} of data) $("model").append(new Option(id));
+  $("model-row").hidden = false;
+}
+
+// ---- a session
+
+function begin() {
+  session = new RealtimeSession(socketUrl, {settings, secret: clientSecret, refusal}, {
+    state: showState,
+    started: (id, startMs) => lines.set(id, startMs),
+    text: showText,
+    final: addFinal,
+    dropped: dropLine,
+    failed: (message) => {
+      showMessage(message);
+      end();
+    },
+  });
+  lines.clear();
+  session.open();
+  return session;
+}
+
+// No more audio. What was said is still written.
+async function finish() {
+  const finished = session;
+  if (!finished) return;
+  showState("finishing");
+  await finished.finish();
+  if (session === finished) end();
+}
+
+function end() {
+  stopMicrophone?.();
+  session?.close();
+  session = null;
+  isFile = false;
+  $("interim").hidden = true;
+  $("progress").hidden = true;
+  $("latency").hidden = true;
+  showState("idle");
+}
+
+// ---- microphone
+
+async function startMicrophone() {
+  if (!navigator.mediaDevices?.getUserMedia || !window.AudioWorklet) {
+    const why = window.isSecureContext ? "This browser has no microphone for pages." : "Browsers give the microphone to pages with https or on localhost only.";
+    return showMessage(`${why} You can still drop an audio file.`);
+  }
+  const audio = {channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: false};
+  let stream;
+  let context;
+  pressed(true);
+  try {
+    stream = await navigator.mediaDevices.getUserMedia({audio});
+    context = new AudioContext();
+    await context.audioWorklet.addModule(new URL("worklet.js", import.meta.url));
+    await context.resume();
+  } catch (error) {
+    pressed(false);
+    stream?.getTracks().forEach((track) => track.stop());
+    context?.close();
+    return showMessage(microphoneError(error));
+  }
+  clearMessage();
+  begin();
+  const capture = new AudioWorkletNode(context, "capture", {numberOfOutputs: 0});
+  const meter = new AnalyserNode(context, {fftSize: 1024});
+  const source = new MediaStreamAudioSourceNode(context, {mediaStream: stream});
+  source.connect(capture);
+  source.connect(meter);
+  const drawing = drawLevel(meter);
+  let wakeLock = null;
+  navigator.wakeLock?.request("screen").then((lock) => { wakeLock = lock; }, () => {});
+  startedAt = 0;
+  capture.port.onmessage = ({data}) => {
+    if (data === null) { // the last piece has come
+      context.close();
+      return finish();
+    }
+    if (data.length === 0) return;
+    startedAt ||= performance.now() - (data.length / RATE_HZ) * 1000;
+    session?.push(data);
+  };
+  stopMicrophone = () => {
+    stopMicrophone = null;
+    pressed(false);
+    cancelAnimationFrame(drawing.frame);
+    drawing.clear();
+    wakeLock?.release();
+    stream.getTracks().forEach((track) => track.stop());
+    capture.port.postMessage("stop");
+  };
+  stream.getAudioTracks()[0].onended = () => stopMicrophone?.();
+}
+
+function microphoneError({name, message}) {
+  return {
+    NotAllowedError: "The microphone is blocked. Allow it for this page in the browser's settings, then try again.",
+    NotFoundError: "No microphone was found. Connect one, or drop an audio file.",
+    NotReadableError: "The microphone is in use by another program.",
+  }[name] ?? `The microphone does not start: ${message}`;
+}
+
+function pressed(isOn) {
+  $("microphone").setAttribute("aria-pressed", String(isOn));
+  $("microphone").setAttribute("aria-label", isOn ? "Stop the microphone" : "Start the microphone");
+  $("file").disabled = isOn;
+}
+
+// A ring around the button that follows the loudness.
+function drawLevel(meter) {
+  const canvas = $("level");
+  const pen = canvas.getContext("2d");
+  const samples = new Float32Array(meter.fftSize);
+  const drawing = {frame: 0, clear: () => pen.clearRect(0, 0, canvas.width, canvas.height)};
+  const draw = () => {
+    meter.getFloatTimeDomainData(samples);
+    const rms = Math.sqrt(samples.reduce((sum, sample) => sum + sample * sample, 0) / samples.length);
+    const level = Math.max(0, Math.min(1, 1 + Math.log10(rms + 1e-6) / 2.5));
+    drawing.clear();
+    pen.globalAlpha = 0.35;
+    pen.fillStyle = getComputedStyle(canvas).color;
+    pen.beginPath();
+    pen.arc(88, 88, 62 + 25 * level, 0, 2 * Math.PI);
+    pen.fill();
+    drawing.frame = requestAnimationFrame(draw);
+  };
+  draw();
+  return drawing;
+}
+
+// ---- files
+
+async function transcribe(file) {
+  if (session) return showMessage("Stop the running captions first.");
+  clearMessage();
+  showState("decoding");
+  let samples;
+  try {
+    const decoder = new OfflineAudioContext(1, 1, RATE_HZ);
+    samples = monoPcm(await decoder.decodeAudioData(await file.arrayBuffer()));
+  } catch {
+    showState("idle");
+    return showMessage(`${file.name} is no audio that this browser can read.`);
+  }
+  isFile = true;
+  $("microphone").disabled = $("file").disabled = true;
+  $("progress").hidden = false;
+  const running = begin();
+  for (let at = 0; at < samples.length && session === running; at += PIECE_SAMPLES) {
+    $("progress").value = at / samples.length;
+    await running.push(samples.slice(at, at + PIECE_SAMPLES));
+  }
+  if (session === running) await finish();
+  $("microphone").disabled = $("file").disabled = false;
+}
+
+function monoPcm(buffer) {
+  const channels = Array.from({length: buffer.numberOfChannels}, (_, index) => buffer.getChannelData(index));
+  return Int16Array.from({length: buffer.length}, (_, i) => {
+    let sum = 0;
+    for (const channel of channels) sum += channel[i];
+    return Math.max(-32768, Math.min(32767, Math.round((sum / channels.length) * 32768)));
+  });
+}
+
+// ---- what is shown
+
+const STATES = {
+  idle: ["Ready", "idle"],
+  connecting: ["Connecting", "busy"],
+  decoding: ["Reading the file", "busy"],
+  finishing: ["Finishing", "busy"],
+  reconnecting: ["Reconnecting", "trouble"],
+};
+
+function showState(name, detail) {
+  const [text, state] = STATES[name] ?? (isFile ? ["Transcribing", "busy"] : ["Listening", "live"]);
+  $("status").textContent = text;
+  $("status").dataset.state = state;
+  if (name === "reconnecting" && detail) showMessage(detail);
+  if (name === "live") clearMessage();
+}
+
+function showMessage(text) {
+  $("message-text").textContent = text;
+  $("message").hidden = false;
+}
+
+function clearMessage() {
+  $("message").hidden = true;
+}
+
+function showText(id, stable, interim, audioEndMs) {
+  $("empty").hidden = true;
+  const sure = document.createElement("span");
+  sure.className = "stable";
+  sure.textContent = stable;
+  follow(() => {
+    $("interim").replaceChildren(sure, interim);
+    $("interim").hidden = false;
+  });
+  if (stopMicrophone && audioEndMs !== undefined) showLatency(performance.now() - startedAt - audioEndMs);
+}
+
+// A running mean over about ten results, so that the figure can be read.
+function showLatency(ms) {
+  latencyMs = latencyMs === null || $("latency").hidden ? ms : 0.9 * latencyMs + 0.1 * ms;
+  $("latency").textContent = `${Math.max(0, Math.round(latencyMs / 10) * 10)} ms`;
+  $("latency").hidden = false;
+}
+
+function addFinal(id, text) {
+  const seconds = Math.floor((lines.get(id) ?? 0) / 1000);
+  const stamp = document.createElement("time");
+  stamp.textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+  const words = document.createElement("span");
+  words.textContent = text;
+  const line = document.createElement("li");
+  line.append(stamp, words);
+  $("empty").hidden = true;
+  follow(() => {
+    $("finals").append(line);
+    $("interim").hidden = true;
+  });
+  lines.delete(id);
+  $("save").disabled = $("clear").disabled = false;
+}
+
+function dropLine(id) {
+  lines.delete(id);
+  $("interim").hidden = true;
+}
+
+// Changes the captions and keeps their end in view, unless the reader has scrolled up.
+function follow(change) {
+  const page = document.scrollingElement;
+  const atEnd = page.scrollHeight - page.scrollTop - page.clientHeight < 120;
+  change();
+  if (atEnd) page.scrollTop = page.scrollHeight;
+}
+
+function openPanel(isOpen) {
+  $("panel").hidden = !isOpen;
+  $("settings").setAttribute("aria-expanded", String(isOpen));
+}
+
+// ---- buttons
+
+$("microphone").onclick = () => (stopMicrophone ? stopMicrophone() : !session && startMicrophone());
+$("file").onclick = () => $("chooser").click();
+$("chooser").onchange = () => {
+  const [file] = $("chooser").files;
+  $("chooser").value = "";
+  if (file) transcribe(file);
+};
+$("clear").onclick = () => {
+  $("finals").replaceChildren();
+  $("save").disabled = $("clear").disabled = true;
+  $("empty").hidden = Boolean(session);
+};
+$("save").onclick = () => {
+  const texts = [...$("finals").children].map((line) => line.lastChild.textContent);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([`${texts.join("\n")}\n`], {type: "text/plain"}));
+  link.download = "captions.txt";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+};
+$("settings").onclick = () => openPanel($("panel").hidden);
+$("panel").onsubmit = (event) => {
+  event.preventDefault();
+  openPanel(false);
+  localStorage.setItem("captions", JSON.stringify({phrases: $("phrases").value, pause: $("pause").value}));
+  secret = null;
+  clearMessage();
+  session?.configure();
+};
+$("message-close").onclick = clearMessage;
+document.onkeydown = (event) => event.key === "Escape" && openPanel(false);
+
+let dragDepth = 0; // enter and leave events of nested elements
+const hasFile = (event) => event.dataTransfer?.types.includes("Files");
+document.ondragenter = (event) => { if (hasFile(event)) $("drop").hidden = ++dragDepth === 0; };
+document.ondragleave = (event) => { if (hasFile(event)) $("drop").hidden = --dragDepth <= 0; };
+document.ondragover = (event) => event.preventDefault();
+document.ondrop = (event) => {
+  event.preventDefault();
+  dragDepth = 0;
+  $("drop").hidden = true;
+  const [file] = event.dataTransfer.files;
+  if (file) transcribe(file);
+};
+
+listModels();
