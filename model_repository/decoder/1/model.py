@@ -46,7 +46,7 @@ class TritonPythonModel:
         responses = [
             triton_io.error_response(result, request, self.log)
             if isinstance(result, StreamError)
-            else triton_io.results_response([result])
+            else triton_io.results_response(result.entries)
             for result, request in zip(results, requests, strict=True)
         ]
         decoded = [
