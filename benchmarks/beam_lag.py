@@ -29,8 +29,9 @@ from penstock.evaluation.manifest import Utterance, read_manifest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
+from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
-from penstock.pipeline.features_stage import AudioRequest, FeatureStage
+from penstock.pipeline.features_stage import FeatureStage
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.reporting import markdown_table

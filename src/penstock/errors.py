@@ -19,7 +19,7 @@ class ErrorCode(Enum):
     OPTION_INVALID = "a request parameter is unknown, wrong, or not accepted at this point of the stream"
     PHRASES_INVALID = "the boosted phrases cannot be used by this model or are too many"
     PHRASE_MEMORY_FULL = "the phrases of other streams leave no memory for this stream's"
-    REQUEST_INVALID = "a request to one of the inner models that `asr` did not send"
+    REQUEST_INVALID = "a request or row has not the form that `asr` or `asr_batch` accepts"
 
     SETTING_INVALID = "a flag, an environment variable or an argument has a wrong value or is missing"
     MODEL_NOT_FOUND = "the model does not exist locally or on the hub"

@@ -13,10 +13,11 @@ from penstock.errors import StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.resolve import resolve_model
+from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
-from penstock.pipeline.features_stage import AudioRequest, FeatureReply, FeatureStage
+from penstock.pipeline.features_stage import FeatureReply, FeatureStage
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
@@ -141,13 +142,12 @@ class StreamingRecognizer:
         )
         decodable = []
         for i, frames in zip(rows, encoded, strict=True):
-            if isinstance(frames, StreamError):
-                answers[i] = frames
-            else:
-                decodable.append((i, _decoder_request(requests[i], answers[i], frames)))
-        decoded = self._decoder.process([request for _, request in decodable])
-        for (i, _), answer in zip(decodable, decoded, strict=True):
-            answers[i] = answer
+            # The decoder also gets what the encoder has rejected: it settles every request, and rejects these too.
+            known = torch.zeros(0, self.config.encoder.d_model) if isinstance(frames, StreamError) else frames
+            decodable.append((i, frames, _decoder_request(requests[i], answers[i], known)))
+        decoded = self._decoder.process([request for *_, request in decodable])
+        for (i, frames, _), answer in zip(decodable, decoded, strict=True):
+            answers[i] = frames if isinstance(frames, StreamError) else answer
         return answers
 
 

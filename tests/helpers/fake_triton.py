@@ -88,7 +88,7 @@ def triton_module(monkeypatch) -> Iterator[types.ModuleType]:
         TritonError=TritonError,
         InferenceResponse=Response,
         MetricFamily=MetricFamily,
-        get_input_tensor_by_name=lambda request, name: request.tensors[name],
+        get_input_tensor_by_name=lambda request, name: request.tensors.get(name),
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stub)
     monkeypatch.delitem(sys.modules, "penstock.serving.triton_io", raising=False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.pipeline.features_stage import AudioRequest
+from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.words import Token, Word
 from penstock.recognizer import StreamingRecognizer

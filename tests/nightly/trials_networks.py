@@ -18,7 +18,7 @@ from tests.helpers.server.running import RunningServer
 from tests.helpers.server.tcp_proxy import TcpProxy
 from tests.nightly.trials_streams import SPARE_STREAMS, wait_until_expired
 
-_LOST = ("START flag", "was lost by a later stage", "STREAM_LOST: ")
+_LOST = ("was lost by a later stage", "STREAM_LOST: ")
 """Rejections of a stream after Triton dropped one of its requests between two models."""
 
 

@@ -14,7 +14,7 @@ from nemo.collections.asr.models import ASRModel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
-from penstock.pipeline.features_stage import AudioRequest
+from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.words import Token
 from penstock.recognizer import StreamingRecognizer
 from recipes.an4.export_nemo import export_nemo

@@ -7,8 +7,8 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 import numpy as np
 
 from penstock.model.config import AttentionContext
+from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.decoder_stage import StreamResult
-from penstock.pipeline.features_stage import AudioRequest
 from penstock.pipeline.words import Token
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, Request, long_speech, oracle_model, random_batches

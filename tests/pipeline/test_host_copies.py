@@ -12,9 +12,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from penstock.model.config import AttentionContext
+from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
 from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
-from penstock.pipeline.features_stage import AudioRequest, FeatureReply, FeatureStage
+from penstock.pipeline.features_stage import FeatureReply, FeatureStage
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from tests.helpers.golden import golden_samples

@@ -14,9 +14,10 @@ from penstock.frontend.log_mel import FeatureExtractor, MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline import decoder_stage, encoder_stage, features_stage
+from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
 from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
-from penstock.pipeline.features_stage import AudioRequest, FeatureReply, FeatureStage
+from penstock.pipeline.features_stage import FeatureReply, FeatureStage
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease, StreamTable, slot_count
 from penstock.pipeline.stream_options import StreamOptions
@@ -183,15 +184,18 @@ def feature_stage(golden_bundle) -> FeatureStage:
 
 
 def test_every_request_is_settled_once(rig):
-    """By the stage that answers it for good: the encoder if it rejects, else the decoder."""
+    """By the decoder, which also gets what the encoder has rejected."""
     lease = Lease(0, 5)
     (frames,) = rig.encoder.process([rig.mel(lease, slice(2), True)])
     assert rig.ledger.settled_requests(*lease) == 0
     rig.decoder.process([DecoderRequest(lease, frames, 0, True, False)])
     assert rig.ledger.settled_requests(*lease) == 1
     rig.encoder.process([rig.mel(Lease(0, 5), slice(2), True)])
+    assert rig.ledger.settled_requests(*lease) == 1
+    (rejected,) = rig.decoder.process([DecoderRequest(lease, frames, 0, False, False)])
+    assert str(rejected) == "STREAM_LOST: an earlier stage lost this stream; start the stream again"
     assert rig.ledger.settled_requests(*lease) == 2
-    rig.encoder.process([rig.mel(Lease(0, 4), slice(2))])
+    rig.decoder.process([DecoderRequest(Lease(0, 4), frames, 0, False, False)])
     assert rig.ledger.settled_requests(*lease) == 2, "of an earlier stream"
 
 

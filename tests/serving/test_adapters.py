@@ -3,12 +3,10 @@
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from penstock import StreamingRecognizer
 from penstock.errors import DeviceLostError
@@ -16,61 +14,16 @@ from penstock.model.bundle import Checkpoint
 from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.encoder_stage import EncoderStage
 from penstock.pipeline.features_stage import FeatureStage
-from penstock.serving.model_repository import find_model_repository
-from tests.helpers.fake_triton import END, START, Request, Response, load_adapter, triton_module
+from tests.helpers.ensemble import MODELS, Ensemble, running_ensemble
+from tests.helpers.fake_triton import END, START, Request
 from tests.helpers.golden import golden_samples
 
-MODELS = ("features", "encoder", "decoder")
 REQUEST_SAMPLES = 1600
-
-
-class Ensemble:
-    """The three models in one process."""
-
-    def __init__(self, repository: Path):
-        self.adapters = {name: load_adapter(repository, name) for name in MODELS}
-
-    def answer(self, requests: list[Request]) -> list[Response]:
-        """Runs the requests as one batch; outputs of a model are inputs of the next."""
-        answers: list[Response] = [Response() for _ in requests]
-        live, tensors = list(range(len(requests))), [dict(request.tensors) for request in requests]
-        for name in MODELS:
-            made = [
-                Request(tensors[i], requests[i].parameters(), requests[i].flags(), requests[i].correlation_id())
-                for i in live
-            ]
-            for i, answer in zip(live, self.adapters[name].execute(made), strict=True):
-                answers[i] = answer
-                tensors[i] |= answer.tensors
-            live = [i for i in live if answers[i].error is None]
-        return answers
-
-    def finalize(self) -> None:
-        for adapter in self.adapters.values():
-            adapter.finalize()
 
 
 @pytest.fixture
 def model(golden_bundle) -> Path:
     return golden_bundle("rnnt_hybrid").directory
-
-
-@contextmanager
-def running_ensemble(model, monkeypatch, tmp_path) -> Iterator[Ensemble]:
-    """Configured as in a server for 3 streams."""
-    variables = {"MODEL": model, "RUNTIME_DIR": tmp_path, "MAX_STREAMS": "3", "DEVICE": "cpu"}
-    for name, value in variables.items():
-        monkeypatch.setenv(f"PENSTOCK_{name}", str(value))
-    frozen, threads = gc.get_freeze_count(), torch.get_num_threads()
-    try:
-        with triton_module(monkeypatch):
-            made = Ensemble(find_model_repository())
-            yield made
-            made.finalize()
-    finally:
-        torch.set_num_threads(threads)
-        if not frozen:
-            gc.unfreeze()
 
 
 @pytest.fixture
@@ -138,12 +91,15 @@ def test_a_lost_device_ends_the_model_s_process(ensemble, monkeypatch, name, cap
     def end(status: int):
         raise SystemExit(status)
 
-    def fail(requests):
+    def fail(*_):
         raise DeviceLostError("cuda:1 cannot be used by this process any more: an illegal memory access")
 
     monkeypatch.setattr(os, "_exit", end)
     adapter = ensemble.adapters[name]
-    monkeypatch.setattr(adapter._stage, "process", fail)
+    if name == "decoder":
+        monkeypatch.setitem(type(adapter).execute.__wrapped__.__globals__, "decode_rows", fail)
+    else:
+        monkeypatch.setattr(adapter._stage, {"features": "process_rows", "encoder": "process_tickets"}[name], fail)
     with pytest.raises(SystemExit) as ended:
         adapter.execute([])
     assert ended.value.code == 1

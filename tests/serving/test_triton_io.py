@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.errors import SettingError
-from penstock.frontend.log_mel import MelChunks
-from penstock.pipeline.features_stage import FeatureReply
+from penstock.errors import ErrorCode, SettingError
 from penstock.pipeline.results import Alternative, StreamResult
-from penstock.pipeline.slots.table import NO_LEASE, Lease
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.pipeline.words import Token, Word
@@ -50,13 +47,14 @@ def test_more_than_one_row_is_no_audio(triton_io):
 
 def test_a_ticket_carries_what_the_features_stage_wrote(triton_io, tmp_path):
     signer = TicketSigner.shared(tmp_path)
-    reply = FeatureReply(Lease(3, 2**60), MelChunks(torch.zeros(0, 4, 80), 2, 999), True, OPTIONS)
-    sent = triton_io.feature_response(reply, 77, signer)
-    found = triton_io.ticket(Request({"TICKET": sent["TICKET"]}), signer, reads_options=True)
-    assert found == Ticket(Lease(3, 2**60), 2, 999, True, 77, OPTIONS)
+    sent = triton_io.feature_response(
+        torch.zeros(0, 4, 80), Ticket(np.arange(8)[None], 77, options={0: OPTIONS}), signer
+    )
+    found = triton_io.ticket(Request({"TICKET": sent["TICKET"]}), signer, reads_rest=True)
+    assert (found.rows.tolist(), found.received_ns, found.options) == ([list(range(8))], 77, {0: OPTIONS})
     forged = sent["TICKET"].copy()
-    forged[0, 0] = 1
-    assert triton_io.ticket(Request({"TICKET": forged}), signer).lease == NO_LEASE
+    forged[0, 3] = 1
+    assert triton_io.ticket(Request({"TICKET": forged}), signer).code is ErrorCode.REQUEST_INVALID
 
 
 def test_an_output_of_nothing_lies_on_the_host_wherever_its_tensor_is(triton_io):

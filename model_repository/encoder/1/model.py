@@ -1,8 +1,7 @@
 """Triton model `encoder`: MEL chunks in, ENCODED frames out. It holds the encoder state of every stream."""
 
 from penstock.errors import StreamError
-from penstock.frontend.log_mel import MelChunks
-from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
+from penstock.pipeline.encoder_stage import EncoderStage
 from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
@@ -31,21 +30,21 @@ class TritonPythonModel:
 
     @triton_io.ends_process_without_device
     def execute(self, requests):
-        """Returns one response per request; a rejected request does not affect its batch."""
-        results = self._stage.process([self._stage_request(request) for request in requests])
+        """Returns one response per request. The decoder rejects the rows that fail here."""
+        tickets = [triton_io.ticket(request, self._signer) for request in requests]
+        mels = [triton_io.tensor(request, "MEL") for request in requests]
+        replies = self._stage.process_tickets(tickets, mels)
         triton_io.wait_for_device(self._device)
-        return [
-            triton_io.error_response(result, request, self.log)
-            if isinstance(result, StreamError)
-            else triton_io.encoded_response(result)
-            for result, request in zip(results, requests, strict=True)
-        ]
+        responses = []
+        for request, reply in zip(requests, replies, strict=True):
+            if isinstance(reply, StreamError):
+                responses.append(triton_io.error_response(reply, request, self.log))
+                continue
+            for row, error in reply.errors.items():
+                self.log.rejection(error, f"row {row}", request.request_id())
+            responses.append(triton_io.encoded_response(reply.encoded))
+        return responses
 
     def finalize(self):
         """Frees outputs before Triton frees its memory."""
         triton_io.release_outputs()
-
-    def _stage_request(self, request) -> EncoderRequest:
-        ticket = triton_io.ticket(request, self._signer)
-        chunks = MelChunks(triton_io.tensor(request, "MEL"), ticket.last_valid_mel_frames, ticket.covered_samples)
-        return EncoderRequest(ticket.lease, chunks, triton_io.is_start(request), ticket.finalize)

@@ -5,7 +5,7 @@ import time
 from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.features_stage import FeatureStage
 from penstock.pipeline.slots.table import StreamTable
-from penstock.pipeline.slots.ticket import TicketSigner
+from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import StreamMetrics
@@ -39,17 +39,24 @@ class TritonPythonModel:
 
     @triton_io.ends_process_without_device
     def execute(self, requests):
-        """Returns one response per request; a rejected request does not affect its batch."""
+        """Returns one response per request; a rejected request or row does not affect its batch."""
         received_ns = time.monotonic_ns()
-        results = self._stage.process([triton_io.audio_request(request) for request in requests])
+        batch = [triton_io.audio_rows(request) for request in requests]
+        replies = self._stage.process_rows(batch)
         triton_io.wait_for_device(self._device)
         self._metrics.update(self._stage.samples_taken)
         return [
-            triton_io.error_response(result, request, self.log)
-            if isinstance(result, StreamError)
-            else triton_io.feature_response(result, received_ns, self._signer)
-            for result, request in zip(results, requests, strict=True)
+            triton_io.error_response(reply, request, self.log)
+            if isinstance(reply, StreamError)
+            else self._response(reply, request, received_ns)
+            for request, reply in zip(requests, replies, strict=True)
         ]
+
+    def _response(self, reply, request, received_ns):
+        for row, error in reply.errors.items():
+            self.log.rejection(error, f"row {row}", request.request_id())
+        ticket = Ticket(reply.rows, received_ns, reply.is_batched, reply.options, reply.errors)
+        return triton_io.feature_response(reply.mel, ticket, self._signer)
 
     def finalize(self):
         """Logs the streams that the stop cuts off; frees outputs before Triton frees its memory."""

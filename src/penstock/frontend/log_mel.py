@@ -175,9 +175,13 @@ class FeatureExtractor:
         mel = self._to_mel(windows, filled)
         return [MelChunks(*row) for row in zip(mel.split(counts), last_valid, covered, strict=True)]
 
+    def no_chunks(self) -> torch.Tensor:
+        """[0, N, F] float32."""
+        bins = self._log_mel.config.mel_bins
+        return torch.zeros(0, self.geometry.chunk_mel_frames, bins, device=self._device)
+
     def _to_mel(self, windows: list[np.ndarray], filled: list[int]) -> torch.Tensor:
         if not windows:
-            bins = self._log_mel.config.mel_bins
-            return torch.zeros(0, self.geometry.chunk_mel_frames, bins, device=self._device)
+            return self.no_chunks()
         batch = send_to_device(torch.from_numpy(np.stack(windows)), self._device)
         return self._log_mel(batch, send_to_device(torch.tensor(filled), self._device))

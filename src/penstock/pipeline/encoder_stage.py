@@ -5,7 +5,9 @@ Independent of words and searches.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from penstock.decoding.host_copy import copy_to_device
@@ -14,9 +16,11 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
+from penstock.pipeline.rounds import process_in_rounds
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
+from penstock.pipeline.slots.ticket import FINALIZE, START, Column, Ticket
 from penstock.runtime import check_device_works, send_to_device
 
 
@@ -29,6 +33,17 @@ class EncoderRequest:
     is_start: bool
     finalize: bool = False
     """A segment ends with this request and the stream continues: its encoder state starts afresh."""
+    number: int | None = None
+    """The stream's requests before this one, where they are counted."""
+
+
+class EncodedRows(NamedTuple):
+    """The encoder frames of one Triton request."""
+
+    encoded: torch.Tensor
+    """[T, D] float32, the frames of all rows, one row after another; zeros for a rejected row."""
+    errors: dict[int, StreamError]
+    """By row rejected here; the decoder finds them in the ledger."""
 
 
 def warm_up_batches(largest: int, device: torch.device) -> list[int]:
@@ -79,11 +94,52 @@ class EncoderStage:
             answers[i] = frames
         return answers
 
+    def process_tickets(
+        self, tickets: list[Ticket | StreamError], mels: list[torch.Tensor]
+    ) -> list[EncodedRows | StreamError]:
+        """Returns for each Triton request of a batch its frames, or why it is rejected as a whole.
+
+        mels: of each request [C, N, F], the chunks of all rows.
+        """
+        answers: list[EncodedRows | StreamError] = []
+        requests: list[EncoderRequest] = []
+        for ticket, mel in zip(tickets, mels, strict=True):
+            if not isinstance(ticket, StreamError) and len(mel) != ticket.rows[:, Column.CHUNKS].sum():
+                ticket = StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} chunks are not those of the ticket")
+            if isinstance(ticket, StreamError):
+                answers.append(ticket)
+                continue
+            answers.append(EncodedRows(mel, {}))
+            start = 0
+            for slot, generation, number, flags, chunks, last_valid, covered, _ in ticket.rows.tolist():
+                if slot >= 0:
+                    row = MelChunks(mel[start : start + chunks], last_valid, covered)
+                    lease = Lease(slot, generation)
+                    requests.append(EncoderRequest(lease, row, bool(flags & START), bool(flags & FINALIZE), number))
+                start += chunks
+        encoded = iter(process_in_rounds(self.process, requests, lambda request: request.lease.slot))
+        for i, (ticket, answer) in enumerate(zip(tickets, answers, strict=True)):
+            if isinstance(answer, StreamError):
+                continue
+            assert isinstance(ticket, Ticket)
+            parts, errors = [self._no_frames(0)], {}
+            for row in np.flatnonzero(ticket.rows[:, Column.SLOT] >= 0).tolist():
+                frames = next(encoded)
+                if isinstance(frames, StreamError):
+                    errors[row] = frames
+                    frames = self._no_frames(int(ticket.rows[row, Column.FRAMES]))
+                parts.append(frames)
+            answers[i] = EncodedRows(torch.cat(parts) if len(parts) != 2 else parts[1], errors)
+        return answers
+
+    def _no_frames(self, count: int) -> torch.Tensor:
+        return torch.zeros(count, self._encoder.config.d_model, device=self._device)
+
     def _admit(self, request: EncoderRequest) -> StreamError | None:
         found, expected = list(request.chunks.mel.shape[1:]), self._chunk_shape
         if found != expected:  # a wrong shape would fail the whole batch
             return StreamError(ErrorCode.REQUEST_INVALID, f"chunks are {found} each, expected {expected}")
-        return self._guard.admit(request.lease, request.is_start)
+        return self._guard.admit(request.lease, request.is_start, request.number)
 
     def _open(self, slots: list[int]) -> None:
         """Resets the encoder state of `slots` for new streams or segments."""
@@ -100,7 +156,7 @@ class EncoderStage:
                 # A view of the step's output, which the encoder may overwrite in its next step.
                 parts[i].append(frames.clone() if steps > 1 else frames)
         self._open([request.lease.slot for request in requests if request.finalize])
-        empty = torch.zeros(0, self._encoder.config.d_model, device=self._device)
+        empty = self._no_frames(0)
         return [torch.cat(part) if len(part) > 1 else part[0] if part else empty for part in parts]
 
     def _step(self, requests: list[EncoderRequest], number: int) -> list[torch.Tensor]:

@@ -4,7 +4,7 @@ Independent of the encoder and of words.
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +16,15 @@ from penstock.frontend.log_mel import FeatureExtractor, LogMel, MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.audio_rows import AudioRequest, AudioRows, StreamNumber
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.language_offer import offer_languages
+from penstock.pipeline.rounds import process_in_rounds
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import Lease, StreamTable
+from penstock.pipeline.slots.ticket import END, NO_ROW, START
+from penstock.pipeline.slots.ticket import FINALIZE as FINALIZE_FLAG
 from penstock.pipeline.stream_options import FINALIZE, MAX_REQUEST_S, StreamOptions, parse_stream_options
 from penstock.runtime import check_device_works, prepare_device
 from penstock.scoring.wfst.words import read_words
@@ -29,35 +33,31 @@ MAX_MAGNITUDE = 2.0
 """Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
 
 
-@dataclass(frozen=True)
-class AudioRequest:
-    """One request of one stream: samples and flags."""
-
-    stream_id: Hashable
-    samples: np.ndarray
-    """[n] float32 at the checkpoint's rate, mono, full scale 1; n may be 0."""
-    is_start: bool = False
-    is_end: bool = False
-    options: dict = field(default_factory=dict)
-    """The stream's options, accepted with its start only: see `penstock.pipeline.stream_options`."""
-    finalize: bool = False
-    """Ends the segment after these samples; the stream continues with a new segment. No effect with `is_end`."""
-
-    @property
-    def is_final(self) -> bool:
-        """True if a segment ends with this request."""
-        return self.is_end or self.finalize
-
-
 class FeatureReply(NamedTuple):
     """The output for the encoder stage."""
 
     lease: Lease
+    number: int
+    """The stream's requests before this one."""
     chunks: MelChunks
     finalize: bool
     """True if the segment ends here and the stream continues."""
     options: StreamOptions | None
     """The stream's options, with its start; None after it."""
+
+
+class FeatureRows(NamedTuple):
+    """The replies to the rows of one Triton request."""
+
+    rows: np.ndarray
+    """[R, 8] int64, the rows of the request's ticket."""
+    mel: torch.Tensor
+    """[C, N, F] float32, the chunks of all rows, one row after another."""
+    options: dict[int, StreamOptions]
+    """By row that starts a stream."""
+    errors: dict[int, StreamError]
+    """By rejected row."""
+    is_batched: bool
 
 
 class _Admission(NamedTuple):
@@ -86,6 +86,7 @@ class FeatureStage:
         )
         geometry = chunk_geometry(config, config.encoder.select_context(context))
         self.table = table
+        self._subsampling_factor = config.encoder.subsampling_factor
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots, place)
         self._decoding, self._offer = decoding, offer_decoders(config, decoding)
         self._languages = offer_languages(config, decoding)
@@ -130,14 +131,57 @@ class FeatureStage:
             return answers
         for i, row in zip(admitted, chunks, strict=True):
             (lease, options), request = answers[i], requests[i]
-            self.table.forward(lease, len(request.samples), request.is_final)
+            number = self.table.forward(lease, len(request.samples), request.is_final)
             self.samples_taken += len(request.samples)
             if request.is_end:
                 self.table.close(request.stream_id)
             elif request.finalize:
                 self._extractor.end_segment(lease.slot)
-            answers[i] = FeatureReply(lease, row, request.finalize and not request.is_end, options)
+            answers[i] = FeatureReply(lease, number, row, request.finalize and not request.is_end, options)
         return answers
+
+    def process_rows(self, batch: list[AudioRows | StreamError]) -> list[FeatureRows | StreamError]:
+        """Returns the replies to a batch of Triton requests, in order within each stream.
+
+        A request of one row that is rejected is answered with the row's error.
+        """
+        found = [rows for rows in batch if not isinstance(rows, StreamError)]
+        requests = [request for rows in found for request in rows.requests.values()]
+        replies = iter(process_in_rounds(self.process, requests, lambda request: request.stream_id))
+        return [
+            rows if isinstance(rows, StreamError) else self._to_rows(rows, list(islice(replies, len(rows.requests))))
+            for rows in batch
+        ]
+
+    def _to_rows(self, rows: AudioRows, replies: list[FeatureReply | StreamError]) -> FeatureRows | StreamError:
+        if not rows.is_batched and isinstance(replies[0], StreamError):
+            return replies[0]
+        ticket = np.tile(NO_ROW, (rows.row_count, 1))
+        options, errors, mel = {}, dict(rows.errors), []
+        for (row, request), reply in zip(rows.requests.items(), replies, strict=True):
+            if isinstance(reply, StreamError):
+                errors[row] = reply
+                continue
+            chunks = reply.chunks
+            flags = START * request.is_start + END * request.is_end + FINALIZE_FLAG * reply.finalize
+            ticket[row] = (
+                *reply.lease, reply.number, flags, len(chunks.mel), chunks.last_valid_mel_frames,
+                chunks.covered_samples, self._frame_count(chunks),
+            )  # fmt: skip
+            mel.append(chunks.mel)
+            if reply.options is not None:
+                options[row] = reply.options
+        whole = mel[0] if len(mel) == 1 else torch.cat([self._extractor.no_chunks(), *mel])
+        return FeatureRows(ticket, whole, options, errors, rows.is_batched)
+
+    def _frame_count(self, chunks: MelChunks) -> int:
+        """Encoder frames of chunks."""
+        whole = self._extractor.geometry.chunk_mel_frames // self._subsampling_factor
+        return (
+            (len(chunks.mel) - 1) * whole - (-chunks.last_valid_mel_frames // self._subsampling_factor)
+            if len(chunks.mel)
+            else 0
+        )
 
     def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
@@ -148,6 +192,8 @@ class FeatureStage:
     def _admit(self, request: AudioRequest) -> "_Admission | StreamError":
         """Gives a valid request its stream's lease; validates the options before the stream takes a slot."""
         try:
+            if request.is_start:
+                self._check_number(request.stream_id)
             lease = None if request.is_start else self.table.look_up(request.stream_id)
         except StreamError as error:
             return error
@@ -165,6 +211,11 @@ class FeatureStage:
         if request.is_start:
             self._extractor.open(lease.slot)
         return _Admission(lease, options)
+
+    def _check_number(self, stream_id: Hashable) -> None:
+        """StreamError if a stream number starts that is open: its client gives each stream another one."""
+        if isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
+            raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
 
     def _check_request(self, request: AudioRequest) -> None:
         """StreamError for parameters after the start, a wrong `finalize` or unusable samples."""

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 DRAIN_BOARD = "drain"
 """Name of the drain board in the runtime directory."""
 
-MAX_SEQUENCES = 4000
-"""Below `max_candidate_sequences` of the models: Triton does not reject a sequence beyond that, it lets it wait."""
+MAX_STREAM_COUNT = 65_536
+"""The memory of the streams' states is the limit before that; `penstock serve` states it."""
 
 MAX_IDLE_S = 60.0
-"""Below `max_sequence_idle_microseconds` of the models, so that the stream table expires a stream before Triton does:
-its error has a code."""
+"""The longest time that a stream of a vanished client holds its slot."""
 
 SAMPLE_RATE_HZ = 16_000
 """Sample rate of the audio that clients send."""
@@ -62,7 +61,7 @@ CONTEXT = Setting(
     Values(parse_context, lambda value: isinstance(value, AttentionContext), "LEFT,RIGHT, for example 70,6"),
     None, "L,R", "attention context in encoder frames", unset="560 ms chunks if the model has them, else its first",
 )  # fmt: skip
-MAX_STREAMS = Setting("max_streams", whole(1, MAX_SEQUENCES), 64, "N", "maximum live streams")
+MAX_STREAMS = Setting("max_streams", whole(1, MAX_STREAM_COUNT), 64, "N", "maximum live streams")
 IDLE_SECONDS = Setting(
     "idle_seconds",
     Values(float, lambda value: 0 < value <= MAX_IDLE_S, f"numbers above 0, up to {MAX_IDLE_S:g}"),  # rejects NaN too

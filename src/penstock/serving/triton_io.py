@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
@@ -10,17 +10,17 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from penstock.errors import DeviceLostError, SettingError, StreamError, StreamErrorKind
-from penstock.pipeline.features_stage import AudioRequest, FeatureReply
+from penstock.errors import DeviceLostError, ErrorCode, SettingError, StreamError, StreamErrorKind
+from penstock.pipeline.audio_rows import AudioRequest, AudioRows
+from penstock.pipeline.batched_rows import read_client, read_rows, read_samples
 from penstock.pipeline.results import StreamResult
-from penstock.pipeline.slots.ticket import Ticket, TicketSigner
-from penstock.pipeline.stream_options import FINALIZE
+from penstock.pipeline.slots.ticket import END, START, Ticket, TicketSigner
+from penstock.pipeline.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.runtime import check_device_works
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
 
-_START, _END = 1, 2  # flag bits of a sequence request
-_SHARED_OUTPUTS = 512
+_SHARED_OUTPUTS, _SHARED_VALUES = 512, 3
 _Execute = Callable[[Any, list[Any]], list[Any]]
 
 # Names, because the stub adds its classes to pb_utils only after this module is imported.
@@ -32,29 +32,44 @@ _STATUS = {
 }
 
 
-def is_start(request: Any) -> bool:
-    """True for a sequence's first request."""
-    return bool(request.flags() & _START)
-
-
-def is_end(request: Any) -> bool:
-    """True for a sequence's last request."""
-    return bool(request.flags() & _END)
+def audio_rows(request: Any) -> AudioRows | StreamError:
+    """The rows of a request to `features`: with ROWS many, from `asr_batch`, else the one of an `asr` request."""
+    rows = pb_utils.get_input_tensor_by_name(request, "ROWS")
+    try:
+        if rows is None:
+            return AudioRows(1, {0: audio_request(request)}, {}, is_batched=False)
+        samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
+        options = _array_of(request, "OPTIONS")
+        texts = () if options is None else options.ravel().tolist()
+        return read_rows(read_client(_parameters(request)), rows.as_numpy(), samples, texts)
+    except StreamError as error:
+        return error
 
 
 def audio_request(request: Any) -> AudioRequest:
-    """AUDIO [1, n], the correlation id, the flags and the parameters of a request."""
-    audio = pb_utils.get_input_tensor_by_name(request, "AUDIO").as_numpy()
+    """AUDIO [1, n], the correlation id, the flags and the parameters of a request to `asr`."""
+    stream_id, flags = request.correlation_id(), request.flags()
+    if not stream_id:
+        raise StreamError(ErrorCode.OPTION_INVALID, "sequence_id is missing; accepted: a positive number or a text")
+    audio = _array_of(request, "AUDIO")
+    if audio is None:
+        raise StreamError(ErrorCode.AUDIO_INVALID, "AUDIO is missing; accepted: float32 [1, n]")
     options = _parameters(request)
-    finalize = options.pop(FINALIZE, False)
+    finalize = options.pop(FINALIZE_PARAMETER, False)
     return AudioRequest(
-        stream_id=request.correlation_id(),
+        stream_id=stream_id,
         samples=audio[0] if len(audio) == 1 else audio,  # the stage rejects more than one row by its shape
-        is_start=is_start(request),
-        is_end=is_end(request),
+        is_start=bool(flags & START),
+        is_end=bool(flags & END),
         options=options,
         finalize=finalize,
     )
+
+
+def _array_of(request: Any, name: str) -> np.ndarray | None:
+    """An input on the host; None if the request does not have it."""
+    found = pb_utils.get_input_tensor_by_name(request, name)
+    return None if found is None else found.as_numpy()
 
 
 def _parameters(request: Any) -> dict[str, Any]:
@@ -70,9 +85,12 @@ def tensor(request: Any, name: str) -> torch.Tensor:
     return torch.utils.dlpack.from_dlpack(found.to_dlpack())[0]
 
 
-def ticket(request: Any, signer: TicketSigner, reads_options: bool = False) -> Ticket:
-    """TICKET [1, n] int64 of a request of a later stage; only the decoder reads the options in it."""
-    return signer.unpack(pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()[0], reads_options)
+def ticket(request: Any, signer: TicketSigner, reads_rest: bool = False) -> Ticket | StreamError:
+    """TICKET [1, n] int64 of a request of a later stage; only the decoder reads the options and errors in it."""
+    try:
+        return signer.unpack(pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()[0], reads_rest)
+    except StreamError as error:
+        return error
 
 
 def error_response(error: StreamError, request: Any, log: ModelLog) -> Any:
@@ -134,11 +152,10 @@ def tensor_output(name: str, value: torch.Tensor) -> Any:
     return pb_utils.Tensor.from_dlpack(name, value.unsqueeze(0).contiguous())
 
 
-def feature_response(reply: FeatureReply, received_ns: int, signer: TicketSigner) -> Any:
+def feature_response(mel: torch.Tensor, ticket: Ticket, signer: TicketSigner) -> Any:
     """MEL [1, C, N, F] float32 and TICKET [1, n] int64."""
-    mel, last_valid, covered = reply.chunks
-    row = signer.pack(Ticket(reply.lease, last_valid, covered, reply.finalize, received_ns, reply.options))
-    return pb_utils.InferenceResponse([tensor_output("MEL", mel), pb_utils.Tensor("TICKET", row[np.newaxis])])
+    packed = signer.pack(ticket)[np.newaxis]
+    return pb_utils.InferenceResponse([tensor_output("MEL", mel), pb_utils.Tensor("TICKET", packed)])
 
 
 def encoded_response(frames: torch.Tensor) -> Any:
@@ -147,13 +164,30 @@ def encoded_response(frames: torch.Tensor) -> Any:
 
 
 def results_response(results: Sequence[StreamResult]) -> Any:
-    """All outputs of a request's s results, each [1, n]; Triton sends those that the request lists."""
-    count = len(results)
-    outputs = [
-        _shared_output(name, (1, count), dtype, tuple(map(value, results))) for name, dtype, value in _SINGLE_OUTPUTS
+    """All outputs of the s results of one stream's request, each [1, n]; Triton sends those that the request lists."""
+    return pb_utils.InferenceResponse(_result_outputs(results))
+
+
+def batched_response(answers: Mapping[int, Sequence[StreamResult] | StreamError]) -> Any:
+    """The outputs of the results of many rows, with ROW, and the errors of others; answers: by row."""
+    entries = [
+        (row, result) for row, found in answers.items() if not isinstance(found, StreamError) for result in found
     ]
-    counts = tuple(len(getattr(result, field)) for result in results for field in _LISTED_OUTPUTS)
-    outputs.append(_shared_output("LIST_COUNTS", (1, len(counts)), np.int32, counts))
+    errors = [(row, error) for row, error in answers.items() if isinstance(error, StreamError)]
+    outputs = _result_outputs([result for _, result in entries])
+    for name, dtype, values in (
+        ("ROW", np.int32, [row for row, _ in entries]),
+        ("ERROR_ROWS", np.int32, [row for row, _ in errors]),
+        ("ERRORS", np.object_, [str(error) for _, error in errors]),
+    ):
+        outputs.append(_output(name, dtype, values))
+    return pb_utils.InferenceResponse(outputs)
+
+
+def _result_outputs(results: Sequence[StreamResult]) -> list[Any]:
+    outputs = [_output(name, dtype, [value(result) for result in results]) for name, dtype, value in _SINGLE_OUTPUTS]
+    counts = [len(getattr(result, field)) for result in results for field in _LISTED_OUTPUTS]
+    outputs.append(_output("LIST_COUNTS", np.int32, counts))
     for field, listed in _LISTED_OUTPUTS.items():
         entries = [entry for result in results for entry in getattr(result, field)]
         outputs += [
@@ -162,7 +196,15 @@ def results_response(results: Sequence[StreamResult]) -> Any:
             else _shared_output(name, (1, 0), dtype)
             for name, dtype, value in listed
         ]
-    return pb_utils.InferenceResponse(outputs)
+    return outputs
+
+
+def _output(name: str, dtype: Any, values: list[Any]) -> Any:
+    """An output [1, n]; those of a few values are shared, because they repeat."""
+    shape = (1, len(values))
+    if len(values) <= _SHARED_VALUES:
+        return _shared_output(name, shape, dtype, tuple(values))
+    return pb_utils.Tensor(name, _array(values, dtype).reshape(shape))
 
 
 def _array(values: Iterable[Any], dtype: Any) -> np.ndarray:

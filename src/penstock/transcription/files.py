@@ -8,7 +8,7 @@ from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.errors import AudioError, StreamError
 from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.frontend.channels import MIX, Channel
-from penstock.pipeline.features_stage import AudioRequest
+from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.results import Alternative, StreamResult
 from penstock.pipeline.words import Token, Word
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer

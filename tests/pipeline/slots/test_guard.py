@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import StreamErrorKind
 from penstock.pipeline.slots.guard import SlotGuard, admit_all
-from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.ledger import STAGES, SlotLedger
 from penstock.pipeline.slots.table import Lease
 
 
@@ -33,7 +33,6 @@ def rig() -> Rig:
 )
 def test_only_the_slots_own_stream_and_a_newer_start_are_admitted(rig, generation, is_start, is_admitted):
     assert rig.is_admitted(generation, is_start) == is_admitted
-    assert rig.ledger.settled_requests(1, generation) == int(not is_admitted)
     assert rig.ledger.failed_generation(1) == (0 if is_admitted else generation)
 
 
@@ -57,6 +56,32 @@ def test_a_lost_stream_is_not_admitted_again(rig):
     assert rig.ledger.failed_generation(1) == 20
     assert rig.is_admitted(21, is_start=True)
     assert rig.is_admitted(21)
+
+
+def test_only_the_last_stage_settles_what_it_rejects():
+    """Requests that the encoder rejects go on to the decoder, which rejects them too."""
+    ledger, lease = SlotLedger(3), Lease(1, 20)
+    encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in STAGES)
+    for guard in (encoder, decoder):
+        assert guard.admit(lease, is_start=True) is None
+    encoder.reject(lease, "the encoder failed")
+    assert ledger.settled_requests(*lease) == 0
+    assert str(decoder.admit(lease, is_start=False)) == (
+        "STREAM_LOST: an earlier stage lost this stream; start the stream again"
+    )
+    assert ledger.settled_requests(*lease) == 1
+    assert decoder.admit(Lease(1, 21), is_start=True) is None
+
+
+def test_a_missing_request_is_noticed(rig):
+    """Triton drops what it has not run yet when a client disconnects."""
+    lease = Lease(2, 5)
+    assert rig.guard.admit(lease, True, 0) is None
+    assert [rig.guard.admit(lease, False, number) for number in (1, 2)] == [None, None]
+    error = rig.guard.admit(lease, False, 4)
+    assert str(error) == "STREAM_LOST: a request of this stream is missing in the encoder; start it again"
+    assert rig.guard.admit(lease, False, 5) is not None
+    assert rig.guard.admit(Lease(2, 6), True, 0) is None
 
 
 def test_settling_reports_the_slot(rig):

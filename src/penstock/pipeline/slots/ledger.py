@@ -45,9 +45,13 @@ class SlotLedger:
         cells = self._cells[:, :, slot]
         return sum(int(cell[_SETTLED]) for cell in cells if cell[_GENERATION] == generation)
 
-    def failed_generation(self, slot: int) -> int:
-        """Returns the latest generation of `slot` that a later stage has rejected or lost; 0 if none."""
-        return max(self._cells[:, _FAILED_GENERATION, slot].tolist())
+    def failed_generation(self, slot: int, before: str | None = None) -> int:
+        """Returns the latest generation of `slot` that a stage has rejected or lost; 0 if none.
+
+        before: only the stages before this one.
+        """
+        stages = len(STAGES) if before is None else STAGES.index(before)
+        return max(self._cells[:stages, _FAILED_GENERATION, slot].tolist())
 
     def failed_code(self, slot: int) -> ErrorCode:
         """Returns why `failed_generation` failed."""

@@ -10,7 +10,7 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.slots.drain import DrainBoard, Phase
 from penstock.pipeline.slots.ledger import SlotLedger
 
-_REMEMBERED_ENDS = 4096
+_MIN_REMEMBERED_ENDS = 4096
 _EXPIRED_GRACE_S = 0.5
 """How long the slot of an expired stream waits for its requests. They had the whole idle limit to settle; requests that
 Triton dropped between two stages, because the client disconnected, never settle."""
@@ -90,6 +90,7 @@ class StreamTable:
         self._closing: dict[Lease, float] = {}  # deadline after which the slot is free without the ledger
         self._latest: list[StreamRecord | None] = [None] * slots  # the slot's latest stream
         self._ends: OrderedDict[Hashable, str] = OrderedDict()
+        self._remembered_ends = max(_MIN_REMEMBERED_ENDS, slots)
         self._generation = time.time_ns()  # above those of an earlier table on the same ledger
         self.started_streams = 0
         """Streams that got a slot."""
@@ -178,13 +179,24 @@ class StreamTable:
         self._streams.move_to_end(stream_id)
         return stream.lease
 
-    def forward(self, lease: Lease, samples: int = 0, is_final: bool = False) -> None:
-        """Counts one request that goes to the later stages, which will settle it; is_final: it ends a segment."""
+    def is_open(self, stream_id: Hashable) -> bool:
+        """True if the stream is live and no later stage has lost it."""
+        now = self._clock()
+        self._expire(now)
+        self._close_lost(now)
+        return stream_id in self._streams
+
+    def forward(self, lease: Lease, samples: int = 0, is_final: bool = False) -> int:
+        """Counts one request that goes to the later stages, which will settle it; is_final: it ends a segment.
+
+        Returns the stream's requests before it.
+        """
         record = self._latest[lease.slot]
         assert record is not None
         record.forwarded += 1
         record.samples += samples
         record.segments += is_final
+        return record.forwarded - 1
 
     def close(self, stream_id: Hashable, why: str = "has ended", ended_by: str = END) -> None:
         """Ends a live stream; does nothing if the id is not live. ended_by: as in `StreamRecord`."""
@@ -206,7 +218,7 @@ class StreamTable:
         self._board.clear(record.lease.slot)
         self._closing[record.lease] = now + min(self.idle_limit_s, max_wait_s)
         self._ends[stream_id] = why
-        if len(self._ends) > _REMEMBERED_ENDS:
+        if len(self._ends) > self._remembered_ends:
             self._ends.popitem(last=False)
 
     def _expire(self, now: float) -> None:

@@ -1,47 +1,74 @@
 """Ticket: what the features stage passes to the later stages with a request, signed against forgery.
 
-A start's ticket carries the stream's validated options, so that they are parsed and phrases tokenized only once.
+A request has one row for each stream that it carries audio of. A row that starts a stream carries the stream's
+validated options, so that they are parsed and phrases tokenized only once.
 
-A ticket names a slot. Clients can reach the later stages of a server directly, so a forged ticket would reach another
+A ticket names slots. Clients can reach the later stages of a server directly, so a forged ticket would reach another
 stream's state. The stages of one server share a key in their runtime directory.
 """
 
 import contextlib
 import os
 import secrets
-from dataclasses import astuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from penstock.endpointing.rules import EndpointRules
+from penstock.errors import ErrorCode, StreamError
 from penstock.model.config import IlmPair
 from penstock.pipeline.decoding_config import DECODERS
-from penstock.pipeline.slots.table import NO_LEASE, Lease
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.scoring.boosting.tokenization import TokenPhrase
 
 _KEY_BYTES = 32
 _NO_ILM = IlmPair(-1.0, -1.0)
 """Stands for None, which weights of streams never are."""
-_FIELDS = 6
-MIN_NUMBERS = _FIELDS + 1
-"""Length of a ticket without options."""
+_HEADER = 3  # rows, whether they came as one batched request, when
+_CODES = tuple(ErrorCode)
+START, END, FINALIZE = 1, 2, 4
+"""Flags of a row, added up; the first two are those of a Triton sequence request."""
 
 
-class Ticket(NamedTuple):
-    """Travels as int64: six fields, at a start the options, then the signature."""
+class Column(IntEnum):
+    """Columns of a ticket's rows."""
 
-    lease: Lease
-    last_valid_mel_frames: int = 0
-    covered_samples: int = 0
-    finalize: bool = False
+    SLOT = 0
+    """Negative: the row was rejected."""
+    GENERATION = 1
+    NUMBER = 2
+    """The stream's requests before this one: a later stage notices one that is missing."""
+    FLAGS = 3
+    CHUNKS = 4
+    LAST_VALID = 5
+    """`last_valid_mel_frames` of `penstock.frontend.log_mel.MelChunks`."""
+    COVERED = 6
+    """`covered_samples`, likewise."""
+    FRAMES = 7
+    """Encoder frames of the chunks."""
+
+
+NO_ROW = np.array([-1, *[0] * (len(Column) - 1)], np.int64)
+"""A rejected row."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Travels as int64: a header, the rows, options of starts, errors of rejected rows, and the signature."""
+
+    rows: np.ndarray
+    """[R, 8] int64, see `Column`."""
     received_ns: int = 0
     """When the features stage received the request's audio, on the machine's monotonic clock."""
-    options: StreamOptions | None = None
-    """The stream's options, with its start; None after it."""
+    is_batched: bool = False
+    """True for a request to `asr_batch`, whose rows are answered one by one."""
+    options: Mapping[int, StreamOptions] = field(default_factory=dict)
+    """By row that starts a stream."""
+    errors: Mapping[int, StreamError] = field(default_factory=dict)
+    """By rejected row."""
 
 
 class TicketSigner:
@@ -63,60 +90,81 @@ class TicketSigner:
         own.unlink()
         return cls(path.read_bytes())
 
-    def sign(self, row: np.ndarray) -> int:
+    def sign(self, numbers: np.ndarray) -> int:
         """Returns the signature of int64 numbers [n]."""
         keyed = self._keyed.copy()
-        keyed.update(row.tobytes())  # stages share a machine, so also its byte order
+        keyed.update(numbers.tobytes())  # stages share a machine, so also its byte order
         return int.from_bytes(keyed.digest(), "little", signed=True)
 
     def pack(self, ticket: Ticket) -> np.ndarray:
         """Returns the signed ticket, [n] int64."""
-        *fields, options = ticket[1:]
-        row = np.array([*ticket.lease, *fields, *_pack_options(options), 0], np.int64)
-        row[-1] = self.sign(row[:-1])
-        return row
+        rest: list[int] = [len(ticket.options)] if ticket.options or ticket.errors else []
+        for row, options in ticket.options.items():
+            numbers = _pack_options(options)
+            rest += (row, len(numbers), *numbers)
+        for row, error in ticket.errors.items():
+            numbers = list(error.message.encode())
+            rest += (row, _CODES.index(error.code), len(numbers), *numbers)
+        head = _HEADER + ticket.rows.size
+        packed = np.empty(head + len(rest) + 1, np.int64)
+        packed[:_HEADER] = len(ticket.rows), ticket.is_batched, ticket.received_ns
+        packed[_HEADER:head] = ticket.rows.ravel()
+        packed[head:-1] = rest
+        packed[-1] = self.sign(packed[:-1])
+        return packed
 
-    def unpack(self, row: np.ndarray, reads_options: bool = False) -> Ticket:
-        """Reads a ticket [n] int64. A wrong signature gives a ticket without a lease, which every stage rejects.
+    def unpack(self, packed: np.ndarray, reads_rest: bool = False) -> Ticket:
+        """Reads a ticket [n] int64. StreamError REQUEST_INVALID for a wrong signature.
 
-        reads_options: False leaves `options` None; 2,000 phrases take milliseconds to read.
+        reads_rest: False leaves `options` and `errors` empty; 2,000 phrases take milliseconds to read.
         """
-        if len(row) < MIN_NUMBERS or int(row[-1]) != self.sign(row[:-1]):
-            return Ticket(NO_LEASE)
-        slot, generation, last_valid, covered, finalize, received_ns = row[:_FIELDS].tolist()
-        options = _unpack_options(row[_FIELDS:-1].tolist()) if reads_options else None
-        return Ticket(Lease(slot, generation), last_valid, covered, bool(finalize), received_ns, options)
+        if len(packed) <= _HEADER or int(packed[-1]) != self.sign(packed[:-1]):
+            raise StreamError(
+                ErrorCode.REQUEST_INVALID, "a model behind `features` accepts only requests forwarded by `features`"
+            )
+        count, is_batched, received_ns = packed[:_HEADER].tolist()
+        head = _HEADER + count * len(Column)
+        rest = packed[head:-1].tolist() if reads_rest else []
+        options, errors = _unpack_rest(rest) if rest else ({}, {})
+        rows = packed[_HEADER:head].reshape(count, len(Column))
+        return Ticket(rows, received_ns, bool(is_batched), options, errors)
 
 
-def _pack_options(options: StreamOptions | None) -> list[int]:
-    """Decoder to endpoint rules, then boost, length and tokens of each phrase. Reals travel as their bits."""
-    if options is None:
-        return []
+def _unpack_rest(numbers: list[int]) -> tuple[dict[int, StreamOptions], dict[int, StreamError]]:
+    options, errors, at = {}, {}, 1
+    for _ in range(numbers[0]):
+        row, length = numbers[at : at + 2]
+        options[row] = _unpack_options(numbers[at + 2 : at + 2 + length])
+        at += 2 + length
+    while at < len(numbers):
+        row, code, length = numbers[at : at + 3]
+        errors[row] = StreamError(_CODES[code], bytes(numbers[at + 3 : at + 3 + length]).decode())
+        at += 3 + length
+    return options, errors
+
+
+def _pack_options(options: StreamOptions) -> list[int]:
+    """Decoder to tags, then boost, length and tokens of each phrase. Reals travel as their bits."""
     weights = map(_to_bits, (options.lm_weight, *(options.ilm or _NO_ILM)))
     numbers = [DECODERS.index(options.decoder), options.beam_size, options.n_best, *weights]
-    numbers += [options.prompt, options.keeps_tags, *astuple(options.endpoint)]
+    numbers += [options.prompt, options.keeps_tags]
     for tokens, boost in options.phrases:
         numbers += (_to_bits(boost), len(tokens), *tokens)
     return numbers
 
 
-def _unpack_options(numbers: list[int]) -> StreamOptions | None:
-    if not numbers:
-        return None
+def _unpack_options(numbers: list[int]) -> StreamOptions:
     decoder, beam_size, n_best = numbers[:3]
     lm_weight, *weights = map(_from_bits, numbers[3:6])
     pair = IlmPair(*weights)
-    prompt, keeps_tags, *endpoint = numbers[6:11]
-    phrases, at = [], 11
+    prompt, keeps_tags = numbers[6:8]
+    phrases, at = [], 8
     while at < len(numbers):
         boost, length = numbers[at : at + 2]
         phrases.append(TokenPhrase(tuple(numbers[at + 2 : at + 2 + length]), _from_bits(boost)))
         at += 2 + length
     ilm = None if pair == _NO_ILM else pair
-    return StreamOptions(
-        DECODERS[decoder], beam_size, n_best, lm_weight, tuple(phrases), ilm, prompt, bool(keeps_tags),
-        EndpointRules(*endpoint),
-    )  # fmt: skip
+    return StreamOptions(DECODERS[decoder], beam_size, n_best, lm_weight, tuple(phrases), ilm, prompt, bool(keeps_tags))
 
 
 def _to_bits(value: float) -> int:

@@ -1,1 +1,0 @@
-"""Endpointing: where the segments of a stream end by themselves."""

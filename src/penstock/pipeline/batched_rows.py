@@ -1,0 +1,108 @@
+"""The rows of a request to `asr_batch`: audio of many streams as flat arrays. Independent of Triton.
+
+A bad row is rejected alone. A request whose arrays do not fit together is rejected as a whole.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import ErrorCode, StreamError, cut, shown
+from penstock.pipeline.audio_rows import AudioRequest, AudioRows, StreamNumber
+from penstock.pipeline.slots.ticket import END, FINALIZE, START
+
+MAX_ROWS = 1024
+MAX_CLIENT_CHARACTERS = 64
+_FLAGS = START | END | FINALIZE
+_PCM_FULL_SCALE = np.float32(1 / 32768)
+
+
+def read_client(parameters: Mapping[str, Any]) -> str:
+    """The only request parameter of `asr_batch`; StreamError OPTION_INVALID if it is missing or wrong."""
+    others = sorted(set(parameters) - {"client"})
+    if others:
+        raise StreamError(ErrorCode.OPTION_INVALID, f"{shown(others[0])} is not accepted by asr_batch; known: client")
+    client = parameters.get("client")
+    if not isinstance(client, str) or not 1 <= len(client) <= MAX_CLIENT_CHARACTERS:
+        given = shown(client) if "client" in parameters else "missing"
+        accepted = f"a text of 1 to {MAX_CLIENT_CHARACTERS} characters that no other connection uses"
+        raise StreamError(ErrorCode.OPTION_INVALID, f"client is {given}; accepted: {accepted}")
+    return client
+
+
+def read_samples(audio: np.ndarray | None, pcm: np.ndarray | None) -> np.ndarray:
+    """The samples of all rows [n] float32 from AUDIO [1, n] float32 or PCM [1, n] int16."""
+    if (audio is None) == (pcm is None):
+        raise _invalid(f"{'neither' if audio is None else 'both'} AUDIO and PCM given; accepted: one of them")
+    given = pcm if audio is None else audio
+    assert given is not None
+    if given.ndim != 2 or len(given) != 1:
+        raise _invalid(f"samples are {list(given.shape)}; accepted: [1, n]")
+    return given[0] if audio is not None else given[0].astype(np.float32) * _PCM_FULL_SCALE
+
+
+def read_rows(client: str, rows: np.ndarray, samples: np.ndarray, options: Sequence[bytes]) -> AudioRows:
+    """Splits a request.
+
+    rows: ROWS [1, R, 4] int64: stream number, samples, flags, index into `options` or -1; samples: of all rows [n]
+    float32, one row after another; options: JSON objects of streams that start.
+    StreamError REQUEST_INVALID if they do not fit together.
+    """
+    if rows.ndim != 3 or rows.shape[0] != 1 or rows.shape[2] != 4:
+        raise _invalid(f"ROWS is {list(rows.shape)}; accepted: [1, R, 4]")
+    count = rows.shape[1]
+    if not 1 <= count <= MAX_ROWS:
+        raise _invalid(f"ROWS has {count} rows; accepted: 1 to {MAX_ROWS}")
+    numbers, lengths, flags, choices = rows[0].T
+    # A single length is checked first: a sum of any numbers may overflow.
+    if (lengths < 0).any() or (lengths > len(samples)).any() or int(lengths.sum()) != len(samples):
+        raise _invalid(f"the samples of ROWS do not add up to the {len(samples)} samples given")
+    parsed: dict[int, Mapping[str, Any] | StreamError] = {}
+    requests, errors = {}, {}
+    ends = lengths.cumsum()
+    table = zip(numbers.tolist(), lengths.tolist(), ends.tolist(), flags.tolist(), choices.tolist(), strict=True)
+    for row, (number, length, end, flag, choice) in enumerate(table):
+        problem = _row_problem(number, flag, choice, len(options))
+        chosen: Mapping[str, Any] | StreamError = {}
+        if problem is None and choice >= 0:
+            if choice not in parsed:
+                parsed[choice] = _read_options(options[choice])
+            chosen = parsed[choice]
+        if problem is not None or isinstance(chosen, StreamError):
+            error = chosen if isinstance(chosen, StreamError) else problem
+            assert error is not None
+            errors[row] = StreamError(error.code, f"stream {number}: {error.message}")
+            continue
+        requests[row] = AudioRequest(
+            StreamNumber(client, number), samples[end - length : end], bool(flag & START), bool(flag & END),
+            dict(chosen), bool(flag & FINALIZE),
+        )  # fmt: skip
+    return AudioRows(count, requests, errors, is_batched=True)
+
+
+def _row_problem(number: int, flags: int, choice: int, options: int) -> StreamError | None:
+    if number < 1:
+        return _invalid(f"the stream number is {number}; accepted: 1 or more")
+    if not 0 <= flags <= _FLAGS:
+        return _invalid(f"flags are {flags}; accepted: sums of {START} (start), {END} (end) and {FINALIZE} (finalize)")
+    if not -1 <= choice < options:
+        return _invalid(f"the options are number {choice} of {options}; accepted: -1 to {options - 1}")
+    if choice >= 0 and not flags & START:
+        return StreamError(ErrorCode.OPTION_INVALID, "options are given after the start; accepted: -1")
+    return None
+
+
+def _read_options(text: bytes) -> Mapping[str, Any] | StreamError:
+    try:
+        options = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        return StreamError(ErrorCode.OPTION_INVALID, f"the options are not JSON: {cut(str(error))}")
+    if not isinstance(options, dict):
+        return StreamError(ErrorCode.OPTION_INVALID, f"the options are {shown(options)}; accepted: a JSON object")
+    return options
+
+
+def _invalid(message: str) -> StreamError:
+    return StreamError(ErrorCode.REQUEST_INVALID, message)
