@@ -10,12 +10,13 @@ from penstock_gateway.captions import captions_routes
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.health import health_routes
 from penstock_gateway.realtime.routes import realtime_routes
+from penstock_gateway.riva.service import add_riva_service
 from penstock_gateway.security.limits import MAX_RECOGNIZE_BYTES
 
 ROUTES: Sequence[Callable[[Gateway], Sequence[BaseRoute]]] = (health_routes, realtime_routes, captions_routes)
 """Each protocol's routes on the HTTP port: one line for each."""
 
-SERVICES: Sequence[Callable[[Gateway, grpc.aio.Server], None]] = ()
+SERVICES: Sequence[Callable[[Gateway, grpc.aio.Server], None]] = (add_riva_service,)
 """Each protocol's services on the gRPC port: one line for each."""
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import struct
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -42,7 +42,7 @@ def container_decoder(head: bytes) -> str | None:
     return None
 
 
-async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> AsyncIterator[Samples]:
+async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> AsyncGenerator[Samples, None]:
     """The audio of a recording in blocks [n] of a few seconds. The process decodes no further than it is read.
 
     GatewayError: AUDIO_INVALID for an unknown format, or one that cannot be decoded; TOO_LARGE for a longer recording.

@@ -2,7 +2,7 @@
 
 A block is its number of samples (uint32), then the samples (float32), little-endian. Behind the last one come the
 number 0 and a JSON object: empty, or why there are no more samples. Its memory and CPU time are limited, because
-decoders of compressed formats read what strangers send.
+decoders of compressed formats read untrusted data.
 """
 
 import io

@@ -1,0 +1,1 @@
+"""NVIDIA Riva's gRPC protocol (`nvidia.riva.asr`)."""

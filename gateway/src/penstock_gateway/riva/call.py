@@ -1,0 +1,93 @@
+"""One call of Riva's service: its audio into a stream, the stream's events into results. Knows no gRPC."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.riva.audio_input import AudioInput
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.request_mapping import is_forced_end
+from penstock_gateway.riva.result_mapping import ResultFormat, final_result, interim_result, is_answer, offline_result
+from penstock_gateway.stream.events import Final
+from penstock_gateway.stream.live_stream import LiveStream, Samples
+
+_PIECE_BYTES = 32_000
+Messages = AsyncIterator[riva.StreamingRecognizeRequest]
+Write = Callable[[riva.StreamingRecognizeResponse], Awaitable[None]]
+
+
+class Call:
+    """Pushes the audio of one call and maps the events of its stream, which the caller closes."""
+
+    def __init__(self, live: LiveStream, audio: AudioInput, form: ResultFormat):
+        self._live = live
+        self._audio = audio
+        self._form = form
+        self._id: riva.RequestId | None = None
+
+    async def recognize(self, audio: bytes) -> list[riva.SpeechRecognitionResult]:
+        """The results of a whole recording."""
+        results: list[riva.SpeechRecognitionResult] = []
+        await together(self._push_recording(audio), self._collect(results))
+        return results
+
+    async def stream(self, messages: Messages, write: Write, has_interim_results: bool) -> None:
+        """Pushes the audio of messages and writes results, until both have ended."""
+        await together(self._push_messages(messages), self._write_results(write, has_interim_results))
+
+    async def _push_recording(self, audio: bytes) -> None:
+        for start in range(0, len(audio), _PIECE_BYTES):
+            await self._push(self._audio.push(audio[start : start + _PIECE_BYTES]))
+        await self._finish()
+
+    async def _push_messages(self, messages: Messages) -> None:
+        async for message in messages:
+            if message.HasField("streaming_config"):
+                raise GatewayError(
+                    ErrorCode.FIELD_INVALID, "streaming_config is in a later message; accepted: in the first only",
+                    "streaming_config",
+                )  # fmt: skip
+            if message.HasField("id"):
+                self._id = message.id
+            await self._push(self._audio.push(message.audio_content))
+            if is_forced_end(message.runtime_config):
+                await self._push(self._audio.flush())
+                await self._live.end_segment()
+        await self._finish()
+
+    async def _finish(self) -> None:
+        async with aclosing(self._audio.rest()) as blocks:
+            async for samples in blocks:
+                await self._push(samples)
+        await self._live.finish()
+
+    async def _push(self, samples: Samples) -> None:
+        if samples.size:
+            await self._live.push(samples)
+
+    async def _collect(self, results: list[riva.SpeechRecognitionResult]) -> None:
+        async for event in self._live.events():
+            if isinstance(event, Final) and is_answer(event):
+                results.append(offline_result(event, self._form))
+
+    async def _write_results(self, write: Write, has_interim_results: bool) -> None:
+        async for event in self._live.events():
+            if isinstance(event, Final):
+                result = final_result(event, self._form) if is_answer(event) else None
+            else:
+                result = interim_result(event, self._form) if has_interim_results and event.text else None
+            if result is not None:
+                await write(riva.StreamingRecognizeResponse(results=[result], id=self._id))
+
+
+async def together(*works: Coroutine[Any, Any, None]) -> None:
+    """Runs all until they have ended, or one fails: then the others are cancelled, and its error is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,259 @@
+"""Riva's `RecognitionConfig` -> the options of a stream and the form of its audio. Knows no sockets and no samples.
+
+`FIELDS` is the table of docs/gateway.md: every field of the request and what happens to it.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock_client.pcm import RawEncoding, RawFormat
+from penstock_gateway.config import Config
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.riva.audio_input import AudioForm
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
+from penstock_gateway.riva.result_mapping import ResultFormat
+from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions
+
+DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
+MAX_CHANNELS = 8
+MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
+MAX_BOOST_NATS = 2.0
+"""The bundled model repeats boosted words above 5 nats in greedy search, above 2 in beam search."""
+N_BEST_DECODERS = ("alsd", "aes", "ctc_beam", "wfst")
+
+
+class Treatment(Enum):
+    """What happens to a field that a client sets."""
+
+    MAPPED = "mapped"
+    IGNORED = "no effect; named in the initial metadata `penstock-ignored`"
+    REJECTED = "INVALID_ARGUMENT if true"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of the request; `name` is its path behind `config.`."""
+
+    name: str
+    treatment: Treatment
+    mapping: str
+    is_set: Callable[[riva.RecognitionConfig], bool] = field(default=lambda config: False)
+
+
+def _endpointing(name: str) -> Callable[[riva.RecognitionConfig], bool]:
+    return lambda config: config.endpointing_config.HasField(name)
+
+
+_PER_CHANNEL = "enable_separate_recognition_per_channel"
+_MAPPED, _IGNORED, _REJECTED = Treatment
+FIELDS = (
+    Field("encoding", _MAPPED, "all five; unset: RIFF, FLAC or Ogg by the first bytes, else 16-bit PCM"),
+    Field("sample_rate_hertz", _MAPPED, "0: that of the header, else 16,000"),
+    Field("audio_channel_count", _MAPPED, "0: that of the header, else 1; channels are averaged"),
+    Field("model", _MAPPED, 'a model of this gateway; "": the default; others NOT_FOUND'),
+    Field("language_code", _MAPPED, '"" or a language of the model; others INVALID_ARGUMENT'),
+    Field("max_alternatives", _MAPPED, "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a stream may return fewer"),
+    Field("speech_contexts.phrases", _MAPPED, "`boosted_phrases`"),
+    Field("speech_contexts.boost", _MAPPED, "nats = 0.02 * boost, limited to ±2 (`--riva-boost-scale`); 0: no effect"),
+    Field("enable_word_time_offsets", _MAPPED, "words with times (ms) and confidence in final results"),
+    Field("endpointing_config.stop_history", _MAPPED, "`endpoint_silence_ms`, 200 to 10,000; unset: 800"),
+    Field("endpointing_config.stop_history_eou", _MAPPED, "the smaller of both"),
+    Field("custom_configuration", _MAPPED, "options of a stream by name; Riva's `stop_history` and `stop_history_eou`"),
+    Field("endpointing_config.start_history", _IGNORED, "", _endpointing("start_history")),
+    Field("endpointing_config.start_threshold", _IGNORED, "", _endpointing("start_threshold")),
+    Field("endpointing_config.stop_threshold", _IGNORED, "", _endpointing("stop_threshold")),
+    Field("endpointing_config.stop_threshold_eou", _IGNORED, "", _endpointing("stop_threshold_eou")),
+    Field("verbatim_transcripts", _IGNORED, "false has no effect", lambda config: not config.verbatim_transcripts),
+    Field("enable_automatic_punctuation", _IGNORED, "", lambda config: config.enable_automatic_punctuation),
+    Field("diarization_config", _REJECTED, "", lambda config: config.diarization_config.enable_speaker_diarization),
+    Field("profanity_filter", _REJECTED, "", lambda config: config.profanity_filter),
+    Field(_PER_CHANNEL, _REJECTED, "", lambda config: getattr(config, _PER_CHANNEL)),
+)
+
+Option = str | int | float
+_OPTION_TYPES: Mapping[str, Callable[[str], Option]] = {
+    "decoder": str, "beam_size": int, "lm_weight": float, "ilm_alpha": float, "ilm_beta": float,
+    "language_tags": str, "endpoint_silence_ms": int, "endpoint_no_speech_ms": int, "endpoint_longest_s": float,
+    "stop_history": int, "stop_history_eou": int,
+}  # fmt: skip
+"""Keys of `custom_configuration`: options of a stream, and Riva's names of the silence that ends a segment."""
+_SILENCE_FIELDS = ("stop_history", "stop_history_eou")
+_SILENCE_OPTIONS = ("endpoint_silence_ms", *_SILENCE_FIELDS)
+_IGNORED_KEYS = (
+    "start_history", "start_threshold", "stop_threshold", "stop_threshold_eou", "enable_vad_endpointing",
+    "filter_speech", "apply_partial_itn",
+)  # fmt: skip
+_IGNORED_PATTERN = re.compile(r"neural_vad\.[a-z_]{1,40}")
+_RAW_ENCODINGS: Mapping[int, RawEncoding | None] = {
+    AudioEncoding.ENCODING_UNSPECIFIED: "s16le", AudioEncoding.LINEAR_PCM: "s16le", AudioEncoding.MULAW: "mulaw",
+    AudioEncoding.ALAW: "alaw", AudioEncoding.FLAC: None, AudioEncoding.OGGOPUS: None,
+}  # fmt: skip
+_MAX_NUMBER = 2**31 - 1
+FORCE_EOU = "force_eou"
+
+
+@dataclass(frozen=True)
+class RecognitionRequest:
+    """A checked configuration."""
+
+    options: StreamOptions
+    audio: AudioForm
+    results: ResultFormat
+    ignored: tuple[str, ...]
+    """Names of the fields that the client set and that have no effect."""
+
+
+def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Config) -> RecognitionRequest:
+    """Checks every field and maps it; GatewayError names the wrong one and what is accepted."""
+    for entry in FIELDS:
+        if entry.treatment is Treatment.REJECTED and entry.is_set(config):
+            raise _invalid(entry.name, "is true and not supported; accepted: false")
+    custom, ignored_keys = _custom_options(config.custom_configuration)
+    ignored = [entry.name for entry in FIELDS if entry.treatment is Treatment.IGNORED and entry.is_set(config)]
+    ignored += ignored_keys
+    if settings.strict and ignored:
+        raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
+    language = _language(config.language_code, group, settings.language)
+    decoder, n_best = _search(config.max_alternatives, custom, group)
+    options = StreamOptions(
+        model=config.model,
+        language=language if group.languages else None,
+        phrases=_phrases(config.speech_contexts, settings.riva_boost_scale),
+        endpoint_silence_ms=_silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms),
+        decoder=decoder,
+        n_best=n_best,
+        extra=custom,
+    )
+    results = ResultFormat(
+        language=language or "", max_alternatives=max(1, n_best), has_word_times=config.enable_word_time_offsets
+    )
+    return RecognitionRequest(options, _audio_form(config), results, tuple(ignored))
+
+
+def is_forced_end(runtime_config: Mapping[str, str]) -> bool:
+    """True if a message of a stream asks for a final result behind its audio."""
+    for key in runtime_config:
+        if key != FORCE_EOU:
+            raise GatewayError(
+                ErrorCode.FIELD_INVALID, f"runtime_config has {_shown(key)}; accepted: {FORCE_EOU}", "runtime_config"
+            )
+    value = runtime_config.get(FORCE_EOU, "")
+    if value.lower() not in ("", "0", "1", "false", "true"):
+        raise _invalid(f"runtime_config.{FORCE_EOU}", f"is {_shown(value)}; accepted: true, 1, false, 0")
+    return value.lower() in ("1", "true")
+
+
+def _audio_form(config: riva.RecognitionConfig) -> AudioForm:
+    if config.encoding not in _RAW_ENCODINGS:
+        raise _invalid("encoding", f"is {config.encoding}; accepted: {', '.join(AudioEncoding.keys())}")
+    rate = config.sample_rate_hertz
+    if rate and not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+        accepted = f"0 or {MIN_RATE_HZ} to {MAX_RATE_HZ}"
+        raise _invalid("sample_rate_hertz", f"is {rate}; accepted: {accepted}")
+    if not 0 <= config.audio_channel_count <= MAX_CHANNELS:
+        raise _invalid("audio_channel_count", f"is {config.audio_channel_count}; accepted: 0 to {MAX_CHANNELS}")
+    raw = _RAW_ENCODINGS[config.encoding]
+    return AudioForm(RawFormat(raw, rate or DEFAULT_RATE_HZ, config.audio_channel_count or 1) if raw else None)
+
+
+def _language(code: str, group: ModelGroup, default: str) -> str | None:
+    """The language of the stream: one of the model's, or the only one; None leaves the choice to the server.
+
+    A code without a region stands for the first language with that code, and the other way round.
+    """
+    accepted = group.languages or (default,)
+    if not code:
+        return None if group.languages else default
+    asked = code.lower()
+    for name in accepted:
+        if name.lower() == asked:
+            return name
+    for name in accepted:
+        language, _, region = name.lower().partition("-")
+        if language == asked.split("-")[0] and not (region and "-" in asked):
+            return name
+    raise _invalid("language_code", f"is {_shown(code)}; accepted: {', '.join(accepted)}")
+
+
+def _search(max_alternatives: int, custom: dict[str, Option], group: ModelGroup) -> tuple[str | None, int]:
+    """Decoder and number of alternatives; alternatives need a beam search, so they choose one."""
+    decoder = custom.pop("decoder", None)
+    if decoder is not None and decoder not in group.decoders:
+        raise _invalid("custom_configuration.decoder", f"is {_shown(decoder)}; accepted: {', '.join(group.decoders)}")
+    if max_alternatives < 0:
+        raise _invalid("max_alternatives", f"is {max_alternatives}; accepted: 0 or more")
+    if max_alternatives > 1 and decoder is None:
+        decoder = next((name for name in N_BEST_DECODERS if name in group.decoders), None)
+    if max_alternatives < 2 or decoder not in N_BEST_DECODERS:
+        return decoder, 0
+    beam_size = custom.get("beam_size", group.max_beam_size)
+    return decoder, min(max_alternatives, max(1, int(beam_size)))
+
+
+def _phrases(contexts: Iterable[riva.SpeechContext], boost_scale: float) -> tuple[tuple[str, float], ...]:
+    """Boosted phrases with nats per token. A phrase of several contexts keeps its last boost."""
+    phrases: dict[str, float] = {}
+    for number, context in enumerate(contexts):
+        if not math.isfinite(context.boost):
+            raise _invalid(f"speech_contexts[{number}].boost", f"is {context.boost}; accepted: a finite number")
+        nats = max(-MAX_BOOST_NATS, min(MAX_BOOST_NATS, boost_scale * context.boost))
+        for phrase in context.phrases:
+            if not phrase.strip():
+                raise _invalid(f"speech_contexts[{number}].phrases", "has an empty phrase; accepted: words")
+            if nats:
+                phrases[phrase] = nats
+    return tuple(phrases.items())
+
+
+def _silence_ms(endpointing: riva.EndpointingConfig, custom: dict[str, Option], default_ms: int) -> int:
+    """The shortest of the silences that the request names, else the default."""
+    named = {f"custom_configuration.{key}": custom.pop(key) for key in _SILENCE_OPTIONS if key in custom}
+    for name in _SILENCE_FIELDS:
+        if endpointing.HasField(name):
+            named[f"endpointing_config.{name}"] = getattr(endpointing, name)
+    for name, silence_ms in named.items():
+        if not MIN_SILENCE_MS <= int(silence_ms) <= MAX_SILENCE_MS:
+            raise _invalid(name, f"is {silence_ms} ms; accepted: {MIN_SILENCE_MS} to {MAX_SILENCE_MS}")
+    return min(map(int, named.values()), default=default_ms)
+
+
+def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Option], list[str]]:
+    """The options of a stream in `custom_configuration`, and the names of the keys without an effect."""
+    options: dict[str, Option] = {}
+    ignored: list[str] = []
+    for key, text in sorted(configuration.items()):
+        name = f"custom_configuration.{key}"
+        if key in _IGNORED_KEYS or _IGNORED_PATTERN.fullmatch(key):
+            ignored.append(name)
+            continue
+        if key not in _OPTION_TYPES:
+            accepted = ", ".join((*_OPTION_TYPES, *_IGNORED_KEYS, "neural_vad.*"))
+            raise GatewayError(
+                ErrorCode.FIELD_INVALID,
+                f"custom_configuration has {_shown(key)}; accepted: {accepted}",
+                "config.custom_configuration",
+            )
+        kind = _OPTION_TYPES[key]
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not isinstance(value, str) and not abs(value) <= _MAX_NUMBER:
+            raise _invalid(name, f"is {_shown(text)}; accepted: {'an integer' if kind is int else 'a finite number'}")
+        options[key] = value
+    return options, ignored
+
+
+def _invalid(name: str, problem: str) -> GatewayError:
+    path = name if name.startswith("runtime_config") else f"config.{name}"
+    return GatewayError(ErrorCode.FIELD_INVALID, f"{path} {problem}", path)
+
+
+def _shown(text: object) -> str:
+    """A client's text for an error, cut where it is long."""
+    shown = repr(text)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."

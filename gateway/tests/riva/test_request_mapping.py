@@ -1,0 +1,238 @@
+import math
+from dataclasses import replace
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.tests.helpers.fake_streams import GROUP
+from penstock_client.pcm import RawFormat
+from penstock_gateway.config import Config
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
+from penstock_gateway.riva.request_mapping import FIELDS, Treatment, is_forced_end, map_request
+from penstock_gateway.stream.live_stream import StreamOptions
+
+ALL = {"verbatim_transcripts": True}
+"""A request that sets nothing without an effect."""
+
+
+def mapped(config=None, settings=None, group=GROUP, **fields):
+    return map_request(config or riva.RecognitionConfig(**ALL, **fields), group, settings or Config())
+
+
+def rejected(code=ErrorCode.FIELD_INVALID, **fields):
+    """The parameter and the message of the error."""
+    with pytest.raises(GatewayError) as error:
+        mapped(settings=fields.pop("settings", None), **fields)
+    assert error.value.code is code
+    assert "accepted: " in error.value.message
+    return error.value.param, error.value.message
+
+
+def names(message, prefix=""):
+    """Dotted names of all fields; those of maps and of messages with a meaning of their own end at the field."""
+    for entry in message.DESCRIPTOR.fields:
+        inner = entry.message_type
+        if inner is None or inner.GetOptions().map_entry or entry.name == "diarization_config":
+            yield prefix + entry.name
+        else:
+            yield from names(inner._concrete_class, f"{prefix}{entry.name}.")
+
+
+def test_every_field_of_the_configuration_is_in_the_table():
+    assert sorted(entry.name for entry in FIELDS) == sorted(names(riva.RecognitionConfig))
+
+
+def test_the_least_configuration():
+    request = mapped()
+    assert request.options == StreamOptions(endpoint_silence_ms=800)
+    assert request.audio.raw == RawFormat("s16le", 16_000, 1)
+    assert (request.results.language, request.results.max_alternatives) == ("en-US", 1)
+    assert not request.results.has_word_times
+    assert not request.ignored
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [("ENCODING_UNSPECIFIED", "s16le"), ("LINEAR_PCM", "s16le"), ("MULAW", "mulaw"), ("ALAW", "alaw")],
+)
+def test_raw_encodings(encoding, expected):
+    request = mapped(encoding=encoding, sample_rate_hertz=8000, audio_channel_count=2)
+    assert request.audio.raw == RawFormat(expected, 8000, 2)
+
+
+@pytest.mark.parametrize("encoding", ["FLAC", "OGGOPUS"])
+def test_compressed_encodings_have_no_raw_form(encoding):
+    assert mapped(encoding=encoding).audio.raw is None
+
+
+def test_the_encodings_are_all_of_riva():
+    for encoding in AudioEncoding.values():
+        mapped(encoding=encoding)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"encoding": 7}, "config.encoding"),
+        ({"sample_rate_hertz": 7999}, "config.sample_rate_hertz"),
+        ({"sample_rate_hertz": -1}, "config.sample_rate_hertz"),
+        ({"audio_channel_count": 9}, "config.audio_channel_count"),
+        ({"audio_channel_count": -1}, "config.audio_channel_count"),
+        ({"language_code": "de-DE"}, "config.language_code"),
+        ({"language_code": "x" * 10_000}, "config.language_code"),
+        ({"max_alternatives": -1}, "config.max_alternatives"),
+        ({"profanity_filter": True}, "config.profanity_filter"),
+        ({"enable_separate_recognition_per_channel": True}, "config.enable_separate_recognition_per_channel"),
+        ({"diarization_config": {"enable_speaker_diarization": True}}, "config.diarization_config"),
+        ({"speech_contexts": [{"phrases": ["a"], "boost": math.nan}]}, "config.speech_contexts[0].boost"),
+        ({"speech_contexts": [{}, {"phrases": ["a", " "], "boost": 1}]}, "config.speech_contexts[1].phrases"),
+        ({"endpointing_config": {"stop_history": 199}}, "config.endpointing_config.stop_history"),
+        ({"endpointing_config": {"stop_history_eou": 10_001}}, "config.endpointing_config.stop_history_eou"),
+        ({"custom_configuration": {"stop_history": "100"}}, "config.custom_configuration.stop_history"),
+        ({"custom_configuration": {"beam_size": "four"}}, "config.custom_configuration.beam_size"),
+        ({"custom_configuration": {"beam_size": "9" * 5000}}, "config.custom_configuration.beam_size"),
+        ({"custom_configuration": {"lm_weight": "nan"}}, "config.custom_configuration.lm_weight"),
+        ({"custom_configuration": {"lm_weight": "1e999"}}, "config.custom_configuration.lm_weight"),
+        ({"custom_configuration": {"decoder": "magic"}}, "config.custom_configuration.decoder"),
+        ({"custom_configuration": {"no_such_option": "1"}}, "config.custom_configuration"),
+        ({"custom_configuration": {"neural_vad.\n": "1"}}, "config.custom_configuration"),
+    ],
+)
+def test_a_wrong_field_is_named(fields, param):
+    found, message = rejected(**fields)
+    assert found == param
+    assert param.partition("[")[0].rpartition(".")[2] in message
+    assert len(message) < 500
+
+
+def test_alternatives_choose_a_beam_search():
+    options = mapped(max_alternatives=3).options
+    assert (options.decoder, options.n_best) == ("alsd", 3)
+    assert mapped(max_alternatives=99).options.n_best == GROUP.max_beam_size
+    assert mapped(max_alternatives=99, custom_configuration={"beam_size": "2"}).options.n_best == 2
+    assert mapped(max_alternatives=1).options == mapped(max_alternatives=0).options == mapped().options
+
+
+def test_a_chosen_decoder_stays():
+    greedy = mapped(max_alternatives=3, custom_configuration={"decoder": "greedy"})
+    assert (greedy.options.decoder, greedy.options.n_best, greedy.results.max_alternatives) == ("greedy", 0, 1)
+    assert mapped(custom_configuration={"decoder": "alsd"}).options.decoder == "alsd"
+
+
+def test_phrases_get_nats():
+    contexts = [{"phrases": ["market street", "g m e f"], "boost": 20}, {"phrases": ["rubout"], "boost": -500}]
+    assert mapped(speech_contexts=contexts).options.phrases == (
+        ("market street", 0.4), ("g m e f", 0.4), ("rubout", -2.0),
+    )  # fmt: skip
+    louder = mapped(speech_contexts=contexts, settings=Config(riva_boost_scale=0.05)).options.phrases
+    assert louder[0] == ("market street", 1.0)
+    assert not mapped(speech_contexts=[{"phrases": ["no boost"]}]).options.phrases
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected_ms"),
+    [
+        ({}, 800),
+        ({"endpointing_config": {}}, 800),
+        ({"endpointing_config": {"stop_history": 1200}}, 1200),
+        ({"endpointing_config": {"stop_history": 1200, "stop_history_eou": 400}}, 400),
+        ({"custom_configuration": {"stop_history_eou": "500"}}, 500),
+        ({"custom_configuration": {"endpoint_silence_ms": "600"}, "endpointing_config": {"stop_history": 900}}, 600),
+    ],
+)
+def test_silence_that_ends_a_segment(fields, expected_ms):
+    assert mapped(**fields).options.endpoint_silence_ms == expected_ms
+
+
+def test_other_options_by_name():
+    custom = {"lm_weight": "0.3", "beam_size": "2", "endpoint_longest_s": "30", "language_tags": "keep"}
+    options = mapped(custom_configuration={**custom, "decoder": "alsd"}).options
+    assert options.extra == {"lm_weight": 0.3, "beam_size": 2, "endpoint_longest_s": 30.0, "language_tags": "keep"}
+    assert type(options.extra["beam_size"]) is int
+
+
+IGNORED = {
+    "endpointing_config.start_history": {"endpointing_config": {"start_history": 300}},
+    "endpointing_config.start_threshold": {"endpointing_config": {"start_threshold": 0.5}},
+    "endpointing_config.stop_threshold": {"endpointing_config": {"stop_threshold": 0.5}},
+    "endpointing_config.stop_threshold_eou": {"endpointing_config": {"stop_threshold_eou": 0.5}},
+    "verbatim_transcripts": {"verbatim_transcripts": False},
+    "enable_automatic_punctuation": {"enable_automatic_punctuation": True},
+    "custom_configuration.neural_vad.onset": {"custom_configuration": {"neural_vad.onset": "0.5"}},
+    "custom_configuration.enable_vad_endpointing": {"custom_configuration": {"enable_vad_endpointing": "true"}},
+}
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_a_field_without_an_effect_is_named(name):
+    config = riva.RecognitionConfig(**{**ALL, **IGNORED[name]})
+    request = mapped(config)
+    assert request.ignored == (name,)
+    assert request.options == mapped().options
+    with pytest.raises(GatewayError, match="strict") as error:
+        mapped(config, Config(strict=True))
+    assert error.value.param == f"config.{name}"
+
+
+def test_ignored_fields_of_the_table_are_tested():
+    assert {entry.name for entry in FIELDS if entry.treatment is Treatment.IGNORED} <= IGNORED.keys()
+
+
+@pytest.mark.parametrize(
+    ("languages", "code", "option", "shown"),
+    [
+        ((), "", None, "en-US"),
+        ((), "en-US", None, "en-US"),
+        ((), "EN-us", None, "en-US"),
+        ((), "en", None, "en-US"),
+        (("de-DE", "en-US"), "", None, ""),
+        (("de-DE", "en-US"), "en-us", "en-US", "en-US"),
+        (("de-DE", "en-GB", "en-US"), "en", "en-GB", "en-GB"),
+        (("de", "en"), "en-US", "en", "en"),
+        (("auto", "de"), "auto", "auto", "auto"),
+    ],
+)
+def test_languages(languages, code, option, shown):
+    request = mapped(language_code=code, group=replace(GROUP, languages=languages))
+    assert (request.options.language, request.results.language) == (option, shown)
+
+
+def test_another_region_is_another_language():
+    assert rejected(language_code="en-GB") == (
+        "config.language_code", "config.language_code is 'en-GB'; accepted: en-US",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [({}, False), ({"force_eou": "true"}, True), ({"force_eou": "1"}, True), ({"force_eou": "False"}, False)],
+)
+def test_forced_end(config, expected):
+    assert is_forced_end(config) is expected
+
+
+@pytest.mark.parametrize("config", [{"force_eou": "yes"}, {"other": "true"}, {"force_eou": "true", "x" * 999: ""}])
+def test_an_unknown_runtime_configuration_is_named(config):
+    with pytest.raises(GatewayError, match="accepted: ") as error:
+        is_forced_end(config)
+    assert error.value.param.startswith("runtime_config")
+    assert len(error.value.message) < 200
+
+
+@given(st.binary(max_size=400))
+def test_any_message_is_mapped_or_rejected(data):
+    try:
+        config = riva.RecognitionConfig.FromString(data)
+    except DecodeError:
+        return
+    try:
+        request = map_request(config, GROUP, Config())
+    except GatewayError as error:
+        assert error.code is ErrorCode.FIELD_INVALID
+        assert error.param
+    else:
+        assert ",".join(request.ignored).isprintable()

@@ -1,0 +1,356 @@
+"""The service on a real socket, with fake streams: 100 ms of sound is one word."""
+
+import asyncio
+import hashlib
+import io
+import logging
+from contextlib import asynccontextmanager, suppress
+
+import grpc
+import numpy as np
+import pytest
+import soundfile
+
+from gateway.tests.helpers.fake_streams import GROUP, speech
+from gateway.tests.helpers.running import running
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.service import SERVICE
+from penstock_gateway.security import limits
+from penstock_gateway.security.keys import ApiKey, KeyRing
+
+pytestmark = pytest.mark.anyio
+Code = grpc.StatusCode
+VERBATIM = {"verbatim_transcripts": True}
+
+
+class Client:
+    """Riva's methods as bytes or messages."""
+
+    def __init__(self, channel):
+        def method(kind, name, response):
+            return kind(f"/{SERVICE}/{name}", response_deserializer=response.FromString)
+
+        self.stream = method(channel.stream_stream, "StreamingRecognize", riva.StreamingRecognizeResponse)
+        self._recognize = method(channel.unary_unary, "Recognize", riva.RecognizeResponse)
+        self._config = method(
+            channel.unary_unary, "GetRivaSpeechRecognitionConfig", riva.RivaSpeechRecognitionConfigResponse
+        )
+
+    def recognize(self, audio, metadata=(), **fields):
+        config = riva.RecognitionConfig(**VERBATIM, **fields)
+        request = riva.RecognizeRequest(config=config, audio=audio, id={"value": "call 7"})
+        return self._recognize(request.SerializeToString(), metadata=metadata)
+
+    def config(self, model_name="", metadata=()):
+        request = riva.RivaSpeechRecognitionConfigRequest(model_name=model_name)
+        return self._config(request.SerializeToString(), metadata=metadata)
+
+
+@asynccontextmanager
+async def client(gateway):
+    async with running(gateway) as server, grpc.aio.insecure_channel(server.grpc_address) as channel:
+        yield Client(channel)
+
+
+def configuration(interim=False, **fields):
+    config = {"config": {**VERBATIM, **fields}, "interim_results": interim}
+    return riva.StreamingRecognizeRequest(streaming_config=config).SerializeToString()
+
+
+def audio(samples, **fields):
+    data = (samples * 32767).astype("<i2").tobytes() if isinstance(samples, np.ndarray) else samples
+    return riva.StreamingRecognizeRequest(audio_content=data, **fields).SerializeToString()
+
+
+def pieces(samples, size=1600):
+    return [audio(samples[start : start + size]) for start in range(0, len(samples), size)]
+
+
+def sound_file(samples, rate_hz, form, subtype=None):
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate_hz, format=form, subtype=subtype)
+    return file.getvalue()
+
+
+async def responses(call):
+    return [response async for response in call]
+
+
+async def finals(call):
+    results = [result for response in await responses(call) for result in response.results]
+    return [result.alternatives[0].transcript for result in results if result.is_final]
+
+
+@asynccontextmanager
+async def rejected(gateway, code, text):
+    """The block's call must fail with this status and text; the stream of the failed call is freed."""
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        yield error
+    assert error.value.code() is code, error.value
+    assert text in error.value.details()
+    assert all(stream.is_cancelled for stream in gateway.streams.opened)
+
+
+async def test_a_stream(gateway):
+    async with client(gateway) as riva_client:
+        call = riva_client.stream(iter([configuration(True), *pieces(speech(0.3, 1.0, 0.2))]))
+        received = await responses(call)
+    results = [result for response in received for result in response.results]
+    assert [result.alternatives[0].transcript for result in results] == [
+        "w0", "w0 w1", "w0 w1 w2", "w0 w1 w2 ", "w3", "w3 w4", "w3 w4 ",
+    ]  # fmt: skip
+    assert [result.is_final for result in results] == [False] * 3 + [True] + [False] * 2 + [True]
+    assert [round(result.stability, 2) for result in results[:4]] == [0, 0.4, 0.62, 1]
+    assert all(result.channel_tag == 1 for result in results)
+    assert gateway.streams.opened[0].is_cancelled  # its slot is free
+
+
+async def test_finals_only_by_default(gateway):
+    async with client(gateway) as riva_client:
+        messages = [configuration(enable_word_time_offsets=True), *pieces(speech(0.3, 1.0, 0.2))]
+        received = await responses(riva_client.stream(iter(messages)))
+    assert [response.results[0].alternatives[0].transcript for response in received] == ["w0 w1 w2 ", "w3 w4 "]
+    word = received[1].results[0].alternatives[0].words[0]
+    assert (word.word, word.start_time, word.end_time, word.confidence) == ("w3", 1300, 1400, 0.5)
+
+
+async def test_a_forced_end_is_answered_also_in_silence(gateway):
+    force = {"runtime_config": {"force_eou": "true"}}
+    async with client(gateway) as riva_client:
+        messages = [configuration(), audio(speech(0.3), **force), audio(speech(0, 0.2), **force), audio(b"", **force)]
+        assert await finals(riva_client.stream(iter(messages))) == ["w0 w1 w2 ", "", ""]
+
+
+async def test_responses_repeat_the_id(gateway):
+    async with client(gateway) as riva_client:
+        messages = [configuration(), audio(speech(0.3), id={"value": "turn 3"})]
+        (response,) = await responses(riva_client.stream(iter(messages)))
+        assert response.id.value == "turn 3"
+        assert (await riva_client.recognize(b"")).id.value == "call 7"
+
+
+@pytest.mark.parametrize(("rate_hz", "encoding"), [(16_000, "LINEAR_PCM"), (8000, "LINEAR_PCM"), (48_000, 0)])
+async def test_raw_audio(gateway, rate_hz, encoding):
+    samples = speech(0.3, 1.0, 0.2, rate_hz=rate_hz)
+    async with client(gateway) as riva_client:
+        config = configuration(encoding=encoding, sample_rate_hertz=rate_hz)
+        found = await finals(riva_client.stream(iter([config, *pieces(samples, 777)])))
+    assert found[0].startswith("w0 w1 w2")
+    pushed = np.concatenate(gateway.streams.opened[0].pushed)
+    assert len(pushed) == pytest.approx(1.5 * 16_000, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("form", "subtype", "fields"),
+    [
+        ("WAV", "PCM_16", {}),
+        ("WAV", "ULAW", {}),
+        ("WAV", "PCM_16", {"encoding": "LINEAR_PCM", "sample_rate_hertz": 8000}),  # the header is right
+        ("FLAC", None, {}),
+        ("FLAC", None, {"encoding": "FLAC"}),
+        ("OGG", "OPUS", {"encoding": "OGGOPUS"}),
+        ("RAW", "ULAW", {"encoding": "MULAW", "sample_rate_hertz": 16_000}),
+        ("RAW", "ALAW", {"encoding": "ALAW", "sample_rate_hertz": 16_000}),
+    ],
+)
+async def test_files_as_streams_and_whole(gateway, form, subtype, fields):
+    data = sound_file(speech(0.3, 1.0, 0.2), 16_000, form, subtype)
+    async with client(gateway) as riva_client:
+        messages = [configuration(**fields), *(audio(data[i : i + 1111]) for i in range(0, len(data), 1111))]
+        streamed = await finals(riva_client.stream(iter(messages)))
+        whole = await riva_client.recognize(data, **fields)
+    assert [result.alternatives[0].transcript for result in whole.results] == streamed
+    assert streamed[0].startswith("w0 w1 w2")
+    assert len(streamed) == 2 or subtype == "OPUS"  # which leaves the level of silence above that of a word
+
+
+async def test_channels_are_averaged(gateway):
+    samples = speech(0.3)
+    data = np.stack([samples, 0 * samples], axis=1).ravel()
+    async with client(gateway) as riva_client:
+        await responses(riva_client.stream(iter([configuration(audio_channel_count=2), audio(data)])))
+    np.testing.assert_allclose(np.concatenate(gateway.streams.opened[0].pushed), samples / 2, atol=1e-4)
+
+
+async def test_options_reach_the_stream(gateway):
+    async with client(gateway) as riva_client:
+        fields = {"max_alternatives": 2, "speech_contexts": [{"phrases": ["market street"], "boost": 20}]}
+        (result,) = (await riva_client.recognize(speech(0.3).tobytes(), **fields)).results[:1]
+    options = gateway.streams.opened[0].options
+    assert (options.decoder, options.n_best, options.phrases) == ("alsd", 2, (("market street", 0.4),))
+    assert len(result.alternatives) == 2
+
+
+async def test_ignored_fields_are_named_in_the_initial_metadata(gateway):
+    async with client(gateway) as riva_client:
+        call = riva_client.recognize(
+            b"", enable_automatic_punctuation=True, custom_configuration={"neural_vad.onset": "1"}
+        )
+        assert dict(await call.initial_metadata())["penstock-ignored"] == (
+            "enable_automatic_punctuation,custom_configuration.neural_vad.onset"
+        )
+        assert "penstock-ignored" not in dict(await riva_client.recognize(b"").initial_metadata())
+
+
+async def test_the_models(gateway):
+    async with client(gateway) as riva_client:
+        found = (await riva_client.config()).model_config
+        assert [config.parameters["type"] for config in found] == ["online", "offline"]
+        assert {config.model_name for config in found} == {GROUP.name}
+        assert dict(found[0].parameters) == {
+            "type": "online", "language_code": "en-US", "sample_rate": "16000", "max_alternatives": "4",
+        }  # fmt: skip
+        assert len((await riva_client.config(GROUP.name)).model_config) == 2
+        async with rejected(gateway, Code.NOT_FOUND, "MODEL_NOT_FOUND"):
+            await riva_client.config("none")
+
+
+@pytest.mark.parametrize(
+    ("messages", "code", "text"),
+    [
+        ([], Code.INVALID_ARGUMENT, "first message has no streaming_config"),
+        ([audio(speech(0.1))], Code.INVALID_ARGUMENT, "first message has no streaming_config"),
+        ([b"\xff" * 40], Code.INVALID_ARGUMENT, "not a nvidia.riva.asr.StreamingRecognizeRequest"),
+        ([configuration(), b"\xff" * 40], Code.INVALID_ARGUMENT, "not a nvidia.riva.asr.StreamingRecognizeRequest"),
+        ([configuration(), configuration()], Code.INVALID_ARGUMENT, "streaming_config"),
+        ([configuration(model="none")], Code.NOT_FOUND, "MODEL_NOT_FOUND"),
+        ([configuration(profanity_filter=True)], Code.INVALID_ARGUMENT, "config.profanity_filter"),
+        ([configuration(), audio(b"RIFF" + b"x" * 40)], Code.INVALID_ARGUMENT, "AUDIO_INVALID"),
+        ([configuration(), audio(b"fLaC" + b"x" * 40)], Code.INVALID_ARGUMENT, "AUDIO_INVALID"),
+        ([configuration(encoding="FLAC"), audio(speech(0.1))], Code.INVALID_ARGUMENT, "accepted: FLAC or Ogg"),
+        ([configuration(), audio(b"", runtime_config={"x": "y"})], Code.INVALID_ARGUMENT, "runtime_config"),
+        (
+            [configuration(), audio(b"fLaC", runtime_config={"force_eou": "1"})],
+            Code.INVALID_ARGUMENT, "force_eou needs LINEAR_PCM",
+        ),
+        (
+            [configuration(), audio(bytes(limits.MAX_MESSAGE_BYTES))], Code.RESOURCE_EXHAUSTED,
+            f"accepted: {limits.MAX_MESSAGE_BYTES}",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_wrong_message_ends_its_stream(gateway, messages, code, text, caplog):
+    async with client(gateway) as riva_client:
+        async with rejected(gateway, code, text):
+            await responses(riva_client.stream(iter(messages)))
+        assert await finals(riva_client.stream(iter([configuration(), audio(speech(0.1))]))) == ["w0 "]
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
+
+
+async def test_statuses_of_a_stream_that_cannot_start(gateway, make_gateway):
+    errors = gateway.streams
+    async with client(gateway) as riva_client:
+        errors.open_error = GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all are open", retry_after_s=2.0)
+        async with rejected(gateway, Code.RESOURCE_EXHAUSTED, "STREAMS_EXHAUSTED") as error:
+            await riva_client.recognize(b"")
+        assert dict(error.value.trailing_metadata())["retry-after"] == "2"
+        errors.open_error = GatewayError(ErrorCode.NO_REPLICA, "none answers", retry_after_s=2.0)
+        async with rejected(gateway, Code.UNAVAILABLE, "NO_REPLICA"):
+            await responses(riva_client.stream(iter([configuration()])))
+
+
+async def test_keys(make_gateway):
+    gateway = make_gateway(KeyRing([(ApiKey("shop", 5), hashlib.sha256(b"secret").digest())]))
+    async with client(gateway) as riva_client:
+        for metadata in ((), (("authorization", "Bearer wrong"),), (("authorization", "secret"),)):
+            for call in (riva_client.config(metadata=metadata), riva_client.recognize(b"", metadata=metadata)):
+                async with rejected(gateway, Code.UNAUTHENTICATED, "INVALID_API_KEY"):
+                    await call
+            async with rejected(gateway, Code.UNAUTHENTICATED, "INVALID_API_KEY"):
+                await responses(riva_client.stream(iter([configuration()]), metadata=metadata))
+        await riva_client.recognize(b"", metadata=(("authorization", "Bearer secret"),))
+    assert [stream.key.name for stream in gateway.streams.opened] == ["shop"]
+
+
+async def test_a_lost_stream_ends_the_call_while_the_client_is_silent(gateway):
+    async with client(gateway) as riva_client:
+        call = riva_client.stream()
+        await call.write(configuration())
+        await call.write(audio(speech(0.1)))
+        while not gateway.streams.opened or not gateway.streams.opened[0].pushed:
+            await asyncio.sleep(0.005)
+        gateway.streams.opened[0].fail(GatewayError(ErrorCode.STREAM_IDLE, "no audio arrived for 60 s"))
+        async with rejected(gateway, Code.DEADLINE_EXCEEDED, "STREAM_IDLE"):
+            await responses(call)
+
+
+async def test_a_client_that_sends_nothing_is_closed(gateway, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_SILENT_S", 0.05)
+    async with client(gateway) as riva_client, rejected(gateway, Code.DEADLINE_EXCEEDED, "STREAM_IDLE"):
+        await responses(riva_client.stream())
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+async def test_the_stream_of_a_vanished_client_is_cancelled(gateway, is_waiting):
+    async with running(gateway) as server:
+        channel = grpc.aio.insecure_channel(server.grpc_address)
+        call = Client(channel).stream()
+        await call.write(configuration())
+        while not gateway.streams.opened:
+            await asyncio.sleep(0.005)
+        stream = gateway.streams.opened[0]
+        if is_waiting:  # for room, as behind a slow server
+            stream.room.clear()
+        await call.write(audio(speech(0.1)))
+        await channel.close()
+        while not stream.is_cancelled:  # the time limit of the test ends this
+            await asyncio.sleep(0.005)
+
+
+async def test_a_stream_with_backpressure_is_not_read_ahead(gateway):
+    async with client(gateway) as riva_client:
+        call = riva_client.stream()
+        await call.write(configuration())
+        while not gateway.streams.opened:
+            await asyncio.sleep(0.005)
+        stream = gateway.streams.opened[0]
+        stream.room.clear()
+        piece = audio(np.zeros(100_000, np.float32))
+        sent = 0
+
+        async def send():
+            nonlocal sent
+            while True:
+                await call.write(piece)
+                sent += 1
+
+        sender = asyncio.ensure_future(send())
+        before = -1
+        while before != sent or not sent:
+            before = sent
+            await asyncio.sleep(0.3)
+        assert not stream.pushed and sent < 100  # gRPC's own buffers are full
+        sender.cancel()
+        call.cancel()
+
+
+async def test_random_messages_never_fail_the_service(gateway, caplog):
+    """Mutated and random messages: each call ends with a status of the table; a neighbour's words are unchanged."""
+    rng = np.random.default_rng(0)
+    sound = pieces(speech(0.3, 1.0, 0.2))
+    allowed = {Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.RESOURCE_EXHAUSTED}
+
+    def mutated(message):
+        data = bytearray(message[: rng.integers(1, len(message) + 1)])
+        for position in rng.integers(0, len(data), rng.integers(0, 4)):
+            data[position] = rng.integers(256)
+        return bytes(data)
+
+    async def hostile(riva_client):
+        messages = [
+            configuration(interim=True, language_code="en-US", speech_contexts=[{"phrases": ["a"], "boost": 9}])
+        ]
+        messages += [sound[i] for i in rng.integers(0, len(sound), rng.integers(0, 5))]
+        call = riva_client.stream(iter([mutated(message) if rng.random() < 0.5 else message for message in messages]))
+        with suppress(grpc.aio.AioRpcError):
+            await responses(call)
+        assert await call.code() in allowed, await call.details()
+
+    async with client(gateway) as riva_client:
+        for _ in range(20):
+            calls = [hostile(riva_client) for _ in range(10)]
+            neighbour = finals(riva_client.stream(iter([configuration(), *sound])))
+            assert (await asyncio.gather(neighbour, *calls))[0] == ["w0 w1 w2 ", "w3 w4 "]
+    assert all(stream.is_cancelled for stream in gateway.streams.opened)
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
