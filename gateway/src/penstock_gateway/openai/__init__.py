@@ -1,0 +1,1 @@
+"""OpenAI's HTTP API: transcriptions of files, and the list of models."""

@@ -1,0 +1,109 @@
+"""The reply to a transcription request in each of its formats."""
+
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock_client import Word as ClientWord
+from penstock_client.cli.subtitles import cues, srt, vtt
+from penstock_gateway.openai.request_fields import TranscriptionRequest
+from penstock_gateway.stream.events import Final, Word
+
+_MIN_CONFIDENCE = 1e-6
+_MEDIA_TYPES = {"json": "application/json", "verbose_json": "application/json", "vtt": "text/vtt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Transcription:
+    """What was recognized in one recording."""
+
+    finals: Sequence[Final]
+    duration_s: float
+
+    @property
+    def text(self) -> str:
+        """The texts of all segments, joined by blanks."""
+        return " ".join(final.text for final in self.finals if final.text)
+
+
+def usage(duration_s: float) -> dict[str, Any]:
+    """OpenAI's account of the audio, in started seconds."""
+    return {"type": "duration", "seconds": math.ceil(duration_s)}
+
+
+def logprobs(words: Sequence[Word], is_first: bool) -> list[dict[str, Any]]:
+    """A token per word; the blank in front of a word belongs to it."""
+    texts = [f"{'' if is_first and i == 0 else ' '}{word.text}" for i, word in enumerate(words)]
+    return [
+        {"token": text, "logprob": _ln(word.confidence), "bytes": list(text.encode())}
+        for text, word in zip(texts, words, strict=True)
+    ]
+
+
+def render(transcription: Transcription, request: TranscriptionRequest) -> tuple[str, str]:
+    """(content, media type) of the reply."""
+    form = request.response_format
+    media_type = _MEDIA_TYPES.get(form, "text/plain")
+    if form == "text":
+        return transcription.text + "\n", media_type
+    if form in ("srt", "vtt"):
+        write = srt if form == "srt" else vtt
+        return write(cues(map(_subtitled, transcription.finals))), media_type
+    body = _json(transcription, request) if form == "json" else _verbose_json(transcription, request)
+    return json.dumps(body, ensure_ascii=False), media_type
+
+
+def _json(transcription: Transcription, request: TranscriptionRequest) -> dict[str, Any]:
+    body: dict[str, Any] = {"text": transcription.text, "usage": usage(transcription.duration_s)}
+    if request.has_logprobs:
+        body["logprobs"] = logprobs([word for final in transcription.finals for word in final.words], True)
+    return body
+
+
+def _verbose_json(transcription: Transcription, request: TranscriptionRequest) -> dict[str, Any]:
+    spoken = [final for final in transcription.finals if final.text]
+    body: dict[str, Any] = {
+        "task": "transcribe",
+        "language": request.language,
+        "duration": round(transcription.duration_s, 3),
+        "text": transcription.text,
+        "usage": usage(transcription.duration_s),
+    }
+    if "segment" in request.granularities:
+        body["segments"] = [_segment(index, final) for index, final in enumerate(spoken)]
+    if "word" in request.granularities:
+        body["words"] = [
+            {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
+            for final in spoken
+            for word in final.words
+        ]
+    return body
+
+
+def _segment(index: int, final: Final) -> dict[str, Any]:
+    """A segment from its first word to its last one. Whisper's own fields have neutral values."""
+    encoded = final.text.encode()
+    confidences = [_ln(word.confidence) for word in final.words]
+    return {
+        "id": index,
+        "seek": 0,
+        "start": final.words[0].start_ms / 1000 if final.words else final.end_s,
+        "end": final.words[-1].end_ms / 1000 if final.words else final.end_s,
+        "text": final.text,
+        "tokens": [],
+        "temperature": 0.0,
+        "avg_logprob": sum(confidences) / len(confidences) if confidences else 0.0,
+        "compression_ratio": round(len(encoded) / len(zlib.compress(encoded)), 3),
+        "no_speech_prob": 0.0,
+    }
+
+
+def _subtitled(final: Final) -> list[ClientWord]:
+    return [ClientWord(word.text, word.start_ms, word.end_ms) for word in final.words]
+
+
+def _ln(confidence: float) -> float:
+    return round(math.log(max(confidence, _MIN_CONFIDENCE)), 4)

@@ -1,0 +1,76 @@
+"""One recording on its way through a live stream."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+
+from penstock_gateway.audio.container import decode_recording
+from penstock_gateway.audio.resampler import Samples
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.openai.request_fields import TranscriptionRequest
+from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.events import Event
+from penstock_gateway.stream.live_stream import LiveStream
+
+PROTOCOL = "openai"
+
+
+class TranscriptionJob:
+    """Decodes a recording and sends it as fast as the server takes it. Close it."""
+
+    def __init__(self, stream: LiveStream, blocks: AsyncGenerator[Samples, None], first: Samples, sample_rate_hz: int):
+        self._stream = stream
+        self._blocks = blocks
+        self._first = first
+        self._sample_rate_hz = sample_rate_hz
+        self._samples = 0
+        self._feeding = asyncio.create_task(self._feed())
+
+    @classmethod
+    async def start(
+        cls, gateway: Gateway, wanted: TranscriptionRequest, data: bytes, key: ApiKey
+    ) -> "TranscriptionJob":
+        """Opens a stream for a file that begins with audio. GatewayError, also of the file."""
+        rate_hz = wanted.group.sample_rate_hz
+        blocks = decode_recording(data, rate_hz, gateway.config.max_file_minutes * 60)
+        try:
+            first = await anext(blocks)
+            stream = await gateway.streams.open(wanted.options, key, PROTOCOL)
+        except BaseException:
+            await blocks.aclose()
+            raise
+        return cls(stream, blocks, first, rate_hz)
+
+    @property
+    def duration_s(self) -> float:
+        """What was sent so far."""
+        return self._samples / self._sample_rate_hz
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The events of the stream. GatewayError, also of the file."""
+        async for event in self._stream.events():
+            yield event
+        await self._feeding
+
+    async def close(self) -> None:
+        """Ends the stream and the decoding, if they have not ended."""
+        self._feeding.cancel()
+        with suppress(asyncio.CancelledError, GatewayError):
+            await self._feeding
+        await self._blocks.aclose()
+        await self._stream.cancel()
+
+    async def _feed(self) -> None:
+        try:
+            await self._push(self._first)
+            async for block in self._blocks:
+                await self._push(block)
+            await self._stream.finish()
+        except GatewayError:
+            await self._stream.cancel()  # no more events, if it was the file that failed
+            raise
+
+    async def _push(self, block: Samples) -> None:
+        self._samples += len(block)
+        await self._stream.push(block)

@@ -1,0 +1,58 @@
+"""The server-sent events of a streamed transcription: only text that cannot change is sent."""
+
+import json
+from typing import Any
+
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.http_errors import error_body
+from penstock_gateway.openai.formats import logprobs, usage
+from penstock_gateway.stream.events import Event, Final, Word
+
+
+class TranscriptEvents:
+    """The events of one stream. The deltas, one after another, are the text of `done`."""
+
+    def __init__(self, has_logprobs: bool):
+        self._has_logprobs = has_logprobs
+        self._text = ""
+        self._words: list[Word] = []
+        self._sent_chars = self._sent_words = 0
+        """Of the current segment."""
+
+    def add(self, event: Event) -> bytes | None:
+        """The delta for an event; None where nothing new is stable."""
+        is_final = isinstance(event, Final)
+        stable = event.text if isinstance(event, Final) else event.text[: event.stable_chars]
+        delta = stable[self._sent_chars :]
+        is_final_or_news = is_final or bool(delta)
+        if not is_final_or_news:
+            return None
+        if delta and self._text and not self._sent_chars:
+            delta = " " + delta
+        words = event.words[self._sent_words :]
+        tokens = logprobs(words, not self._words) if self._has_logprobs else None
+        self._words += words
+        self._text += delta
+        self._sent_chars, self._sent_words = (0, 0) if is_final else (len(stable), len(event.words))
+        if not delta and not words:
+            return None
+        body: dict[str, Any] = {"type": "transcript.text.delta", "delta": delta}
+        if tokens is not None:
+            body["logprobs"] = tokens
+        return _encode(body)
+
+    def done(self, duration_s: float) -> bytes:
+        """The last event."""
+        body: dict[str, Any] = {"type": "transcript.text.done", "text": self._text, "usage": usage(duration_s)}
+        if self._has_logprobs:
+            body["logprobs"] = logprobs(self._words, True)
+        return _encode(body)
+
+
+def error_event(error: GatewayError) -> bytes:
+    """The last event of a stream that failed."""
+    return _encode({"error": error_body(error)})
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n".encode()

@@ -1,0 +1,139 @@
+"""`/v1/audio/transcriptions`: reads the form, and replies in the format that it asks for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.openai.formats import Transcription, render
+from penstock_gateway.openai.job import PROTOCOL, TranscriptionJob
+from penstock_gateway.openai.request_fields import TranscriptionRequest, parse_fields
+from penstock_gateway.openai.sse import TranscriptEvents, error_event
+from penstock_gateway.security.limits import MAX_UPLOAD_BYTES, WriteLimit
+from penstock_gateway.stream.events import Final
+
+_T = TypeVar("_T")
+MAX_FIELDS = 2200
+"""Of a form: as many keywords as a server may accept, and the others."""
+IGNORED_HEADER = "penstock-ignored"
+_CLIENT_GONE = 499
+"""A status that no client reads."""
+
+
+class Transcriptions:
+    """The endpoint."""
+
+    def __init__(self, gateway: Gateway):
+        self._gateway = gateway
+
+    async def create(self, request: Request) -> Response:
+        """Transcribes the uploaded file. GatewayError for a rejection. Stops where the client disconnects."""
+        access = self._gateway.access
+        access.origins.check(request.headers.get("origin"), request.headers.get("host"))
+        key = access.authenticate_header(request.headers.get("authorization"))
+        async with request.form(max_files=1, max_fields=MAX_FIELDS) as form:
+            wanted, data = await self._read(form)
+        headers = {IGNORED_HEADER: ",".join(wanted.ignored)} if wanted.ignored else {}
+        starting = TranscriptionJob.start(self._gateway, wanted, data, key)
+        job = await _while_connected(request, starting)
+        if job is None:
+            return Response(status_code=_CLIENT_GONE)
+        if wanted.is_streamed:
+            return _EventStream(self._gateway, job, wanted, headers)
+        try:
+            transcription = await _while_connected(request, _transcription(job))
+        finally:
+            await job.close()
+        if transcription is None:
+            return Response(status_code=_CLIENT_GONE)
+        content, media_type = render(transcription, wanted)
+        return Response(content, headers=headers, media_type=media_type)
+
+    async def _read(self, form: FormData) -> tuple[TranscriptionRequest, bytes]:
+        """The request and the content of its file."""
+        values: dict[str, list[str]] = {}
+        upload: UploadFile | None = None
+        for name, value in form.multi_items():
+            if isinstance(value, str):
+                values.setdefault(name, []).append(value)
+            elif name == "file":
+                upload = value
+        wanted = parse_fields(values, self._gateway.streams, self._gateway.config)
+        if upload is None:
+            raise GatewayError(ErrorCode.FIELD_INVALID, "file is missing; accepted: an uploaded recording", "file")
+        data = await upload.read(MAX_UPLOAD_BYTES + 1)
+        if len(data) > MAX_UPLOAD_BYTES:
+            raise GatewayError(ErrorCode.TOO_LARGE, f"file has more than {MAX_UPLOAD_BYTES:,} bytes", "file")
+        return wanted, data
+
+
+class _EventStream(StreamingResponse):
+    """Server-sent events. A client that does not read them, or disconnects, ends its stream."""
+
+    def __init__(
+        self, gateway: Gateway, job: TranscriptionJob, wanted: TranscriptionRequest, headers: Mapping[str, str]
+    ):
+        headers = {**headers, "Cache-Control": "no-cache"}
+        super().__init__(self._content(), headers=headers, media_type="text/event-stream")
+        self._gateway = gateway
+        self._job = job
+        self._has_logprobs = wanted.has_logprobs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Closes the stream, however the response ends."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._job.close()
+
+    async def stream_response(self, send: Send) -> None:
+        """Limits the time of each write."""
+        limit = WriteLimit()
+
+        async def limited(message: Message) -> None:
+            await limit.write(send(message))
+
+        try:
+            await super().stream_response(limited)
+        except GatewayError as error:
+            self._gateway.note_rejection(PROTOCOL, error)
+
+    async def _content(self) -> AsyncIterator[bytes]:
+        events = TranscriptEvents(self._has_logprobs)
+        try:
+            async for event in self._job.events():
+                if (delta := events.add(event)) is not None:
+                    yield delta
+        except GatewayError as error:
+            self._gateway.note_rejection(PROTOCOL, error)
+            yield error_event(error)
+        else:
+            yield events.done(self._job.duration_s)
+
+
+async def _transcription(job: TranscriptionJob) -> Transcription:
+    finals = [event async for event in job.events() if isinstance(event, Final)]
+    return Transcription(finals, job.duration_s)
+
+
+async def _while_connected(request: Request, working: Coroutine[Any, Any, _T]) -> _T | None:
+    """What the work returns or raises; None where the client disconnects first."""
+    work, gone = asyncio.create_task(working), asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        return await work if work.done() else None
+    finally:
+        work.cancel()
+        gone.cancel()
+        await asyncio.gather(work, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

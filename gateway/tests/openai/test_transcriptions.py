@@ -1,0 +1,235 @@
+"""`/v1/audio/transcriptions` and `/v1/models` on a real socket, with streams whose words follow from the audio."""
+
+import asyncio
+import io
+import json
+
+import httpx2
+import pytest
+import soundfile
+
+from gateway.tests.helpers.fake_streams import speech
+from gateway.tests.helpers.running import running
+from penstock_gateway.errors import ErrorCode, GatewayError
+
+pytestmark = pytest.mark.anyio
+AUDIO = speech(0.3, 1.2, 0.2)
+"""Three words, a pause, two words."""
+
+
+def encoded(samples=AUDIO, form="WAV"):
+    file = io.BytesIO()
+    soundfile.write(file, samples, 16_000, format=form)
+    return file.getvalue()
+
+
+@pytest.fixture
+async def client(gateway):
+    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+        yield client
+
+
+async def post(client, file=None, **fields):
+    files = {} if file is None else {"file": ("speech.bin", file)}
+    return await client.post("/v1/audio/transcriptions", data={"model": "whisper-1", **fields}, files=files)
+
+
+def error(response, status):
+    assert response.status_code == status, response.text
+    body = response.json()["error"]
+    assert body["message"]
+    return body["code"], body["param"]
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC"])
+async def test_json(client, streams, form):
+    response = await post(client, encoded(form=form))
+    assert response.json() == {"text": "w0 w1 w2 w3 w4", "usage": {"type": "duration", "seconds": 2}}
+    (stream,) = streams.opened
+    assert stream.options.model == "fake-asr"
+    assert stream.options.endpoint_silence_ms == 800
+    assert stream.protocol == "openai"
+    assert stream.is_cancelled  # freed
+
+
+async def test_text_srt_and_vtt(client):
+    assert (await post(client, encoded(), response_format="text")).text == "w0 w1 w2 w3 w4\n"
+    srt = await post(client, encoded(), response_format="srt")
+    assert srt.text.startswith("1\n00:00:00,000 --> 00:00:01,000\nw0 w1 w2\n\n2\n00:00:01,500 --> ")
+    vtt = await post(client, encoded(), response_format="vtt")
+    assert vtt.text.startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.000\nw0 w1 w2\n")
+    assert vtt.headers["content-type"].startswith("text/vtt")
+
+
+async def test_verbose_json(client):
+    response = await client.post(
+        "/v1/audio/transcriptions",
+        data={"model": "fake-asr", "response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]},
+        files={"file": ("a", encoded())},
+    )
+    body = response.json()
+    assert (body["task"], body["language"], body["duration"]) == ("transcribe", "en-US", 1.7)
+    assert body["words"][3] == {"word": "w3", "start": 1.5, "end": 1.6}
+    assert [(each["id"], each["start"], each["end"], each["text"]) for each in body["segments"]] == [
+        (0, 0.0, 0.3, "w0 w1 w2"), (1, 1.5, 1.7, "w3 w4"),
+    ]  # fmt: skip
+    assert body["segments"][0]["avg_logprob"] == pytest.approx(-0.6931)
+    only_segments = (await post(client, encoded(), response_format="verbose_json")).json()
+    assert "words" not in only_segments and len(only_segments["segments"]) == 2
+
+
+async def test_logprobs(client):
+    body = (await post(client, encoded(), **{"include[]": "logprobs"})).json()
+    assert [token["token"] for token in body["logprobs"]] == ["w0", " w1", " w2", " w3", " w4"]
+    assert "".join(token["token"] for token in body["logprobs"]) == body["text"]
+    assert body["logprobs"][0] == {"token": "w0", "logprob": -0.6931, "bytes": [119, 48]}
+
+
+def events_of(response):
+    assert response.headers["content-type"].startswith("text/event-stream")
+    return [json.loads(line.removeprefix("data: ")) for line in response.text.split("\n\n") if line]
+
+
+async def test_streamed_deltas_are_the_text(client, streams):
+    *deltas, done = events_of(await post(client, encoded(), stream="true", **{"include[]": "logprobs"}))
+    assert {event["type"] for event in deltas} == {"transcript.text.delta"}
+    assert "".join(event["delta"] for event in deltas) == done["text"] == "w0 w1 w2 w3 w4"
+    assert len(deltas) > 3
+    assert done["type"] == "transcript.text.done"
+    assert done["usage"] == {"type": "duration", "seconds": 2}
+    assert [token["token"] for event in deltas for token in event["logprobs"]] == [
+        token["token"] for token in done["logprobs"]
+    ]
+    assert streams.opened[0].is_cancelled
+
+
+async def test_fields_become_options(client, streams):
+    fields = {
+        "keywords[]": ["market street", "rubout"],
+        "language": "en",
+        "chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 500}',
+        "temperature": "0.2",
+        "prompt": "names",
+    }
+    response = await post(client, encoded(), **fields)
+    options = streams.opened[0].options
+    assert options.phrases == (("market street", 1.5), ("rubout", 1.5))
+    assert options.endpoint_silence_ms == 500
+    assert options.language is None  # the model has no choice
+    assert response.headers["penstock-ignored"] == "prompt,temperature"
+    await post(client, encoded(), **{"chunking_strategy[type]": "server_vad", "keywords": "x"})
+    assert streams.opened[1].options.endpoint_silence_ms == 800
+    assert streams.opened[1].options.phrases == (("x", 1.5),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": "diarized_json"}, "response_format"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": "true", "response_format": "srt"}, "response_format"),
+        ({"include[]": "words"}, "include"),
+        ({"timestamp_granularities[]": "char"}, "timestamp_granularities"),
+        ({"chunking_strategy": "manual"}, "chunking_strategy"),
+        ({"chunking_strategy": "[1]"}, "chunking_strategy"),
+        ({"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 100}'}, None),
+        ({"chunking_strategy[silence_duration_ms]": "a"}, "chunking_strategy[silence_duration_ms]"),
+        ({"chunking_strategy[type]": "semantic"}, "chunking_strategy[type]"),
+        ({"language": "de"}, "language"),
+        ({"known_speaker_names[]": "Ada"}, "known_speaker_names"),
+    ],
+)
+async def test_a_wrong_field_is_named(client, streams, fields, param):
+    code, named = error(await post(client, encoded(), **fields), 400)
+    assert code == "field_invalid"
+    assert named == (param or "chunking_strategy[silence_duration_ms]")
+    assert not streams.opened
+
+
+async def test_other_rejections(client, streams):
+    assert error(await post(client), 400) == ("field_invalid", "file")
+    assert error(await post(client, b"no audio"), 400)[0] == "audio_invalid"
+    assert error(await post(client, encoded(), model="gpt-5"), 404) == ("model_not_found", "model")
+    assert error(await client.post("/v1/audio/transcriptions", content=b"x"), 400) == ("field_invalid", "file")
+    assert error(await client.get("/v1/audio/transcriptions"), 405)
+    assert error(await client.get("/v1/nothing"), 404)
+    broken = {"content-type": "multipart/form-data; boundary=x"}
+    assert error(await client.post("/v1/audio/transcriptions", content=b"y", headers=broken), 400)
+    assert not streams.opened
+
+
+async def test_a_file_that_breaks_off_in_the_middle_is_rejected_and_frees_its_stream(client, streams, monkeypatch):
+    from penstock_gateway.openai import job
+
+    async def decode_recording(data, rate_hz, max_seconds):
+        yield AUDIO
+        raise GatewayError(ErrorCode.AUDIO_INVALID, "the audio is damaged")
+
+    monkeypatch.setattr(job, "decode_recording", decode_recording)
+    assert error(await post(client, encoded()), 400)[0] == "audio_invalid"
+    assert streams.opened[0].is_cancelled
+    *_, last = events_of(await post(client, encoded(), stream="true"))
+    assert last["error"]["code"] == "audio_invalid"
+
+
+async def test_a_lost_stream_is_a_503_or_an_error_event(client, streams):
+    class Losing(list):
+        def append(self, stream):
+            super().append(stream)
+            stream.fail(GatewayError(ErrorCode.STREAM_LOST, "the replica died", retry_after_s=2.0))
+
+    streams.opened = Losing()
+    response = await post(client, encoded())
+    assert error(response, 503)[0] == "stream_lost"
+    assert response.headers["retry-after"] == "2"
+    (last,) = events_of(await post(client, encoded(), stream="true"))
+    assert last["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": "true"}])
+async def test_a_client_that_disconnects_frees_its_stream(gateway, streams, fields):
+    class Stalled(list):
+        def append(self, stream):
+            stream.room.clear()
+            super().append(stream)
+
+    streams.opened = Stalled()
+    async with running(gateway) as served:
+        async with httpx2.AsyncClient(base_url=served.url) as client:
+            posting = asyncio.create_task(post(client, encoded(), **fields))
+            while not streams.opened:
+                await asyncio.sleep(0.005)
+            posting.cancel()
+            await asyncio.gather(posting, return_exceptions=True)
+        for _ in range(12_000):
+            if streams.opened[0].is_cancelled:
+                break
+            await asyncio.sleep(0.005)
+    assert streams.opened[0].is_cancelled
+
+
+async def test_models(client, streams):
+    listed = (await client.get("/v1/models")).json()
+    assert [model["id"] for model in listed["data"]] == ["fake-asr"]
+    assert (await client.get("/v1/models/whisper-1")).json()["id"] == "fake-asr"
+    assert error(await client.get("/v1/models/other"), 404)[0] == "model_not_found"
+    streams.groups = ()
+    assert (await client.get("/v1/models")).json() == {"object": "list", "data": []}
+
+
+async def test_strict_rejects_fields_without_an_effect(make_gateway):
+    async with running(make_gateway(strict=True)) as served, httpx2.AsyncClient(base_url=served.url) as client:
+        assert error(await post(client, encoded(), temperature="0"), 400) == ("field_invalid", "temperature")
+
+
+async def test_pages_of_other_origins(make_gateway):
+    gateway = make_gateway(origins=("https://good.example",))
+    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url) as client:
+        path = "/v1/audio/transcriptions"
+        allowed = await client.options(
+            path, headers={"Origin": "https://good.example", "Access-Control-Request-Method": "POST"}
+        )
+        assert allowed.headers["access-control-allow-origin"] == "https://good.example"
+        rejected = await client.post(path, headers={"Origin": "https://bad.example"})
+        assert error(rejected, 403)[0] == "origin_rejected"
+        assert "access-control-allow-origin" not in rejected.headers
