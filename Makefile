@@ -17,7 +17,7 @@ LOADTEST := $(BIN)/python -m loadtest
 TEST_PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest -q --durations=12 --ignore=tests/nightly
 TEST_SHARED := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile
-NOT_HERE := not gpu and not oracle and not nightly
+NOT_HERE := not gpu and not oracle and not nightly and not browser
 # What a CPU's instruction set and order of sums could change (docs/decoding.md, "What is exact").
 NUMERIC_TESTS := tests/frontend tests/encoder tests/decoding tests/model/nemo/test_importer.py \
 	tests/pipeline/test_stages.py tests/scoring/boosting/test_search.py tests/test_linear.py \
@@ -32,7 +32,7 @@ PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels test-gpu test-oracle serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels test-gpu test-oracle captions-test serve benchmark loadtest loadtest-ui capacity soak fault-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -96,6 +96,10 @@ test-cpus: setup ## the numeric tests as other CPUs compute
 test-kernels: setup ## GPU kernels in the interpreter of the Triton language
 	$(BIN)/python $(PIP_LOCKED) -r $(LOCKS)/kernels.txt
 	$(BIN)/python -m pytest -q tests/kernels tests/decoding/test_fused_search.py tests/decoding/wfst/test_fused_search.py -m "not gpu"
+
+# A real server, a gateway and Chromium (Debian: apt-get install chromium); pictures in build/captions.
+captions-test: setup ## the captions page in a browser
+	$(PYTEST) -m browser gateway/tests/captions tests/server
 
 test-gpu: setup ## tests on a CUDA device
 	$(BIN)/python -m pytest -q -m gpu

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from penstock.pipeline.decoding_config import BEAM_DECODERS, DECODING_SETTINGS
+from penstock.pipeline.decoding_config import BEAM_DECODERS, DECODING_SETTINGS, ENDPOINT_SETTINGS
 from penstock.pipeline.setting import Setting
 from penstock.serving.settings import IMAGE_SETTINGS, SERVE_SETTINGS
 
@@ -28,7 +28,8 @@ def server_table() -> str:
 
 def beam_table() -> str:
     """Options of searches, for docs/beam_search.md."""
-    chosen = [s for s in DECODING_SETTINGS if set(s.decoders) & set(BEAM_DECODERS)]
+    of_searches = [s for s in DECODING_SETTINGS if s not in ENDPOINT_SETTINGS]
+    chosen = [s for s in of_searches if set(s.decoders) & set(BEAM_DECODERS)]
     rows = ((f"`{s.name}`", ", ".join(f"`{d}`" for d in s.decoders), s.help, s.accepted, _default(s)) for s in chosen)
     return _table(("option", "decoders", "meaning", "accepted", "default"), rows)
 

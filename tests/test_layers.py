@@ -8,7 +8,7 @@ import pytest
 SOURCES = Path(__file__).parents[1] / "src" / "penstock"
 FLOORS = (
     ("cli",), ("commands",), ("training",), ("evaluation",), ("serving",), ("transcription",), ("recognizer",),
-    ("pipeline",), ("decoding",), ("scoring",), ("encoder", "frontend", "graphs", "kernels"), ("model",),
+    ("pipeline",), ("decoding", "endpointing"), ("scoring",), ("encoder", "frontend", "graphs", "kernels"), ("model",),
     ("linear", "reporting", "runtime"), ("errors", "extras", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""

@@ -66,7 +66,7 @@ class TritonPythonModel:
         (answer,) = (found.answer for found in rows.values())
         if isinstance(answer, StreamError):
             return triton_io.error_response(answer, request, self.log)
-        return triton_io.results_response([answer])
+        return triton_io.results_response(answer.entries)
 
     def _batched_response(self, request, ticket, rows):
         answers = dict(ticket.errors)
@@ -75,7 +75,7 @@ class TritonPythonModel:
                 self.log.rejection(answer, f"row {row}", request.request_id())
                 answers[row] = answer
             else:
-                answers[row] = self._news.news(decoded.lease.slot, decoded.is_start, [answer])
+                answers[row] = self._news.news(decoded.lease.slot, decoded.is_start, answer.entries)
         return triton_io.batched_response(answers)
 
     def finalize(self):

@@ -26,6 +26,10 @@ class CtcStreamDecoder(StreamDecoder):
         """Resets to streams without frames."""
         self._state.reset(copy_to_device(slots, torch.int64, self._head.device))
 
+    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """An open token, which was reported, goes on but is not reported again."""
+        self._state.begin_segment(copy_to_device(slots, torch.int64, self._head.device))
+
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Tokens that ended are stable; one that the next frame may repeat is not."""
         slots = copy_to_device(chunk.slots, torch.int64, self._head.device)
@@ -38,4 +42,4 @@ class CtcStreamDecoder(StreamDecoder):
 
 def _tokens(tokens: CtcTokens) -> list[list[Token]]:
     *fields, lengths = tokens
-    return rows_of_tokens(tuple(fields), lengths)
+    return [[one for one in row if one.timestamp >= 0] for row in rows_of_tokens(tuple(fields), lengths)]

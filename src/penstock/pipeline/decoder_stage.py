@@ -17,6 +17,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoder_builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.decoding_steps import SegmentPart, Step, Steps, StreamEndpoints, steps_without_endpoints
 from penstock.pipeline.language_offer import offer_languages
 from penstock.pipeline.results import StreamResult, StreamText
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
@@ -98,6 +99,7 @@ class DecoderStage:
         """Kernels of greedy search, "torch" or "fused", for the log."""
         self._options = [StreamOptions()] * slots
         self._texts: dict[int, StreamText] = {}  # by slot
+        self._endpoints: dict[int, StreamEndpoints] = {}  # by slot, of streams with endpointing
         self._guard = SlotGuard("decoder", slots, ledger)
 
     @property
@@ -174,6 +176,9 @@ class DecoderStage:
                 continue
             self._options[slot] = replace(options, phrases=())  # the phrase cache has them, once for all streams
             self._texts[slot] = StreamText(self._tokenizer, self._config, options.keeps_tags)
+            self._endpoints.pop(slot, None)
+            if options.endpoint.is_on:
+                self._endpoints[slot] = StreamEndpoints(options.endpoint, self._config, self._chunk_encoder_frames)
             opened.append(slot)
         self._set_prompts(opened)
         self._begin(opened)
@@ -188,47 +193,84 @@ class DecoderStage:
             return None
         return self._prompts.index_select(0, copy_to_device(slots, torch.int64, self._device))
 
-    def _begin(self, slots: list[int]) -> None:
-        """Starts new streams or segments in `slots`, each in its stream decoder."""
+    def _begin(self, slots: list[int], goes_on: bool = False) -> None:
+        """Starts new streams or segments in `slots`, each in its stream decoder.
+
+        goes_on: with the best hypotheses of the segments before.
+        """
         by_decoder: dict[str, list[int]] = {}
         for slot in slots:
             by_decoder.setdefault(self._options[slot].decoder, []).append(slot)
         for name, group in by_decoder.items():
-            self._stream_decoders[name].open(group, [self._options[slot] for slot in group])
+            decoder = self._stream_decoders[name]
+            begin = decoder.begin_segment if goes_on else decoder.open
+            begin(group, [self._options[slot] for slot in group])
 
-    def _answer(self, request: DecoderRequest, decoded: Decoded | None) -> StreamResult:
-        slot, covered = request.lease.slot, request.covered_samples
-        text = self._texts[slot]
-        result = text.unchanged(covered) if decoded is None else text.update(decoded, covered, request.is_final)
+    def _answer(self, request: DecoderRequest, parts: list[SegmentPart]) -> StreamResult:
+        text = self._texts[request.lease.slot]
+        *earlier, last = [
+            text.unchanged(part.covered_samples)
+            if part.decoded is None
+            else text.update(part.decoded, part.covered_samples, part.is_final, part.next_start_samples)
+            for part in parts
+        ]
         if request.is_end:
-            del self._texts[slot]
-            self._fusion.close(slot)
+            self._close(request.lease.slot)
         self._guard.settle(request.lease, request.is_end)
-        return result
+        return replace(last, earlier=tuple(earlier)) if earlier else last
 
-    def _decode(self, requests: list[DecoderRequest]) -> list[Decoded | None]:
-        """Decodes the requests; None for a request without frames that ends nothing, as most are."""
-        decoded: list[Decoded | None] = [None] * len(requests)
+    def _close(self, slot: int) -> None:
+        del self._texts[slot]
+        self._endpoints.pop(slot, None)
+        self._fusion.close(slot)
+
+    def _decode(self, requests: list[DecoderRequest]) -> list[list[SegmentPart]]:
+        """Decodes the requests, step by step; returns the parts of segments in each."""
+        parts: list[list[SegmentPart]] = [[] for _ in requests]
+        running = {i: self._steps(request) for i, request in enumerate(requests)}
+        decoded: dict[int, Decoded] = {}
+        while running:
+            steps: dict[int, Step] = {}
+            for i, generator in [*running.items()]:
+                try:
+                    steps[i] = generator.send(decoded[i]) if decoded else next(generator)
+                except StopIteration as stopped:
+                    parts[i] = stopped.value
+                    del running[i]
+            slots = [requests[i].lease.slot for i in steps]
+            decoded = dict(zip(steps, self._decode_step(slots, list(steps.values())), strict=True))
+        finalized = [request for request in requests if request.finalize]
+        for request in finalized:
+            if endpoints := self._endpoints.get(request.lease.slot):
+                endpoints.restart(request.covered_samples)
+        self._begin([request.lease.slot for request in finalized])
+        return parts
+
+    def _steps(self, request: DecoderRequest) -> Steps:
+        endpoints = self._endpoints.get(request.lease.slot)
+        steps = steps_without_endpoints if endpoints is None else endpoints.steps
+        unstable = self._texts[request.lease.slot].unstable
+        return steps(request.encoded, request.covered_samples, request.is_final, unstable)
+
+    def _decode_step(self, slots: list[int], steps: list[Step]) -> list[Decoded]:
+        """Decodes one step each of different streams."""
+        decoded = [Decoded([], step.unstable, []) for step in steps]
         by_decoder: dict[str, list[int]] = {}
-        for i, request in enumerate(requests):
-            name = self._options[request.lease.slot].decoder
-            if len(request.encoded) or (request.is_final and not self._stream_decoders[name].needs_frames):
+        for i, (slot, step) in enumerate(zip(slots, steps, strict=True)):
+            name = self._options[slot].decoder
+            if len(step.encoded) or not self._stream_decoders[name].needs_frames:
                 by_decoder.setdefault(name, []).append(i)
-            elif request.is_final:
-                decoded[i] = Decoded([], self._texts[request.lease.slot].unstable, [])
         for name, rows in by_decoder.items():
-            for i, found in zip(
-                rows, self._stream_decoders[name].decode(self._chunk([requests[i] for i in rows])), strict=True
-            ):
+            chunk = self._chunk([slots[i] for i in rows], [steps[i] for i in rows])
+            for i, found in zip(rows, self._stream_decoders[name].decode(chunk), strict=True):
                 decoded[i] = found
-        self._begin([request.lease.slot for request in requests if request.finalize])
+        self._begin([slot for slot, step in zip(slots, steps, strict=True) if step.is_endpoint], goes_on=True)
         return decoded
 
-    def _chunk(self, requests: list[DecoderRequest]) -> Chunk:
+    def _chunk(self, slots: list[int], steps: list[Step]) -> Chunk:
         device = self._device
-        lengths = copy_to_device([len(r.encoded) for r in requests], torch.int64, device)
+        lengths = copy_to_device([len(step.encoded) for step in steps], torch.int64, device)
         encoded = torch.nn.utils.rnn.pad_sequence(
-            [send_to_device(r.encoded, device) for r in requests], batch_first=True
+            [send_to_device(step.encoded, device) for step in steps], batch_first=True
         )
-        slots = [r.lease.slot for r in requests]
-        return Chunk(slots, encoded, lengths, [r.is_final for r in requests], self._prompts_of(slots))
+        return Chunk(slots, encoded, lengths, [step.is_final for step in steps], self._prompts_of(slots))

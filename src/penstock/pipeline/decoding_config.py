@@ -11,7 +11,7 @@ from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, AesLimits
 from penstock.decoding.wfst.sizes import WfstLimits
 from penstock.errors import SettingError
 from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA
-from penstock.pipeline.setting import Setting, Values, choice, real, switch, text, whole
+from penstock.pipeline.setting import Setting, Values, choice, off_or, real, switch, text, whole
 
 GREEDY, CTC, CTC_BEAM, WFST = "greedy", "ctc", "ctc_beam", "wfst"
 TRANSDUCER_BEAMS = ("alsd", "aes")
@@ -118,6 +118,18 @@ class DecodingConfig:
         "default language of streams, for models with language prompts", page="models.md#languages",
         unset="auto if the model has it, else its first", decoders=DECODERS,
     )  # fmt: skip
+    endpoint_silence_ms: int = _option(
+        off_or(whole(200, 10_000)), 0, "MS", "default endpoint: silence behind a word that ends a segment, in ms",
+        page="endpointing.md", decoders=DECODERS,
+    )  # fmt: skip
+    endpoint_no_speech_ms: int = _option(
+        off_or(whole(200, 60_000)), 0, "MS", "default endpoint: duration of a segment without words, in ms",
+        page="endpointing.md", decoders=DECODERS,
+    )  # fmt: skip
+    endpoint_longest_s: int = _option(
+        off_or(whole(5, 120)), 0, "S", "default endpoint: duration from which on any short pause ends a segment, in s",
+        page="endpointing.md", decoders=DECODERS,
+    )  # fmt: skip
     phrase_memory_mib: int = _option(
         whole(16, 16_384), 512, "MIB", "memory for the boosted phrases of all streams on the decoder's device, in MiB",
         page="boosting.md#memory",
@@ -140,5 +152,8 @@ DECODING_SETTINGS = tuple(
     Setting(name=option.name, default=option.default, **option.metadata) for option in fields(DecodingConfig)
 )
 """The fields of `DecodingConfig`, in their order."""
+
+ENDPOINT_SETTINGS = tuple(setting for setting in DECODING_SETTINGS if setting.name.startswith("endpoint_"))
+"""Also options of a stream, under the same names."""
 
 DEFAULT_DECODING = DecodingConfig()

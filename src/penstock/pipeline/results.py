@@ -46,6 +46,13 @@ class StreamResult:
     """The model's last tag in the segment, as "en-US"; "" before the first, and for models without tags."""
     stable_chars: int = 0
     """Leading characters of `text` that later results of the segment keep; all of them in its final result."""
+    earlier: tuple["StreamResult", ...] = ()
+    """Final results of the segments that ended before this one in the same request, with endpointing only."""
+
+    @property
+    def entries(self) -> tuple["StreamResult", ...]:
+        """The earlier results and this one; all but the last are final."""
+        return (*self.earlier, self)
 
 
 class StreamText:
@@ -66,10 +73,13 @@ class StreamText:
         """Tokens at the end of the segment that may still change."""
         self._open_segment(start_s=0.0)
 
-    def update(self, decoded: Decoded, covered_samples: int, is_final: bool) -> StreamResult:
+    def update(
+        self, decoded: Decoded, covered_samples: int, is_final: bool, next_start_samples: int | None = None
+    ) -> StreamResult:
         """Adds what a request decoded and returns the result; after a final result the next segment begins.
 
-        covered_samples: as in `penstock.frontend.log_mel.MelChunks`.
+        covered_samples: as in `penstock.frontend.log_mel.MelChunks`. next_start_samples: where the frames of the next
+        segment begin; by default there.
         """
         self._unchanged = None
         processed_s = covered_samples / self._sample_rate_hz
@@ -98,7 +108,7 @@ class StreamText:
             stable_chars=len(self._transcript.text),
         )
         if is_final:
-            self._open_segment(processed_s)
+            self._open_segment(processed_s if next_start_samples is None else next_start_samples / self._sample_rate_hz)
         return result
 
     def unchanged(self, covered_samples: int) -> StreamResult:

@@ -44,6 +44,14 @@ def real(high: float, low: float = 0) -> Values:
     )
 
 
+def off_or(values: Values) -> Values:
+    """0, which turns the option off, or one of `values`."""
+    return Values(
+        values.convert, lambda value: values.accepts(value) or (type(value) is int and value == 0),
+        f"0 (off) or {values.accepted}",
+    )  # fmt: skip
+
+
 def choice(*names: str) -> Values:
     """One of `names`."""
     return Values(str, lambda value: value in names, ", ".join(names))

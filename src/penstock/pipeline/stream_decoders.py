@@ -81,6 +81,13 @@ class StreamDecoder(ABC):
         """Resets `slots` for new streams or new segments."""
 
     @abstractmethod
+    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Goes on with the best hypothesis of `slots` in a new segment; frames count from here.
+
+        Their segments have ended with a chunk that `is_final`, or without one where the decoder `needs_frames`.
+        """
+
+    @abstractmethod
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Decodes the chunk and saves the states; returns the new tokens of each stream."""
 
@@ -102,6 +109,10 @@ class GreedyStreamDecoder(StreamDecoder):
         default = self._network.config.ilm_greedy or IlmPair()
         ilm = self._network.ilm_weights([chosen.ilm or default for chosen in options])
         self._state.reset(copy_to_device(slots, torch.int64, self._device), self._fusion.start_states(slots), ilm)
+
+    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """The hypotheses do not change."""
+        self._state.begin_segment(copy_to_device(slots, torch.int64, self._device))
 
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Every label is stable."""
@@ -138,6 +149,13 @@ class BeamStreamDecoder(StreamDecoder):
         self._state.reset(copy_to_device(slots, torch.int64, self._device), sizes, fusion, ilm)
         for slot, chosen in zip(slots, options, strict=True):
             self._n_best[slot] = chosen.n_best
+        self.truncation.begin(slots)
+
+    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """The beam becomes its best hypothesis."""
+        rows = copy_to_device(slots, torch.int64, self._device)
+        search = self._fused if self._fusion.is_used(slots) else self._plain
+        self._state.begin_segment(rows, search.n_best(self._state.gather(rows)).places[:, 0])
         self.truncation.begin(slots)
 
     def _ilm_weights(self, options: Sequence[StreamOptions]) -> IlmWeights:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
+from penstock.endpointing.rules import NO_ENDPOINTS, EndpointRules
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair
 from penstock.model.tokenizer import Tokenizer
@@ -13,6 +14,7 @@ from penstock.pipeline.decoder_offer import DecoderOffer, without_ilm
 from penstock.pipeline.decoding_config import (
     BEAM_DECODERS,
     BOOSTED_DECODERS,
+    ENDPOINT_SETTINGS,
     GREEDY,
     LM_DECODERS,
     MAX_LM_WEIGHT,
@@ -42,7 +44,8 @@ _DECODERS_WITH = {
     "boosted_phrases": BOOSTED_DECODERS,
     "boost": BOOSTED_DECODERS,
 }
-_NAMES = ("decoder", *_DECODERS_WITH, "language", "language_tags")
+_ENDPOINT_NAMES = tuple(setting.name for setting in ENDPOINT_SETTINGS)
+_NAMES = ("decoder", *_DECODERS_WITH, "language", "language_tags", *_ENDPOINT_NAMES)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class StreamOptions:
     """The language's prompt; 0 for a model without prompts."""
     keeps_tags: bool = False
     """Language tags are in the text, too."""
+    endpoint: EndpointRules = NO_ENDPOINTS
+    """Where segments end by themselves."""
 
 
 def parse_stream_options(
@@ -79,7 +84,8 @@ def parse_stream_options(
 
     decoder: one of the offered ones; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; ilm_alpha: 0 .. 2;
     ilm_beta: 0 .. 10; boosted_phrases: a JSON list of phrases or of [phrase, boost] pairs, as text or already read;
-    boost: of phrases that name none; language: one of the offered ones; language_tags: "remove" or "keep".
+    boost: of phrases that name none; language: one of the offered ones; language_tags: "remove" or "keep";
+    endpoint_...: integers, as those of `DecodingConfig`.
     words: of the decoding graph, which phrases of `wfst` must consist of.
     """
     unknown = sorted(map(shown, set(options) - set(_NAMES)))
@@ -95,7 +101,8 @@ def parse_stream_options(
     beam_size, n_best = _beam(options, decoder, config)
     tokens = _tokens(_phrases(options), tokenizer, words if decoder == WFST else None)
     lm_weight, ilm = _lm_weight(options, decoder, config), _ilm(options, offer.ilm.get(decoder))
-    return StreamOptions(decoder, beam_size, n_best, lm_weight, tokens, ilm, *_language(options, languages))
+    language, endpoint = _language(options, languages), _endpoint(options, config)
+    return StreamOptions(decoder, beam_size, n_best, lm_weight, tokens, ilm, *language, endpoint)
 
 
 def _beam(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> tuple[int, int]:
@@ -139,6 +146,14 @@ def _language(options: Mapping[str, Any], languages: LanguageOffer) -> tuple[int
     if "language_tags" in options and not languages.names:
         raise _rejection("language_tags is given, but the model writes no language tags; accepted: nothing")
     return languages.prompt(name), tags == KEEP
+
+
+def _endpoint(options: Mapping[str, Any], config: DecodingConfig) -> EndpointRules:
+    rules = {setting.name: options.get(setting.name, getattr(config, setting.name)) for setting in ENDPOINT_SETTINGS}
+    for setting in ENDPOINT_SETTINGS:
+        if not setting.values.accepts(value := rules[setting.name]):
+            raise _rejection(f"{setting.name} is {shown(value)}; accepted: {setting.accepted}")
+    return EndpointRules(*rules.values())
 
 
 def _phrases(options: Mapping[str, Any]) -> tuple[Phrase, ...]:

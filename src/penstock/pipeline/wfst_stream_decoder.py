@@ -63,6 +63,10 @@ class WfstStreamDecoder(StreamDecoder):
             self._lattices.open(slot, chosen.n_best, choice)
         self.truncation.begin(slots)
 
+    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Starts anew: a segment is a path from the graph's start to its end."""
+        self.open(slots, options)
+
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Pieces that all paths share are stable once the next one is, for only then is it known where they end."""
         device = self._head.device

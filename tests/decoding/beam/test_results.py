@@ -24,7 +24,7 @@ def report(stable: int, unstable: int, alternative: int | None = None) -> BeamRe
     if alternative is not None:
         scores = torch.tensor([[-1.5, -2.25, -torch.inf], [-1e4, -torch.inf, -torch.inf]], dtype=torch.float64)
         lengths = torch.tensor([[2, alternative, 0], [0, 1, 0]])
-        best = NBest(lists(lengths), scores, scores - 0.125, lengths + 7)
+        best = NBest(lists(lengths), scores, scores - 0.125, lengths + 7, lengths.argsort(dim=1))
     return BeamReport(update, torch.tensor([0, 3]), torch.tensor([2, 0]), best)
 
 

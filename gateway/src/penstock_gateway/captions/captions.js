@@ -78,7 +78,7 @@ async function failure(response) {
     $("key").focus();
     return fatal(hasKey ? "The server does not accept this API key." : "This server needs an API key.");
   }
-  if (response.status === 429) return new Error("The server is full. Trying again.");
+  if (response.status === 429) return new Error("The server is full.");
   const {error} = await response.json().catch(() => ({error: {message: `The server answers ${response.status}.`}}));
   return response.status < 500 ? fatal(error.message) : new Error(error.message);
 }

@@ -123,7 +123,6 @@ export class RealtimeSession {
 
   // A connection begins with the first piece that has no final text yet; its times count from there.
   begin() {
-    this.attempts = 0;
     if (this.ready) return; // the answer to configure()
     this.ready = true;
     this.sent = 0;
@@ -134,6 +133,7 @@ export class RealtimeSession {
   }
 
   item(id, startMs) {
+    this.attempts = 0; // the server recognizes
     if (!this.items.has(id)) {
       this.items.set(id, {text: "", startMs, endMs: undefined});
       this.handlers.started(id, startMs);
@@ -173,7 +173,7 @@ export class RealtimeSession {
   }
 
   error(error) {
-    this.reason = error.message;
+    this.reason = error.code === "streams_exhausted" ? "The server is full." : error.message;
     if (error.code === "input_audio_buffer_commit_empty") this.ending?.();
     else if (!this.ready && !error.code?.endsWith("exhausted")) this.fail(error.message); // the settings were rejected
   }
@@ -182,7 +182,7 @@ export class RealtimeSession {
     if (this.closing) return;
     this.ready = false;
     for (const id of [...this.items.keys()]) this.drop(id);
-    const error = wasOpen ? new Error(this.reason ?? event.reason) : await this.refusal();
+    const error = wasOpen ? new Error(this.reason || event.reason || "The connection was lost.") : await this.refusal();
     if (!this.closing) this.retry(error);
   }
 

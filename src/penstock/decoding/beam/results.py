@@ -38,6 +38,8 @@ class NBest(NamedTuple):
     """[B, K] float64, log-probability of the network alone."""
     lengths: torch.Tensor
     """[B, K] int64, labels from the stream's start."""
+    places: torch.Tensor
+    """[B, K] int64, where each is in its beam."""
 
 
 class BeamReport(NamedTuple):
@@ -117,6 +119,7 @@ def n_best(states: BeamStates, fusion: Fusion, is_normalized: bool = True, is_ct
         scores=scores.gather(1, places),
         acoustic_scores=(scores - external).gather(1, places),
         lengths=lengths.gather(1, places),
+        places=chosen,
     )
 
 

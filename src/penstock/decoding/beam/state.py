@@ -56,6 +56,37 @@ class BeamStateStore(StateStore[BeamStates]):
         """
         self.scatter(slots, with_choices(self._fresh_states(len(slots)), beam_sizes, fusion, ilm))
 
+    def begin_segment(self, slots: torch.Tensor, best: torch.Tensor) -> None:
+        """Goes on with one hypothesis per stream; scores, labels and frames of `slots` [B] int64 count from here.
+
+        best: [B] int64, its place in a beam that has ended, of which all labels have been reported.
+        """
+        states = self.gather(slots)
+        # 1) copy the best hypothesis into every place; only that in the first one exists
+        rows = torch.arange(len(slots), device=slots.device)
+
+        def of_best(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor[rows, best].unsqueeze(1).expand_as(tensor).clone()
+
+        hypotheses, context = map_tensors(of_best, (states.hypotheses, states.context))
+        fresh = self._fresh_states(len(slots))
+        # 2) count from here
+        self.scatter(
+            slots,
+            states._replace(
+                hypotheses=fresh.hypotheses._replace(
+                    last_labels=hypotheses.last_labels,
+                    next_frames=hypotheses.next_frames - states.frames_seen.unsqueeze(1),
+                    labels_at_frame=hypotheses.labels_at_frame,
+                ),
+                unstable=fresh.unstable,
+                context=context,
+                frames_seen=fresh.frames_seen,
+                forced_blanks=fresh.forced_blanks,
+                pruned_hypotheses=fresh.pruned_hypotheses,
+            ),
+        )
+
 
 def fresh_states(
     network: BeamNetwork,

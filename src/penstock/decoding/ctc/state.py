@@ -31,6 +31,12 @@ class CtcStateStore(StateStore[CtcStates]):
         """Makes `slots` [B] int64 streams without frames."""
         self.scatter(slots, self._fresh_states(len(slots)))
 
+    def begin_segment(self, slots: torch.Tensor) -> None:
+        """Counts the frames of `slots` [B] int64 from here. An open token goes on, from before frame 0."""
+        states = self.gather(slots)
+        first_frames = states.first_frames - states.frames_seen
+        self.scatter(slots, states._replace(first_frames=first_frames, frames_seen=torch.zeros_like(first_frames)))
+
 
 def fresh_states(head: CtcHead, batch: int) -> CtcStates:
     """`batch` streams without frames."""

@@ -44,6 +44,12 @@ class GreedyStateStore(StateStore[GreedyStates]):
         fresh = fresh if fusion is None else fresh._replace(fusion=fusion)
         self.scatter(slots, fresh._replace(ilm=ilm) if ilm else fresh)
 
+    def begin_segment(self, slots: torch.Tensor) -> None:
+        """Counts the frames of `slots` [B] int64 from here; the hypotheses go on."""
+        states = self.gather(slots)
+        ahead = states.next_frame - states.frames_seen
+        self.scatter(slots, states._replace(next_frame=ahead, frames_seen=torch.zeros_like(ahead)))
+
 
 def fresh_states(network: TransducerNetwork, batch: int) -> GreedyStates:
     """`batch` hypotheses without labels, without language model and phrases."""

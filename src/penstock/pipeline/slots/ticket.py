@@ -11,13 +11,14 @@ import contextlib
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import IntEnum
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
+from penstock.endpointing.rules import EndpointRules
 from penstock.errors import ErrorCode, StreamError
 from penstock.model.config import IlmPair
 from penstock.pipeline.decoding_config import DECODERS
@@ -144,10 +145,10 @@ def _unpack_rest(numbers: list[int]) -> tuple[dict[int, StreamOptions], dict[int
 
 
 def _pack_options(options: StreamOptions) -> list[int]:
-    """Decoder to tags, then boost, length and tokens of each phrase. Reals travel as their bits."""
+    """Decoder to endpoint rules, then boost, length and tokens of each phrase. Reals travel as their bits."""
     weights = map(_to_bits, (options.lm_weight, *(options.ilm or _NO_ILM)))
     numbers = [DECODERS.index(options.decoder), options.beam_size, options.n_best, *weights]
-    numbers += [options.prompt, options.keeps_tags]
+    numbers += [options.prompt, options.keeps_tags, *astuple(options.endpoint)]
     for tokens, boost in options.phrases:
         numbers += (_to_bits(boost), len(tokens), *tokens)
     return numbers
@@ -157,14 +158,17 @@ def _unpack_options(numbers: list[int]) -> StreamOptions:
     decoder, beam_size, n_best = numbers[:3]
     lm_weight, *weights = map(_from_bits, numbers[3:6])
     pair = IlmPair(*weights)
-    prompt, keeps_tags = numbers[6:8]
-    phrases, at = [], 8
+    prompt, keeps_tags, *endpoint = numbers[6:11]
+    phrases, at = [], 11
     while at < len(numbers):
         boost, length = numbers[at : at + 2]
         phrases.append(TokenPhrase(tuple(numbers[at + 2 : at + 2 + length]), _from_bits(boost)))
         at += 2 + length
     ilm = None if pair == _NO_ILM else pair
-    return StreamOptions(DECODERS[decoder], beam_size, n_best, lm_weight, tuple(phrases), ilm, prompt, bool(keeps_tags))
+    return StreamOptions(
+        DECODERS[decoder], beam_size, n_best, lm_weight, tuple(phrases), ilm, prompt, bool(keeps_tags),
+        EndpointRules(*endpoint),
+    )  # fmt: skip
 
 
 def _to_bits(value: float) -> int:

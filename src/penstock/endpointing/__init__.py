@@ -1,0 +1,1 @@
+"""Endpointing: where the segments of a stream end by themselves."""
