@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadtest.processes import GENERATOR, SERVER, MachineUse
-from loadtest.triton_metrics import ENSEMBLE, ModelTimes
+from loadtest.triton_metrics import MODELS, ModelTimes
 
 MAX_LATE_SHARE = 0.001
 MAX_P95_FINAL_S = 1.0
@@ -152,7 +152,7 @@ def _has_others(use: MachineUse) -> bool:
 
 def _longest_queue(models: Mapping[str, ModelTimes]) -> list[Bottleneck]:
     """The model with the longest queue, if that is longer than its compute time."""
-    name = max((name for name in models if name != ENSEMBLE), key=lambda name: models[name].queue_ms, default=None)
+    name = max((name for name in models if name in MODELS), key=lambda name: models[name].queue_ms, default=None)
     if name is None or models[name].queue_ms <= models[name].compute_ms:
         return []
     times = models[name]

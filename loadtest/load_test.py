@@ -20,6 +20,7 @@ from loadtest.records import COMPLETE, REJECTED, Utterance
 from loadtest.report import make_folder, report_document, window_lines, write_json
 from loadtest.streaming_handle import StreamingHandle
 from loadtest.summary import Conditions, Snapshot, summarize, take_snapshot
+from loadtest.triton_metrics import BATCHED_ENSEMBLE, ENSEMBLE
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import core_count
 from penstock_client import SAMPLE_RATE_HZ
@@ -165,7 +166,9 @@ class LoadTest:
             _log.error("no report: the model's chunk is not known, no utterance had two chunks; give --chunk-ms")
             return
         references = [utterance.reference for utterance in read_manifest(Path(options.recordings))]
-        conditions = Conditions(references, chunk_s, core_count(), setup.get("server", {}).get("threads", 1))
+        threads = setup.get("server", {}).get("threads", 1)
+        ensemble = BATCHED_ENSEMBLE if options.batched else ENSEMBLE
+        conditions = Conditions(references, chunk_s, core_count(), threads, ensemble)
         windows = [
             summarize(window, self._began_s, utterances, before, after, conditions)
             for window, before, after in self._measured

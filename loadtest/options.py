@@ -6,6 +6,7 @@ from pathlib import Path
 
 from loadtest import plan
 from loadtest.plan import Plan
+from penstock_client.batched import DEFAULT_TICK_MS
 from penstock_client.cli.arguments import add_option_arguments
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -14,7 +15,7 @@ DEFAULT_OUT = ROOT / "build" / "loadtest"
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SHAPES = ("constant", "ramp", "sweep")
 
-ON_WEB_PAGE = ("shape", "streams", "minutes", "stagger_seconds", "request_ms", "seed")
+ON_WEB_PAGE = ("shape", "streams", "minutes", "stagger_seconds", "request_ms", "no_align", "seed")
 """Options that can be changed on Locust's page from one test to the next."""
 
 CHOSEN_OPTIONS = (
@@ -23,7 +24,8 @@ CHOSEN_OPTIONS = (
 """Options that a command with servers and a load of its own passes to Locust itself."""
 
 STREAMING_OPTIONS = (
-    "url", "protocol", "reply_timeout", "recordings", "request_ms", "seed", "decoder", "beam_size", "n_best",
+    "url", "protocol", "batched", "no_align", "tick_ms", "reply_timeout", "recordings", "request_ms", "seed",
+    "decoder", "beam_size", "n_best",
     "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost", "boost_every", "language",
     "language_tags",
 )  # fmt: skip
@@ -40,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--minutes", type=float, default=1.0, help="measured minutes, per step of a sweep or for a whole ramp (1)")
     add("--stagger-seconds", type=float, default=10.0, metavar="S", help="streams added at once start within S s (10)")
     add("--recordings", default=str(DEFAULT_RECORDINGS), metavar="FILE", help="NeMo manifest (the repository's AN4)")
-    add("--request-ms", type=float, default=100.0, metavar="MS", help="audio per request (100)")
+    add("--request-ms", type=float, default=100.0, metavar="MS", help="audio per part, as from a microphone (100)")
+    add("--no-align", action="store_true", help="make a request of each part, not of whole chunks of the model")
+    add("--batched", action="store_true", help="send all streams of a process in one request per tick (asr_batch)")
+    add("--tick-ms", type=float, default=DEFAULT_TICK_MS, metavar="MS", help=f"of --batched ({DEFAULT_TICK_MS:g})")
     add("--seed", type=int, default=0, help="random seed of start times and of the order of recordings (0)")
     add("--reply-timeout", type=float, default=30.0, metavar="S", help="a stream fails after S s without a reply (30)")
     add("--metrics-url", default="", metavar="URL", help="http://HOST:PORT/metrics, for queue and compute time")

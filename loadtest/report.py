@@ -109,6 +109,10 @@ def window_lines(window: dict) -> list[str]:
         f"{window['rejections']['count']} rejected, {window['errors']['count']} failed"
     ]
     lines += [f"  because: {reason}" for reason in window["reasons"]]
+    if (per_core := window["streams_per_server_core"]) is not None:
+        lines.append(
+            f"  {number(per_core)} streams per server core, {window['machine']['server_cores']:.2f} cores used"
+        )
     lines.append(f"  {window['generator']['text']}")
     for found in window["bottlenecks"]:
         why = "" if found["text"] == window["generator"]["text"] else f" ({found['text']})"

@@ -27,13 +27,22 @@ from pathlib import Path
 import msgpack
 import numpy as np
 
+from loadtest.batched_voice import BatchedVoice
 from loadtest.options import request_samples
 from loadtest.plan import Schedule
 from loadtest.player import Player, now_s
 from loadtest.records import Utterance
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
-from penstock_client import SAMPLE_RATE_HZ, AsyncClient, ClientError, StreamOptions, read_audio
+from penstock_client import (
+    SAMPLE_RATE_HZ,
+    AsyncClient,
+    AsyncStream,
+    BatchedClient,
+    ClientError,
+    StreamOptions,
+    read_audio,
+)
 from penstock_client.cli.arguments import read_options
 from penstock_client.transport.async_channel import AsyncSignal
 
@@ -73,7 +82,16 @@ class Streaming:
         self._boosted = read_options(options)
         self._plain = replace(self._boosted, boosted_phrases=(), boost=None)
         self._boost_every = options.boost_every
-        self._client = AsyncClient(options.url, options.protocol, timeout_s=options.reply_timeout)
+        timeout_s, align = options.reply_timeout, not options.no_align
+        self._open: Callable[[StreamOptions], AsyncStream | BatchedVoice]
+        if options.batched:
+            batched = BatchedClient(
+                options.url, options.protocol, timeout_s=timeout_s, tick_ms=options.tick_ms, align=align
+            )
+            self._client, self._open = batched, partial(BatchedVoice, batched)
+        else:
+            client = AsyncClient(options.url, options.protocol, timeout_s=timeout_s, align=align)
+            self._client, self._open = client, lambda stream_options: client.open_stream(options=stream_options)
 
     async def play_user(self, number: int, stagger_s: float, stop: StopSignal) -> None:
         """Plays one recording after another, each on time, whether or not the last one is answered.
@@ -103,8 +121,7 @@ class Streaming:
     async def _play(self, recording: int, options: StreamOptions, start_s: float, stop: StopSignal) -> None:
         samples = self._recordings[recording]
         player = Player(samples, self._request_samples, lambda: stop.is_set, sleep=stop.wait)
-        open_stream = partial(self._client.open_stream, options=options)
-        self._deliver(await player.play(open_stream, recording, start_s))
+        self._deliver(await player.play(partial(self._open, options), recording, start_s))
 
 
 @lru_cache(maxsize=1)

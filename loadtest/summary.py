@@ -40,6 +40,8 @@ class Conditions:
     cores: int
     threads: int = 1
     """Per model."""
+    ensemble: str = ENSEMBLE
+    """The model that the streams called."""
 
 
 def take_snapshot(metrics_url: str | None, server_id: int | None) -> Snapshot:
@@ -70,7 +72,7 @@ def summarize(
     streams, losses = _streams(requests, conditions.chunk_s, begin_s, end_s), _losses(ended)
     rejections = losses["rejections"]["count"]
     lag_ms = percentiles_ms(requests["lag_s"])
-    models, metrics_problem = _models(before, after)
+    models, metrics_problem = _models(before, after, conditions.ensemble)
     generator = check_generator(lag_ms["p99"], use)
     attempted = float(requests["audio_s"].sum()) / (end_s - begin_s)
     reasons = reasons_to_fail(
@@ -92,7 +94,8 @@ def summarize(
         "words": _words(ended, conditions.references),
         "models": {name: _model(times, use.seconds) for name, times in models.items()},
         "metrics_problem": metrics_problem,
-        "split_ms": _split(requests, models),
+        "split_ms": _split(requests, models, conditions.ensemble),
+        "streams_per_server_core": streams["rtfx"] / use.server_cores if use.server_cores > 0 else None,
         "machine": asdict(use),
         "generator": {"lag_ms": lag_ms, **generator._asdict()},
         "passed": not reasons,
@@ -169,12 +172,12 @@ def _word_errors(reference: str, text: str) -> EditCounts:
     return compare(reference, text).words
 
 
-def _models(before: Snapshot, after: Snapshot) -> tuple[dict[str, ModelTimes], str | None]:
+def _models(before: Snapshot, after: Snapshot, ensemble: str) -> tuple[dict[str, ModelTimes], str | None]:
     """Each model's times; empty, with the reason, where they are not known."""
     if before.counters is None or after.counters is None:
         return {}, before.problem or after.problem
     try:
-        return {name: model_times(name, before.counters, after.counters) for name in (*MODELS, ENSEMBLE)}, None
+        return {name: model_times(name, before.counters, after.counters) for name in (*MODELS, ensemble)}, None
     except ValueError as error:
         return {}, str(error)
 
@@ -193,13 +196,13 @@ def _model(times: ModelTimes, seconds: float) -> dict:
     }
 
 
-def _split(requests: np.ndarray, models: dict[str, ModelTimes]) -> dict[str, float]:
+def _split(requests: np.ndarray, models: dict[str, ModelTimes], ensemble: str) -> dict[str, float]:
     """The mean request's time in ms by part, in the order of its way; empty without the server's counters."""
     answered = requests[np.isfinite(requests["answered_s"])]
     if not models or not len(answered):
         return {}
     round_trip_ms = 1000 * float((answered["answered_s"] - answered["sent_s"]).mean())
-    ensemble_ms = models[ENSEMBLE].total_ms
+    ensemble_ms = models[ensemble].total_ms
     split = {
         "load generator's lag": 1000 * float(answered["lag_s"].mean()),
         "network and client": max(0.0, round_trip_ms - ensemble_ms),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from penstock.errors import RunError
 
 MODELS = ("features", "encoder", "decoder")
-ENSEMBLE = "asr"
+ENSEMBLE, BATCHED_ENSEMBLE = "asr", "asr_batch"
 
 Counters = dict[tuple[str, str], float]
 """(model, metric) -> value; metrics without their prefix `nv_inference_`."""

@@ -34,6 +34,7 @@ class FakeStream:
         self.transcript = Transcript()
         self.sent: list[tuple[float, int]] = []
         self.is_closed = False
+        self.held_samples = 0
         self._clock = clock
         self._delay_s = delay_s
         self._errors = errors or {}
@@ -75,6 +76,17 @@ class FakeStream:
         self.is_closed = True
 
 
+class AligningStream(FakeStream):
+    """Makes requests of 2.5 parts."""
+
+    async def send(self, samples: np.ndarray) -> None:
+        samples, self.held_samples = self.held_samples + samples.size, 0
+        if not self._is_finished:
+            self.held_samples = samples % (5 * REQUEST // 2)
+        if samples > self.held_samples:
+            await super().send(np.zeros(samples - self.held_samples))
+
+
 def play(stream: FakeStream, clock: Clock, samples: int = 5 * REQUEST, is_stopping=lambda: False) -> Utterance:
     player = Player(np.zeros(samples, np.float32), REQUEST, is_stopping, clock, clock.sleep)
     return asyncio.run(player.play(lambda: stream, 3, 1000.5))
@@ -98,6 +110,17 @@ def test_every_answer_goes_to_its_request():
     assert requests["answered_s"] - requests["sent_s"] == pytest.approx([0.25] * 6)
     assert requests["completes_chunk"].tolist() == [False, False, False, True, False, True]
     assert requests["is_last"].tolist() == [False] * 5 + [True]
+
+
+def test_parts_that_wait_for_others_are_recorded_with_the_request_that_carries_them():
+    clock = Clock()
+    stream = AligningStream(clock)
+    requests = play(stream, clock, samples=6 * REQUEST + 400).requests
+    assert [when for when, _ in stream.sent] == pytest.approx([1000.8, 1001.0, 1001.125])
+    assert requests["deadline_s"] == pytest.approx([1000.8, 1001.0, 1001.125])
+    assert requests["audio_s"] == pytest.approx([0.25, 0.25, 0.125])
+    assert requests["answered_s"] - requests["sent_s"] == pytest.approx([0.02] * 3)
+    assert requests["is_last"].tolist() == [False, False, True]
 
 
 def test_a_late_request_delays_no_other():

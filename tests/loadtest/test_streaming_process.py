@@ -16,6 +16,7 @@ import soundfile
 
 msgpack = pytest.importorskip("msgpack", reason="needs locust (extra `loadtest`)")
 
+from client.tests.helpers.fake_batch_server import BatchServer  # noqa: E402
 from client.tests.helpers.fake_servers import GrpcServer  # noqa: E402
 from client.tests.helpers.fakes import FakeRecognizer, expected  # noqa: E402
 from loadtest.options import ROOT  # noqa: E402
@@ -24,7 +25,8 @@ from loadtest.streaming_process import serve  # noqa: E402
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)  # 0.25 s
 OPTIONS = {
-    "protocol": "grpc", "reply_timeout": 5.0, "request_ms": 100.0, "seed": 0, "decoder": "greedy", "beam_size": None,
+    "protocol": "grpc", "batched": False, "no_align": False, "tick_ms": 1.0, "reply_timeout": 5.0, "request_ms": 100.0,
+    "seed": 0, "decoder": "greedy", "beam_size": None,
     "n_best": 0, "lm_weight": None, "ilm_alpha": None, "ilm_beta": None, "language": None, "language_tags": None,
     "boost_phrase": [], "boosted_phrases": None, "boost": None, "boost_every": 1,
 }  # fmt: skip
@@ -128,6 +130,54 @@ def test_a_user_plays_until_it_is_stopped(options, recognizer):
         request.samples for request in recognizer.requests if request.stream_id == recognizer.requests[0].stream_id
     ]
     assert np.array_equal(np.concatenate(first), SAMPLES)
+
+
+@pytest.fixture
+def batched(recognizer: FakeRecognizer, recordings: Path) -> Iterator[tuple[dict, BatchServer]]:
+    recognizer.server_parameters |= {"first_chunk_samples": "1000", "chunk_samples": "2000"}
+    server = BatchServer(recognizer)
+    where = {"url": f"127.0.0.1:{server.port}", "recordings": str(recordings), "batched": True}
+    yield OPTIONS | where, server
+    server.close()
+
+
+def test_batched_users_play_and_every_chunk_is_answered(batched, recognizer):
+    options, _ = batched
+
+    async def scenario(locust: Locust) -> None:
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        for user in (1, 2):
+            locust.order("begin", user, 0.0)
+        await locust.until(lambda: [each.outcome for each in locust.utterances()].count(COMPLETE) >= 2)
+        for user in (1, 2):
+            await locust.ask("end", user, answer=["ended", user])
+        await locust.ask("close", answer=["closed"])
+        assert locust.outcomes() <= {COMPLETE, CUT_SHORT}
+        whole = next(each for each in locust.utterances() if each.outcome == COMPLETE)
+        assert whole.text == expected(SAMPLES).text
+        requests = whole.requests
+        assert requests["audio_s"] == pytest.approx([1000 / 16_000, 2000 / 16_000, 1000 / 16_000])
+        assert requests["completes_chunk"].all()
+        assert (requests["answered_s"] > requests["sent_s"]).all()
+        assert requests["is_last"].tolist() == [False, False, True]
+
+    play(scenario)
+    assert recognizer.received == {}
+
+
+def test_batched_users_survive_a_rejection(batched, recognizer):
+    options, _ = batched
+    recognizer.max_streams = 0
+
+    async def scenario(locust: Locust) -> None:
+        await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        locust.order("begin", 1, 0.0)
+        await locust.until(lambda: REJECTED in locust.outcomes())
+        recognizer.max_streams = 8
+        await locust.until(lambda: COMPLETE in locust.outcomes())
+        await locust.ask("end", 1, answer=["ended", 1])
+
+    play(scenario)
 
 
 def test_every_second_user_boosts(options, recognizer):

@@ -123,7 +123,7 @@ def test_bad_samples_are_rejected_for_that_stream_only(server: RunningServer, ex
         ):
             samples = np.zeros(1600, np.float32)
             samples[5:8] = value
-            stream.send(samples)
+            stream.finish(samples)
             stream.poll(wait_s=10)
         assert other.result(timeout=60) == expected[2]
 
@@ -185,10 +185,10 @@ def test_a_full_server_rejects_at_once_and_disturbs_no_other_stream(small_server
 
 def test_an_idle_stream_is_expired_with_an_error(small_server: RunningServer, expected):
     with Client(small_server.url("grpc")) as client, client.open_stream("sleeper") as stream:
-        stream.send(np.zeros(1600, np.float32))
+        stream.send([])
         assert stream.poll(wait_s=10)
         time.sleep(small_server.idle_s + 0.5)
-        stream.send(np.zeros(1600, np.float32))
+        stream.send([])
         with pytest.raises(StreamNotOpenError, match=r"STREAM_NOT_OPEN: .*sleeper.*expired after"):
             stream.poll(wait_s=10)
 

@@ -33,9 +33,10 @@ class AsyncClient(ClientBase):
         model: str = MODEL_NAME,
         connection_options: ConnectionOptions | None = None,
         connection: AsyncConnection | None = None,
+        align: bool = True,
     ):
         endpoint = Endpoint(url, protocol, model, timeout_s, connection_options or ConnectionOptions())
-        super().__init__(endpoint)
+        super().__init__(endpoint, align and connection is None)
         self._connection = connect(endpoint) if connection is None else connection
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
@@ -47,7 +48,7 @@ class AsyncClient(ClientBase):
         """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
-        stream = AsyncStream(stream_id, transport, self._parameters(options))
+        stream = AsyncStream(stream_id, transport, self._parameters(options), self._chunks)
         self._streams.add(stream)
         return stream
 

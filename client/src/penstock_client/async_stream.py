@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Mapping
 import numpy.typing as npt
 
 from penstock_client.errors import ClientError, StreamId
-from penstock_client.protocol import Parameter, Request, Result
+from penstock_client.protocol import Parameter, Result
 from penstock_client.stream import StreamBase
 from penstock_client.transport.async_base import AsyncTransport
+from penstock_client.transport.server_chunks import ServerChunks
 
 
 class AsyncStream(StreamBase):
@@ -17,28 +18,34 @@ class AsyncStream(StreamBase):
     """
 
     def __init__(
-        self, stream_id: StreamId, transport: AsyncTransport, parameters: Mapping[str, Parameter] | None = None
+        self,
+        stream_id: StreamId,
+        transport: AsyncTransport,
+        parameters: Mapping[str, Parameter] | None = None,
+        chunks: ServerChunks | None = None,
     ):
-        super().__init__(stream_id, parameters)
+        super().__init__(stream_id, parameters, chunks)
         self._transport = transport
 
     async def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
-        Returns before the reply, but waits while a minute of audio or 64 requests are unanswered. Raises ClientError.
+        Samples wait in the client until they complete a chunk of the server's model, if the client aligns; no samples
+        make a request at once. Returns before the reply, but waits while a minute of audio or 64 requests are
+        unanswered. Raises ClientError.
         """
-        await self._send(self._split(samples))
+        await self._send(samples)
 
     async def finalize(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the current segment, after these samples if given; the stream continues with the next segment.
 
         The reply is the segment's final result (`is_final`). Times keep counting from the stream's start.
         """
-        await self._send(self._split(samples, finalize=True))
+        await self._send(samples, finalize=True)
 
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the stream, after these samples if given. Iterate for the remaining results."""
-        await self._send(self._split(samples, is_end=True))
+        await self._send(samples, is_end=True)
 
     async def poll(self, wait_s: float = 0.0) -> list[Result]:
         """The results that have arrived; waits up to `wait_s` for the first. Raises ClientError."""
@@ -76,11 +83,20 @@ class AsyncStream(StreamBase):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _send(self, requests: list[Request]) -> None:
-        for request in requests:
-            await self._transport.send(request)
+    async def _send(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> None:
+        geometry = None if self._chunks is None else await self._chunks.get_async()
+        try:
+            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize):
+                await self._transport.send(request)
+        except ClientError as error:
+            self._note(error)
+            raise
 
     async def _receive(self, wait_s: float | None) -> Result | None:
         self._check_open()
-        result = await self._transport.receive(wait_s)
+        try:
+            result = await self._transport.receive(wait_s)
+        except ClientError as error:
+            self._note(error)
+            raise
         return None if result is None else self._add(result, self._transport.is_complete)

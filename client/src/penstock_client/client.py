@@ -19,14 +19,16 @@ from penstock_client.transcript import Transcript
 from penstock_client.transport.base import Connection
 from penstock_client.transport.model_config import read_server_info
 from penstock_client.transport.resuming import ResumingConnection
+from penstock_client.transport.server_chunks import ServerChunks
 
 
 class ClientBase:
     """The part of a client without I/O, shared by `Client` and `AsyncClient`."""
 
-    def __init__(self, endpoint: Endpoint):
+    def __init__(self, endpoint: Endpoint, aligns: bool):
         self.url = endpoint.url
         self._endpoint = endpoint
+        self._chunks = ServerChunks(endpoint) if aligns else None
         self._timeout_s = endpoint.timeout_s
         self._is_closed = False
 
@@ -50,6 +52,10 @@ class Client(ClientBase):
     `ConnectionOptions`). Use as a context manager, or call `close`; a client that is left open is closed when it
     and its streams are no longer referenced, or when the program ends. Raises ValueError for an invalid url, protocol
     or certificate file. `connection` replaces the network, as in a test.
+
+    Streams send whole chunks of the server's model: a request without one would cost the server time, and could not be
+    answered with anything new. With `align=False`, or to a server that does not publish its chunks, all audio is sent
+    at once.
     """
 
     def __init__(
@@ -61,10 +67,11 @@ class Client(ClientBase):
         model: str = MODEL_NAME,
         connection_options: ConnectionOptions | None = None,
         connection: Connection | None = None,
+        align: bool = True,
     ):
         endpoint = Endpoint(url, protocol, model, timeout_s, connection_options or ConnectionOptions())
-        super().__init__(endpoint)
-        self._connection = connect(endpoint) if connection is None else connection
+        super().__init__(endpoint, align and connection is None)
+        self._connection = connect(endpoint, self._chunks) if connection is None else connection
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # Also at the end of the program: a gRPC channel that is still open then never lets it end.
         self._close_once = weakref.finalize(self, close_all, self._streams, self._connection)
@@ -77,7 +84,7 @@ class Client(ClientBase):
         """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
-        stream = Stream(stream_id, transport, self._parameters(options), owner=self)
+        stream = Stream(stream_id, transport, self._parameters(options), owner=self, chunks=self._chunks)
         self._streams.add(stream)
         return stream
 
@@ -99,9 +106,9 @@ class Client(ClientBase):
         """Streams a file, or mono samples [n] at 16 kHz, and returns the complete transcript.
 
         Of a file with several channels, `channel` is transcribed: "mix", "left", "right" or a number from 1.
-        Each request has `request_ms` of audio (default: 100 with `realtime`, else 1000). With `realtime` audio is sent
-        at the pace of speech. `on_progress` receives the growing transcript after every new result. Raises
-        ClientError, and ValueError for unsuitable arguments.
+        Audio is sent in parts of `request_ms` (default: 100 with `realtime`, else 1000), of which the stream makes
+        requests. With `realtime` it is sent at the pace of speech. `on_progress` receives the growing transcript after
+        every new result. Raises ClientError, and ValueError for unsuitable arguments.
         """
         recording = Recording(audio, choose_request_ms(request_ms, realtime), channel)
 
@@ -135,11 +142,16 @@ def close_all(streams: Iterable[Stream], connection: Connection) -> None:
     connection.close()
 
 
-def connect(endpoint: Endpoint) -> Connection:
-    """The connection for an endpoint. Imports the library of its protocol only. ValueError for bad certificates."""
+def connect(endpoint: Endpoint, chunks: ServerChunks | None = None) -> Connection:
+    """The connection for an endpoint. Imports the library of its protocol only. ValueError for bad certificates.
+
+    `chunks` are forgotten when the connection is lost.
+    """
     connection = _connect_once(endpoint)
     reconnect_s = endpoint.options.reconnect_s
-    return ResumingConnection(connection, reconnect_s) if reconnect_s else connection
+    if not reconnect_s:
+        return connection
+    return ResumingConnection(connection, reconnect_s, chunks.forget if chunks else lambda: None)
 
 
 def _connect_once(endpoint: Endpoint) -> Connection:

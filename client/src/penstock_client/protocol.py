@@ -161,14 +161,18 @@ class RequestSplitter:
         self._is_started = False
         self._is_ended = False
 
+    def check_open(self) -> None:
+        """Raises StreamClosedError after the stream's last request."""
+        if self._is_ended:
+            raise StreamClosedError(self._stream_id, "the stream is finished and accepts no more audio")
+
     def split(self, samples: npt.ArrayLike, is_end: bool = False, finalize: bool = False) -> list[Request]:
         """The requests for `samples` [n] in order: at least one, also where n is 0.
 
         With `is_end` the last of them ends the stream, with `finalize` the current segment. Raises StreamClosedError
         after the stream's last request and ValueError for an unsuitable array.
         """
-        if self._is_ended:
-            raise StreamClosedError(self._stream_id, "the stream is finished and accepts no more audio")
+        self.check_open()
         array = as_samples(samples)
         starts = range(0, max(1, array.size), self._max_samples)
         requests = [

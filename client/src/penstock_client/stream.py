@@ -4,25 +4,57 @@ from collections.abc import Iterator, Mapping
 
 import numpy.typing as npt
 
+from penstock_client.alignment import ChunkAligner, ChunkGeometry
 from penstock_client.errors import ClientError, StreamClosedError, StreamId
-from penstock_client.protocol import Parameter, Request, RequestSplitter, Result
+from penstock_client.protocol import Parameter, Request, RequestSplitter, Result, as_samples
 from penstock_client.transcript import Transcript
 from penstock_client.transport.base import Transport
+from penstock_client.transport.server_chunks import ServerChunks
 
 
 class StreamBase:
     """The part of a stream without I/O, shared by `Stream` and `AsyncStream`."""
 
-    def __init__(self, stream_id: StreamId, parameters: Mapping[str, Parameter] | None = None):
+    def __init__(
+        self,
+        stream_id: StreamId,
+        parameters: Mapping[str, Parameter] | None = None,
+        chunks: ServerChunks | None = None,
+    ):
         self.stream_id = stream_id
         self.transcript = Transcript()
         """Accumulates the results that were received."""
         self._splitter = RequestSplitter(stream_id, parameters=parameters)
+        self._chunks = chunks
+        self._aligner = ChunkAligner()
         self._is_closed = False
 
-    def _split(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> list[Request]:
+    @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was sent that complete no chunk, and wait in the client for those that do."""
+        return self._aligner.held_samples
+
+    def _split(
+        self, samples: npt.ArrayLike, geometry: ChunkGeometry | None, *, is_end: bool = False, finalize: bool = False
+    ) -> list[Request]:
+        """The requests that can be sent: whole chunks, and a segment's rest at its end; one if there are no samples."""
         self._check_open()
-        return self._splitter.split(samples, is_end, finalize)
+        self._splitter.check_open()
+        array = as_samples(samples)
+        self._aligner.geometry = geometry
+        if is_end or finalize:
+            array = self._aligner.flush(array)
+        elif array.size:
+            ready = self._aligner.add(array)
+            if ready is None:
+                return []
+            array = ready
+        return self._splitter.split(array, is_end, finalize)
+
+    def _note(self, error: ClientError) -> None:
+        """The stream has failed."""
+        if self._chunks is not None:
+            self._chunks.note_failure(error)
 
     def _add(self, result: Result, is_complete: bool) -> Result:
         """Adds a result to the transcript; `is_complete` marks the stream's last."""
@@ -49,28 +81,31 @@ class Stream(StreamBase):
         transport: Transport,
         parameters: Mapping[str, Parameter] | None = None,
         owner: object = None,
+        chunks: ServerChunks | None = None,
     ):
-        super().__init__(stream_id, parameters)
+        super().__init__(stream_id, parameters, chunks)
         self._transport = transport
         self._owner = owner  # referenced, so that a client is not closed while one of its streams is used
 
     def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
-        Returns before the reply, but blocks while a minute of audio or 64 requests are unanswered. Raises ClientError.
+        Samples wait in the client until they complete a chunk of the server's model, if the client aligns; no samples
+        make a request at once. Returns before the reply, but blocks while a minute of audio or 64 requests are
+        unanswered. Raises ClientError.
         """
-        self._send(self._split(samples))
+        self._send(samples)
 
     def finalize(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the current segment, after these samples if given; the stream continues with the next segment.
 
         The reply is the segment's final result (`is_final`). Times keep counting from the stream's start.
         """
-        self._send(self._split(samples, finalize=True))
+        self._send(samples, finalize=True)
 
     def finish(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the stream, after these samples if given. Iterate for the remaining results."""
-        self._send(self._split(samples, is_end=True))
+        self._send(samples, is_end=True)
 
     def poll(self, wait_s: float = 0.0) -> list[Result]:
         """The results that have arrived; waits up to `wait_s` for the first. Raises ClientError."""
@@ -108,11 +143,20 @@ class Stream(StreamBase):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, requests: list[Request]) -> None:
-        for request in requests:
-            self._transport.send(request)
+    def _send(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> None:
+        geometry = None if self._chunks is None else self._chunks.get()
+        try:
+            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize):
+                self._transport.send(request)
+        except ClientError as error:
+            self._note(error)
+            raise
 
     def _receive(self, wait_s: float | None) -> Result | None:
         self._check_open()
-        result = self._transport.receive(wait_s)
+        try:
+            result = self._transport.receive(wait_s)
+        except ClientError as error:
+            self._note(error)
+            raise
         return None if result is None else self._add(result, self._transport.is_complete)

@@ -52,6 +52,24 @@ async def connected(server, **arguments):
         yield client
 
 
+def test_every_row_is_reported_when_it_is_answered(server):
+    answers = []
+
+    async def run():
+        def note(samples, round_trip_s):
+            answers.append(samples)
+            assert round_trip_s > 0
+
+        async with connected(server) as client, await client.open_stream(on_answer=note) as stream:
+            await stream.push(noise(700))
+            await stream.push(np.zeros(1000))
+            await stream.finish()
+            await results_of(stream)
+
+    asyncio.run(run())
+    assert answers == [0, 700, 1700, 1700]
+
+
 async def until(is_met):
     async def poll():
         while not is_met():
@@ -121,18 +139,19 @@ def test_rows_are_whole_chunks_and_a_segments_rest(server):
                 await stream.push(noise(100))
             await stream.end_segment()
             await stream.push(noise(1800))
+            assert stream.held_samples == 100
             await stream.push([])
-            await stream.finish()
+            await stream.finish(noise(1000))
             return await results_of(stream)
 
     results = asyncio.run(run())
     assert rows_of(server, 1) == [
-        (0, START), (700, 0), (1000, 0), (800, FINALIZE), (1700, 0), (0, 0), (100, END),
+        (0, START), (700, 0), (1000, 0), (800, FINALIZE), (1700, 0), (0, 0), (1100, END),
     ]  # fmt: skip
     assert [(r.is_final, r.answers_finalize, r.is_last) for r in results if r.is_final] == [
         (True, True, False), (True, False, True),
     ]  # fmt: skip
-    assert transcript(results).audio_processed_s == pytest.approx(4300 / 16_000)
+    assert transcript(results).audio_processed_s == pytest.approx(5300 / 16_000)
 
 
 @pytest.mark.parametrize("is_aligned", [False, True])
@@ -144,11 +163,11 @@ def test_without_a_geometry_each_push_is_a_row(server, recognizer, is_aligned):
         async with connected(server, align=is_aligned) as client, await client.open_stream() as stream:
             await stream.push(noise(100))
             await stream.push(noise(10))
-            await stream.finish()
+            await stream.finish(noise(3 * 32_000 + 1))
             await results_of(stream)
 
     asyncio.run(run())
-    assert rows_of(server, 1) == [(0, START), (100, 0), (10, 0), (0, END)]
+    assert rows_of(server, 1) == [(0, START), (100, 0), (10, 0), (32_000, 0), (32_000, 0), (1, 0), (32_000, END)]
 
 
 def test_options_reach_the_start(server, recognizer):

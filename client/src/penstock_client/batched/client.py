@@ -4,6 +4,7 @@ import asyncio
 import json
 
 from penstock_client.alignment import ChunkGeometry, read_geometry
+from penstock_client.batched import DEFAULT_TICK_MS
 from penstock_client.batched.link import Link
 from penstock_client.batched.stream import BatchedStream, OnAnswer
 from penstock_client.batched.wire import MODEL_NAME
@@ -14,7 +15,6 @@ from penstock_client.protocol import SAMPLE_RATE_HZ
 from penstock_client.transport.grpc_wire import check_certificates
 from penstock_client.transport.model_config import read_parameters
 
-DEFAULT_TICK_MS = 5.0
 _MAX_UNANSWERED_S = 20.0
 
 

@@ -53,7 +53,7 @@ class RowSender(Protocol):
 
 
 OnAnswer = Callable[[int, float], object]
-"""Receives the samples of a stream that are answered so far, and the time of the answer by the link's clock."""
+"""Receives the samples of a stream that are answered so far, and the seconds from their push to the answer."""
 
 
 class BatchedStream:
@@ -85,6 +85,11 @@ class BatchedStream:
         """Wakes the tasks that wait for results, for room or for the start."""
         self._enqueue(_NO_SAMPLES, START, options)
 
+    @property
+    def held_samples(self) -> int:
+        """Samples at the end of what was pushed that complete no chunk, and wait here for those that do."""
+        return self._aligner.held_samples
+
     async def accepted(self) -> None:
         """Returns once the server has accepted the stream. Raises ClientError if it does not."""
         await self._wait_until(lambda: self._is_accepted)
@@ -106,19 +111,16 @@ class BatchedStream:
             if ready is not None or not len(part):
                 self._enqueue(_NO_SAMPLES if ready is None else ready, 0)
 
-    async def end_segment(self) -> None:
-        """Ends the segment behind what was pushed; the stream continues with the next one.
+    async def end_segment(self, samples: npt.ArrayLike = ()) -> None:
+        """Ends the segment behind what was pushed, and behind these samples if given; the stream continues.
 
         The answer is a final result with `answers_finalize`, also for a segment without speech. Raises ClientError.
         """
-        self._check_open()
-        self._enqueue(self._aligner.flush(_NO_SAMPLES), FINALIZE)
+        await self._flush(samples, FINALIZE)
 
-    async def finish(self) -> None:
-        """Ends the stream behind what was pushed. Iterate for the remaining results. Raises ClientError."""
-        self._check_open()
-        self._is_finished = True
-        self._enqueue(self._aligner.flush(_NO_SAMPLES), END)
+    async def finish(self, samples: npt.ArrayLike = ()) -> None:
+        """Ends the stream behind what was pushed, and behind these samples if given. Iterate for the last results."""
+        await self._flush(samples, END)
 
     async def __aiter__(self) -> AsyncIterator[StreamResult]:
         """Results as they arrive, until the stream is finished and answered. Raises ClientError."""
@@ -161,7 +163,7 @@ class BatchedStream:
             answered = flags if not left else 0
             self._results.append(_stream_result(result, now_s - pushed.pushed_s, answered))
         if self._on_answer is not None:
-            self._on_answer(pushed.end_samples, now_s)
+            self._on_answer(pushed.end_samples, now_s - pushed.pushed_s)
         if flags & END:
             self._is_complete = True
             self._link.forget(self)
@@ -179,6 +181,15 @@ class BatchedStream:
         if is_known and is_open and not self._is_finished:
             self._enqueue(_NO_SAMPLES, END)
         self._changed.give()
+
+    async def _flush(self, samples: npt.ArrayLike, flags: int) -> None:
+        array = _copied(samples)
+        if (more := len(array) - self._max_unanswered_samples) > 0:
+            await self.push(array[:more])
+            array = array[more:]
+        self._check_open()
+        self._is_finished = bool(flags & END)
+        self._enqueue(self._aligner.flush(array), flags)
 
     def _enqueue(self, samples: Samples, flags: int, options: str | None = None) -> None:
         self._end_samples += len(samples)

@@ -246,6 +246,7 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="after a lost connection, reconnect for up to S seconds and resume without a gap; 0: fail (60)",
     )
+    add("--no-align", dest="align", action="store_false", help="send audio at once, not in whole chunks of the model")
     add("--header", action="append", default=[], metavar="NAME:VALUE", help="header to send; repeatable")
     add("--root-certificates", metavar="FILE", help="PEM file of trusted certificate authorities")
     add("--client-certificate", metavar="FILE", help="PEM file of the client's certificate, with --client-key")

@@ -58,7 +58,13 @@ def _run(arguments: list[str] | None) -> bool:
         check(args)
         options = read_options(args)
         connection_options = read_connection_options(args)
-        client = Client(read_url(args), args.protocol, timeout_s=args.timeout, connection_options=connection_options)
+        client = Client(
+            read_url(args),
+            args.protocol,
+            timeout_s=args.timeout,
+            connection_options=connection_options,
+            align=args.align,
+        )
     except ValueError as error:
         parser.error(str(error))
     with client:

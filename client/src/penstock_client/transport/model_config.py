@@ -38,6 +38,16 @@ def read_parameters(endpoint: Endpoint) -> Mapping[str, str]:
         raise ServerReplyError(f"the server at {endpoint.url} does not say what it offers ({error})") from error
 
 
+def try_parameters(endpoint: Endpoint) -> Mapping[str, str] | None:
+    """Reads the parameters of the endpoint's model in one attempt: {} from another kind of server, None from none."""
+    try:
+        return (_read_grpc if endpoint.is_grpc else _read_http)(endpoint)
+    except (_NoModelError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
+    except OSError:
+        return None
+
+
 def _retried(read: Callable[[Endpoint], Mapping[str, str]], endpoint: Endpoint) -> Mapping[str, str]:
     for pause_s in retry_pauses_s(endpoint.options.connect_retry_s):
         try:

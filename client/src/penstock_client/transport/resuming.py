@@ -30,14 +30,17 @@ _LOG = logging.getLogger("penstock_client")
 class ResumingConnection:
     """A connection whose streams reconnect for up to `reconnect_s`. Each reconnection is logged as a warning."""
 
-    def __init__(self, connection: Connection, reconnect_s: float):
+    def __init__(self, connection: Connection, reconnect_s: float, on_reconnect: Callable[[], object] = lambda: None):
         self._connection = connection
         self._reconnect_s = reconnect_s
+        self._on_reconnect = on_reconnect
 
     def open_transport(self, stream_id: StreamId, timeout_s: float) -> "ResumingTransport":
         """A transport for a new stream. It connects with its first request, so errors appear there."""
         ids = chain([stream_id], _more_ids(stream_id))
-        return ResumingTransport(lambda: self._connection.open_transport(next(ids), timeout_s), self._reconnect_s)
+        return ResumingTransport(
+            lambda: self._connection.open_transport(next(ids), timeout_s), self._reconnect_s, self._on_reconnect
+        )
 
     def close(self) -> None:
         """Frees what the transports share."""
@@ -55,9 +58,15 @@ def _more_ids(stream_id: StreamId) -> Iterator[StreamId]:
 class ResumingTransport:
     """One stream as a series of streams on the server, of which each continues the one before. A `Transport`."""
 
-    def __init__(self, open_transport: Callable[[], Transport], reconnect_s: float):
+    def __init__(
+        self,
+        open_transport: Callable[[], Transport],
+        reconnect_s: float,
+        on_reconnect: Callable[[], object] = lambda: None,
+    ):
         self._open_transport = open_transport
         self._reconnect_s = reconnect_s
+        self._on_reconnect = on_reconnect
         self._transport = open_transport()
         self._attempt = self._transport
         """The newest stream on the server, which may still be sent what the caller has sent before."""
@@ -167,5 +176,6 @@ class ResumingTransport:
 
     def _note_success(self, start_s: float) -> None:
         if self._lost_s is not None:
+            self._on_reconnect()
             took_s, self._lost_s = time.monotonic() - self._lost_s, None
             _LOG.warning("reconnected after %.1f s; sent again from %.2f s, nothing is missing", took_s, start_s)

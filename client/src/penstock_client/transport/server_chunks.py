@@ -1,0 +1,61 @@
+"""Where the chunks of a server's model end: read once per connection, and again after it was lost."""
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+
+from penstock_client.alignment import ChunkGeometry, read_geometry
+from penstock_client.connection import Endpoint
+from penstock_client.errors import ClientError
+from penstock_client.transport.model_config import try_parameters
+
+_MAX_READ_S = 2.0
+_RETRY_S = 5.0
+"""Between two attempts to read from a server that does not answer."""
+_LOST = {"CONNECTION_LOST", "REPLY_TIMEOUT", "SERVER_DRAINING", "SERVER_UNREACHABLE"}
+"""The codes of errors after which another server, with another model, may answer at the address."""
+
+
+class ServerChunks:
+    """The geometry of one server's model. Thread-safe.
+
+    No failure to read it is an error: the streams then send as they do to a server that does not publish it, and their
+    own connection says what is wrong.
+    """
+
+    def __init__(self, endpoint: Endpoint):
+        self._endpoint = replace(endpoint, timeout_s=min(endpoint.timeout_s, _MAX_READ_S))
+        self._lock = threading.Lock()
+        self._geometry: ChunkGeometry | None = None
+        self._is_known = False
+        self._next_attempt_s = 0.0
+
+    def get(self) -> ChunkGeometry | None:
+        """The geometry; None where it is not published, or not known yet. Reads it the first time."""
+        if self._is_known:
+            return self._geometry
+        with self._lock:
+            if not self._is_known and time.monotonic() >= self._next_attempt_s:
+                self._read()
+            return self._geometry
+
+    async def get_async(self) -> ChunkGeometry | None:
+        """As `get`, without blocking the event loop."""
+        return self._geometry if self._is_known else await asyncio.to_thread(self.get)
+
+    def forget(self) -> None:
+        """The connection was lost."""
+        with self._lock:
+            self._is_known = False
+            self._next_attempt_s = 0.0
+
+    def note_failure(self, error: ClientError) -> None:
+        """A stream has failed."""
+        if error.code in _LOST:
+            self.forget()
+
+    def _read(self) -> None:
+        parameters = try_parameters(self._endpoint)
+        self._geometry, self._is_known = read_geometry(parameters or {}), parameters is not None
+        self._next_attempt_s = time.monotonic() + _RETRY_S

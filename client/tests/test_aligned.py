@@ -1,0 +1,143 @@
+"""Streams send whole chunks of the server's model, which publishes where they end."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.fake_servers import Wire
+from client.tests.helpers.fakes import FakeRecognizer, expected
+from penstock_client import AsyncClient, Client, ConnectionOptions
+from penstock_client.alignment import ChunkGeometry
+from penstock_client.connection import Endpoint
+from penstock_client.transport.server_chunks import ServerChunks
+
+FIRST, CHUNK = 700, 1000
+WAIT_S = 60
+
+
+@pytest.fixture
+def recognizer():
+    recognizer = FakeRecognizer()
+    recognizer.server_parameters |= {"first_chunk_samples": str(FIRST), "chunk_samples": str(CHUNK)}
+    return recognizer
+
+
+def sizes(recognizer: FakeRecognizer) -> list[int]:
+    return [request.samples.size for request in recognizer.requests]
+
+
+def test_requests_end_with_chunks_and_segments(served_client, recognizer, samples):
+    with served_client.open_stream() as stream:
+        for start in range(0, 2500, 100):
+            stream.send(samples[start : start + 100])
+        stream.finalize()
+        stream.send(samples[2500:4300])
+        stream.finish(samples[4300:5000])
+        results = list(stream)
+    assert sizes(recognizer) == [700, 1000, 800, 1700, 800]
+    assert len(results) == 5
+    assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples[:5000])
+    assert [segment.is_final for segment in stream.transcript.segments] == [True, True]
+
+
+def test_a_recording_has_the_words_of_one_request(served_client, recognizer, samples):
+    transcript = served_client.transcribe(samples, request_ms=10)
+    whole = expected(samples)
+    assert (transcript.text, transcript.tokens) == (whole.text, list(whole.new_tokens))
+    assert sizes(recognizer) == [700, *[1000] * 37, 700]
+
+
+def test_no_samples_are_sent_at_once(served_client, recognizer):
+    with served_client.open_stream() as stream:
+        stream.send([])
+        stream.send(np.zeros(100, np.float32))
+        stream.send([])
+        stream.finish()
+        assert len(list(stream)) == 3
+    assert sizes(recognizer) == [0, 0, 100]
+
+
+def test_without_alignment_each_send_is_a_request(client_class, url, protocol, recognizer):
+    with client_class(url, protocol, timeout_s=WAIT_S, align=False) as client:
+        client.transcribe(np.zeros(500, np.float32), request_ms=10)
+    assert sizes(recognizer) == [160, 160, 160, 20]
+
+
+def test_an_earlier_server_gets_each_send(served_client, recognizer):
+    del recognizer.server_parameters["first_chunk_samples"]
+    served_client.transcribe(np.zeros(500, np.float32), request_ms=10)
+    assert sizes(recognizer) == [160, 160, 160, 20]
+
+
+def test_samples_that_wait_are_counted(url, protocol):
+    with Client(url, protocol, timeout_s=WAIT_S) as client, client.open_stream() as stream:
+        counts = []
+        for _ in range(4):
+            stream.send(np.zeros(300, np.float32))
+            counts.append(stream.held_samples)
+        assert counts == [300, 600, 200, 500]
+        stream.finish()
+        assert stream.held_samples == 0
+        list(stream)
+
+
+def test_the_chunks_are_read_once_per_connection(url, protocol, monkeypatch):
+    reads = count_reads(monkeypatch)
+
+    async def run():
+        async with AsyncClient(url, protocol, timeout_s=WAIT_S) as client:
+            await asyncio.gather(*(client.transcribe(np.zeros(500, np.float32)) for _ in range(4)))
+
+    asyncio.run(run())
+    with Client(url, protocol, timeout_s=WAIT_S) as client:
+        for _ in range(3):
+            client.transcribe(np.zeros(500, np.float32))
+    assert len(reads) == 2
+
+
+def count_reads(monkeypatch) -> list[Endpoint]:
+    from penstock_client.transport import server_chunks
+
+    reads: list[Endpoint] = []
+    read = server_chunks.try_parameters
+    monkeypatch.setattr(server_chunks, "try_parameters", lambda endpoint: reads.append(endpoint) or read(endpoint))
+    return reads
+
+
+def test_an_absent_server_is_asked_again_later(monkeypatch):
+    reads = count_reads(monkeypatch)
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    chunks = ServerChunks(Endpoint("127.0.0.1:1", "http"))
+    assert chunks.get() is chunks.get() is None
+    assert len(reads) == 1
+    now_s += 6
+    assert chunks.get() is None
+    assert len(reads) == 2
+
+
+def test_a_resumed_stream_sends_the_chunks_of_the_new_server(protocol, server, recognizer, samples):
+    """The client's answers stay those of one connection."""
+    wire = Wire(server.port)
+    options = ConnectionOptions(reconnect_s=WAIT_S)
+    with Client(f"127.0.0.1:{wire.port}", protocol, timeout_s=WAIT_S, connection_options=options) as client:
+        assert client._chunks is not None and client._chunks.get() == ChunkGeometry(FIRST, CHUNK)
+        with client.open_stream() as stream:
+            stream.send(samples[:3000])
+            assert stream.poll(WAIT_S)
+            port = wire.port
+            wire.close()
+            recognizer.received.clear()  # the new server knows no streams
+            recognizer.server_parameters |= {"first_chunk_samples": "100", "chunk_samples": "200"}
+            wire = Wire(server.port, port)
+            stream.send(samples[3000:6000])
+            assert stream.poll(WAIT_S)
+            stream.send(samples[6000:6500])
+            assert stream.held_samples == 0
+            stream.finish(samples[6500:9000])
+            list(stream)
+    wire.close()
+    assert stream.transcript.text == expected(samples[:9000]).text
+    assert [word.text for word in stream.transcript.words] == stream.transcript.text.split()
