@@ -31,9 +31,21 @@ SESSION = {
 }
 UPDATE = {"type": "session.update", "session": SESSION}
 CLEAR = {"type": "input_audio_buffer.clear"}
+RIVA = {
+    "type": "transcription_session.update",
+    "session": {
+        "input_audio_format": "none",
+        "input_audio_transcription": {"language": "en-US", "model": "fake-asr"},
+        "input_audio_params": {"sample_rate_hz": 8000, "num_channels": 1},
+        "recognition_config": {"max_alternatives": 2, "custom_configuration": "lm_weight:0.3"},
+        "word_boosting": {"enable_word_boosting": True, "word_boosting_list": [{"phrases": ["a"], "boost": 20}]},
+        "endpointing_config": {"stop_history": 600},
+    },
+}
 OTHERS = {
     "openai": [UPDATE, CLEAR],
     "vllm": [{"type": "session.update", "model": "fake-asr"}, COMMIT | {"final": True}],
+    "riva": [RIVA, APPEND | {"runtime_config": {"force_eou": "true"}}, {"type": "input_audio_buffer.done"}],
 }
 JUNK = [None, True, -1, 1e308, 2**70, "", "x", "é\0", [], {}, [[]], {"type": "audio/pcmu"}, ["a", 3], "server_vad"]
 
@@ -145,7 +157,7 @@ def run(seed, events):
         if dialect != "openai":
             connection.send(json.dumps(OTHERS[dialect][0]))
         for _ in range(rng.randrange(60)):
-            event = rng.choices([APPEND, COMMIT, *OTHERS[dialect]], [6, 2, 1, 1])[0]
+            event = rng.choice([APPEND, APPEND, APPEND, COMMIT, *OTHERS[dialect]])
             message = json.dumps(mutated(event, rng) if rng.random() < 0.4 else event)
             if rng.random() < 0.02:
                 message = message[: rng.randrange(len(message))]

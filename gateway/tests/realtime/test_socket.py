@@ -3,11 +3,13 @@
 import asyncio
 import base64
 import hashlib
+import io
 import json
 import socket as sockets
 
 import httpx2
 import pytest
+import soundfile
 import websockets
 
 from gateway.tests.helpers.fake_streams import speech
@@ -89,6 +91,30 @@ async def test_vllm(gateway):
         await append(socket, speech(0.3), 1600)
         await send(socket, "input_audio_buffer.commit", final=True)
         assert (await receive(socket, "transcription.done"))["text"] == "w0 w1 w2"
+
+
+async def test_riva_with_a_token_of_its_session_and_a_wav_header(make_gateway, streams):
+    form = io.BytesIO()
+    soundfile.write(form, speech(0.4), 16_000, format="WAV", subtype="PCM_16")
+    data = form.getvalue()
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url) as http:
+        path = "/v1/realtime/transcription_sessions"
+        assert (await http.post(path, json={})).status_code == 401
+        session = (await http.post(path, json={}, headers={"Authorization": "Bearer right"})).json()
+        assert session["object"] == "realtime.transcription_session"
+        offered = ["realtime", f"realtime-token.{session['client_secret']['value']}"]
+        async with websockets.connect(served.ws_url + PATH, subprotocols=offered) as socket:
+            assert json.loads(await socket.recv())["type"] == "conversation.created"
+            await send(socket, "transcription_session.update", session=session | {"input_audio_format": "none"})
+            assert json.loads(await socket.recv())["type"] == "transcription_session.updated"
+            for start in range(0, len(data), 3200):
+                audio = base64.b64encode(data[start : start + 3200]).decode()
+                await send(socket, "input_audio_buffer.append", audio=audio)
+                await send(socket, "input_audio_buffer.commit")
+            await send(socket, "input_audio_buffer.done")
+            completed = await receive(socket, COMPLETED)
+    assert (completed["transcript"], completed["is_last_result"]) == ("w0 w1 w2 w3", True)
+    assert streams.opened[0].is_cancelled
 
 
 async def test_a_client_that_vanishes_frees_its_stream(gateway, streams):

@@ -54,7 +54,7 @@ class Connection:
             if self._stream is not None:
                 await self._stream.cancel()
         if error is not None:
-            self._gateway.metrics.rejected.labels(PROTOCOL, error.code.name).inc()
+            self._gateway.note_rejection(PROTOCOL, error)
             if error.code is not ErrorCode.RESULTS_UNREAD:
                 await self._close(error)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.http_errors import error_body
 from penstock_gateway.realtime.actions import END_SEGMENT, Action, Audio, Configure, ServerEvent
 from penstock_gateway.realtime.fields import invalid, read, read_audio, shown
 from penstock_gateway.realtime.items import Item, Names
@@ -19,23 +20,7 @@ from penstock_gateway.stream.live_stream import Streams
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 COMMIT_EMPTY = "input_audio_buffer_commit_empty"
-_TOO_MANY_REQUESTS = 429
 _MIN_CONFIDENCE = 1e-9  # ln(0) is no number in JSON
-
-
-def error_type(error: GatewayError) -> str:
-    """OpenAI's type of an error."""
-    return "invalid_request_error" if error.code.status.http < _TOO_MANY_REQUESTS else "server_error"
-
-
-def error_body(error: GatewayError) -> dict[str, Any]:
-    """The error object of OpenAI's events."""
-    return {
-        "type": error_type(error),
-        "code": error.code.name.lower(),
-        "message": error.message,
-        "param": error.param,
-    }
 
 
 class OpenAIDialect:
@@ -224,8 +209,7 @@ class OpenAIDialect:
         return round((self._offset_s + stream_s) * 1000)
 
     def _shown_session(self) -> dict[str, Any]:
-        model = self._session.group(self._streams).name
-        return {"id": self._session_name} | self._session.shown(model, self._config.language)
+        return {"id": self._session_name} | self._session.shown(self._streams, self._config.language)
 
     def _event(self, kind: str, **fields: Any) -> ServerEvent:
         return {"type": kind, "event_id": self._names.new("event"), **fields}

@@ -1,11 +1,12 @@
 """OpenAI's transcription session: its fields, the stream options that follow, and how it is shown to the client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_gateway.realtime.fields import check_names, invalid, read, read_texts, shown
+from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
 
 RATES_HZ = (24_000, 16_000, 8_000)
@@ -123,12 +124,14 @@ class OpenAISession:
         """The format of the audio."""
         return RawFormat(_CODINGS[self.format], self.rate_hz, 1)
 
-    def shown(self, model: str, only_language: str) -> dict[str, Any]:
-        """The session as the client sees it: what is really done."""
+    def shown(self, streams: Streams, only_language: str) -> dict[str, Any]:
+        """The session as the client sees it: what is really done. GatewayError as `group`."""
+        group = self.group(streams)
+        language = self.language or shown_language(group, None, only_language)
         form: dict[str, Any] = {"type": self.format}
         if self.format == "audio/pcm":
             form["rate"] = self.rate_hz
-        transcription: dict[str, Any] = {"model": model, "language": self.language or only_language}
+        transcription: dict[str, Any] = {"model": group.name, "language": language}
         if self.keywords:
             transcription["keywords"] = self.keywords
         if self.delay:
@@ -147,23 +150,6 @@ class OpenAISession:
             },
             "include": self.include,
         }
-
-
-def choose_language(wanted: str | None, group: ModelGroup, only_language: str, path: str) -> str | None:
-    """The language of a stream: None for a model without a choice. GatewayError for one that the model does not have.
-
-    A name without a region stands for the first language with that name, and the other way round.
-    """
-    if wanted is None:
-        return None
-    accepted: Sequence[str] = group.languages or (only_language,)
-    lower = wanted.lower()
-    base = lower.partition("-")[0]
-    exact = [name for name in accepted if name.lower() == lower]
-    alike = [name for name in accepted if name.lower().partition("-")[0] == base and ("-" not in name or lower == base)]
-    if not exact and not alike:
-        raise invalid(path, f"is {shown(wanted)}; accepted: {', '.join(accepted)}")
-    return (exact or alike)[0] if group.languages else None
 
 
 def _silence_ms(detection: Mapping[str, Any] | None, default_ms: int, path: str) -> int | None:

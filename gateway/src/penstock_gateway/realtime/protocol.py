@@ -14,6 +14,7 @@ from penstock_gateway.realtime.actions import Action, ServerEvent
 from penstock_gateway.realtime.fields import invalid
 from penstock_gateway.realtime.items import Names
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
+from penstock_gateway.realtime.riva_dialect import RivaDialect
 from penstock_gateway.realtime.vllm_dialect import VllmDialect
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.live_stream import Streams
@@ -21,7 +22,7 @@ from penstock_gateway.stream.live_stream import Streams
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-_CHOOSING = ("session.update", "input_audio_buffer.append")
+_CHOOSING = ("session.update", "transcription_session.update", "input_audio_buffer.append")
 
 
 class Dialect(Protocol):
@@ -46,17 +47,20 @@ def encode(event: ServerEvent) -> str:
 
 
 class RealtimeProtocol:
-    """One connection. The first client event chooses its dialect."""
+    """One connection. The first client event chooses its dialect; `is_riva` where the handshake already has."""
 
-    def __init__(self, streams: Streams, config: Config):
+    def __init__(self, streams: Streams, config: Config, is_riva: bool = False):
         self._streams, self._config = streams, config
-        self._openai = OpenAIDialect(streams, config, Names())
-        self._dialect: Dialect = self._openai
+        self._names = Names()
+        self._openai = OpenAIDialect(streams, config, self._names)
+        self._dialect: Dialect = RivaDialect(streams, config, self._names) if is_riva else self._openai
         self._is_chosen = False
         self._client_event: object = None
 
     def opened(self) -> Sequence[Action]:
         """The first events of the connection. GatewayError: NO_REPLICA."""
+        if isinstance(self._dialect, RivaDialect):
+            return self._dialect.opened()
         created = self._openai.opened()[0]
         assert isinstance(created, dict)
         # The two fields of vLLM's `session.created`; OpenAI's clients do not read them.
@@ -88,7 +92,9 @@ class RealtimeProtocol:
 
     def _choose(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
-        if kind == "session.update" and "session" not in event and "model" in event:
+        if kind == "transcription_session.update" and not isinstance(self._dialect, RivaDialect):
+            self._dialect = RivaDialect(self._streams, self._config, self._names)
+        elif kind == "session.update" and "session" not in event and "model" in event:
             self._dialect = VllmDialect(self._streams, self._config)
         self._is_chosen = kind in _CHOOSING
 

@@ -1,4 +1,4 @@
-"""The HTTP port's routes of the Realtime protocol: the WebSocket, and client secrets."""
+"""The HTTP port's routes of the Realtime protocol: the WebSocket, client secrets, and Riva's transcription sessions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,28 @@ from starlette.websockets import WebSocket
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.http_errors import error_response
 from penstock_gateway.realtime.connection import PROTOCOL, Connection
 from penstock_gateway.realtime.fields import check_names, invalid, read
 from penstock_gateway.realtime.items import Names
-from penstock_gateway.realtime.openai_dialect import error_body
 from penstock_gateway.realtime.openai_session import OpenAISession
 from penstock_gateway.realtime.protocol import RealtimeProtocol
+from penstock_gateway.realtime.riva_session import default_session
 from penstock_gateway.security.client_secrets import DEFAULT_LIFETIME_S, PREFIX
 from penstock_gateway.security.keys import ApiKey
 
 SUBPROTOCOL = "realtime"
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
+_RIVA_SUBPROTOCOL = "realtime-token."
 _MAX_BODY_BYTES = 64 << 10
 
 
 def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
-    """`/v1/realtime` and the route that makes client secrets."""
+    """`/v1/realtime` and the two routes that make client secrets."""
+
+    def rejection(error: GatewayError) -> Response:
+        gateway.note_rejection(PROTOCOL, error)
+        return error_response(error)
 
     async def connect(socket: WebSocket) -> None:
         offered = socket.scope.get("subprotocols", [])
@@ -35,9 +41,10 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
             key = _authenticate(gateway, socket.headers, offered)
             _check_intent(socket.query_params)
             gateway.streams.group("")
-            protocol = RealtimeProtocol(gateway.streams, gateway.config)
+            is_riva = any(name.startswith(_RIVA_SUBPROTOCOL) for name in offered)
+            protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva)
         except GatewayError as error:
-            return await socket.send_denial_response(rejection(gateway, error))
+            return await socket.send_denial_response(rejection(error))
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         await Connection(socket, protocol, gateway, key).run()
 
@@ -48,7 +55,7 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
             _authenticate(gateway, request.headers, [name.strip() for name in offered])
             gateway.streams.group("")
         except GatewayError as error:
-            return rejection(gateway, error)
+            return rejection(error)
         return JSONResponse({"protocol": "websocket"})
 
     async def client_secrets(request: Request) -> Response:
@@ -56,31 +63,40 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
             body = await _body(request)
             secret, expires_s, session = _client_secret(gateway, request, body)
         except GatewayError as error:
-            return rejection(gateway, error)
+            return rejection(error)
         return JSONResponse({"value": secret, "expires_at": expires_s, "session": session})
+
+    async def transcription_sessions(request: Request) -> Response:
+        try:
+            key = _key_itself(gateway, request)
+            await _body(request)
+            secret, expires_s = gateway.access.secrets.create(key)
+            session = default_session(gateway.streams.group(""), gateway.config.language)
+        except GatewayError as error:
+            return rejection(error)
+        named = {"id": Names().new("sess"), "object": "realtime.transcription_session"}
+        return JSONResponse(named | session | {"client_secret": {"value": secret, "expires_at": expires_s}})
 
     return [
         WebSocketRoute("/v1/realtime", connect),
         Route("/v1/realtime", explain),
         Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"], max_body_size=_MAX_BODY_BYTES),
+        Route(
+            "/v1/realtime/transcription_sessions",
+            transcription_sessions,
+            methods=["POST"],
+            max_body_size=_MAX_BODY_BYTES,
+        ),
     ]
-
-
-def rejection(gateway: Gateway, error: GatewayError) -> JSONResponse:
-    """The rejection of an HTTP request or of a handshake, in OpenAI's form."""
-    gateway.metrics.rejected.labels(PROTOCOL, error.code.name).inc()
-    headers = {}
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
-    return JSONResponse({"error": error_body(error)}, error.code.status.http, headers)
 
 
 def _authenticate(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> ApiKey:
     """The key of a handshake: of its header, or of the subprotocol that stands for it in a browser."""
     gateway.access.origins.check(headers.get("origin"), headers.get("host"))
     for name in offered:
-        if name.startswith(_KEY_SUBPROTOCOL):
-            return gateway.access.authenticate(name.removeprefix(_KEY_SUBPROTOCOL))
+        for prefix in (_KEY_SUBPROTOCOL, _RIVA_SUBPROTOCOL):
+            if name.startswith(prefix):
+                return gateway.access.authenticate(name.removeprefix(prefix))
     return gateway.access.authenticate_header(headers.get("authorization"))
 
 
@@ -105,8 +121,8 @@ def _client_secret(gateway: Gateway, request: Request, body: Mapping[str, Any]) 
     session = OpenAISession(silence_ms).update(read(body, "session", dict, "", {}), silence_ms or 800)
     session.options(gateway.streams, gateway.config.language)
     secret, expires_s = gateway.access.secrets.create(key, lifetime_s)
-    model = session.group(gateway.streams).name
-    return secret, expires_s, {"id": Names().new("sess")} | session.shown(model, gateway.config.language)
+    shown = {"id": Names().new("sess")} | session.shown(gateway.streams, gateway.config.language)
+    return secret, expires_s, shown
 
 
 def _check_intent(query: Mapping[str, str]) -> None:

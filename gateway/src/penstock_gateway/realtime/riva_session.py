@@ -1,0 +1,122 @@
+"""The session of Riva's Realtime dialect: its JSON, and Riva's `RecognitionConfig` that it stands for."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from google.protobuf import json_format
+
+from penstock_client.pcm import RawEncoding, RawFormat
+from penstock_gateway.realtime.fields import invalid, read, shown
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.stream.languages import shown_language
+from penstock_gateway.stream.live_stream import ModelGroup
+
+WITH_HEADER = "none"
+_CODINGS: Mapping[str, RawEncoding] = {
+    "pcm16": "s16le",
+    WITH_HEADER: "s16le",
+    "g711_ulaw": "mulaw",
+    "g711_alaw": "alaw",
+}
+_MIN_RATE_HZ, _MAX_RATE_HZ, _MAX_CHANNELS = 8_000, 96_000, 8
+_SECTIONS = (
+    "input_audio_transcription", "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting",
+    "endpointing_config",
+)  # fmt: skip
+
+
+def default_session(group: ModelGroup, only_language: str) -> dict[str, Any]:
+    """The session before a client's `transcription_session.update`."""
+    return {
+        "modalities": ["text"],
+        "input_audio_format": "pcm16",
+        "input_audio_transcription": {
+            "language": shown_language(group, None, only_language),
+            "model": group.name,
+            "prompt": "",
+        },
+        "input_audio_params": {"sample_rate_hz": 16_000, "num_channels": 1},
+        "recognition_config": {
+            "max_alternatives": 1,
+            "enable_automatic_punctuation": False,
+            "enable_word_time_offsets": False,
+            "enable_profanity_filter": False,
+            "enable_verbatim_transcripts": True,
+            "custom_configuration": "",
+        },
+        "speaker_diarization": {"enable_speaker_diarization": False, "max_speaker_count": 8},
+        "word_boosting": {"enable_word_boosting": False, "word_boosting_list": []},
+        "endpointing_config": {
+            "start_history": 0,
+            "start_threshold": 0.0,
+            "stop_history": 0,
+            "stop_threshold": 0.0,
+            "stop_history_eou": 0,
+            "stop_threshold_eou": 0.0,
+        },
+    }
+
+
+def merge(session: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The session with the fields that a client gave; fields without a meaning here are dropped."""
+    merged = deepcopy(dict(session))
+    for name, value in given.items():
+        if name in _SECTIONS:
+            merged[name] |= read(given, name, dict, "session", {})
+        elif name in merged:
+            merged[name] = value
+    return merged
+
+
+def raw_format(session: Mapping[str, Any]) -> RawFormat:
+    """The format of the audio; `none` leaves it to a WAV header, if there is one."""
+    name = session["input_audio_format"]
+    if not isinstance(name, str) or name not in _CODINGS:
+        raise invalid("session.input_audio_format", f"is {shown(name)}; accepted: {', '.join(_CODINGS)}")
+    path = "session.input_audio_params"
+    rate = read(session["input_audio_params"], "sample_rate_hz", int, path, 16_000)
+    if not _MIN_RATE_HZ <= rate <= _MAX_RATE_HZ:
+        raise invalid(f"{path}.sample_rate_hz", f"is {rate}; accepted: {_MIN_RATE_HZ} to {_MAX_RATE_HZ}")
+    channels = read(session["input_audio_params"], "num_channels", int, path, 1)
+    if not 1 <= channels <= _MAX_CHANNELS:
+        raise invalid(f"{path}.num_channels", f"is {channels}; accepted: 1 to {_MAX_CHANNELS}")
+    return RawFormat(_CODINGS[name], rate, channels)
+
+
+def recognition_config(session: Mapping[str, Any]) -> riva.RecognitionConfig:
+    """The same request in Riva's gRPC protocol, which `riva.request_mapping` checks and maps."""
+    transcription, options = session["input_audio_transcription"], session["recognition_config"]
+    boosting, diarization = session["word_boosting"], session["speaker_diarization"]
+    contexts = boosting.get("word_boosting_list") if boosting.get("enable_word_boosting") else None
+    fields = {
+        "model": transcription.get("model"),
+        "language_code": transcription.get("language"),
+        "max_alternatives": options.get("max_alternatives"),
+        "profanity_filter": options.get("enable_profanity_filter"),
+        "verbatim_transcripts": options.get("enable_verbatim_transcripts"),
+        "enable_automatic_punctuation": options.get("enable_automatic_punctuation"),
+        "enable_word_time_offsets": options.get("enable_word_time_offsets"),
+        "custom_configuration": _pairs(options.get("custom_configuration")),
+        "diarization_config": {"enable_speaker_diarization": diarization.get("enable_speaker_diarization")},
+        "speech_contexts": contexts,
+        "endpointing_config": {name: value for name, value in session["endpointing_config"].items() if value},
+    }
+    try:
+        config: riva.RecognitionConfig = json_format.ParseDict(fields, riva.RecognitionConfig())
+    except json_format.ParseError as error:
+        raise invalid("session", f"has a wrong field: {str(error)[:200]}") from None
+    return config
+
+
+def _pairs(text: object) -> dict[str, str]:
+    """`key:value,key:value`, as Riva's client writes it."""
+    if text is None or isinstance(text, Mapping):
+        return dict(text or {})
+    path = "session.recognition_config.custom_configuration"
+    if not isinstance(text, str):
+        raise invalid(path, f"is {shown(text)}; accepted: 'key:value,key:value'")
+    pairs = [pair.partition(":") for pair in text.replace(" ", "").split(",") if pair]
+    if not all(separator for _, separator, _ in pairs):
+        raise invalid(path, f"is {shown(text)}; accepted: 'key:value,key:value'")
+    return {key: value for key, _, value in pairs}
