@@ -35,7 +35,7 @@ LABELS_PER_SECOND = 3.5
 ENCODER_FRAME_MS = 80.0
 _MEL_BINS, _KERNEL, _FACTOR = 80, 9, 8
 _FEED_FORWARD_FACTOR = 4
-_FEATURES = FeatureConfig(16000, 400, 160, 512, _MEL_BINS, 0.97, 2**-24)
+FEATURES = FeatureConfig(16000, 400, 160, 512, _MEL_BINS, 0.97, 2**-24)
 _UNUSED_TRANSDUCER = TransducerConfig(1, 1, 1, 1, "relu", ())
 _TDT_DURATIONS = (0, 1, 2, 3, 4)
 _PROJECTION_DEVIATION, _LOGIT_DEVIATION = 1.2, 3.0
@@ -94,8 +94,10 @@ class _TransducerOnly:
 class RandomEncoder:
     """The part of a `Checkpoint` that a `StreamingEncoder` reads."""
 
-    def __init__(self, sizes: EncoderSizes, context: AttentionContext, seed: int = 0):
-        """Raises CheckpointError for a context that no encoder can have."""
+    def __init__(
+        self, sizes: EncoderSizes, context: AttentionContext, seed: int = 0, device: str | torch.device = "cpu"
+    ):
+        """device: where values are drawn. Raises CheckpointError for a context that no encoder can have."""
         self.config = _EncoderOnly(
             EncoderConfig(
                 mel_bins=_MEL_BINS,
@@ -112,24 +114,25 @@ class RandomEncoder:
                 contexts=(context,),
             )
         )
-        self._generator = torch.Generator().manual_seed(seed)
+        self._device = torch.device(device)
+        self._generator = torch.Generator(self._device).manual_seed(seed)
 
     def tensors(self, prefix: str) -> dict[str, torch.Tensor]:
         """`Checkpoint.tensors`; every call draws new values."""
-        shapes = tensor_shapes(ModelConfig(_FEATURES, self.config.encoder, _UNUSED_TRANSDUCER))
+        shapes = tensor_shapes(ModelConfig(FEATURES, self.config.encoder, _UNUSED_TRANSDUCER))
         return {name: self._draw(name, shape) for name, shape in shapes.items() if name.startswith(prefix)}
 
     def mel(self, chunks: int, batch: int, mel_frames: int) -> torch.Tensor:
         """Random log-mel [C, B, N, F] float32; every call draws new values."""
-        return torch.randn(chunks, batch, mel_frames, _MEL_BINS, generator=self._generator)
+        return torch.randn(chunks, batch, mel_frames, _MEL_BINS, generator=self._generator, device=self._device)
 
     def _draw(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Scales keep activations near 1 in every layer."""
         if name.endswith("bias"):
-            return torch.zeros(shape)
+            return torch.zeros(shape, device=self._device)
         if "norm" in name:
-            return torch.ones(shape)
-        noise = torch.randn(shape, generator=self._generator)
+            return torch.ones(shape, device=self._device)
+        noise = torch.randn(shape, generator=self._generator, device=self._device)
         return noise / noise[0].numel() ** 0.5
 
 

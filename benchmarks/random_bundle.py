@@ -1,0 +1,48 @@
+"""A whole bundle with random weights and a tokenizer of random words, for what opens a model by its path."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from benchmarks.random_models import ENCODERS, FEATURES, RNNT, RandomEncoder, RandomTransducer, TransducerSizes
+from penstock.model.bundle import write_checkpoint
+from penstock.model.config import AttentionContext, ModelConfig
+from penstock.model.mel_filterbank import hann_window, mel_filterbank
+
+_WORDS, _WORDS_PER_SENTENCE, _MAX_LETTERS = 16_000, 8, 8
+
+
+def write_random_bundle(directory: Path, encoder: str, sizes: TransducerSizes, context: AttentionContext) -> Path:
+    """Writes an RNN-T; encoder: a key of `ENCODERS`. Returns `directory`.
+
+    Raises CheckpointError for a context that no encoder can have, ValueError if the widths of encoder and joint differ.
+    """
+    source = RandomEncoder(ENCODERS[encoder], context)
+    width = source.config.encoder.d_model
+    if width != sizes.d_model:
+        raise ValueError(f"sizes: d_model is {sizes.d_model}, the encoder has {width}")
+    transducer = RandomTransducer(RNNT, sizes)
+    config = ModelConfig(FEATURES, source.config.encoder, transducer.config.transducer)
+    tensors = source.tensors("encoder.") | transducer.tensors()
+    tensors["features.window"] = hann_window(FEATURES.window_samples)
+    tensors["features.mel_filterbank"] = mel_filterbank(
+        FEATURES.sample_rate_hz, FEATURES.fft_samples, FEATURES.mel_bins
+    )
+    return write_checkpoint(directory, config, tensors, _tokenizer(sizes.vocabulary_size), {}).directory
+
+
+def _tokenizer(pieces: int) -> bytes:
+    """A SentencePiece model with exactly `pieces` pieces."""
+    random = np.random.default_rng(0)
+    letters = random.integers(ord("a"), ord("z") + 1, (_WORDS, _MAX_LETTERS))
+    lengths = random.integers(2, _MAX_LETTERS + 1, _WORDS)
+    words = ["".join(map(chr, row[:length])) for row, length in zip(letters, lengths, strict=True)]
+    sentences = [" ".join(words[at : at + _WORDS_PER_SENTENCE]) for at in range(0, _WORDS, _WORDS_PER_SENTENCE)]
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=model, model_type="bpe", vocab_size=pieces, bos_id=-1,
+        eos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    return model.getvalue()
