@@ -83,7 +83,7 @@ def _run(args: argparse.Namespace, rest: list[str]) -> int:
     streams = max(stream_counts(args.streams))
     with _target(args, streams) as target:
         arguments = ["--streams", args.streams, "--protocol", args.protocol, *rest]
-        report = headless_report(target, args.processes or processes_for(streams), args.out, arguments)
+        report = headless_report(target, args.processes or processes_for(streams, rest), args.out, arguments)
     return 0 if all(window["passed"] for window in report["windows"]) else 1
 
 

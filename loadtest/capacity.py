@@ -56,7 +56,7 @@ class Trials:
         arguments = ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}", "--protocol", self.protocol]
         with fresh_server(plan) as server:
             folder = self.out / f"trial-{len(self.reports) + 1:02}-{streams}-streams"
-            processes = self.processes or processes_for(streams)
+            processes = self.processes or processes_for(streams, self.arguments)
             report = headless_report(
                 server.target(self.protocol), processes, folder, [*arguments, *_QUIET, *self.arguments]
             )

@@ -6,7 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ from penstock.errors import RunError
 LOCUST_FILE = Path(__file__).with_name("locustfile.py")
 REPORT = "loadtest.json"
 """What Locust writes at its end, in the folder of --out."""
-STREAMS_PER_PROCESS = 64
-"""One load generator process plays these with less than half a core, in requests of 100 ms."""
+STREAMS_PER_PROCESS, BATCHED_STREAMS_PER_PROCESS = 64, 512
+"""One load generator process plays these with less than half a core."""
 _POLL_S = 1.0
 
 
@@ -54,9 +54,9 @@ def terminated_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def processes_for(streams: int) -> int:
-    """Returns the number of load generator processes for `streams` streams."""
-    return math.ceil(streams / STREAMS_PER_PROCESS)
+def processes_for(streams: int, arguments: Sequence[str] = ()) -> int:
+    """Returns the number of load generator processes for `streams` streams of a test with these options."""
+    return math.ceil(streams / (BATCHED_STREAMS_PER_PROCESS if "--batched" in arguments else STREAMS_PER_PROCESS))
 
 
 def run_locust(target: Target, processes: int, out: Path, arguments: list[str]) -> int:

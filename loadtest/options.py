@@ -65,7 +65,12 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="bundle to serve")
     add("--context", metavar="L,R", help="attention context to serve (the checkpoint's first)")
     add("--threads", type=int, default=1, metavar="N", help="CPU threads per model (1)")
-    add("--processes", type=int, metavar="N", help="load generator processes (one per 64 streams)")
+    add(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="load generator processes (one per 64 streams; batched: per 512)",
+    )
 
 
 def read_plan(options: argparse.Namespace) -> Plan:

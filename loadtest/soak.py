@@ -111,7 +111,7 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     load_s = 60 * args.minutes
     warm_up_s = _WARM_UP_SHARE * load_s if args.warm_up_minutes is None else 60 * args.warm_up_minutes
     arguments = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol, *rest]
-    processes = args.processes or processes_for(args.streams)
+    processes = args.processes or processes_for(args.streams, rest)
     plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(args.streams), args.threads)
     with (
         fresh_server(plan) as server,
