@@ -7,9 +7,12 @@ import asyncio
 import json
 import logging
 import os
+import socket
 import struct
+import subprocess
 import sys
 from collections.abc import AsyncGenerator
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -53,38 +56,79 @@ async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> Asy
         raise GatewayError(ErrorCode.AUDIO_INVALID, f"the format is unknown: the audio {begin}; accepted: {ACCEPTED}")
     order = {"decoder": decoder, "rate_hz": rate_hz, "max_seconds": max_seconds}
     async with _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_PROCESSES)):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock_gateway.audio.decode_worker", json.dumps(order),
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+        reader, transport = await _start(data, order)
         try:
-            assert process.stdin is not None and process.stdout is not None
-            await _write(process.stdin, data)
-            while (size := await _read_size(process.stdout)) > 0:
-                yield np.frombuffer(await process.stdout.readexactly(size * 4), np.float32)
-            failure = json.loads(await process.stdout.read())
+            while (size := await _read_size(reader)) > 0:
+                yield np.frombuffer(await reader.readexactly(size * 4), np.float32)
+            failure = json.loads(await reader.read())
         except asyncio.IncompleteReadError:
             failure = {"code": "AUDIO_INVALID", "message": "decoding the audio needs too much memory or time"}
             _log.warning("the process that decodes a recording ended early")
         finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+            transport.close()  # which also ends a process that writes
     if failure:
         raise GatewayError(ErrorCode[failure["code"]], failure["message"])
 
 
-async def _write(pipe: asyncio.StreamWriter, data: bytes) -> None:
-    pipe.write(data)
+async def _start(data: bytes, order: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
+    """Orders a recording; returns the end of its pipe."""
+    source, sink = os.pipe()
+    recording = os.memfd_create("recording")
     try:
-        await pipe.drain()
-        pipe.close()
-    except ConnectionError:
-        pass  # the process has ended; what it wrote says why
+        with open(recording, "wb", closefd=False) as file:
+            file.write(data)
+        os.lseek(recording, 0, os.SEEK_SET)
+        DECODERS.send(json.dumps(order).encode(), recording, sink)
+    except BaseException:
+        os.close(source)
+        raise
+    finally:
+        os.close(recording)
+        os.close(sink)
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb")
+    )
+    return reader, transport
 
 
 async def _read_size(pipe: asyncio.StreamReader) -> int:
     """Samples of the next block; 0 at the end."""
     size: int = struct.unpack("<I", await pipe.readexactly(4))[0]
     return size
+
+
+class Decoders:
+    """The process of `decode_worker`, which ends with this one. It starts with the first recording, or with `start`."""
+
+    def __init__(self) -> None:
+        self._orders: socket.socket | None = None
+
+    def start(self) -> socket.socket:
+        """Its socket."""
+        if self._orders is None:
+            self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            command = [sys.executable, "-m", "penstock_gateway.audio.decode_worker"]
+            with theirs:
+                subprocess.Popen(command, stdin=theirs.fileno(), env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+        return self._orders
+
+    def send(self, order: bytes, *descriptors: int) -> None:
+        """Sends an order; starts the process again if it has ended. GatewayError if it ends at once."""
+        for _ in range(2):
+            try:
+                socket.send_fds(self.start(), [order], descriptors)
+            except OSError:
+                self.stop()
+            else:
+                return
+        raise GatewayError(ErrorCode.INTERNAL, "the process that decodes recordings does not start")
+
+    def stop(self) -> None:
+        """Ends the process once its recordings are decoded."""
+        if self._orders is not None:
+            self._orders.close()
+            self._orders = None
+
+
+DECODERS = Decoders()

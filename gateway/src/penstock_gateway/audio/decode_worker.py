@@ -1,17 +1,21 @@
-"""The process that decodes one recording: standard input to blocks of samples on standard output.
+"""The process that decodes recordings, each in a fork of its own with limits of memory and CPU time.
 
-A block is its number of samples (uint32), then the samples (float32), little-endian. Behind the last one come the
-number 0 and a JSON object: empty, or why there are no more samples. Its memory and CPU time are limited, because
-decoders of compressed formats read untrusted data.
+It has no threads and no gRPC, so it can fork, and a fork has all libraries. An order comes on standard input, a socket,
+with two descriptors: the recording, and the pipe for its samples. A block of samples is their number (uint32), then the
+samples (float32), little-endian. Behind the last one come the number 0 and a JSON object: empty, or why there are no
+more samples. The limits are there because decoders of compressed formats read untrusted data.
 """
 
+import contextlib
 import io
 import json
+import os
 import resource
+import signal
+import socket
 import struct
-import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +26,7 @@ from penstock_gateway.audio.resampler import Resampler, Samples
 MAX_MEMORY_BYTES = 3 << 30
 """Address space, most of which is libraries."""
 MAX_CPU_S = 120
+MAX_ORDER_BYTES = 4096
 
 
 class _TooLongError(Exception):
@@ -29,16 +34,44 @@ class _TooLongError(Exception):
 
 
 def main() -> None:
-    """Decodes standard input as the argument says."""
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    order = json.loads(sys.argv[1])
-    out = sys.stdout.buffer
+    """Forks for each order, until the gateway is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the forks
+    with contextlib.suppress(ImportError):
+        import av  # noqa: F401, so that forks have it
+    with socket.socket(fileno=os.dup(0)) as orders:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 2)
+            if not message:
+                return
+            if os.fork() == 0:
+                orders.close()
+                _run(json.loads(message), *descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _run(order: Mapping[str, Any], recording: int, pipe: int) -> None:
+    """Decodes one recording and ends this process."""
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with open(recording, "rb") as file, open(pipe, "wb") as out:
+            write_samples(order, file.read(), out)
+    except (BrokenPipeError, MemoryError):
+        pass  # the reader has stopped; or it sees that the end is missing
+    finally:
+        os._exit(0)
+
+
+def write_samples(order: Mapping[str, Any], data: bytes, out: BinaryIO) -> None:
+    """Decodes a recording as the order says."""
     failure: dict[str, str] = {}
     try:
         read = _read_media if order["decoder"] == "media" else _read_sound_file
-        for samples in _mono(read(sys.stdin.buffer.read()), order["rate_hz"], order["max_seconds"]):
+        for samples in _mono(read(data), order["rate_hz"], order["max_seconds"]):
             out.write(struct.pack("<I", samples.size) + samples.tobytes())
     except (ValueError, ImportError) as error:
         failure = {"code": "AUDIO_INVALID", "message": f"the audio {error}"}
