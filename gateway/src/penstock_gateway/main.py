@@ -1,6 +1,7 @@
 """The command `penstock-gateway`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -23,6 +24,8 @@ def main(words: Sequence[str] | None = None) -> int:
     Config.add_flags(parser)
     try:
         config = Config.from_flags(parser.parse_args(words))
+        # gRPC writes a line for each process that is started while it runs, unless it is told before its import.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         # After the flags, which are then checked without a pause.
         from penstock_gateway.logs import configure_logs
         from penstock_gateway.processes import run_gateway

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 
 from penstock_gateway.app import build_app, build_grpc_server
+from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http_server import http_server
@@ -47,6 +48,7 @@ async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None
     access = Access(shared.keys, ClientSecrets(shared.signing_key, shared.keys), Origins(config.origins))
     gateway = Gateway(config, streams, access, metrics)
     http, rpc = http_server(build_app(gateway), config), build_grpc_server(gateway)
+    DECODERS.start()
     await streams.start()
     add_grpc_port(rpc, config, shared.grpc_port)
     await rpc.start()

@@ -1,5 +1,6 @@
 """Errors of a replica as errors of the gateway."""
 
+import re
 from collections.abc import Mapping
 
 from penstock_client import ClientError, StreamError
@@ -14,6 +15,8 @@ _CODES: Mapping[str, ErrorCode] = {
     "PHRASES_INVALID": ErrorCode.FIELD_INVALID,
 }
 """By the code of the client's error. Every other one means that the replica lost the stream."""
+_STREAM = re.compile(r"^stream \S+( of client '[^']*')?: ")
+"""The server's name of a stream, which means nothing to a client."""
 _BY_CLIENT = (ErrorCode.AUDIO_INVALID, ErrorCode.FIELD_INVALID)
 
 
@@ -21,4 +24,5 @@ def gateway_error(error: ClientError) -> GatewayError:
     """The error of the gateway for that of a stream on a replica."""
     code = _CODES.get(error.code, ErrorCode.STREAM_LOST)
     message = error.message if isinstance(error, StreamError) else error.text
+    message = _STREAM.sub("", message)
     return GatewayError(code, message, retry_after_s=None if code in _BY_CLIENT else RETRY_AFTER_S)
