@@ -2,7 +2,10 @@
 
 import argparse
 import os
+import signal
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +19,7 @@ from penstock.pipeline.server_memory import ServerMemory, server_memory
 from penstock.pipeline.slots.table import slot_count
 from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving import settings
+from penstock.serving.gateway_process import GatewayProcess, check_gateway
 from penstock.serving.information import server_information
 from penstock.serving.launch import ALL_INTERFACES, LOOPBACK, ServerOptions
 from penstock.serving.limits import raise_open_file_limit
@@ -51,14 +55,30 @@ def run(args: argparse.Namespace) -> int:
         for setting in SERVE_SETTINGS:
             setattr(values, setting.name, setting.read(given=setting.given(args)))
         console = Console(values.log_format)
+        if values.gateway:
+            check_gateway()
         server = _prepare_server(args, values, console)
     except (PortError, ModelNotFoundError):  # a port becomes free, and the network comes up
         raise
     except PenstockError as error:
         print(f"penstock: error: {error}", file=sys.stderr)
         return REJECTED
-    serve_until_signal(server, console, values.drain_seconds, values.restart)
+    with ExitStack() as beside:
+        stop_gateway = _start_gateway(server, values, console, beside) if values.gateway else None
+        serve_until_signal(server, console, values.drain_seconds, values.restart, stop_gateway)
     return 0
+
+
+def _start_gateway(
+    server: TritonServer, values: argparse.Namespace, console: Console, beside: ExitStack
+) -> Callable[[], None]:
+    """Starts it and returns what asks it to stop. If it ends by itself, the server stops."""
+
+    def end(status: int) -> None:
+        console.say(f"the gateway has ended with status {status}", "error", status=status)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    return beside.enter_context(GatewayProcess(server.ports.grpc, values.drain_seconds, end)).stop
 
 
 def _prepare_server(args: argparse.Namespace, values: argparse.Namespace, console: Console) -> TritonServer:
@@ -66,8 +86,7 @@ def _prepare_server(args: argparse.Namespace, values: argparse.Namespace, consol
     raise_open_file_limit(values.max_streams)
     _check_device(args, values)
     address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
-    ports = Ports(values.http_port, values.grpc_port, values.metrics_port)
-    claim_ports(ports, address)
+    ports = claim_ports(Ports(values.http_port, values.grpc_port, values.metrics_port), address)
     repository = find_model_repository(values.model_repository)
     install = find_triton()
     served = _load_served(values)

@@ -102,16 +102,20 @@ LOG_LEVEL = Setting(
 RESTART = Setting(
     "restart", switch(), False, None, "start the server again after a crash", page="operations.md#restart-after-a-crash"
 )
+GATEWAY = Setting(
+    "gateway", switch(), False, None, "start a gateway for the clients of NVIDIA Riva and OpenAI beside the server",
+    page="gateway.md",
+)  # fmt: skip
 
 SERVE_SETTINGS = (
     MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, QUEUE_DELAY_MS, *DECODING_SETTINGS, HTTP_PORT,
-    GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, RESTART, MODEL_REPOSITORY, LOG_FORMAT,
-    LOG_LEVEL, VERBOSE,
+    GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, RESTART, GATEWAY, MODEL_REPOSITORY,
+    LOG_FORMAT, LOG_LEVEL, VERBOSE,
 )  # fmt: skip
 """Flags of `penstock serve`, in the order of its help."""
 
-IMAGE_SETTINGS = (HTTP_PORT, GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, MODEL_REPOSITORY)
-"""Fixed by the images: `compose.yaml` does not pass them on."""
+IMAGE_SETTINGS = (HTTP_PORT, GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, MODEL_REPOSITORY, GATEWAY)
+"""Fixed by the images, where the gateway is another one: `compose.yaml` does not pass them on."""
 
 OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
 """Variables without a flag, read by model/resolve.py, triton_install.py and here."""

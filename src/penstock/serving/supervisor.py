@@ -58,14 +58,20 @@ class Backoff:
         return min(_FIRST_WAIT_S * 2 ** (self.restarts - 1), _LONGEST_WAIT_S)
 
 
-def serve_until_signal(server: TritonServer, console: Console, drain_s: int, restarts: bool = False) -> None:
-    """Serves until SIGTERM or SIGINT; a further signal kills the server.
+def serve_until_signal(
+    server: TritonServer,
+    console: Console,
+    drain_s: int,
+    restarts: bool = False,
+    on_stop: Callable[[], None] | None = None,
+) -> None:
+    """Serves until SIGTERM or SIGINT; a further signal kills the server. `on_stop` is called at each signal.
 
     A server that does not get ready raises ServerError. So does a crash after that unless `restarts`: then the server
     is started again on the same ports, and only `MAX_RESTARTS` crashes in a row raise.
     """
     backoff, was_ready = Backoff(), False
-    with _stop_signals(server) as stop:
+    with _stop_signals(server, on_stop) as stop:
         while not stop.is_set():
             run = _Run(server, console, drain_s)
             try:
@@ -146,7 +152,7 @@ class _Run:
 
 
 @contextmanager
-def _stop_signals(server: TritonServer) -> Iterator[threading.Event]:
+def _stop_signals(server: TritonServer, on_stop: Callable[[], None] | None = None) -> Iterator[threading.Event]:
     """Sets the event at the first SIGTERM or SIGINT; a further one kills the server."""
     stop = threading.Event()
 
@@ -154,6 +160,8 @@ def _stop_signals(server: TritonServer) -> Iterator[threading.Event]:
         if stop.is_set():
             server.kill()
         stop.set()
+        if on_stop is not None:
+            on_stop()
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
