@@ -32,6 +32,7 @@ class Page:
         self.problems: list[str] = []
 
     async def run(self) -> None:
+        """Reads events until the browser ends."""
         async for message in self._socket:
             event = json.loads(message)
             if "id" in event:
@@ -116,8 +117,10 @@ async def browser(microphone: Path | None = None) -> AsyncIterator[Page]:
             async with websockets.connect(await _page_url(port), max_size=None) as socket:
                 page = Page(socket)
                 reading = asyncio.create_task(page.run())
-                yield page
-                reading.cancel()
+                try:
+                    yield page
+                finally:
+                    reading.cancel()
         finally:
             process.terminate()
             await process.wait()

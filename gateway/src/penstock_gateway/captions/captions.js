@@ -129,7 +129,7 @@ function end() {
   session?.close();
   session = null;
   isFile = false;
-  $("interim").hidden = true;
+  hideInterim();
   $("progress").hidden = true;
   $("latency").hidden = true;
   showState("idle");
@@ -317,7 +317,7 @@ function addFinal(id, text) {
   $("empty").hidden = true;
   follow(() => {
     $("finals").append(line);
-    $("interim").hidden = true;
+    hideInterim();
   });
   lines.delete(id);
   $("save").disabled = $("clear").disabled = false;
@@ -325,6 +325,11 @@ function addFinal(id, text) {
 
 function dropLine(id) {
   lines.delete(id);
+  hideInterim();
+}
+
+function hideInterim() {
+  $("interim").replaceChildren();
   $("interim").hidden = true;
 }
 
