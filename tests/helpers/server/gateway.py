@@ -1,0 +1,34 @@
+"""A gateway's process before a real server."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+from tests.helpers.server.running import RunningServer
+
+
+@contextmanager
+def running_gateway(server: RunningServer, *flags: str) -> Iterator[str]:
+    """Its address, HOST:PORT, once it knows the server. Segments end with their recording, unless flags say else."""
+    command = [
+        sys.executable, "-m", "penstock_gateway", "--replicas", server.url("grpc"), "--http-port", "0", "--grpc-port",
+        "0", "--metrics-port", "0", "--endpoint-silence-ms", "0", "--timeout-s", "60", *flags,
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = []
+        while not (lines and "is up" in lines[-1]):
+            lines.append(process.stderr.readline())
+            assert lines[-1], lines
+        found = re.search(r"gateway at https?://(\S+:\d+) ", lines[0])
+        assert found, lines
+        draining = Thread(target=process.stderr.read, daemon=True)  # a full pipe would stop the gateway
+        draining.start()
+        try:
+            yield found[1]
+        finally:
+            process.terminate()
+            draining.join()

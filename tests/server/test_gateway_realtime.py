@@ -1,0 +1,154 @@
+"""The gateway's Realtime protocol before a real server: its words are those of the direct client, in every dialect."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import websockets
+
+from penstock.frontend.audio_file import read_audio
+from penstock_client import Client
+from tests.helpers.golden import golden_utterances
+from tests.helpers.server.gateway import running_gateway
+from tests.helpers.server.running import RunningServer
+
+pytestmark = [pytest.mark.server, pytest.mark.anyio]
+PATHS = [utterance.path for utterance in golden_utterances()]
+RATE_HZ = 16_000
+PIECE_SAMPLES = 1600
+OTHER_STREAMS = 15
+COMPLETED = "conversation.item.input_audio_transcription.completed"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def gateway(server: RunningServer) -> Iterator[str]:
+    with running_gateway(server) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def direct(server: RunningServer) -> dict[Path, list[tuple[str, int, int]]]:
+    """The words of the direct client, with times in ms."""
+    with Client(server.url("grpc"), timeout_s=60) as client:
+        return {path: [(w.text, w.start_ms, w.end_ms) for w in client.transcribe(path).words] for path in PATHS}
+
+
+class Connection:
+    """A client of one dialect that sends recordings at a pace: 0 is full speed, 1 real time, 4 four times as fast."""
+
+    def __init__(self, socket, pace: float):
+        self._socket = socket
+        self._pace = pace
+
+    async def send(self, kind: str, **fields) -> None:
+        await self._socket.send(json.dumps({"type": kind, **fields}))
+
+    async def receive(self, kind: str):
+        while True:
+            event = json.loads(await self._socket.recv())
+            assert "error" not in event["type"] and not event["type"].endswith("failed"), event
+            if event["type"] == kind:
+                return event
+
+    async def send_audio(self, path: Path, after_each: str | None = None) -> None:
+        pcm = np.round(read_audio(path, RATE_HZ) * 32768).clip(-32768, 32767).astype("<i2")
+        begin_s = asyncio.get_running_loop().time()
+        for start in range(0, len(pcm), PIECE_SAMPLES):
+            if self._pace:
+                due_s = begin_s + start / RATE_HZ / self._pace
+                await asyncio.sleep(due_s - asyncio.get_running_loop().time())
+            audio = base64.b64encode(pcm[start : start + PIECE_SAMPLES].tobytes()).decode()
+            await self.send("input_audio_buffer.append", audio=audio)
+            if after_each:
+                await self.send(after_each)
+
+
+@asynccontextmanager
+async def connected(gateway: str, pace: float) -> AsyncIterator[Connection]:
+    url = f"ws://{gateway}/v1/realtime?intent=transcription"
+    async with websockets.connect(url, open_timeout=60, max_queue=None) as socket:
+        yield Connection(socket, pace)
+
+
+async def openai_words(gateway: str, path: Path, pace: float = 0):
+    async with connected(gateway, pace) as client:
+        form = {"type": "audio/pcm", "rate": RATE_HZ}
+        session = {"type": "transcription", "audio": {"input": {"format": form, "turn_detection": None}}}
+        session["include"] = ["item.input_audio_transcription.words"]
+        await client.send("session.update", session=session)
+        await client.send_audio(path)
+        await client.send("input_audio_buffer.commit")
+        completed = await client.receive(COMPLETED)
+    words = [(w["word"], round(w["start"] * 1000), round(w["end"] * 1000)) for w in completed["words"]]
+    assert completed["transcript"] == " ".join(text for text, _, _ in words)
+    return words
+
+
+async def riva_words(gateway: str, path: Path, pace: float = 0):
+    async with connected(gateway, pace) as client:
+        session = {"input_audio_params": {"sample_rate_hz": RATE_HZ, "num_channels": 1}}
+        await client.send("transcription_session.update", session=session)
+        await client.send_audio(path, after_each="input_audio_buffer.commit")
+        await client.send("input_audio_buffer.done")
+        completed = await client.receive(COMPLETED)
+    assert completed["is_last_result"]
+    return [(w["word"], w["start_time"], w["end_time"]) for w in completed["words_info"]["words"]]
+
+
+async def vllm_words(gateway: str, path: Path, pace: float = 0):
+    """Without times, which the dialect does not have."""
+    async with connected(gateway, pace) as client:
+        await client.send("session.update", model="")
+        await client.send("input_audio_buffer.commit")
+        await client.send_audio(path)
+        await client.send("input_audio_buffer.commit", final=True)
+        done = await client.receive("transcription.done")
+    return done["text"].split()
+
+
+DIALECTS = (openai_words, riva_words)
+
+
+async def check_all(gateway: str, direct, dialects: tuple[Callable, ...] = DIALECTS, pace: float = 0) -> None:
+    """All recordings in all dialects at the same time."""
+    tasks = [(path, dialect(gateway, path, pace)) for path in PATHS for dialect in dialects]
+    found = await asyncio.gather(*(task for _, task in tasks))
+    assert found == [direct[path] for path, _ in tasks]
+
+
+async def test_words_at_full_speed_alone(gateway, direct):
+    for path in PATHS:
+        for dialect in DIALECTS:
+            assert await dialect(gateway, path) == direct[path]
+        assert await vllm_words(gateway, path) == [text for text, _, _ in direct[path]]
+
+
+@pytest.mark.parametrize("pace", [4, 1])
+async def test_words_at_a_pace(gateway, direct, pace):
+    await check_all(gateway, direct, pace=pace)
+
+
+async def test_words_beside_other_streams(gateway, direct):
+    async def others(number: int) -> None:
+        while True:
+            await openai_words(gateway, PATHS[number % len(PATHS)])
+
+    busy = [asyncio.create_task(others(number)) for number in range(OTHER_STREAMS)]
+    try:
+        await check_all(gateway, direct, (openai_words,))
+        await check_all(gateway, direct, (riva_words,), pace=4)
+    finally:
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+    assert all(task.cancelled() for task in busy), "no other stream failed"
