@@ -1,0 +1,87 @@
+"""The captions page before a real server, in a headless Chromium: finals of microphone and files, and pictures."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from gateway.tests.captions.browser import browser
+from penstock_client import Client
+from tests.helpers.golden import golden_utterances
+from tests.helpers.server.gateway import running_gateway
+from tests.helpers.server.running import RunningServer
+
+pytestmark = [pytest.mark.server, pytest.mark.browser, pytest.mark.anyio]
+PATHS = [utterance.path for utterance in golden_utterances()]
+PICTURES = Path("build/captions")
+RATE_HZ = 16_000
+FINALS = "[...document.getElementById('finals').children].map((line) => line.lastChild.textContent)"
+READY = "document.getElementById('status').textContent === 'Ready'"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def page_url(server: RunningServer) -> Iterator[str]:
+    with running_gateway(server, "--captions") as address:
+        yield f"http://{address}/captions"
+
+
+@pytest.fixture(scope="module")
+def direct(server: RunningServer) -> dict[Path, str]:
+    """The text of each recording from the direct client."""
+    with Client(server.url("grpc"), timeout_s=60) as client:
+        return {path: client.transcribe(path).text for path in PATHS}
+
+
+def microphone(folder: Path, path: Path) -> Path:
+    """A WAV file of a recording between 0.3 s and 30 s of silence."""
+    before, after = (np.zeros(int(seconds * RATE_HZ), np.float32) for seconds in (0.3, 30))
+    wav = folder / "microphone.wav"
+    soundfile.write(wav, np.concatenate([before, soundfile.read(path, dtype="float32")[0], after]), RATE_HZ)
+    return wav
+
+
+@pytest.mark.parametrize("path", PATHS[:3], ids=lambda path: path.stem)
+async def test_the_microphone(page_url, direct, tmp_path, path):
+    async with browser(microphone(tmp_path, path)) as page:
+        await page.open(page_url)
+        await page.click("microphone")
+        await page.wait(f"document.getElementById('interim').textContent === {direct[path]!r}")
+        await page.click("microphone")
+        await page.wait(READY)
+        assert await page.evaluate(FINALS) == [direct[path]]
+        assert page.problems == []
+
+
+async def test_files(page_url, direct):
+    async with browser() as page:
+        await page.open(page_url)
+        for number, path in enumerate(PATHS, start=1):
+            await page.choose("chooser", path)
+            await page.wait(f"{FINALS}.length === {number} && {READY}")
+        assert await page.evaluate(FINALS) == [direct[path] for path in PATHS]
+        assert page.problems == []
+
+
+async def test_pictures(page_url, direct, tmp_path):
+    """Finals and interim words, on a desktop and a phone, in both themes."""
+    async with browser(microphone(tmp_path, PATHS[1])) as page:
+        await page.open(page_url)
+        for number, path in enumerate((PATHS[4], PATHS[5], PATHS[0]), start=1):
+            await page.choose("chooser", path)
+            await page.wait(f"{FINALS}.length === {number} && {READY}")
+        await page.click("microphone")
+        await page.wait("document.getElementById('interim').textContent.split(' ').length > 4")
+        await page.evaluate("document.getElementById('status').getAnimations({subtree: true})[0]?.cancel()")
+        for theme in ("light", "dark"):
+            await page.screenshot(PICTURES / f"desktop-{theme}.png", 1100, 700, theme)
+            await page.screenshot(PICTURES / f"phone-{theme}.png", 390, 844, theme)
+        await page.click("settings")
+        await page.screenshot(PICTURES / "settings.png", 1100, 700, "light")
+        assert page.problems == []
