@@ -141,12 +141,15 @@ class FakeStreams:
             return GROUP
         raise GatewayError(ErrorCode.MODEL_NOT_FOUND, f"there is no model {model!r}; accepted: {GROUP.name}", "model")
 
+    def check_room(self, key: ApiKey) -> None:
+        if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
+            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all streams are open", retry_after_s=2.0)
+
     async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
         self.group(options.model)
         if self.open_error is not None:
             raise self.open_error
-        if sum(not stream.is_cancelled for stream in self.opened) >= self.max_streams:
-            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all streams are open", retry_after_s=2.0)
+        self.check_room(key)
         self.opened.append(FakeStream(options, key, protocol))
         return self.opened[-1]
 

@@ -211,9 +211,11 @@ async def test_handshakes_that_are_rejected(make_gateway, streams):
         assert (await rejected(url, additional_headers=right, origin="https://evil.example")).status_code == 403
         response = await rejected(served.ws_url + "/v1/realtime?intent=conversation", additional_headers=right)
         assert (response.status_code, json.loads(response.body)["error"]["param"]) == (400, "intent")
-        streams.group = lambda model: (_ for _ in ()).throw(GatewayError(ErrorCode.NO_REPLICA, "none", None, 2.0))
+        streams.max_streams = 0
         response = await rejected(url, additional_headers=right)
-        assert (response.status_code, response.headers["Retry-After"]) == (503, "2")
+        assert (response.status_code, response.headers["Retry-After"]) == (429, "2")
+        streams.check_room = lambda key: (_ for _ in ()).throw(GatewayError(ErrorCode.NO_REPLICA, "none", None, 2.0))
+        assert (await rejected(url, additional_headers=right)).status_code == 503
 
 
 async def test_a_browser_connects_with_a_client_secret(make_gateway, streams):

@@ -170,6 +170,9 @@ async def test_a_key_has_its_own_limit(server, open_streams):
     async with open_streams(server, admission=Admission(["shop", "lab"])) as streams:
         stream = await opened(streams, shop)
         assert (await rejection(opened(streams, shop))).code is ErrorCode.STREAMS_EXHAUSTED
+        with pytest.raises(GatewayError, match="of the API key 'shop'"):
+            streams.check_room(shop)
+        streams.check_room(lab)
         await opened(streams, lab)
         await stream.cancel()
         await opened(streams, shop)
@@ -217,6 +220,8 @@ async def test_a_replica_with_another_model_takes_no_streams(servers, open_strea
         await opened(streams)
         await opened(streams)
         assert (await rejection(opened(streams))).code is ErrorCode.STREAMS_EXHAUSTED
+        with pytest.raises(GatewayError, match="all replicas are full"):
+            streams.check_room(ANONYMOUS)
         assert not other.batch.recognizer.received
 
 

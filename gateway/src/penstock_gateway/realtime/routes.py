@@ -39,8 +39,8 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
         offered = socket.scope.get("subprotocols", [])
         try:
             key = _authenticate(gateway, socket.headers, offered)
+            gateway.streams.check_room(key)
             _check_intent(socket.query_params)
-            gateway.streams.group("")
             is_riva = any(name.startswith(_RIVA_SUBPROTOCOL) for name in offered)
             protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva)
         except GatewayError as error:
@@ -52,8 +52,7 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
         """Why a handshake is rejected: a page's script cannot read that from its WebSocket."""
         try:
             offered = request.headers.get("sec-websocket-protocol", "").split(",")
-            _authenticate(gateway, request.headers, [name.strip() for name in offered])
-            gateway.streams.group("")
+            gateway.streams.check_room(_authenticate(gateway, request.headers, [name.strip() for name in offered]))
         except GatewayError as error:
             return rejection(error)
         return JSONResponse({"protocol": "websocket"})

@@ -18,18 +18,22 @@ class Admission:
         for i in range(self._first, self._first + len(names)):
             self._counts[i] = 0  # those of a process that has died
 
-    def admit(self, key: ApiKey) -> Callable[[], None]:
-        """Counts a stream and returns a function that ends it, once. GatewayError above the limit of its key.
-
-        Each process changes its own counts only, so processes that admit at the same instant may exceed a limit.
-        """
-        index = self._index[key.name]
+    def check(self, key: ApiKey) -> None:
+        """GatewayError if the key has no stream left."""
         if key.max_streams is not None and self.live(key) >= key.max_streams:
             raise GatewayError(
                 ErrorCode.STREAMS_EXHAUSTED,
                 f"all {key.max_streams} streams of the API key {key.name!r} are open",
                 retry_after_s=RETRY_AFTER_S,
             )
+
+    def admit(self, key: ApiKey) -> Callable[[], None]:
+        """Counts a stream and returns a function that ends it, once. GatewayError above the limit of its key.
+
+        Each process changes its own counts only, so processes that admit at the same instant may exceed a limit.
+        """
+        self.check(key)
+        index = self._index[key.name]
         self._counts[self._first + index] += 1
         is_live = True
 

@@ -86,6 +86,9 @@ class Streams(Protocol):
         Raises GatewayError: MODEL_NOT_FOUND, or NO_REPLICA while none has answered.
         """
 
+    def check_room(self, key: ApiKey) -> None:
+        """Raises GatewayError where every stream would be rejected now: STREAMS_EXHAUSTED, NO_REPLICA."""
+
     async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 

@@ -87,6 +87,13 @@ class ReplicaStreams:
         """
         return self._find(model)[1]
 
+    def check_room(self, key: ApiKey) -> None:
+        """Raises GatewayError where every stream would be rejected now: STREAMS_EXHAUSTED, NO_REPLICA."""
+        self._find("")
+        self._admission.check(key)
+        if not any(group.candidates() for group in self._groups):
+            raise _no_room(any(group.is_up for group in self._groups))
+
     async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
@@ -166,9 +173,14 @@ async def _start_upstream(group: Group, options: UpstreamOptions) -> tuple[Repli
                 raise gateway_error(error) from error
             on_error.pop_all()
             return replica, upstream
+    raise _no_room(is_full)
+
+
+def _no_room(is_full: bool) -> GatewayError:
+    """Why no replica accepts a stream."""
     if is_full:
-        raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all replicas are full", retry_after_s=RETRY_AFTER_S)
-    raise GatewayError(ErrorCode.NO_REPLICA, "no replica answers", retry_after_s=RETRY_AFTER_S)
+        return GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all replicas are full", retry_after_s=RETRY_AFTER_S)
+    return GatewayError(ErrorCode.NO_REPLICA, "no replica answers", retry_after_s=RETRY_AFTER_S)
 
 
 def _upstream_options(options: StreamOptions) -> UpstreamOptions:
