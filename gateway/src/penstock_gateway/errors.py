@@ -30,7 +30,7 @@ class ErrorCode(Enum):
     NO_REPLICA = ErrorStatus("no replica answers", 503, 1013, "UNAVAILABLE")
     STREAM_LOST = ErrorStatus("the replica lost the stream", 503, 1013, "UNAVAILABLE")
     STREAM_IDLE = ErrorStatus("no audio arrived for 60 s", 408, 4408, "DEADLINE_EXCEEDED")
-    STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 4410, "OUT_OF_RANGE")
+    STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 4010, "OUT_OF_RANGE")
     RESULTS_UNREAD = ErrorStatus("the client did not read its results for 10 s", 408, 4408, "DEADLINE_EXCEEDED")
     INTERNAL = ErrorStatus("the gateway failed", 500, 1011, "INTERNAL")
 

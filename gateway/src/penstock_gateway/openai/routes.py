@@ -12,10 +12,7 @@ from penstock_gateway.http_errors import error_response
 from penstock_gateway.openai.job import PROTOCOL
 from penstock_gateway.openai.models import Models
 from penstock_gateway.openai.transcriptions import Transcriptions
-from penstock_gateway.security.limits import MAX_UPLOAD_BYTES
 
-_MAX_FORM_BYTES = MAX_UPLOAD_BYTES + (1 << 20)
-"""The file and the other fields."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -35,7 +32,7 @@ def openai_routes(gateway: Gateway) -> Sequence[BaseRoute]:
 
     create = rejecting(transcriptions.create)
     return [
-        Route("/v1/audio/transcriptions", create, methods=["POST"], max_body_size=_MAX_FORM_BYTES),
+        Route("/v1/audio/transcriptions", create, methods=["POST"]),
         Route("/v1/models", rejecting(models.list)),
         Route("/v1/models/{model:path}", rejecting(models.retrieve)),
     ]

@@ -22,6 +22,8 @@ _T = TypeVar("_T")
 MAX_FIELDS = 2200
 """Of a form: as many keywords as a server may accept, and the others."""
 IGNORED_HEADER = "penstock-ignored"
+MAX_FORM_BYTES = MAX_UPLOAD_BYTES + (1 << 20)
+"""The file and the other fields."""
 _CLIENT_GONE = 499
 """A status that no client reads."""
 
@@ -37,6 +39,7 @@ class Transcriptions:
         access = self._gateway.access
         access.origins.check(request.headers.get("origin"), request.headers.get("host"))
         key = access.authenticate_header(request.headers.get("authorization"))
+        request = _limited(request)
         async with request.form(max_files=1, max_fields=MAX_FIELDS) as form:
             wanted, data = await self._read(form)
         headers = {IGNORED_HEADER: ",".join(wanted.ignored)} if wanted.ignored else {}
@@ -115,6 +118,25 @@ class _EventStream(StreamingResponse):
             yield error_event(error)
         else:
             yield events.done(self._job.duration_s)
+
+
+def _limited(request: Request) -> Request:
+    """The request with a limited body; GatewayError for a larger one, at once if its length is stated."""
+    error = GatewayError(ErrorCode.TOO_LARGE, f"the request has more than {MAX_FORM_BYTES:,} bytes", "file")
+    stated = request.headers.get("content-length", "0")
+    if stated.isdigit() and int(stated) > MAX_FORM_BYTES:
+        raise error
+    received = 0
+
+    async def receive() -> Message:
+        nonlocal received
+        message = await request.receive()
+        received += len(message.get("body", b""))
+        if received > MAX_FORM_BYTES:
+            raise error
+        return message
+
+    return Request(request.scope, receive)
 
 
 async def _transcription(job: TranscriptionJob) -> Transcription:

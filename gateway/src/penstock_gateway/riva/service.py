@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError, Message
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.metrics import Metrics
 from penstock_gateway.riva.audio_input import AudioInput
 from penstock_gateway.riva.call import Call, Write
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
@@ -53,7 +52,7 @@ class RivaService:
 
     async def recognition_config(self, data: bytes, context: _Context) -> riva.RivaSpeechRecognitionConfigResponse:
         """The models, each once for streams and once for recordings."""
-        async with _rejecting(context, self._gateway.metrics):
+        async with _rejecting(context, self._gateway):
             self._authenticate(context)
             name = parse(riva.RivaSpeechRecognitionConfigRequest, data).model_name
             groups = [self._gateway.streams.group(name)] if name else self._gateway.streams.groups
@@ -62,7 +61,7 @@ class RivaService:
 
     async def recognize(self, data: bytes, context: _Context) -> riva.RecognizeResponse:
         """One recording, as fast as it is recognized; the response has a result for each segment."""
-        async with _rejecting(context, self._gateway.metrics):
+        async with _rejecting(context, self._gateway):
             key = self._authenticate(context)
             message = parse(riva.RecognizeRequest, data)
             async with self._call(message.config, key, context) as call:
@@ -72,7 +71,7 @@ class RivaService:
 
     async def streaming_recognize(self, _: object, context: _Context) -> None:
         """Audio as it is recorded; results as they are recognized."""
-        async with _rejecting(context, self._gateway.metrics):
+        async with _rejecting(context, self._gateway):
             key = self._authenticate(context)
             messages = _messages(context)
             streaming = await _first_config(messages)
@@ -108,12 +107,12 @@ class RivaService:
 
 
 @asynccontextmanager
-async def _rejecting(context: _Context, metrics: Metrics) -> AsyncIterator[None]:
+async def _rejecting(context: _Context, gateway: Gateway) -> AsyncIterator[None]:
     """Ends the call with the status of an error."""
     try:
         yield
     except GatewayError as error:
-        metrics.rejected.labels(PROTOCOL, error.code.name).inc()
+        gateway.note_rejection(PROTOCOL, error)
         trailing = (("retry-after", f"{error.retry_after_s:g}"),) if error.retry_after_s is not None else ()
         await context.abort(grpc.StatusCode[error.code.status.grpc], str(error), trailing)
 
