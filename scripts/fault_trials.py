@@ -36,6 +36,7 @@ from tests.nightly import trials_input, trials_networks, trials_server, trials_s
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SHARED_SERVER_TRIALS = {
     trials_streams.killed_clients: 1000,
+    trials_streams.killed_batched_clients: 50,
     trials_streams.never_ended: 20,
     trials_streams.started_twice: 200,
     trials_streams.two_on_one_id: 100,

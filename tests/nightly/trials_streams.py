@@ -15,6 +15,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.helpers.server.history import Histories, History
+from tests.helpers.server.killed_client import stream_batched_until_killed
 from tests.helpers.server.raw_stream import RawStream
 from tests.helpers.server.recordings import (
     NO_SAMPLES,
@@ -57,6 +58,22 @@ def killed_clients(server: RunningServer, recordings: list[Recording], count: in
             freed_s.append(wait_until_expired(server, expired + some, time.monotonic()))
     assert max(freed_s) < 1.0, freed_s
     return {"clients": killed, "freed_after_timeout_s_max": max(freed_s), "other_streams": histories.whole}
+
+
+def killed_batched_clients(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+    """Batched clients end by SIGKILL with all slots but a few in use; all their streams expire."""
+    streams, freed_s = max(1, server.max_streams - SPARE_STREAMS), []
+    with other_streams(server, recordings, count=1) as histories:
+        for number in range(count):
+            expired = read_metrics(server)["streams_expired_total"]
+            samples = recordings[number % len(recordings)].samples
+            client = KilledClient(server.url("grpc"), streams, samples, stream_batched_until_killed)
+            client.wait_until_going()
+            client.kill()
+            freed_s.append(wait_until_expired(server, expired + streams, time.monotonic()))
+    assert max(freed_s) < 1.0, freed_s
+    figures = {"clients": count, "streams": count * streams, "freed_after_timeout_s_max": max(freed_s)}
+    return {**figures, "other_streams": histories.whole}
 
 
 def wait_until_expired(server: RunningServer, expired: float, silent_since_s: float) -> float:

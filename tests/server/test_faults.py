@@ -44,6 +44,7 @@ def test_streams_without_an_end(small_server: RunningServer, recordings, trial, 
     ("trial", "count"),
     [
         (trials_streams.killed_clients, 4),
+        (trials_streams.killed_batched_clients, 1),
         (trials_streams.started_twice, 2),
         (trials_streams.two_on_one_id, 2),
         (trials_streams.after_the_end, 2),

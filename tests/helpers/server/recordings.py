@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 from tritonclient.utils import InferenceServerException
@@ -104,11 +105,18 @@ def send_empty_stream(server: RunningServer) -> None:
 class KilledClient:
     """A client in a process of its own, in mid-stream."""
 
-    def __init__(self, url: str, name: str, samples: np.ndarray):
+    def __init__(
+        self,
+        url: str,
+        name: str | int,
+        samples: np.ndarray,
+        stream: Callable[[str, Any, np.ndarray, Connection], None] = stream_until_killed,
+    ):
+        """`name` is the argument of `stream`: the stream's name, or the number of a batched client's streams."""
         _FORKS.set_forkserver_preload(["tests.helpers.server.killed_client"])
         ours, theirs = _FORKS.Pipe(duplex=False)
         self._going: Connection = ours
-        self._process = _FORKS.Process(target=stream_until_killed, args=(url, name, samples, theirs), daemon=True)
+        self._process = _FORKS.Process(target=stream, args=(url, name, samples, theirs), daemon=True)
         self._process.start()
 
     def wait_until_going(self, timeout_s: float = 30.0) -> None:
