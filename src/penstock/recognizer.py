@@ -9,16 +9,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock.errors import StreamError
+from penstock.endpointing.rules import RESTART, SEGMENTS
+from penstock.errors import SettingError, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.resolve import resolve_model
 from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
-from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.decoding_config import DEFAULT_DECODING, ENDPOINT_SETTINGS, DecodingConfig
 from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
 from penstock.pipeline.features_stage import FeatureReply, FeatureStage
-from penstock.pipeline.results import StreamResult
+from penstock.pipeline.restarting_stream import RestartingStream
+from penstock.pipeline.results import StreamResult, folded
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.words import Token, Word
@@ -29,7 +31,13 @@ NO_SAMPLES = np.zeros(0, np.float32)
 class Stream:
     """One live stream of a recognizer; close it, or use it as a context manager."""
 
-    def __init__(self, recognizer: "StreamingRecognizer", stream_id: Hashable, options: dict | None = None):
+    def __init__(
+        self,
+        recognizer: "StreamingRecognizer",
+        stream_id: Hashable,
+        options: dict | None = None,
+        segments: str = RESTART,
+    ):
         self.id = stream_id
         self._options = options or {}
         self.words: list[Word] = []
@@ -39,9 +47,14 @@ class Stream:
         self._recognizer = recognizer
         self._is_started = False
         self._is_ended = False
+        self._requests = recognizer.restarting_stream(stream_id, self._options, segments)
+        """None where no endpoint restarts the stream."""
 
     def push(self, samples: np.ndarray) -> StreamResult:
-        """Adds samples ([n] float32, mono, at the recognizer's rate, -1 .. 1) and returns the result so far."""
+        """Adds samples ([n] float32, mono, at the recognizer's rate, -1 .. 1) and returns the result so far.
+
+        With endpointing, segments that ended in them are `earlier` results of the one returned, and this may be final.
+        """
         return self._request(samples)
 
     def finalize(self, samples: np.ndarray | None = None) -> StreamResult:
@@ -65,15 +78,29 @@ class Stream:
         samples = np.asarray(samples)
         if samples.dtype.kind == "f":  # other types are rejected: integers are not in -1 .. 1
             samples = samples.astype(np.float32, copy=False)
-        options = {} if self._is_started else self._options
-        request = AudioRequest(self.id, samples, not self._is_started, is_end, options, finalize)
+        if self._requests is None:
+            options = {} if self._is_started else self._options
+            request = AudioRequest(self.id, samples, not self._is_started, is_end, options, finalize)
+            return self._collected(self._process(request))
+        self._recognizer.check_samples(samples)  # before the first part of them is decoded
+        self._requests.add(samples, finalize, is_end)
+        entries: list[StreamResult] = []
+        while self._requests.has_request:
+            entries += self._requests.take(self._process(self._requests.next_request()))
+        return self._collected(folded(entries))
+
+    def _collected(self, result: StreamResult) -> StreamResult:
+        for entry in result.entries:
+            self.words += entry.words
+            self.tokens += entry.tokens
+        return result
+
+    def _process(self, request: AudioRequest) -> StreamResult:
         (result,) = self._recognizer.process([request])
-        self._is_ended |= is_end and self._is_started
+        self._is_ended |= request.is_end and self._is_started
         if isinstance(result, StreamError):
             raise result
-        self._is_started, self._is_ended = True, is_end
-        self.words += result.words
-        self.tokens += result.tokens
+        self._is_started, self._is_ended = True, request.is_end
         return result
 
     def __enter__(self) -> "Stream":
@@ -103,6 +130,7 @@ class StreamingRecognizer:
         checkpoint = Checkpoint(resolve_model(str(model)))
         self.config: ModelConfig = checkpoint.config
         self.context = self.config.encoder.select_context(AttentionContext(*context) if context else None)
+        self._decoding = decoding
         ledger = SlotLedger(slot_count(max_streams))
         self.table = StreamTable(max_streams, ledger, idle_limit_s)
         self._features = FeatureStage(checkpoint, self.context, self.table, device, decoding)
@@ -115,9 +143,28 @@ class StreamingRecognizer:
         """Rate that samples must have."""
         return self.config.features.sample_rate_hz
 
-    def open_stream(self, stream_id: Hashable | None = None, options: dict | None = None) -> Stream:
-        """A new stream; options as in `penstock.pipeline.stream_options`. Its slot is taken by its first request."""
-        return Stream(self, f"stream-{next(self._names)}" if stream_id is None else stream_id, options)
+    def open_stream(
+        self, stream_id: Hashable | None = None, options: dict | None = None, segments: str = RESTART
+    ) -> Stream:
+        """A new stream; options as in `penstock.pipeline.stream_options`. Its slot is taken by its first request.
+
+        segments: what its endpoints are, "restart" or "soft" (docs/endpointing.md).
+        """
+        return Stream(self, f"stream-{next(self._names)}" if stream_id is None else stream_id, options, segments)
+
+    def restarting_stream(self, stream_id: Hashable, options: dict, segments: str) -> RestartingStream | None:
+        """The requests of a stream whose endpoints restart it; None where none does."""
+        if segments not in SEGMENTS:
+            raise SettingError(f"segments is {segments!r}; accepted: {', '.join(SEGMENTS)}")
+        has_endpoints = any(options.get(one.name, getattr(self._decoding, one.name)) for one in ENDPOINT_SETTINGS)
+        if segments != RESTART or not has_endpoints:
+            return None
+        chunk_samples = self.config.encoder_frame_samples * self.context.chunk_encoder_frames
+        return RestartingStream(stream_id, options, self.sample_rate_hz, chunk_samples)
+
+    def check_samples(self, samples: np.ndarray) -> None:
+        """Raises StreamError for samples that a request cannot have."""
+        self._features.check_samples(samples)
 
     def check_options(self, options: dict) -> None:
         """Raises StreamError if a stream cannot start with these options."""

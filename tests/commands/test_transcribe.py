@@ -82,7 +82,8 @@ def test_json(model, audio, capsys, request_ms):
         document = json.loads(line)
         golden = golden_case("rnnt_hybrid").greedy((6, 1), Path(path).stem)
         lists = ["tokens", "timestamps", "words", "alternatives"]
-        assert list(document) == ["audio", "text", "language", *lists, "audio_s"]
+        assert list(document) == ["audio", "text", "segments", "language", *lists, "audio_s"]
+        assert document["segments"] == [{"text": document["text"], "words": len(document["words"])}]
         assert (document["audio"], document["tokens"]) == (path, golden.tokens)
         assert document["timestamps"] == golden.timestamps
         assert document["audio_s"] == len(golden_pcm(Path(path).stem)) / 16000

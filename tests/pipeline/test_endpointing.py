@@ -48,9 +48,18 @@ def recognize(
     recognizer: StreamingRecognizer, samples: np.ndarray, parts: list[slice], options: dict
 ) -> list[StreamResult]:
     """All entries of one stream."""
-    with recognizer.open_stream(options=options) as stream:
+    with recognizer.open_stream(options=options, segments="soft") as stream:
         results = [stream.push(samples[part]) for part in parts[:-1]]
         results.append(stream.finish(samples[parts[-1]]))
+    return [entry for result in results for entry in result.entries]
+
+
+def restarted(
+    recognizer: StreamingRecognizer, samples: np.ndarray, parts: list[slice], options: dict
+) -> list[StreamResult]:
+    """As `recognize`, for a stream that restarts."""
+    with recognizer.open_stream(options=options) as stream:
+        results = [*(stream.push(samples[part]) for part in parts), stream.finish()]
     return [entry for result in results for entry in result.entries]
 
 
@@ -141,7 +150,7 @@ def test_an_endpoint_and_the_end_meet_in_one_request(bundled_model, speech):
 
 
 def test_finalize_still_ends_a_segment(recognizer, speech):
-    with recognizer.open_stream(options=ENDPOINTS) as stream:
+    with recognizer.open_stream(options=ENDPOINTS, segments="soft") as stream:
         first = [*stream.push(speech[:50_000]).entries, *stream.finalize(speech[50_000:64_000]).entries]
         rest = [*stream.push(speech[64_000:99_000]).entries, *stream.finish(speech[99_000:]).entries]
     assert segments(first) == segments(recognize(recognizer, speech[:64_000], [slice(None)], ENDPOINTS))
@@ -190,3 +199,51 @@ def test_no_ctc_token_is_reported_twice(border):
     first = [*before.stable, *before.unstable]
     assert [token.id for token in first + after.stable + after.unstable] == [0, 0, 1]
     assert [token.timestamp for token in first] + [border + token.timestamp for token in after.stable] == [1, 5, 6]
+
+
+@pytest.mark.parametrize("options", DECODERS[::2], ids=lambda options: options.get("decoder", "greedy"))
+def test_each_segment_of_a_restarting_stream_is_that_of_its_audio_alone(recognizer, speech, options):
+    chosen = options | ENDPOINTS
+    entries = {
+        milliseconds: restarted(recognizer, speech, pieces(speech, milliseconds), chosen)
+        for milliseconds in (100, 30_000)
+    }
+    assert segments(entries[100]) == segments(entries[30_000])
+    found = segments(entries[100])
+    assert len(found) > 3
+    start = 0
+    for number, (text, processed_s, words, tokens, _) in enumerate(found[:-1]):
+        alone = recognize(recognizer, speech[start:], [slice(None)], chosen)
+        first = segments([entry for entry in alone if entry.segment == 0])[0]
+        assert (text, tokens) == (first[0], first[3]), number
+        assert words == [
+            (word, round(start_ms + start / 16), round(end_ms + start / 16)) for word, start_ms, end_ms in first[2]
+        ]
+        begin_s = start / SAMPLE_RATE_HZ
+        assert processed_s == pytest.approx(begin_s + first[1])
+        last_s = words[-1][2] / 1000 if words else begin_s
+        start = round((last_s + processed_s) / 2 * SAMPLE_RATE_HZ)
+
+
+def test_a_restarting_stream_has_forced_ends_too(recognizer, speech):
+    with recognizer.open_stream(options=ENDPOINTS) as stream:
+        entries = [*stream.push(speech[:50_000]).entries, *stream.finalize(speech[50_000:64_000]).entries]
+        number = entries[-1].segment
+        assert entries[-1].is_final and entries[-1].audio_processed_s == 4.0
+        rest = [*stream.push(speech[64_000:99_000]).entries, *stream.finish(speech[99_000:]).entries]
+    alone = restarted(recognizer, speech[64_000:], [slice(None)], ENDPOINTS)
+    assert [entry.text for entry in rest if entry.is_final] == [entry.text for entry in alone if entry.is_final]
+    assert [word[:3] for entry in rest for word in entry.words] == [
+        (word.text, word.start_ms + 4000, word.end_ms + 4000) for entry in alone for word in entry.words
+    ]
+    assert rest[0].segment == number + 1
+
+
+def test_bad_samples_leave_a_restarting_stream_as_it_is(recognizer, speech):
+    with recognizer.open_stream(options=ENDPOINTS) as stream:
+        stream.push(speech[:40_000])
+        with pytest.raises(StreamError, match="AUDIO_INVALID"):
+            stream.push(np.concatenate([speech[40_000:60_000], np.full(1, np.nan, np.float32)]))
+        stream.finish(speech[40_000:])
+    whole = restarted(recognizer, speech, [slice(None)], ENDPOINTS)
+    assert [word[:3] for word in stream.words] == [word[:3] for entry in whole for word in entry.words]

@@ -3,12 +3,16 @@
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
+from penstock.commands.transcribe import add_segments
 from penstock.errors import PackageError, SettingError
 from penstock.extras import install_command
+from penstock.pipeline.decoding_config import ENDPOINT_SETTINGS
 from penstock.serving.settings import MODEL
 
 if TYPE_CHECKING:
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 _EXTRA = ("jiwer",)
 _SERVER_STREAMS = 16
+_JOINED_SAMPLE_RATE_HZ = 16_000
+_MAX_PAUSE_S = 60.0
 _FULL = "penstock: the server is full; waiting for a slot"
 _IN_PROCESS_ONLY = ("model", "context", "decoder", "threads", "processes", "device")
 
@@ -44,6 +50,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--streams", type=int, metavar="N", help="concurrent streams (16; without --url 16 in each process)"
     )
+    for setting in ENDPOINT_SETTINGS:
+        setting.add_flag(parser)
+    add_segments(parser)
+    parser.add_argument("--join", type=int, metavar="N", help="join N utterances at a time into one stream")
+    parser.add_argument("--pause", type=float, metavar="S", help="silence between joined utterances, in seconds (1)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N utterances of each manifest")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and utterance to this file")
     parser.add_argument("--processes", type=int, metavar="N", help="processes that share the utterances (one per core)")
@@ -64,10 +75,15 @@ def run(args: argparse.Namespace) -> int:
     utterances = [utterance for path in args.manifests for utterance in read_manifest(path, args.limit)]
     _warn_of_durations(utterances)
     results = []
-    for conditions, result in (_through_server if args.url else _in_process)(args, utterances):
-        results.append(result)
-        if args.json:  # after every run, so that an interruption loses only one
-            write_report(args.json, conditions, utterances, results)
+    with TemporaryDirectory() as folder:
+        if args.join:
+            from penstock.evaluation.joining import join_utterances
+
+            utterances = join_utterances(utterances, args.join, _pause_s(args), _JOINED_SAMPLE_RATE_HZ, Path(folder))
+        for conditions, result in (_through_server if args.url else _in_process)(args, utterances):
+            results.append(result)
+            if args.json:  # after every run, so that an interruption loses only one
+                write_report(args.json, conditions, utterances, results)
     print(render(conditions, results), flush=True)
     failures = [failure for result in results for failure in result.failures]
     for failure in dict.fromkeys(failures):
@@ -75,8 +91,32 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def _endpoint_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The endpoint options that are given."""
+    given = {setting.name: setting.given(args) for setting in ENDPOINT_SETTINGS}
+    return {one.name: one.read({}, given[one.name]) for one in ENDPOINT_SETTINGS if given[one.name] is not None}
+
+
+def _pause_s(args: argparse.Namespace) -> float:
+    return 1.0 if args.pause is None else float(args.pause)
+
+
+def _streams_made(args: argparse.Namespace) -> dict[str, Any]:
+    """`endpointing` and `joined` of the conditions."""
+    rules = ", ".join(f"{name} {value}" for name, value in _endpoint_options(args).items() if value)
+    return {
+        "endpointing": f"{rules}, segments {args.segments}" if rules else None,
+        "joined": f"{args.join} utterances, pauses of {_pause_s(args):g} s" if args.join else None,
+    }
+
+
 def _check(args: argparse.Namespace) -> None:
-    for name in ("streams", "limit", "threads", "processes"):
+    _endpoint_options(args)  # names a wrong value
+    if args.pause is not None and not args.join:
+        raise SettingError("--pause needs --join N")
+    if not 0 <= _pause_s(args) <= _MAX_PAUSE_S:  # rejects NaN too
+        raise SettingError(f"--pause is {args.pause:g}, expected 0 to {_MAX_PAUSE_S:g} seconds")
+    for name in ("streams", "limit", "threads", "processes", "join"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise SettingError(f"--{name} is {value}, expected a positive number")
@@ -133,11 +173,14 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     }
     manifests = [str(path) for path in args.manifests]
     hardware = describe_hardware(device)
-    conditions = Conditions(model, None, hardware, device, threads, processes, streams * processes, manifests)
+    conditions = Conditions(
+        model, None, hardware, device, threads, processes, streams * processes, manifests, **_streams_made(args)
+    )
     for context in contexts:
         for decoder in decoders:
-            recognizer = StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoder.decoding)
-            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads)
+            decoding = replace(decoder.decoding, **_endpoint_options(args))
+            recognizer = StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
+            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads, args.segments)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 
 
@@ -164,6 +207,8 @@ def _through_server(
     streams = args.streams or _SERVER_STREAMS
     with connect(args.url, lambda: print(_FULL, file=sys.stderr, flush=True)) as client:
         manifests = [str(path) for path in args.manifests]
-        conditions = Conditions(None, args.url, describe_hardware(), None, None, None, streams, manifests)
-        outcomes = recognize_through_server(client, utterances, streams)
+        hardware, made = describe_hardware(), _streams_made(args)
+        conditions = Conditions(None, args.url, hardware, None, None, None, streams, manifests, **made)
+        endpointing = {**_endpoint_options(args), "segments": args.segments}
+        outcomes = recognize_through_server(client, utterances, streams, endpointing)
         yield conditions, collect(Variant(), utterances, outcomes)

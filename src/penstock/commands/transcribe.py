@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.endpointing.rules import SEGMENTS
 from penstock.errors import AudioError, OutputError, SettingError
 from penstock.frontend.audio_file import named
 from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
@@ -63,6 +64,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--n-best", type=int, metavar="N", help="number of alternatives; not with greedy and ctc")
     for setting in _SETTINGS:
         setting.add_flag(parser)
+    add_segments(parser)
     parser.add_argument(
         "--boost-phrase", action="append", default=[], metavar="TEXT", help="boosted phrase; repeatable"
     )
@@ -72,6 +74,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per file, with tokens and word times")
     parser.set_defaults(run=run)
+
+
+def add_segments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flag `--segments`."""
+    parser.add_argument(
+        "--segments",
+        choices=SEGMENTS,
+        default=SEGMENTS[0],
+        help=f"at an endpoint, restart the stream in the pause or go on ({SEGMENTS[0]})",
+    )
 
 
 class _Job(NamedTuple):
@@ -117,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     recognizer.check_options(options)
     chunk_ms = recognizer.config.chunk_ms(recognizer.context)
     request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
-    transcriber = FileTranscriber(recognizer, request_samples, options, channel)
+    transcriber = FileTranscriber(recognizer, request_samples, options, channel, args.segments)
     return 1 if _transcribe(args, transcriber, jobs, (results, lattices), processes, threads) else 0
 
 

@@ -40,6 +40,10 @@ class Conditions:
     streams: int
     """Of all processes together."""
     manifests: list[str]
+    endpointing: str | None = None
+    """The endpoint options of all streams, and their segments."""
+    joined: str | None = None
+    """How utterances were joined."""
     date: str = field(default_factory=date_utc)
 
 
@@ -69,6 +73,8 @@ def report_document(conditions: Conditions, utterances: Sequence[Utterance], res
         "processes": conditions.processes,
         "streams": conditions.streams,
         "manifests": conditions.manifests,
+        "endpointing": conditions.endpointing,
+        "joined": conditions.joined,
         "normalization": "lower case, white space collapsed",
         "bootstrap": {"resamples": RESAMPLES, "seed": SEED},
         "results": [_result(utterances, result) for result in results],

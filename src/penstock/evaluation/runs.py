@@ -5,13 +5,15 @@ The server needs penstock-client.
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from penstock.endpointing.rules import RESTART
 from penstock.errors import PackageError, RunError, ServerError, SettingError
 from penstock.evaluation.decoder_choice import DecoderChoice
 from penstock.evaluation.errors import Score, UtteranceErrors, compare, summarize
@@ -105,10 +107,12 @@ def recognize_in_process(
     decoder: DecoderChoice,
     processes: int = 1,
     threads: int = 1,
+    segments: str = RESTART,
 ) -> Iterator[Outcome]:
     """Yields outcomes as they complete. Every stream sends one chunk of samples per step.
 
-    processes, threads: as in `penstock.transcription.processes.transcribe_files`.
+    processes, threads: as in `penstock.transcription.processes.transcribe_files`; segments: as in
+    `StreamingRecognizer.open_stream`.
     """
     from penstock.transcription.files import FileTranscriber
     from penstock.transcription.processes import longest_first, transcribe_files
@@ -119,7 +123,7 @@ def recognize_in_process(
         decoder.options_with(utterance.boosted_phrases, utterance.language if has_languages else None)
         for utterance in utterances
     ]
-    transcriber = FileTranscriber(recognizer, chunk_samples, options)
+    transcriber = FileTranscriber(recognizer, chunk_samples, options, segments=segments)
     paths = [utterance.audio for utterance in utterances]
     order = longest_first([utterance.audio_s for utterance in utterances])
     for index, (transcript,) in transcribe_files(transcriber, paths, processes, order=order, threads=threads):
@@ -149,9 +153,15 @@ def connect(url: str, on_full: Callable[[], None] = lambda: None) -> "Client":
     return Client(url, timeout_s=_SERVER_TIMEOUT_S, connection_options=ConnectionOptions(wait_for_slot_s=_SLOT_WAIT_S))
 
 
-def recognize_through_server(client: "Client", utterances: Sequence[Utterance], streams: int) -> Iterator[Outcome]:
+def recognize_through_server(
+    client: "Client",
+    utterances: Sequence[Utterance],
+    streams: int,
+    endpointing: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[Outcome]:
     """Yields outcomes as they complete, with `streams` concurrent streams.
 
+    endpointing: those fields of the client's `StreamOptions`.
     A failed stream yields an outcome with its error. Raises ServerError for an unreachable server.
     """
     from penstock_client import ServerUnreachableError
@@ -159,7 +169,9 @@ def recognize_through_server(client: "Client", utterances: Sequence[Utterance], 
     has_languages = any(utterance.language for utterance in utterances) and bool(_languages(client))
     with ThreadPoolExecutor(streams) as pool:
         jobs = [
-            pool.submit(_recognize, client, index, utterance, utterance.language if has_languages else None)
+            pool.submit(
+                _recognize, client, index, utterance, utterance.language if has_languages else None, endpointing
+            )
             for index, utterance in enumerate(utterances)
         ]
         try:
@@ -181,11 +193,14 @@ def _languages(client: "Client") -> tuple[str, ...]:
         raise ServerError(error.text) from error
 
 
-def _recognize(client: "Client", index: int, utterance: Utterance, language: str | None) -> Outcome:
+def _recognize(
+    client: "Client", index: int, utterance: Utterance, language: str | None, endpointing: Mapping[str, Any]
+) -> Outcome:
     from penstock_client import ClientError, ServerUnreachableError, StreamOptions
 
     try:
-        options = StreamOptions(boosted_phrases=list(utterance.boosted_phrases), language=language)
+        phrases = list(utterance.boosted_phrases)
+        options = StreamOptions(boosted_phrases=phrases, language=language, **endpointing)
         return Outcome(index, client.transcribe(str(utterance.audio), request_ms=_REQUEST_MS, options=options).text)
     except ServerUnreachableError:
         raise

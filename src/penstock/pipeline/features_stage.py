@@ -225,7 +225,11 @@ class FeatureStage:
             raise StreamError(ErrorCode.OPTION_INVALID, message)
         if type(request.finalize) is not bool:
             raise StreamError(ErrorCode.OPTION_INVALID, f"{FINALIZE} is {request.finalize!r}; accepted: true, false")
-        if problem := self._audio_problem(request.samples):
+        self.check_samples(request.samples)
+
+    def check_samples(self, samples: np.ndarray) -> None:
+        """Raises StreamError AUDIO_INVALID for samples that a request cannot have."""
+        if problem := self._audio_problem(samples):
             raise StreamError(ErrorCode.AUDIO_INVALID, problem)
 
     def _audio_problem(self, samples: np.ndarray) -> str | None:

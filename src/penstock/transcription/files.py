@@ -2,16 +2,33 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from penstock.decoding.wfst.n_best import SegmentLattice
+from penstock.endpointing.rules import RESTART
 from penstock.errors import AudioError, StreamError
 from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.frontend.channels import MIX, Channel
 from penstock.pipeline.audio_rows import AudioRequest
+from penstock.pipeline.restarting_stream import RestartingStream
 from penstock.pipeline.results import Alternative, StreamResult
 from penstock.pipeline.words import Token, Word
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
+
+_StreamId = tuple[int, int]
+"""Numbers of a file and of its track."""
+_StreamsOf = Callable[[_StreamId, dict], RestartingStream | None]
+"""The restarting stream of an id with these options; None for one that does not restart."""
+
+
+@dataclass
+class FileSegment:
+    """A part of a transcript; without endpointing there is one."""
+
+    text: str = ""
+    words: int = 0
+    """Number of its words, which follow those of the segments before."""
 
 
 @dataclass
@@ -25,6 +42,8 @@ class FileTranscript:
     text: str = ""
     language: str = ""
     """The last that the model's tags name; "" for a model without tags."""
+    segments: list[FileSegment] = field(default_factory=list)
+    """Each but the last is final."""
     tokens: list[Token] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     alternatives: list[Alternative] = field(default_factory=list)
@@ -40,8 +59,13 @@ class FileTranscript:
         return self.audio if self.channel is None else f"{self.audio} [{self.channel}]"
 
     def add(self, result: StreamResult) -> None:
-        """Adds one result of the file's stream."""
-        self.text, self.language = result.text, result.language
+        """Adds one result of the file's stream, without earlier ones."""
+        if result.segment == len(self.segments):
+            self.segments.append(FileSegment())
+        self.segments[-1].text = result.text
+        self.segments[-1].words += len(result.words)
+        self.text = " ".join(segment.text for segment in self.segments if segment.text)
+        self.language = result.language or self.language
         self.tokens += result.tokens
         self.words += result.words
         self.alternatives += result.alternatives
@@ -51,11 +75,11 @@ class FileTranscript:
 class _OpenFile:
     """A file that is being transcribed."""
 
-    def __init__(self, index: int, path: str | Path, audio: AudioBlocks):
+    def __init__(self, index: int, path: str | Path, audio: AudioBlocks, options: dict, streams: _StreamsOf):
         self.index, self._audio = index, audio
         self.transcripts = [FileTranscript(str(path), track.channel) for track in audio.tracks]
         self.tracks = [
-            _OpenTrack((index, number), track, transcript)
+            _OpenTrack((index, number), track, transcript, options, streams((index, number), options))
             for number, (track, transcript) in enumerate(zip(audio.tracks, self.transcripts, strict=True))
         ]
 
@@ -75,21 +99,44 @@ class _OpenFile:
 class _OpenTrack:
     """A track of an open file, and its stream."""
 
-    def __init__(self, stream_id: tuple[int, int], audio: AudioTrack, transcript: FileTranscript):
-        self.stream_id, self._audio, self.transcript = stream_id, audio, transcript
+    def __init__(
+        self,
+        stream_id: _StreamId,
+        audio: AudioTrack,
+        transcript: FileTranscript,
+        options: dict,
+        restarting: RestartingStream | None,
+    ):
+        self.stream_id, self._audio, self.transcript, self._options = stream_id, audio, transcript, options
+        self._restarting = restarting
+        """None where no endpoint restarts the stream."""
         self.is_started = False
         self.samples = 0
-        """Samples that have been recognized."""
+        """Samples that were read."""
 
     @property
     def is_done(self) -> bool:
+        if self._restarting is not None and self._restarting.has_request and self.transcript.error is None:
+            return False
         return self._audio.is_done or self.transcript.error is not None
 
-    def next_request(self, samples: int, options: dict) -> AudioRequest:
+    def next_request(self, samples: int) -> AudioRequest:
         """Raises AudioError where the file turns out to be unusable."""
+        if self._restarting is not None and self._restarting.has_request:
+            return self._restarting.next_request()
         read = self._audio.read(samples)
+        self.samples += len(read)
         is_start, self.is_started = not self.is_started, True
-        return AudioRequest(self.stream_id, read, is_start, self._audio.is_done, options if is_start else {})
+        if self._restarting is None:
+            options = self._options if is_start else {}
+            return AudioRequest(self.stream_id, read, is_start, self._audio.is_done, options)
+        self._restarting.add(read, is_end=self._audio.is_done)
+        return self._restarting.next_request()
+
+    def take(self, result: StreamResult) -> None:
+        """Adds the result of the request to the transcript."""
+        for entry in result.entries if self._restarting is None else self._restarting.take(result):
+            self.transcript.add(entry)
 
 
 class FileTranscriber:
@@ -101,12 +148,17 @@ class FileTranscriber:
         request_samples: int,
         options: dict | Sequence[dict] | None = None,
         channel: Channel = MIX,
+        segments: str = RESTART,
     ):
-        """options: of every stream (`penstock.pipeline.stream_options`), or a sequence with those of each file."""
+        """options: of every stream (`penstock.pipeline.stream_options`), or a sequence with those of each file.
+
+        segments: as in `StreamingRecognizer.open_stream`.
+        """
         self._recognizer = recognizer
         self._request_samples = request_samples
         self._options = options or {}
         self._channel = channel
+        self._segments = segments
 
     def transcribe(self, paths: Iterable[str | Path]) -> Iterator[FileTranscript]:
         """Yields one transcript per file, in the order of `paths`; a file that fails has `error` set.
@@ -136,7 +188,7 @@ class FileTranscriber:
                     has_more = False
                     break
                 try:
-                    file = _OpenFile(*entry, AudioBlocks(entry[1], self._recognizer.sample_rate_hz, self._channel))
+                    file = self._open(*entry)
                 except AudioError as error:
                     yield entry[0], [FileTranscript(str(entry[1]), error=str(error))]
                     continue
@@ -149,30 +201,32 @@ class FileTranscriber:
                 yield file.index, file.transcripts
             tracks = [track for track in tracks if not track.is_done]
 
+    def _open(self, index: int, path: str | Path) -> _OpenFile:
+        """Raises AudioError."""
+        audio = AudioBlocks(path, self._recognizer.sample_rate_hz, self._channel)
+        options = self._options if isinstance(self._options, dict) else self._options[index]
+        segments, recognizer = self._segments, self._recognizer
+        return _OpenFile(index, path, audio, options, partial(recognizer.restarting_stream, segments=segments))
+
     def _advance(self, tracks: list[_OpenTrack]) -> float:
-        """Sends one request per track; returns the seconds of audio in all of them."""
+        """Sends one request per track; returns the seconds of audio that were read."""
         requests: list[AudioRequest] = []
         sent: list[_OpenTrack] = []
+        before = sum(track.samples for track in tracks)
         for track in tracks:
             try:
-                requests.append(track.next_request(self._request_samples, self._options_of(track)))
+                requests.append(track.next_request(self._request_samples))
                 sent.append(track)
             except AudioError as error:
                 self._fail(track, str(error))
         results = self._recognizer.process(requests)
-        samples = 0
-        for track, request, result in zip(sent, requests, results, strict=True):
+        for track, result in zip(sent, results, strict=True):
             if isinstance(result, StreamError):
                 self._fail(track, f"{result.code}: {track.transcript.audio}: {result.message}")
                 continue
-            track.samples += len(request.samples)
             track.transcript.audio_s = track.samples / self._recognizer.sample_rate_hz
-            track.transcript.add(result)
-            samples += len(request.samples)
-        return samples / self._recognizer.sample_rate_hz
-
-    def _options_of(self, track: _OpenTrack) -> dict:
-        return self._options if isinstance(self._options, dict) else self._options[track.stream_id[0]]
+            track.take(result)
+        return (sum(track.samples for track in tracks) - before) / self._recognizer.sample_rate_hz
 
     def _fail(self, track: _OpenTrack, error: str) -> None:
         """Records the error and frees the stream's slot."""
