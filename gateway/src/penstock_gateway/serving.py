@@ -19,6 +19,7 @@ from penstock_gateway.metrics import Metrics
 from penstock_gateway.security.access import Access
 from penstock_gateway.security.client_secrets import ClientSecrets
 from penstock_gateway.security.keys import KeyRing
+from penstock_gateway.security.limits import MAX_UNREAD_S
 from penstock_gateway.security.origins import Origins
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.replica_streams import ReplicaStreams
@@ -80,6 +81,8 @@ def open_port(host: str, port: int) -> socket.socket:
     """A socket bound to the port, which the processes share."""
     bound = _socket(host)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    # Connections inherit it: the kernel drops a client that takes no bytes for 20 s, even while it is being closed.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2000 * MAX_UNREAD_S))
     bound.bind((host, port))
     return bound
 
