@@ -38,8 +38,7 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
     async def connect(socket: WebSocket) -> None:
         offered = socket.scope.get("subprotocols", [])
         try:
-            key = _authenticate(gateway, socket.headers, offered)
-            gateway.streams.check_room(key)
+            key = _admit(gateway, socket.headers, offered)
             _check_intent(socket.query_params)
             is_riva = any(name.startswith(_RIVA_SUBPROTOCOL) for name in offered)
             protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva)
@@ -52,7 +51,7 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
         """Why a handshake is rejected: a page's script cannot read that from its WebSocket."""
         try:
             offered = request.headers.get("sec-websocket-protocol", "").split(",")
-            gateway.streams.check_room(_authenticate(gateway, request.headers, [name.strip() for name in offered]))
+            _admit(gateway, request.headers, [name.strip() for name in offered])
         except GatewayError as error:
             return rejection(error)
         return JSONResponse({"protocol": "websocket"})
@@ -87,6 +86,14 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
             max_body_size=_MAX_BODY_BYTES,
         ),
     ]
+
+
+def _admit(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> ApiKey:
+    """The key of a handshake that would be accepted now. GatewayError for others."""
+    key = _authenticate(gateway, headers, offered)
+    gateway.streams.group("")
+    gateway.streams.check_room(key)
+    return key
 
 
 def _authenticate(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> ApiKey:
