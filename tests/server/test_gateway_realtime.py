@@ -20,7 +20,7 @@ from tests.helpers.server.running import RunningServer
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]
 RATE_HZ = 16_000
-PIECE_SAMPLES = 1600
+APPEND_SAMPLES = 1600
 OTHER_STREAMS = 15
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
@@ -63,11 +63,11 @@ class Connection:
     async def send_audio(self, path: Path, after_each: str | None = None) -> None:
         pcm = np.round(read_audio(path, RATE_HZ) * 32768).clip(-32768, 32767).astype("<i2")
         begin_s = asyncio.get_running_loop().time()
-        for start in range(0, len(pcm), PIECE_SAMPLES):
+        for start in range(0, len(pcm), APPEND_SAMPLES):
             if self._pace:
                 due_s = begin_s + start / RATE_HZ / self._pace
                 await asyncio.sleep(due_s - asyncio.get_running_loop().time())
-            audio = base64.b64encode(pcm[start : start + PIECE_SAMPLES].tobytes()).decode()
+            audio = base64.b64encode(pcm[start : start + APPEND_SAMPLES].tobytes()).decode()
             await self.send("input_audio_buffer.append", audio=audio)
             if after_each:
                 await self.send(after_each)
