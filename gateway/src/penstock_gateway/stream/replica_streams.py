@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from penstock_client import (
     BatchedStream,
@@ -17,18 +16,19 @@ from penstock_client import (
     ServerUnreachableError,
     StreamClosedError,
 )
-from penstock_client import StreamOptions as UpstreamOptions
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.metrics import Metrics
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.security.limits import RETRY_AFTER_S
+from penstock_gateway.security.limits import MAX_UNANSWERED_S, RETRY_AFTER_S
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.failures import gateway_error
 from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOptions
 from penstock_gateway.stream.replica_stream import ReplicaStream
 from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
+from penstock_gateway.stream.segments import Segments
 from penstock_gateway.stream.stream_report import StreamReport
+from penstock_gateway.stream.upstream_options import UpstreamOptions, upstream_options
 
 MODEL_ALIASES = frozenset(
     ("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-realtime-whisper")
@@ -43,6 +43,7 @@ class ReplicaStreams:
     """`Streams` on groups of replicas. Made and used in one event loop, between `start` and `close`."""
 
     def __init__(self, config: Config, admission: Admission, metrics: Metrics):
+        self._has_restarts = config.segments == "restart"
         self._admission = admission
         self._metrics = metrics
         self._groups = [Group(group, config.timeout_s) for group in config.replicas]
@@ -100,10 +101,10 @@ class ReplicaStreams:
         Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
         """
         group, model = self._find(options.model)
-        upstream_options = _upstream_options(options)
+        start_options = upstream_options(options)
         end_admission = self._admission.admit(key)
         try:
-            replica, upstream = await _start_upstream(group, upstream_options)
+            replica, upstream = await _start_upstream(group, start_options)
         except BaseException:
             end_admission()
             raise
@@ -113,7 +114,9 @@ class ReplicaStreams:
             self._streams.pop(stream).release()
 
         report = StreamReport(self._metrics, protocol, key.name, model.name, replica.address, model.sample_rate_hz)
-        stream = ReplicaStream(upstream, report, end)
+        rate_hz = model.sample_rate_hz
+        segments = Segments(rate_hz, self._has_restarts and start_options.has_endpoints)
+        stream = ReplicaStream(upstream, segments, report, end, round(MAX_UNANSWERED_S * rate_hz))
         self._streams[stream] = replica
         return stream
 
@@ -181,25 +184,3 @@ def _no_room(is_full: bool) -> GatewayError:
     if is_full:
         return GatewayError(ErrorCode.STREAMS_EXHAUSTED, "all replicas are full", retry_after_s=RETRY_AFTER_S)
     return GatewayError(ErrorCode.NO_REPLICA, "no replica answers", retry_after_s=RETRY_AFTER_S)
-
-
-def _upstream_options(options: StreamOptions) -> UpstreamOptions:
-    """The options as the server's. GatewayError names a wrong one."""
-    values: dict[str, Any] = {
-        "language": options.language,
-        "boosted_phrases": tuple(options.phrases),
-        "endpoint_silence_ms": options.endpoint_silence_ms,
-        "decoder": options.decoder,
-        "n_best": options.n_best,
-        **options.extra,
-    }
-    if "endpoint_silence_ms" not in UpstreamOptions.__dataclass_fields__:
-        del values["endpoint_silence_ms"]
-    if unknown := values.keys() - UpstreamOptions.__dataclass_fields__.keys():
-        name = min(unknown)
-        accepted = ", ".join(UpstreamOptions.__dataclass_fields__)
-        raise GatewayError(ErrorCode.FIELD_INVALID, f"there is no option {name[:80]!r}; accepted: {accepted}", name)
-    try:
-        return UpstreamOptions(**values)
-    except ValueError as error:
-        raise GatewayError(ErrorCode.FIELD_INVALID, str(error)) from error
