@@ -42,26 +42,46 @@ def relative_positions(
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).to(dtype)
 
 
-class Attention:
-    """The attention of one layer. Everything that depends on relative positions alone is computed once, here.
+class AttentionWeights(NamedTuple):
+    """The weights of one layer; everything that depends on relative positions alone is computed once. H heads.
 
     With q the query without position bias, the score of the key k at distance p is (q + u) k + (q + v) p. The
     projection gives q' = q + u, scaled, so the second term is q' p + (v - u) p, and its last part is a constant.
     """
 
-    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
-        self._heads, self._d_head = config.n_heads, config.d_head
+    qkv: torch.Tensor
+    """[3 * D, D], scaled queries, keys and values."""
+    qkv_bias: torch.Tensor
+    """[3 * D]"""
+    positions: torch.Tensor
+    """[H, dh, L + 2T - 1], by distance, the farthest first."""
+    bias: torch.Tensor
+    """[H, 1, L + 2T - 1], the constant part of the scores by distance."""
+
+    @classmethod
+    def prepare(cls, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors) -> "AttentionWeights":
+        """positions: from `relative_positions`; tensors: the layer's."""
         scale = config.d_head**-0.5
         weights = (tensors["query.weight"] * scale, tensors["key.weight"], tensors["value.weight"])
         zeros = weights[0].new_zeros(config.d_model)
         bias_u, bias_v = tensors["position_bias_u"] * scale, tensors["position_bias_v"] * scale  # [H, dh]
         query_bias = tensors.get("query.bias", zeros) * scale + bias_u.flatten()
         biases = (query_bias, tensors.get("key.bias", zeros), tensors.get("value.bias", zeros))
-        self._qkv = Linear(torch.cat(weights), torch.cat(biases))  # D to 3 * D
-        self._out = linear(subset(tensors, "out"))
         projected = positions @ tensors["position.weight"].t()  # [L + 2T - 1, D]
-        self._positions = projected.view(-1, self._heads, self._d_head).permute(1, 2, 0).contiguous()
-        self._position_bias = torch.bmm((bias_v - bias_u).unsqueeze(1), self._positions)  # [H, 1, L + 2T - 1]
+        projected = projected.view(-1, config.n_heads, config.d_head).permute(1, 2, 0).contiguous()
+        bias = torch.bmm((bias_v - bias_u).unsqueeze(1), projected)
+        return cls(torch.cat(weights), torch.cat(biases), projected, bias)
+
+
+class Attention:
+    """The attention of one layer."""
+
+    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
+        self._heads, self._d_head = config.n_heads, config.d_head
+        weights = AttentionWeights.prepare(config, positions, tensors)
+        self._qkv = Linear(weights.qkv, weights.qkv_bias)  # D to 3 * D
+        self._out = linear(subset(tensors, "out"))
+        self._positions, self._position_bias = weights.positions, weights.bias
 
     def step(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, index: PageIndex) -> torch.Tensor:
         """Returns residual + attention(x), [B * T, D].

@@ -3,56 +3,25 @@
 The output equals the same network run over the whole utterance with the same attention context.
 """
 
-from typing import NamedTuple
+import importlib.util
 
 import torch
 
-from penstock.encoder.attention import Attention, PageIndex, index_pages, relative_positions
-from penstock.encoder.modules import Convolution, FeedForward, Norm, Tensors, subset
 from penstock.encoder.state import EncoderState
-from penstock.encoder.subsampling import Subsampling
+from penstock.encoder.torch_step import Encoded, TorchStep
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import AttentionContext, EncoderConfig
-from penstock.runtime import prepare_device, trim_heap
+from penstock.model.config import AttentionContext
+from penstock.runtime import prepare_device
 
-
-class Encoded(NamedTuple):
-    """Encoder output of one chunk of B streams."""
-
-    frames: torch.Tensor
-    """[B, T, D]"""
-    valid_encoder_frames: torch.Tensor
-    """[B] int64, frames that hold audio; the content of the others is undefined."""
-
-
-class ConformerLayer:
-    """One layer: half feed-forward, attention, convolution, half feed-forward, norm."""
-
-    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
-        self._feed_forward1 = FeedForward(subset(tensors, "feed_forward1"))
-        self._attention_norm = Norm(subset(tensors, "attention.norm"))
-        self._attention = Attention(config, positions, subset(tensors, "attention"))
-        self._convolution = Convolution(subset(tensors, "convolution"))
-        self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"))
-        self._norm_out = Norm(subset(tensors, "norm_out"))
-
-    def step(
-        self,
-        x: torch.Tensor,
-        pages: torch.Tensor,
-        index: PageIndex,
-        conv_window: torch.Tensor,
-        conv_window_end: torch.Tensor,
-    ) -> torch.Tensor:
-        """Maps x [B * T, D] to the same shape; writes this chunk's pages and the end of its convolution window."""
-        x = self._feed_forward1.step(x)
-        x = self._attention.step(self._attention_norm(x), x, pages, index)
-        x = self._convolution.step(x, conv_window, conv_window_end)
-        return self._norm_out(self._feed_forward2.step(x))
+TORCH, OPENVINO = "torch", "openvino"
 
 
 class StreamingEncoder:
-    """Encodes one chunk of many streams at a time; the state of each stream lives in a slot."""
+    """Encodes one chunk of many streams at a time; the state of each stream lives in a slot.
+
+    engine: TORCH or OPENVINO; by default OpenVINO if it is installed, for float32 on a CPU and models of the bundled
+    ones' size, else PyTorch. PyTorch is the reference; both give the same frames up to rounding (1e-4).
+    """
 
     def __init__(
         self,
@@ -61,25 +30,20 @@ class StreamingEncoder:
         slots: int,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
+        engine: str | None = None,
     ):
         config = checkpoint.config.encoder
         device = prepare_device(device)
-
-        def read(part: str) -> Tensors:
-            tensors = checkpoint.tensors(f"encoder.{part}.")
-            return {name.removeprefix(f"encoder.{part}."): t.to(device, dtype) for name, t in tensors.items()}
-
         self.context = config.select_context(context)
         self.config = config
         self.state = EncoderState(config, self.context, slots, device, dtype)
-        self._dtype = dtype
-        self._subsampling = Subsampling(config, read("subsampling"))
-        positions = relative_positions(self.context, config.d_model, device, dtype)
-        # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
-        self._layers: list[ConformerLayer] = []
-        for i in range(config.n_layers):
-            self._layers.append(ConformerLayer(config, positions, read(f"layers.{i}")))
-            trim_heap()
+        self.engine = engine or _choose_engine(checkpoint, device, dtype)
+        if self.engine == OPENVINO:
+            from penstock.encoder.openvino_step import OpenVinoStep
+
+            self._step: OpenVinoStep | TorchStep = OpenVinoStep(checkpoint, self.state)
+        else:
+            self._step = TorchStep(checkpoint, self.state, dtype)
 
     def open(self, slots: torch.Tensor) -> None:
         """Assigns `slots` [n] int64 to new streams."""
@@ -92,33 +56,16 @@ class StreamingEncoder:
         slots: [B] int64, all different; mel: [B, N, F] float32, N = factor * T; valid_mel_frames: [B] int64, N except
         for the last chunk of a stream.
         """
-        state = self.state
-        # 1) gather the small states; keys and values stay in their pages
-        gathered = state.gather(slots)
-        # 2) subsample in time, [B, N, F] -> [B * T, D]
-        is_first = gathered.chunks_seen == 0
-        subsampled = self._subsampling.step(
-            mel.to(self._dtype), gathered.subsampling_columns, is_first, valid_mel_frames
-        )
-        # 3) index the pages once for all layers
-        index = index_pages(
-            state.page_table(slots, gathered.chunks_seen),
-            self._visible_keys(gathered.chunks_seen, subsampled.valid_encoder_frames),
-            self._dtype,
-        )
-        # 4) run the layers
-        x = subsampled.frames
-        per_layer = zip(self._layers, state.flat_pages, gathered.conv_windows, gathered.conv_window_ends, strict=True)
-        for layer, pages, window, window_end in per_layer:
-            x = layer.step(x, pages, index, window, window_end)
-        # 5) write the small states back
-        state.scatter(slots, gathered, subsampled.columns)
-        return Encoded(x.view(len(slots), -1, self.config.d_model), subsampled.valid_encoder_frames)
+        return self._step(slots, mel, valid_mel_frames)
 
-    def _visible_keys(self, chunks_seen: torch.Tensor, valid_encoder_frames: torch.Tensor) -> torch.Tensor:
-        """[B, P * T] bool: pages that exist already, and of the current chunk the frames that hold audio."""
-        frames = self.context.chunk_encoder_frames
-        is_visible = self.state.page_exists(chunks_seen).repeat_interleave(frames, dim=1)
-        position = torch.arange(frames, device=chunks_seen.device)
-        is_visible[:, -frames:] &= position < valid_encoder_frames.unsqueeze(1)
-        return is_visible
+
+_OPENVINO_NUMBERS = range(1 << 20, 1 << 24)
+"""Weights of encoders for OpenVINO. Smaller ones take longer to compile than they save; larger ones are not held
+several times, and PyTorch has their large matrices in oneDNN's layout, too."""
+
+
+def _choose_engine(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> str:
+    if device.type != "cpu" or dtype != torch.float32 or not importlib.util.find_spec("openvino"):
+        return TORCH
+    numbers = sum(t.numel() for t in checkpoint.tensors("encoder.").values())
+    return OPENVINO if numbers in _OPENVINO_NUMBERS else TORCH

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from penstock.linear import Linear
 
 Tensors = dict[str, torch.Tensor]
+NORM_EPSILON = 1e-5
 
 
 def subset(tensors: Tensors, prefix: str) -> Tensors:
@@ -27,7 +28,7 @@ class Norm:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalizes x [..., D]."""
-        return torch.layer_norm(x, self._shape, self._weight, self._bias)
+        return torch.layer_norm(x, self._shape, self._weight, self._bias, NORM_EPSILON)
 
 
 class FeedForward:

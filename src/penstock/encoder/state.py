@@ -1,5 +1,6 @@
 """The encoder's state of each stream, in slots on the device."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -50,6 +51,10 @@ class EncoderState:
         )  # fmt: skip
         # Views of that memory by layer: [S * 2 * heads * pages, chunk_frames * d_head].
         self.flat_pages = [pages.view(-1, pages.shape[-1]) for pages in self.kv_pages]
+        # The same for all layers, and the first row of each half of a slot, [S, 2 * heads].
+        self._all_pages = self.kv_pages.view(config.n_layers, -1, self.kv_pages.shape[-1])
+        halves = torch.arange(slots * 2 * config.n_heads, device=device).view(slots, -1)
+        self._first_pages = halves * self.pages_per_slot
         self._page_ages = torch.arange(
             self.pages_per_slot - 1, -1, -1, device=device
         )  # oldest first, 0 is the current chunk
@@ -73,12 +78,37 @@ class EncoderState:
             tuple(column.index_select(0, slots) for column in self.subsampling_columns),
         )
 
-    def scatter(self, slots: torch.Tensor, state: GatheredState, columns: tuple[torch.Tensor, ...]) -> None:
+    def scatter(self, slots: torch.Tensor, state: GatheredState, columns: Sequence[torch.Tensor]) -> None:
         """Writes the small states of `slots` [B] back after a step; columns: the subsampling's after this chunk."""
         self.chunks_seen.index_copy_(0, slots, state.chunks_seen + 1)
         self.conv_tails.index_copy_(1, slots, state.conv_windows[:, :, self.context.chunk_encoder_frames :])
         for column, new in zip(self.subsampling_columns, columns, strict=True):
             column.index_copy_(0, slots, new)
+
+    def scatter_chunk(
+        self,
+        slots: torch.Tensor,
+        chunks_seen: torch.Tensor,
+        page: torch.Tensor,
+        keys_values: torch.Tensor,
+        conv_tails: torch.Tensor,
+        columns: Sequence[torch.Tensor],
+    ) -> None:
+        """Writes all of a step's state for `slots` [B], which had seen `chunks_seen` [B] chunks before it.
+
+        page: [B], the remainder of `chunks_seen` by the pages per slot; keys_values: [layers, B, 2 * heads,
+        chunk_frames * d_head]; conv_tails: [layers, B, k - 1, D]; columns: as in `scatter`.
+        """
+        rows = self._first_pages.index_select(0, slots) + page.unsqueeze(1)  # [B, 2 * heads]
+        self._all_pages.index_copy_(1, rows.flatten(), keys_values.flatten(1, 2))
+        self.conv_tails.index_copy_(1, slots, conv_tails)
+        self.chunks_seen.index_copy_(0, slots, chunks_seen + 1)
+        for column, new in zip(self.subsampling_columns, columns, strict=True):
+            column.index_copy_(0, slots, new)
+
+    def keys_values(self, layer: int) -> torch.Tensor:
+        """Returns a view of a layer, [2 * S, heads, pages * chunk_frames, d_head]: each slot's keys, then values."""
+        return self.kv_pages[layer].view(2 * self.slots, self.config.n_heads, -1, self.config.d_head)
 
     def reset(self, slots: torch.Tensor) -> None:
         """Makes `slots` [B] fresh streams. Zeroes the pages too, because a masked NaN would still make a sum NaN."""

@@ -44,12 +44,9 @@ class Subsampling:
             (tensors[f"pointwise.{i}.weight"].t().contiguous(), tensors[f"pointwise.{i}.bias"])
             for i in range(self._layers - 1)
         ]
-        # The checkpoint's projection takes inputs in the order (channel, bin), this one channels last: (bin, channel).
-        scale = config.d_model**0.5 if config.xscaling else 1.0
-        channels, bins = config.subsampling_channels, config.subsampled_mel_bins[-1]
-        out = tensors["out.weight"].view(-1, channels, bins).transpose(1, 2).flatten(1)
-        self._out = Linear(out * scale, tensors["out.bias"] * scale)
-        self._zero = out.new_zeros(())
+        weight, bias = projection(config, tensors)
+        self._out = Linear(weight, bias)
+        self._zero = bias.new_zeros(())
 
     def step(
         self,
@@ -124,6 +121,17 @@ class Subsampling:
         else:  # finite by now, and a product is several times faster than torch.where
             torch.mul(x, is_audio[:, :, None, None].to(x.dtype), out=inside)
         return padded
+
+
+def projection(config: EncoderConfig, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight [D, F * C] and bias [D], both scaled.
+
+    The checkpoint's projection takes inputs in the order (channel, bin), this one channels last: (bin, channel).
+    """
+    scale = config.d_model**0.5 if config.xscaling else 1.0
+    channels, bins = config.subsampling_channels, config.subsampled_mel_bins[-1]
+    weight = tensors["out.weight"].view(-1, channels, bins).transpose(1, 2).flatten(1)
+    return weight * scale, tensors["out.bias"] * scale
 
 
 _TILE_BYTES = 1 << 20

@@ -48,7 +48,9 @@ class EncodedRows(NamedTuple):
 
 def warm_up_batches(largest: int, device: torch.device) -> list[int]:
     """The batch sizes that a step runs with before the first request, the largest first."""
-    return list(range(largest, 0, -1)) if device.type == "cuda" else [largest]
+    if device.type == "cuda":
+        return list(range(largest, 0, -1))
+    return sorted({largest, 1}, reverse=True)
 
 
 class EncoderStage:
@@ -68,7 +70,8 @@ class EncoderStage:
     def warm_up(self, streams: int) -> None:
         """Runs a step of `streams` streams, so that its memory is allocated before the first request.
 
-        On a GPU also one of every smaller batch: cuDNN plans a convolution when it first sees a batch size.
+        Also a step of one stream, for which OpenVINO has a model of its own; on a GPU one of every smaller batch,
+        because cuDNN plans a convolution when it first sees a batch size.
         """
         for batch in warm_up_batches(min(streams, self._slots), self._device):
             slots = torch.arange(batch, device=self._device)

@@ -1,0 +1,102 @@
+"""The encoder step in PyTorch: the reference, and the one for GPUs and for large models."""
+
+from typing import NamedTuple
+
+import torch
+
+from penstock.encoder.attention import Attention, PageIndex, index_pages, relative_positions
+from penstock.encoder.modules import Convolution, FeedForward, Norm, Tensors, subset
+from penstock.encoder.state import EncoderState
+from penstock.encoder.subsampling import Subsampling
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import EncoderConfig
+from penstock.runtime import trim_heap
+
+
+class Encoded(NamedTuple):
+    """Encoder output of one chunk of B streams."""
+
+    frames: torch.Tensor
+    """[B, T, D]"""
+    valid_encoder_frames: torch.Tensor
+    """[B] int64, frames that hold audio; the content of the others is undefined."""
+
+
+class ConformerLayer:
+    """One layer: half feed-forward, attention, convolution, half feed-forward, norm."""
+
+    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
+        self._feed_forward1 = FeedForward(subset(tensors, "feed_forward1"))
+        self._attention_norm = Norm(subset(tensors, "attention.norm"))
+        self._attention = Attention(config, positions, subset(tensors, "attention"))
+        self._convolution = Convolution(subset(tensors, "convolution"))
+        self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"))
+        self._norm_out = Norm(subset(tensors, "norm_out"))
+
+    def step(
+        self,
+        x: torch.Tensor,
+        pages: torch.Tensor,
+        index: PageIndex,
+        conv_window: torch.Tensor,
+        conv_window_end: torch.Tensor,
+    ) -> torch.Tensor:
+        """Maps x [B * T, D] to the same shape; writes this chunk's pages and the end of its convolution window."""
+        x = self._feed_forward1.step(x)
+        x = self._attention.step(self._attention_norm(x), x, pages, index)
+        x = self._convolution.step(x, conv_window, conv_window_end)
+        return self._norm_out(self._feed_forward2.step(x))
+
+
+class TorchStep:
+    """One step of the network over the state, on any device."""
+
+    def __init__(self, checkpoint: Checkpoint, state: EncoderState, dtype: torch.dtype):
+        config, device = state.config, state.chunks_seen.device
+
+        def read(part: str) -> Tensors:
+            tensors = checkpoint.tensors(f"encoder.{part}.")
+            return {name.removeprefix(f"encoder.{part}."): t.to(device, dtype) for name, t in tensors.items()}
+
+        self._state = state
+        self._dtype = dtype
+        self._subsampling = Subsampling(config, read("subsampling"))
+        positions = relative_positions(state.context, config.d_model, device, dtype)
+        # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
+        self._layers: list[ConformerLayer] = []
+        for i in range(config.n_layers):
+            self._layers.append(ConformerLayer(config, positions, read(f"layers.{i}")))
+            trim_heap()
+
+    def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
+        """As `StreamingEncoder.step`."""
+        state = self._state
+        # 1) gather the small states; keys and values stay in their pages
+        gathered = state.gather(slots)
+        # 2) subsample in time, [B, N, F] -> [B * T, D]
+        is_first = gathered.chunks_seen == 0
+        subsampled = self._subsampling.step(
+            mel.to(self._dtype), gathered.subsampling_columns, is_first, valid_mel_frames
+        )
+        # 3) index the pages once for all layers
+        index = index_pages(
+            state.page_table(slots, gathered.chunks_seen),
+            self._visible_keys(gathered.chunks_seen, subsampled.valid_encoder_frames),
+            self._dtype,
+        )
+        # 4) run the layers
+        x = subsampled.frames
+        per_layer = zip(self._layers, state.flat_pages, gathered.conv_windows, gathered.conv_window_ends, strict=True)
+        for layer, pages, window, window_end in per_layer:
+            x = layer.step(x, pages, index, window, window_end)
+        # 5) write the small states back
+        state.scatter(slots, gathered, subsampled.columns)
+        return Encoded(x.view(len(slots), -1, state.config.d_model), subsampled.valid_encoder_frames)
+
+    def _visible_keys(self, chunks_seen: torch.Tensor, valid_encoder_frames: torch.Tensor) -> torch.Tensor:
+        """[B, P * T] bool: pages that exist already, and of the current chunk the frames that hold audio."""
+        frames = self._state.context.chunk_encoder_frames
+        is_visible = self._state.page_exists(chunks_seen).repeat_interleave(frames, dim=1)
+        position = torch.arange(frames, device=chunks_seen.device)
+        is_visible[:, -frames:] &= position < valid_encoder_frames.unsqueeze(1)
+        return is_visible
