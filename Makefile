@@ -32,7 +32,7 @@ PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels test-gpu test-oracle captions-test serve benchmark loadtest loadtest-ui capacity serving-ratio soak fault-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels test-gpu test-oracle captions-test serve benchmark side-by-side loadtest loadtest-ui capacity serving-ratio soak fault-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -52,6 +52,10 @@ $(ORACLE_VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(L
 
 $(ORACLE_VENV)/.train: $(ORACLE_VENV)/.done $(LOCKS)/train.txt
 	$(ORACLE_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/train.txt
+	touch $@
+
+$(ORACLE_VENV)/.sherpa: $(ORACLE_VENV)/.done $(LOCKS)/sherpa.txt
+	$(ORACLE_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/sherpa.txt
 	touch $@
 
 help: ## this list
@@ -112,6 +116,10 @@ serve: setup ## serve MODEL with CONTEXT until Ctrl-C
 
 benchmark: setup oracle-setup ## all benchmarks, also beside NeMo
 	$(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL) $(BENCHMARK_ARGS)
+
+# The bundled model in one process beside the same weights in NeMo and sherpa-onnx, in interleaved rounds.
+side-by-side: $(ORACLE_VENV)/.sherpa ## the recognizer beside NeMo and sherpa-onnx
+	$(ORACLE_VENV)/bin/python -m recipes.an4.export_nemo $(MODEL) build/side-by-side/model.nemo && $(ORACLE_VENV)/bin/python scripts/export_sherpa.py build/side-by-side/model.nemo build/side-by-side/sherpa && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --model $(MODEL) --rounds 4 --contexts 70,6 70,1 70,0 --with-nemo build/side-by-side/model.nemo --with-sherpa build/side-by-side/sherpa --json build/side-by-side/recognizer.json $(BENCHMARK_ARGS)
 
 # Against a server of its own, in real time (docs/load_testing.md).
 loadtest: setup ## STREAMS streams for MINUTES minutes, with a report

@@ -22,6 +22,8 @@ echo "nvidia-pytriton ; python_version < '3'" | lock dev pyproject.toml $client 
 lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev # make oracle-setup
 # All that the extra `train` adds; apart, because it comes as source for some versions of Python and needs a C compiler.
 echo pocketsphinx | lock train --constraints locks/oracle.txt -
+# sherpa-onnx, to compare with, and onnx to export models for it (make side-by-side).
+printf 'onnx\nsherpa-onnx\n' | lock sherpa --constraints locks/oracle.txt -
 # One package each, without its dependencies: the server in the Triton wheel needs none of those of its Python API.
 echo nvidia-pytriton | lock pytriton --no-deps -
 echo triton | lock kernels --no-deps -
