@@ -12,7 +12,6 @@ let stopMicrophone = null; // ends the recording; null while the microphone is o
 let startedAt = 0; // performance.now() of the first sample of the microphone
 let isFile = false;
 let latencyMs = null;
-const lines = new Map(); // item id -> start of the caption in ms
 
 // ---- settings
 
@@ -27,7 +26,7 @@ function settings() {
   if ($("model").value) transcription.model = $("model").value;
   return {
     type: "transcription",
-    include: ["item.input_audio_transcription.interim"],
+    include: ["item.input_audio_transcription.interim", "item.input_audio_transcription.words"],
     audio: {
       input: {
         format: {type: "audio/pcm", rate: RATE_HZ},
@@ -101,16 +100,14 @@ async function listModels() {
 function begin() {
   session = new RealtimeSession(socketUrl, {settings, secret: clientSecret, refusal}, {
     state: showState,
-    started: (id, startMs) => lines.set(id, startMs),
     text: showText,
     final: addFinal,
-    dropped: dropLine,
+    dropped: hideInterim,
     failed: (message) => {
       showMessage(message);
       end();
     },
   });
-  lines.clear();
   session.open();
   return session;
 }
@@ -306,8 +303,8 @@ function showLatency(ms) {
   $("latency").hidden = false;
 }
 
-function addFinal(id, text) {
-  const seconds = Math.floor((lines.get(id) ?? 0) / 1000);
+function addFinal(id, text, startMs) {
+  const seconds = Math.floor((startMs ?? 0) / 1000);
   const stamp = document.createElement("time");
   stamp.textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
   const words = document.createElement("span");
@@ -319,13 +316,7 @@ function addFinal(id, text) {
     $("finals").append(line);
     hideInterim();
   });
-  lines.delete(id);
   $("save").disabled = $("clear").disabled = false;
-}
-
-function dropLine(id) {
-  lines.delete(id);
-  hideInterim();
 }
 
 function hideInterim() {

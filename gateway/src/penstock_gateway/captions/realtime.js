@@ -10,7 +10,7 @@ const ANSWER_MS = 8000;
 export class RealtimeSession {
   // `settings`: () => the session's settings. `secret`: async () => a client secret or null. `refusal`: async () => the
   // error of a handshake that failed, `fatal` where another attempt makes no sense.
-  // `handlers`: state(name, detail), started(itemId, startMs), text(itemId, stable, interim, audioEndMs),
+  // `handlers`: state(name, detail), text(itemId, stable, interim, audioEndMs),
   // final(itemId, text, startMs), dropped(itemId), failed(message). Times count from the first sample of this object.
   constructor(url, {settings, secret, refusal}, handlers) {
     Object.assign(this, {url, settings, secret, refusal, handlers});
@@ -136,8 +136,7 @@ export class RealtimeSession {
     this.attempts = 0; // the server recognizes
     if (!this.items.has(id)) {
       this.items.set(id, {text: "", startMs, endMs: undefined});
-      this.handlers.started(id, startMs);
-    }
+      }
     return this.items.get(id);
   }
 
@@ -151,7 +150,9 @@ export class RealtimeSession {
   completed(event) {
     const item = this.item(event.item_id);
     this.items.delete(event.item_id);
-    if (event.transcript) this.handlers.final(event.item_id, event.transcript, item.startMs);
+    const [first] = event.words ?? [];
+    const startMs = first ? first.start * 1000 + this.base : item.startMs;
+    if (event.transcript) this.handlers.final(event.item_id, event.transcript, startMs);
     else this.handlers.dropped(event.item_id);
     if (item.endMs !== undefined) { // pieces that end before the segment's end are done
       const end = (item.endMs / 1000) * RATE_HZ;
