@@ -40,6 +40,9 @@ class Trial(NamedTuple):
     """Audio seconds per core-second of the server."""
     late_chunks: int
     p95_final_ms: float
+    """From the end of the audio to the final text."""
+    p95_chunk_ms: float
+    """From a chunk's last sample to its words."""
     reasons: list[str]
     """Why the window did not pass."""
     generator: str
@@ -143,11 +146,12 @@ def _trial(args: argparse.Namespace, server: ReadyServer, name: str, kind: str, 
 
 def read_trial(window: dict) -> Trial:
     """Returns the figures of a report's window; infinite where they were not measured."""
-    p95_ms, per_core = window["final_latency_ms"]["p95"], window["streams_per_server_core"]
+    per_core = window["streams_per_server_core"]
+    p95_ms = (window[name]["p95"] for name in ("final_latency_ms", "chunk_latency_ms"))
     return Trial(
         float("nan") if per_core is None else per_core,
         window["late_chunks"],
-        float("inf") if p95_ms is None else p95_ms,
+        *(float("inf") if p95 is None else p95 for p95 in p95_ms),
         window["reasons"],
         window["generator"]["text"],
     )
@@ -195,14 +199,23 @@ def to_markdown(measured: list[Measured]) -> str:
     latencies = [
         (
             f"[{one.context}]", kind, number(statistics.median(trial.p95_final_ms for trial in trials)),
-            f"{latency_ratio(one, kind):.2f}", str(sum(trial.late_chunks for trial in trials)),
+            f"{latency_ratio(one, kind):.2f}", number(statistics.median(trial.p95_chunk_ms for trial in trials)),
+            str(sum(trial.late_chunks for trial in trials)),
             number(statistics.median(trial.audio_per_core for trial in trials)),
         )
         for one in measured
         for kind, trials in one.light.items()
     ]  # fmt: skip
     head = ("context", "in process", "streams", "clients", "served", "ratio", "chunks late", "p95 to final, ms")
-    light = ("context", f"{LATENCY_STREAMS} streams", "p95 to final, ms", "ratio", "chunks late", "served")
+    light = (
+        "context",
+        f"{LATENCY_STREAMS} streams",
+        "p95 to final, ms",
+        "ratio",
+        "p95 to words, ms",
+        "chunks late",
+        "served",
+    )
     return f"{markdown_table(head, ratios, left=1)}\n\n{markdown_table(light, latencies, left=2)}"
 
 

@@ -18,7 +18,7 @@ from loadtest.serving_ratio import (
 
 
 def trial(audio_per_core: float = 100.0, p95_final_ms: float = 100.0, late_chunks: int = 0) -> Trial:
-    return Trial(audio_per_core, late_chunks, p95_final_ms, [], "")
+    return Trial(audio_per_core, late_chunks, p95_final_ms, 80.0, [], "")
 
 
 def measured(direct=(140.0,) * 3, batched=(180.0,) * 3, latencies=(100.0, 105.0, 109.0), **changes) -> Measured:
@@ -53,6 +53,7 @@ def test_a_server_that_was_not_measured_meets_no_goal():
         "streams_per_server_core": None,
         "late_chunks": 0,
         "final_latency_ms": {"p95": None},
+        "chunk_latency_ms": {"p95": 90.0},
         "reasons": ["too short"],
         "generator": {"text": "on schedule"},
     }
@@ -66,7 +67,15 @@ def test_the_table():
     assert [cell.strip() for cell in lines[2].split("|")[1:-1]] == [
         "[70,6]", "200", "140", "direct", "140", "0.70", "0", "100",
     ]  # fmt: skip
-    assert [cell.strip() for cell in lines[-1].split("|")[1:-1]] == ["[70,6]", "batched", "109", "1.09", "0", "100"]
+    assert [cell.strip() for cell in lines[-1].split("|")[1:-1]] == [
+        "[70,6]",
+        "batched",
+        "109",
+        "1.09",
+        "80",
+        "0",
+        "100",
+    ]
 
 
 def test_batched_streams_need_fewer_processes():

@@ -351,6 +351,19 @@ def test_pushing_waits_while_too_much_is_unanswered(server):
     assert max(samples for samples, _ in rows_of(server, 1)) <= 8000 + CHUNK
 
 
+def test_a_request_stays_below_the_size_that_servers_take_by_default(server):
+    async def run():
+        async with connected(server, tick_ms=200) as client:
+            streams = [await client.open_stream() for _ in range(40)]
+            await asyncio.gather(*(stream.finish(noise(32_000)) for stream in streams))
+            for stream in streams:
+                assert transcript(await results_of(stream)).text.split() == whole_text(32_000)
+
+    asyncio.run(run())
+    samples = [rows[:, 1].sum() for rows in server.batch.batches]
+    assert sum(samples) == 40 * 32_000 and max(samples) <= 900_000
+
+
 def test_a_lost_server_fails_all_streams_and_the_next_one_connects_anew(server, recognizer):
     async def run():
         async with connected(server) as client:

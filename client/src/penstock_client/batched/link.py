@@ -19,8 +19,8 @@ from penstock_client.transport.grpc_wire import call_metadata, open_channel, rea
 
 MAX_UNANSWERED_REQUESTS = 64
 """Beyond this many, rows wait and share a later request: a server that is behind gets fewer and larger requests."""
-MAX_SAMPLES = 4_000_000
-"""Of one request, if more than one row."""
+MAX_SAMPLES = 900_000
+"""Of one request, if it has more than one row: 3.6 MB; servers and proxies take 4 MB by default."""
 _CLOSE_TIMEOUT_S = 1.0
 """How long closing waits for the server to take the ends of unfinished streams."""
 
@@ -96,9 +96,11 @@ class Link:
             while not self._outbox:
                 await self._wake.wait(math.inf)
             await asyncio.sleep(self._tick_s)  # the rows of other streams join
-            while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
-                await self._wake.wait(math.inf)
-            if rows := self._take():
+            while self._outbox:
+                while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
+                    await self._wake.wait(math.inf)
+                if not (rows := self._take()):
+                    break  # their streams were cancelled meanwhile
                 if not self._in_flight:
                     self._last_activity_s = self.now_s()
                 self._in_flight.append(rows)
