@@ -11,7 +11,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_the_page_and_all_it_refers_to_are_served_and_nothing_is_of_another_host(make_gateway):
-    async with running(make_gateway(captions=True)) as served, httpx2.AsyncClient(base_url=served.url) as http:
+    async with (
+        running(make_gateway(captions=True)) as served,
+        httpx2.AsyncClient(base_url=served.url, timeout=60) as http,
+    ):
         page = await http.get("/captions")
         assert page.headers["content-type"].startswith("text/html")
         names = set(re.findall(r'(?:src|href)="([^"]+)"', page.text))
@@ -28,6 +31,6 @@ async def test_the_page_and_all_it_refers_to_are_served_and_nothing_is_of_anothe
 
 
 async def test_there_is_no_page_without_the_option(gateway):
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url) as http:
+    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
         assert (await http.get("/captions")).status_code == 404
         assert (await http.get("/captions/captions.js")).status_code == 404

@@ -195,7 +195,7 @@ async def test_a_client_that_disconnects_frees_its_stream(gateway, streams, fiel
 
     streams.opened = Stalled()
     async with running(gateway) as served:
-        async with httpx2.AsyncClient(base_url=served.url) as client:
+        async with httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
             posting = asyncio.create_task(post(client, encoded(), **fields))
             while not streams.opened:
                 await asyncio.sleep(0.005)
@@ -218,13 +218,16 @@ async def test_models(client, streams):
 
 
 async def test_strict_rejects_fields_without_an_effect(make_gateway):
-    async with running(make_gateway(strict=True)) as served, httpx2.AsyncClient(base_url=served.url) as client:
+    async with (
+        running(make_gateway(strict=True)) as served,
+        httpx2.AsyncClient(base_url=served.url, timeout=60) as client,
+    ):
         assert error(await post(client, encoded(), temperature="0"), 400) == ("field_invalid", "temperature")
 
 
 async def test_pages_of_other_origins(make_gateway):
     gateway = make_gateway(origins=("https://good.example",))
-    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url) as client:
+    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
         path = "/v1/audio/transcriptions"
         allowed = await client.options(
             path, headers={"Origin": "https://good.example", "Access-Control-Request-Method": "POST"}

@@ -97,7 +97,7 @@ async def test_riva_with_a_token_of_its_session_and_a_wav_header(make_gateway, s
     form = io.BytesIO()
     soundfile.write(form, speech(0.4), 16_000, format="WAV", subtype="PCM_16")
     data = form.getvalue()
-    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url) as http:
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
         path = "/v1/realtime/transcription_sessions"
         assert (await http.post(path, json={})).status_code == 401
         session = (await http.post(path, json={}, headers={"Authorization": "Bearer right"})).json()
@@ -219,7 +219,7 @@ async def test_handshakes_that_are_rejected(make_gateway, streams):
 
 
 async def test_a_browser_connects_with_a_client_secret(make_gateway, streams):
-    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url) as http:
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
         right = {"Authorization": "Bearer right"}
         body = {"expires_after": {"anchor": "created_at", "seconds": 60}, "session": {"type": "transcription"}}
         made = (await http.post("/v1/realtime/client_secrets", json=body, headers=right)).json()
@@ -243,7 +243,7 @@ async def test_client_secrets_that_are_rejected(make_gateway):
         (b'{"session": {"type": "realtime"}}', "Bearer right", 400, "session.type"),
         (b'{"sessions": {}}', "Bearer right", 400, "body.sessions"),
     ]
-    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url) as http:
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
         for body, authorization, status, param in cases:
             headers = {"Authorization": authorization} if authorization else {}
             response = await http.post("/v1/realtime/client_secrets", content=body, headers=headers)
@@ -253,6 +253,6 @@ async def test_client_secrets_that_are_rejected(make_gateway):
 
 
 async def test_a_page_can_ask_why_a_handshake_fails(make_gateway):
-    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url) as http:
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
         assert (await http.get("/v1/realtime")).status_code == 401
         assert (await http.get("/v1/realtime", headers={"Authorization": "Bearer right"})).status_code == 200

@@ -44,6 +44,7 @@ def open_streams(metrics):
     @contextlib.asynccontextmanager
     async def make(*servers, groups=None, admission=None, **options):
         addresses = tuple(f"127.0.0.1:{server.port}" for server in servers)
+        options.setdefault("timeout_s", 60.0)  # a machine may stall
         config = Config(replicas=groups or (ReplicaGroup("", addresses),), **options)
         streams = ReplicaStreams(config, admission or Admission([ANONYMOUS.name]), metrics)
         await streams.start()

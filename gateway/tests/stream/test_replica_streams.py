@@ -180,7 +180,7 @@ async def test_a_key_has_its_own_limit(server, open_streams):
 
 async def test_a_lost_replica_fails_its_streams_and_gets_no_others(servers, open_streams):
     lost, other = servers(8), servers(4)
-    async with open_streams(lost, other, timeout_s=60) as streams:
+    async with open_streams(lost, other) as streams:
         stream = await opened(streams)
         assert len(lost.batch.recognizer.received) == 1
         lost.close()
@@ -255,7 +255,7 @@ async def test_more_than_two_unanswered_seconds_wait(server, open_streams):
     def stall():
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result(60)
 
-    async with open_streams(server, timeout_s=60) as streams:
+    async with open_streams(server) as streams:
         stream = await opened(streams)
         server.on_request = stall
         await stream.push(audio(40))  # 2 s

@@ -20,7 +20,9 @@ from penstock_gateway.stream.live_stream import ModelGroup
 
 log = logging.getLogger(__name__)
 PROBE_S = 2.0
-_PROBE_TIMEOUT_S = 1.0
+_PROBE_TIMEOUT_S = 5.0
+_MAX_FAILED_PROBES = 2
+"""A server that is slow is not down, as long as its streams are answered."""
 _FULL_S = 0.5
 """How long a replica that rejected a stream gets no other one."""
 _NO_RETRY = ConnectionOptions(connect_retry_s=0)
@@ -42,6 +44,7 @@ class Replica:
         self.live = 0
         """Streams of this process."""
         self._closed_until_s = 0.0
+        self._failed_probes = 0
 
     @property
     def load(self) -> float:
@@ -82,8 +85,11 @@ class Replica:
         try:
             information = await self._probe_client.server_info()
         except ClientError as error:
-            self.note_down(error.text)
+            self._failed_probes += 1
+            if self._failed_probes >= _MAX_FAILED_PROBES or not self.live:
+                self.note_down(error.text)
             return
+        self._failed_probes = 0
         if self.information is None:
             log.info("replica %s is up: %s", self.address, information.model)
         self.information = information
