@@ -29,7 +29,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 def page_url(server: RunningServer) -> Iterator[str]:
     with running_gateway(server, "--captions") as address:
-        yield f"http://{address}/captions"
+        yield f"http://{address.http}/captions"
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 def gateway(server: RunningServer) -> Iterator[str]:
     with running_gateway(server) as address:
-        yield address
+        yield address.http
 
 
 @pytest.fixture(scope="module")

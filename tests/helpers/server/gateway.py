@@ -6,13 +6,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
+from typing import NamedTuple
 
 from tests.helpers.server.running import RunningServer
 
 
+class Addresses(NamedTuple):
+    """HOST:PORT of the ports of a gateway."""
+
+    http: str
+    grpc: str
+
+
 @contextmanager
-def running_gateway(server: RunningServer, *flags: str) -> Iterator[str]:
-    """Its address, HOST:PORT, once it knows the server. Segments end with their recording, unless flags say else."""
+def running_gateway(server: RunningServer, *flags: str) -> Iterator[Addresses]:
+    """Its addresses, once it knows the server. Segments end with their recording, unless flags say else."""
     command = [
         sys.executable, "-m", "penstock_gateway", "--replicas", server.url("grpc"), "--http-port", "0", "--grpc-port",
         "0", "--metrics-port", "0", "--endpoint-silence-ms", "0", "--timeout-s", "60", *flags,
@@ -23,12 +31,12 @@ def running_gateway(server: RunningServer, *flags: str) -> Iterator[str]:
         while not (lines and "is up" in lines[-1]):
             lines.append(process.stderr.readline())
             assert lines[-1], lines
-        found = re.search(r"gateway at https?://(\S+:\d+) ", lines[0])
+        found = re.search(r"gateway at https?://(\S+:\d+) .* and (\S+:\d+) ", lines[0])
         assert found, lines
         draining = Thread(target=process.stderr.read, daemon=True)  # a full pipe would stop the gateway
         draining.start()
         try:
-            yield found[1]
+            yield Addresses(*found.groups())
         finally:
             process.terminate()
             draining.join()
