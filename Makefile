@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 ORACLE_VENV := .venv-oracle
+COMPAT_VENV := .venv-compat
 BIN := $(VENV)/bin
 MODEL ?= models/an4-rnnt-hybrid
 CONTEXT ?= 70,6
@@ -32,7 +33,7 @@ PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels test-gpu test-oracle captions-test serve benchmark side-by-side loadtest loadtest-ui capacity serving-ratio soak fault-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark side-by-side loadtest loadtest-ui capacity serving-ratio soak fault-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -56,6 +57,13 @@ $(ORACLE_VENV)/.train: $(ORACLE_VENV)/.done $(LOCKS)/train.txt
 
 $(ORACLE_VENV)/.sherpa: $(ORACLE_VENV)/.done $(LOCKS)/sherpa.txt
 	$(ORACLE_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/sherpa.txt
+	touch $@
+
+# NVIDIA's and OpenAI's packages, which the gateway serves.
+$(COMPAT_VENV)/.done: $(LOCKS)/compat.txt
+	@$(CHECK_PYTHON)
+	$(PYTHON) -m venv $(COMPAT_VENV)
+	$(COMPAT_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/compat.txt
 	touch $@
 
 help: ## this list
@@ -111,6 +119,10 @@ test-gpu: setup ## tests on a CUDA device
 test-oracle: oracle-setup ## comparison with NeMo and Transformers
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests
 
+# RIVA_SCRIPTS: the folder scripts/asr of a checkout of NVIDIA's python-clients (docs/gateway.md).
+client-compat: setup $(COMPAT_VENV)/.done ## unchanged clients of Riva and OpenAI against the gateway
+	$(BIN)/python -m gateway.tests.compat --python $(COMPAT_VENV)/bin/python $(if $(RIVA_SCRIPTS),--riva-scripts $(RIVA_SCRIPTS))
+
 serve: setup ## serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
@@ -155,4 +167,4 @@ check-targets: ## every target in a clean clone
 	scripts/check_targets.sh $(TARGETS)
 
 clean: ## remove environments and builds
-	rm -rf $(VENV) $(ORACLE_VENV) build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) build dist .pytest_cache .ruff_cache .mypy_cache

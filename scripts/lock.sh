@@ -24,6 +24,8 @@ lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev 
 echo pocketsphinx | lock train --constraints locks/oracle.txt -
 # sherpa-onnx, to compare with, and onnx to export models for it (make side-by-side).
 printf 'onnx\nsherpa-onnx\n' | lock sherpa --constraints locks/oracle.txt -
+# make client-compat: packages that the gateway serves unchanged; NVIDIA's does not name all that it imports.
+printf '%s\n' nvidia-riva-client==2.28.0 'openai[realtime]==3.54.0' requests | lock compat -
 # One package each, without its dependencies: the server in the Triton wheel needs none of those of its Python API.
 echo nvidia-pytriton | lock pytriton --no-deps -
 echo triton | lock kernels --no-deps -

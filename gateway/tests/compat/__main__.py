@@ -1,0 +1,177 @@
+"""Runs the clients of other projects, unchanged, against a real server and gateway: `make client-compat`.
+
+NVIDIA's package and OpenAI's are those of locks/compat.txt, in an environment of their own. NVIDIA's scripts come from
+`--riva-scripts`, the folder scripts/asr of a checkout of github.com/nvidia-riva/python-clients; without it their rows
+are left out. Prints a table and ends with status 1 if the words of a row differ from those of `penstock_client`.
+"""
+
+import argparse
+import asyncio
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+import soundfile
+import soxr
+
+from gateway.tests.compat.riva_scripts import run_scripts
+from penstock_client import Client
+from penstock_gateway.audio.container import decode_recording
+from tests.helpers.server.gateway import Addresses, running_gateway
+from tests.helpers.server.running import running_server
+
+ROOT = Path(__file__).parents[3]
+MODEL = ROOT / "models" / "an4-rnnt-hybrid"
+RECORDING = ROOT / "tests" / "data" / "an4" / "flac" / "an406-fcaw-b.flac"
+RATE_HZ = 16_000
+MAX_STREAMS = 32
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call, what it must return, and what it returned."""
+
+    client: str
+    call: str
+    expected: str
+    found: str
+
+    @property
+    def is_right(self) -> bool:
+        """True if the words are those of the direct client."""
+        return self.found == self.expected
+
+
+def make_recordings(folder: Path) -> None:
+    """Writes the recording in every format that the calls send."""
+    samples, rate_hz = soundfile.read(RECORDING, dtype="float32")
+    assert rate_hz == RATE_HZ
+    for ending, form, subtype in (("wav", "WAV", "PCM_16"), ("flac", "FLAC", "PCM_16"), ("ogg", "OGG", "OPUS")):
+        soundfile.write(folder / f"recording.{ending}", samples, RATE_HZ, format=form, subtype=subtype)
+    soundfile.write(folder / "recording.mp3", samples, RATE_HZ, format="MP3")
+    _encode(folder / "recording.webm", "webm", "libopus", samples)
+    _encode(folder / "recording.m4a", "ipod", "aac", samples)
+    faster = soxr.resample(samples, RATE_HZ, 24_000)
+    (folder / "recording_24khz.pcm").write_bytes(_pcm(faster))
+
+
+def _encode(path: Path, form: str, codec: str, samples: np.ndarray) -> None:
+    """With FFmpeg, at 48 kHz."""
+    with av.open(str(path), "w", format=form) as out:
+        stream = out.add_stream(codec, rate=48_000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(soxr.resample(samples, RATE_HZ, 48_000)[None], format="fltp", layout="mono")
+        frame.sample_rate = 48_000
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            out.mux(packet)
+
+
+def _pcm(samples: np.ndarray) -> bytes:
+    return np.clip(samples * 32768, -32768, 32767).astype("<i2").tobytes()
+
+
+async def _decoded(path: Path) -> np.ndarray:
+    """The samples of a file at the model's rate, as the gateway decodes them."""
+    data = path.read_bytes()
+    if path.suffix == ".pcm":
+        return soxr.resample(np.frombuffer(data, "<i2").astype(np.float32) / 32768, 24_000, RATE_HZ, "HQ")
+    return np.concatenate([block async for block in decode_recording(data, RATE_HZ, 3600)])
+
+
+def direct_words(folder: Path, url: str) -> dict[str, str]:
+    """What `penstock_client` recognizes in each file, by its ending."""
+    words = {}
+    with Client(url) as client:
+        for path in sorted(folder.glob("recording*")):
+            file = io.BytesIO()
+            soundfile.write(file, asyncio.run(_decoded(path)), RATE_HZ, format="WAV", subtype="FLOAT")
+            copy = folder / "decoded.wav"
+            copy.write_bytes(file.getvalue())
+            words[path.suffix[1:]] = client.transcribe(copy).text
+            copy.unlink()
+    return words
+
+
+def run_calls(python: str, program: str, *arguments: str) -> Iterator[tuple[str, str]]:
+    """Name, and the words or the error, of each call of a program beside this file."""
+    command = [python, str(Path(__file__).with_name(program)), *arguments]
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith('{"name"'):
+                call = json.loads(line)
+                yield call["name"], call.get("words", call.get("error"))
+        if process.wait():
+            log.seek(0)
+            sys.exit(f"{program} ended with status {process.returncode}:\n{log.read()}")
+
+
+def _expected(call: str, words: dict[str, str], model: str) -> str:
+    """The words of the file that a call sends."""
+    if "models" in call:
+        return model
+    if call.startswith("realtime "):
+        return words["pcm"]
+    return words.get(call.rpartition(" ")[2], words["wav"])
+
+
+@contextmanager
+def served(segments: str) -> Iterator[tuple[str, Addresses]]:
+    """The address of a server, and a gateway in front of it."""
+    servers = running_server(MODEL, MAX_STREAMS, 30.0)
+    server = next(servers)
+    try:
+        with running_gateway(server, "--endpoint-silence-ms", "800", "--segments", segments) as gateway:
+            yield server.url("grpc"), gateway
+    finally:
+        servers.close()
+
+
+def rows(python: str, scripts: Path | None, segments: str) -> Iterator[Row]:
+    """All calls."""
+    with tempfile.TemporaryDirectory() as name, served(segments) as (url, gateway):
+        folder = Path(name)
+        make_recordings(folder)
+        words = direct_words(folder, url)
+        calls = {
+            "openai": run_calls(python, "openai_calls.py", f"http://{gateway.http}", name),
+            "riva.client": run_calls(python, "riva_calls.py", gateway.grpc, gateway.http, name),
+        }
+        if scripts is not None:
+            calls["Riva's scripts"] = run_scripts(python, scripts, folder, gateway.grpc, gateway.http)
+        for client, found in calls.items():
+            for call, result in found:
+                yield Row(client, call, _expected(call, words, MODEL.name), result)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--python", type=Path, required=True, help="interpreter of the environment of locks/compat.txt")
+    parser.add_argument("--riva-scripts", type=Path, help="folder scripts/asr of a checkout of python-clients")
+    parser.add_argument("--segments", default="restart", help="as of the gateway")
+    args = parser.parse_args()
+    scripts = args.riva_scripts and args.riva_scripts.absolute()
+    counts = {True: 0, False: 0}
+    for row in rows(str(args.python.absolute()), scripts, args.segments):
+        counts[row.is_right] += 1
+        print(f"{'pass' if row.is_right else 'FAIL'}  {row.client:15} {row.call:52} {row.found}", flush=True)
+        if not row.is_right:
+            print(f"      expected {row.expected}")
+    print(f"{counts[True]} passed, {counts[False]} failed")
+    if args.riva_scripts is None:
+        print("left out: NVIDIA's scripts, which need RIVA_SCRIPTS (docs/gateway.md)")
+    sys.exit(bool(counts[False]))
+
+
+if __name__ == "__main__":
+    main()

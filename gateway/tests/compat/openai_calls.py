@@ -1,0 +1,102 @@
+"""Calls of OpenAI's own package, as a user writes them. Runs in the environment `.venv-compat`.
+
+python openai_calls.py HTTP_URL FOLDER: FOLDER has `recording.wav`, .flac, .ogg, .mp3, .webm and .m4a, and
+`recording_24khz.pcm`. Prints a JSON object for each call: its name, and the words or the error.
+"""
+
+import base64
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from openai import OpenAI
+
+PIECE_BYTES = 4800  # 100 ms at 24 kHz
+MODEL = "gpt-4o-transcribe"
+DEADLINE_S = 120.0
+
+
+def calls(client: OpenAI, folder: Path) -> dict[str, Callable[[], str]]:
+    """Each call by name; it returns its words."""
+
+    def create(ending: str, **options):
+        with (folder / f"recording.{ending}").open("rb") as file:
+            return client.audio.transcriptions.create(model=MODEL, file=file, **options)
+
+    def verbose() -> str:
+        found = create("wav", response_format="verbose_json", timestamp_granularities=["word", "segment"])
+        assert found.words and found.segments and found.duration > 1
+        assert [word.word for word in found.words] == found.text.split()
+        assert all(0 <= word.start <= word.end <= found.duration for word in found.words)
+        assert " ".join(segment.text.strip() for segment in found.segments) == found.text
+        return found.text
+
+    def streamed() -> str:
+        events = list(create("wav", stream=True))
+        deltas = "".join(event.delta for event in events if event.type == "transcript.text.delta")
+        assert events[-1].type == "transcript.text.done" and deltas == events[-1].text, (deltas, events[-1])
+        return deltas
+
+    def cues(form: str) -> str:
+        lines = str(create("wav", response_format=form)).splitlines()
+        assert form == "srt" or lines[0] == "WEBVTT"
+        times = [line for line in lines if re.fullmatch(r"[\d:.,]+ --> [\d:.,]+", line)]
+        assert times
+        return " ".join(line for line in lines if line not in ("", "WEBVTT", *times) and not line.isdecimal())
+
+    named = {
+        "models.list": lambda: ",".join(model.id for model in client.models.list()),
+        "transcriptions json": lambda: create("wav").text,
+        "transcriptions text": lambda: str(create("wav", response_format="text")).removesuffix("\n"),
+        "transcriptions srt": lambda: cues("srt"),
+        "transcriptions vtt": lambda: cues("vtt"),
+        "transcriptions verbose_json": verbose,
+        "transcriptions stream=True": streamed,
+    }
+    for ending in ("flac", "ogg", "mp3", "webm", "m4a"):
+        named[f"transcriptions of {ending}"] = lambda ending=ending: create(ending).text
+    audio = (folder / "recording_24khz.pcm").read_bytes()
+    named["realtime server_vad"] = lambda: realtime(client, audio, {"type": "server_vad", "silence_duration_ms": 800})
+    named["realtime commit"] = lambda: realtime(client, audio, None)
+    return named
+
+
+def realtime(client: OpenAI, audio: bytes, turn_detection: dict | None) -> str:
+    """Sends audio over the WebSocket and returns the words of its segments, until one has all of the audio."""
+    form = {"type": "audio/pcm", "rate": 24_000}
+    settings = {"format": form, "transcription": {"model": MODEL}, "turn_detection": turn_detection}
+    words: list[str] = []
+    with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
+        connection.session.update(session={"type": "transcription", "audio": {"input": settings}})
+        silence = bytes(2 * 24_000 * 2) if turn_detection else b""  # ends the last segment
+        for start in range(0, len(audio + silence), PIECE_BYTES):
+            piece = (audio + silence)[start : start + PIECE_BYTES]
+            connection.input_audio_buffer.append(audio=base64.b64encode(piece).decode())
+        if turn_detection is None:
+            connection.input_audio_buffer.commit()
+        deltas = ""
+        for event in connection:
+            assert event.type != "error", event
+            if event.type == "conversation.item.input_audio_transcription.delta":
+                deltas += event.delta
+            elif event.type == "conversation.item.input_audio_transcription.completed":
+                assert deltas == event.transcript, (deltas, event.transcript)
+                words.append(event.transcript)
+                break
+    return " ".join(words)
+
+
+def main(url: str, folder: str) -> None:
+    client = OpenAI(base_url=f"{url}/v1", api_key="none", timeout=DEADLINE_S, max_retries=0)
+    for name, call in calls(client, Path(folder)).items():
+        try:
+            found = {"name": name, "words": call()}
+        except Exception as error:  # noqa: BLE001 - a row of the table
+            found = {"name": name, "error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

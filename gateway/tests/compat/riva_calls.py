@@ -1,0 +1,91 @@
+"""Calls of NVIDIA's own package, as its scripts make them. Runs in the environment `.venv-compat`.
+
+python riva_calls.py GRPC_ADDRESS HTTP_ADDRESS FOLDER: FOLDER has `recording.wav` and `recording.flac`. Prints a JSON
+object for each call: its name, and the words or the error.
+"""
+
+import argparse
+import asyncio
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import riva.client
+from riva.client.argparse_utils import (
+    add_asr_config_argparse_parameters,
+    add_connection_argparse_parameters,
+    add_realtime_config_argparse_parameters,
+)
+from riva.client.realtime import RealtimeClientASR
+
+CHUNK_FRAMES = 1600
+
+
+def calls(grpc_address: str, http_address: str, folder: Path) -> dict[str, Callable[[], str]]:
+    """Each call by name; it returns its words."""
+    service = riva.client.ASRService(riva.client.Auth(uri=grpc_address))
+
+    def configuration(**more):
+        return riva.client.RecognitionConfig(verbatim_transcripts=True, enable_word_time_offsets=True, **more)
+
+    def models() -> str:
+        request = riva.client.proto.riva_asr_pb2.RivaSpeechRecognitionConfigRequest()
+        found = service.stub.GetRivaSpeechRecognitionConfig(request).model_config
+        return ",".join(sorted({config.model_name for config in found if config.parameters["type"] == "online"}))
+
+    def stream(ending: str, **more) -> str:
+        config = riva.client.StreamingRecognitionConfig(config=configuration(**more), interim_results=True)
+        out = io.StringIO()
+        with riva.client.AudioChunkFileIterator(folder / f"recording.{ending}", CHUNK_FRAMES) as chunks:
+            responses = service.streaming_response_generator(audio_chunks=chunks, streaming_config=config)
+            riva.client.print_streaming(responses=responses, output_file=[out])
+        lines = [line for line in out.getvalue().splitlines() if "(alternative" not in line]
+        return " ".join(line.removeprefix("##").strip() for line in lines)
+
+    def whole(ending: str) -> str:
+        response = service.offline_recognize((folder / f"recording.{ending}").read_bytes(), configuration())
+        best = [result.alternatives[0] for result in response.results]
+        assert (
+            " ".join(word.word for each in best for word in each.words)
+            == "".join(each.transcript for each in best).strip()
+        )
+        return "".join(each.transcript for each in best).strip()
+
+    return {
+        "list of models": models,
+        "streaming_response_generator wav": lambda: stream("wav"),
+        "streaming_response_generator flac": lambda: stream("flac"),
+        "offline_recognize wav": lambda: whole("wav"),
+        "offline_recognize flac": lambda: whole("flac"),
+        "RealtimeClientASR": lambda: asyncio.run(realtime(http_address, folder / "recording.wav")),
+    }
+
+
+async def realtime(address: str, recording: Path) -> str:
+    """What `realtime_asr_client.py` does with a file."""
+    parser = add_connection_argparse_parameters(argparse.ArgumentParser())
+    parser = add_asr_config_argparse_parameters(parser, True, True, True)
+    args = add_realtime_config_argparse_parameters(parser).parse_args(["--server", address])
+    wav = riva.client.get_wav_file_parameters(recording)
+    args.mic, args.prompt, args.sample_rate_hz, args.num_channels = False, "", wav["framerate"], wav["nchannels"]
+    client = RealtimeClientASR(args=args)
+    await client.connect()
+    chunks = riva.client.AudioChunkFileIterator(recording, CHUNK_FRAMES)
+    await asyncio.gather(client.send_audio_chunks(chunks), client.receive_responses())
+    await client.disconnect()
+    return client.final_transcript.strip()
+
+
+def main(grpc_address: str, http_address: str, folder: str) -> None:
+    for name, call in calls(grpc_address, http_address, Path(folder)).items():
+        try:
+            found = {"name": name, "words": call()}
+        except Exception as error:  # noqa: BLE001 - a row of the table
+            found = {"name": name, "error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
