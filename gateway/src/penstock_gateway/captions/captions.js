@@ -156,11 +156,11 @@ async function startMicrophone() {
   }
   clearMessage();
   begin();
-  const capture = new AudioWorkletNode(context, "capture", {numberOfOutputs: 0});
+  const capture = new AudioWorkletNode(context, "capture");
   const meter = new AnalyserNode(context, {fftSize: 1024});
+  // Up to the speakers, which get silence: some browsers run only what leads there.
   const source = new MediaStreamAudioSourceNode(context, {mediaStream: stream});
-  source.connect(capture);
-  source.connect(meter);
+  source.connect(meter).connect(capture).connect(context.destination);
   const drawing = drawLevel(meter);
   let wakeLock = null;
   navigator.wakeLock?.request("screen").then((lock) => { wakeLock = lock; }, () => {});
@@ -339,7 +339,10 @@ function openPanel(isOpen) {
 
 // ---- buttons
 
-$("microphone").onclick = () => (stopMicrophone ? stopMicrophone() : !session && startMicrophone());
+$("microphone").onclick = () => {
+  if (stopMicrophone) stopMicrophone();
+  else if (!session && $("microphone").getAttribute("aria-pressed") === "false") startMicrophone();
+};
 $("file").onclick = () => $("chooser").click();
 $("chooser").onchange = () => {
   const [file] = $("chooser").files;

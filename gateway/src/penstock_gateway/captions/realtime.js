@@ -41,7 +41,7 @@ export class RealtimeSession {
     const socket = new WebSocket(this.url, protocols);
     this.socket = socket;
     socket.onopen = () => { isOpen = true; };
-    socket.onmessage = (message) => this.receive(JSON.parse(message.data));
+    socket.onmessage = (message) => this.closing || this.receive(JSON.parse(message.data));
     socket.onclose = (event) => this.socket === socket && this.lost(event, isOpen);
   }
 
