@@ -351,6 +351,21 @@ def test_pushing_waits_while_too_much_is_unanswered(server):
     assert max(samples for samples, _ in rows_of(server, 1)) <= 8000 + CHUNK
 
 
+def test_the_end_of_a_segment_does_not_wait_for_the_tick(server):
+    async def run():
+        async with connected(server) as client:
+            client._tick_s = 3600.0
+            async with await client.open_stream() as stream:
+                await stream.push(noise(900))
+                await stream.end_segment()
+                first = await anext(aiter(stream))
+                await stream.finish()
+                return [first, *await results_of(stream)]
+
+    assert [result.is_final for result in asyncio.run(run())] == [False, True, True]
+    assert [len(rows) for rows in server.batch.batches] == [3, 1]
+
+
 def test_a_request_stays_below_the_size_that_servers_take_by_default(server):
     async def run():
         async with connected(server, tick_ms=200) as client:

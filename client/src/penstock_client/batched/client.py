@@ -21,9 +21,9 @@ _MAX_UNANSWERED_S = 20.0
 class BatchedClient:
     """Carries any number of streams to the server at `url`, the host:port of its gRPC port. For one event loop.
 
-    Rows of different streams that are ready within `tick_ms` share a request. Where the server is lost, or leaves a
-    request unanswered for `timeout_s`, all streams fail; the next `open_stream` connects anew. No audio is sent twice.
-    Raises ValueError for an invalid url, protocol, certificate file or number.
+    Rows of different streams that are ready within `tick_ms` share a request; the end of a segment is sent at once.
+    Where the server is lost, or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream`
+    connects anew. No audio is sent twice. Raises ValueError for an invalid url, protocol, certificate file or number.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client.batched.stream import BatchedStream, Pushed
-from penstock_client.batched.wire import MAX_ROWS, START, decode_reply, encode_request
+from penstock_client.batched.wire import END, FINALIZE, MAX_ROWS, START, decode_reply, encode_request
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ConnectionLostError, ReplyTimeoutError, StreamError
 from penstock_client.transport.async_channel import AsyncSignal
@@ -41,6 +41,8 @@ class Link:
         self._last_activity_s = self.now_s()
         self._wake = AsyncSignal()
         """Wakes the sender: there are rows, or room for a request."""
+        self._is_urgent, self._urgent = False, AsyncSignal()
+        """The end of a segment does not wait for the tick: its final text is awaited."""
         self._channel = open_channel(grpc.aio, endpoint)
         stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._call = stub.ModelStreamInfer(metadata=call_metadata(endpoint.options))
@@ -68,6 +70,9 @@ class Link:
             return
         self._outbox.append(pushed)
         self._wake.give()
+        if pushed.row.flags & (END | FINALIZE):
+            self._is_urgent = True
+            self._urgent.give()
 
     def forget(self, stream: BatchedStream) -> bool:
         """Drops the stream and its unsent rows. Returns whether its start was sent, so that the server may know it."""
@@ -95,7 +100,9 @@ class Link:
         while True:
             while not self._outbox:
                 await self._wake.wait(math.inf)
-            await asyncio.sleep(self._tick_s)  # the rows of other streams join
+            if not self._is_urgent:
+                await self._urgent.wait(self._tick_s)  # the rows of other streams join
+            self._is_urgent = False
             while self._outbox:
                 while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
                     await self._wake.wait(math.inf)
