@@ -13,7 +13,7 @@ from penstock_client.protocol import parse_reply
 
 
 def text(size):
-    return parse_reply("s", outputs(0, size, True).get).text
+    return parse_reply("s", outputs(0, size, True).get)[0].text
 
 
 def test_one_task_sends_while_another_iterates(url, protocol, samples):

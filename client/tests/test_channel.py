@@ -13,7 +13,7 @@ from penstock_client.transport.session import MAX_UNANSWERED_REQUESTS, MAX_UNANS
 
 FIRST = Request(b"", is_start=True, is_end=False)
 NEXT = Request(b"", is_start=False, is_end=False)
-RESULT = parse_reply("s", outputs(0, 0, False).get)
+RESULT = parse_reply("s", outputs(0, 0, False).get)[0]
 
 
 def connected_channel(timeout_s=5.0):

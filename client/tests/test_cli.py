@@ -11,7 +11,7 @@ from penstock_client.cli.main import main
 from penstock_client.protocol import parse_reply
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
-TEXT = parse_reply("s", outputs(0, 38_400, True).get).text
+TEXT = parse_reply("s", outputs(0, 38_400, True).get)[0].text
 
 
 REQUESTS = ("--request-ms", "100")
@@ -42,7 +42,7 @@ def test_json_is_one_object_per_file(run, audio_file):
     status, out, err = run(audio_file, audio_file, "--json")
     documents = [json.loads(line) for line in out.splitlines()]
     assert (status, err, len(documents)) == (0, "", 2)
-    result = parse_reply("s", outputs(0, 38_400, True).get)
+    result = parse_reply("s", outputs(0, 38_400, True).get)[0]
     for document in documents:
         assert document.pop("latency_ms") >= 0
         assert document == {
@@ -197,7 +197,7 @@ def two_segments(recognizer, monkeypatch):
         return answer(request._replace(parameters={"finalize": True}) if is_half else request)
 
     monkeypatch.setattr(recognizer, "answer", end_a_segment)
-    return parse_reply("s", outputs(0, 19_200, True).get).text
+    return parse_reply("s", outputs(0, 19_200, True).get)[0].text
 
 
 @GRPC_ONLY

@@ -25,7 +25,7 @@ def protocol():
 
 
 def text(samples):
-    return parse_reply("s", outputs(0, samples, True).get).text
+    return parse_reply("s", outputs(0, samples, True).get)[0].text
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.helpers.native_log import without_native_log
 
 GRPC_ONLY = pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 COMMAND = [sys.executable, "-m", "penstock_client.cli"]
-TEXT = parse_reply("s", outputs(0, 38_400, True).get).text
+TEXT = parse_reply("s", outputs(0, 38_400, True).get)[0].text
 
 
 @GRPC_ONLY

@@ -37,7 +37,7 @@ def run(name, *arguments):
 
 
 def text(samples):
-    return parse_reply("s", outputs(0, samples, True).get).text
+    return parse_reply("s", outputs(0, samples, True).get)[0].text
 
 
 def test_transcribe_file(audio_file, url):

@@ -25,7 +25,7 @@ def plug_in(monkeypatch):
 
 
 def text(samples):
-    return parse_reply("s", outputs(0, samples, True).get).text
+    return parse_reply("s", outputs(0, samples, True).get)[0].text
 
 
 def test_blocks_are_the_recorded_samples(plug_in, samples):

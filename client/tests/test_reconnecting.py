@@ -139,7 +139,7 @@ def test_a_replay_adds_the_time_of_the_loss_to_the_round_trip():
     replay = Replay(lambda: next(clock))
     replay.add(Request(b"", True, True))
     replay.restart()
-    result = parse_reply("s", outputs(0, 800, True).get)
+    result = parse_reply("s", outputs(0, 800, True).get)[0]
     assert replay.take(result).round_trip_s == 4.0
 
 

@@ -17,7 +17,7 @@ from penstock_client import (
 from penstock_client.protocol import END_REQUEST, RequestSplitter, parse_reply
 from penstock_client.transport.session import CLOSE_TIMEOUT_S, Session
 
-RESULT = parse_reply("s", outputs(0, 0, False).get)
+RESULT = parse_reply("s", outputs(0, 0, False).get)[0]
 
 
 class Clock:

@@ -69,7 +69,7 @@ def test_only_the_first_request_has_options_with_their_types(client, recognizer)
     }
     assert others == [{}, {}]
     assert [len(result.alternatives) for result in (*interim, final)] == [0, 0, 2]
-    assert final.alternatives == parse_reply("s", outputs(0, 31 * 16_000, True, 2).get).alternatives
+    assert final.alternatives == parse_reply("s", outputs(0, 31 * 16_000, True, 2).get)[0].alternatives
 
 
 def test_an_abandoned_stream_is_ended_without_its_options(client, recognizer):

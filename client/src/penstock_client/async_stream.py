@@ -23,8 +23,9 @@ class AsyncStream(StreamBase):
         transport: AsyncTransport,
         parameters: Mapping[str, Parameter] | None = None,
         chunks: ServerChunks | None = None,
+        restarts: bool = False,
     ):
-        super().__init__(stream_id, parameters, chunks)
+        super().__init__(stream_id, parameters, chunks, restarts)
         self._transport = transport
 
     async def send(self, samples: npt.ArrayLike) -> None:

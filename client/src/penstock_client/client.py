@@ -84,7 +84,8 @@ class Client(ClientBase):
         """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
-        stream = Stream(stream_id, transport, self._parameters(options), owner=self, chunks=self._chunks)
+        restarts = options is not None and options.restarts
+        stream = Stream(stream_id, transport, self._parameters(options), self, self._chunks, restarts)
         self._streams.add(stream)
         return stream
 

@@ -11,10 +11,12 @@ from typing import Literal, get_args
 from penstock_client.protocol import Parameter
 
 LanguageTags = Literal["remove", "keep"]
+Segments = Literal["restart", "soft"]
 Decoder = Literal["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"]
 """The searches; `PenstockClient.server_info` names those of a server."""
 _BEAMS: tuple[Decoder, ...] = ("alsd", "aes", "ctc_beam")
 _N_BEST: tuple[Decoder, ...] = (*_BEAMS, "wfst")
+_ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
 
@@ -47,6 +49,15 @@ class StreamOptions:
     """One of `ServerInfo.languages`, for a model with a choice; it holds for the whole stream."""
     language_tags: LanguageTags | None = None
     """The model's language tags, such as `<en-US>`, in text and words: "remove" (the server's default) or "keep"."""
+    endpoint_silence_ms: int | None = None
+    """Endpointing: time without words behind a word that ends a segment, 200 to 10,000; 0: off."""
+    endpoint_no_speech_ms: int | None = None
+    """Duration of a segment without words, 200 to 60,000; 0: off."""
+    endpoint_longest_s: int | None = None
+    """Duration from which on any short pause ends a segment, 5 to 120; 0: off."""
+    segments: Segments = "restart"
+    """What endpoints of the options above do. "restart": the audio from the middle of the pause on is sent again, so
+    that each segment is recognized as its audio alone. "soft": the search goes on."""
 
     def __post_init__(self) -> None:
         if self.decoder is not None and self.decoder not in get_args(Decoder):
@@ -65,6 +76,16 @@ class StreamOptions:
             raise ValueError(f"language is {self.language!r}, expected the name of a language, as 'en-US'")
         if self.language_tags is not None and self.language_tags not in get_args(LanguageTags):
             raise ValueError(f"language_tags is {self.language_tags!r}, expected {_either(get_args(LanguageTags))}")
+        for name in _ENDPOINTS:
+            if (value := getattr(self, name)) is not None:
+                self._set(name, _whole(name, value, minimum=0))
+        if self.segments not in get_args(Segments):
+            raise ValueError(f"segments is {self.segments!r}, expected {_either(get_args(Segments))}")
+
+    @property
+    def restarts(self) -> bool:
+        """True if these options end segments, and the stream then restarts."""
+        return self.segments == "restart" and any(getattr(self, name) for name in _ENDPOINTS)
 
     def parameters(self) -> dict[str, Parameter]:
         """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
@@ -80,6 +101,7 @@ class StreamOptions:
             "boost": self.boost,
             "language": self.language,
             "language_tags": self.language_tags,
+            **{name: getattr(self, name) for name in _ENDPOINTS},
         }
         return {name: value for name, value in chosen.items() if value is not None}
 

@@ -33,7 +33,7 @@ MAX_REQUEST_SAMPLES = 30 * SAMPLE_RATE_HZ
 
 OUTPUTS_WITHIN_SEGMENT = (
     "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE",
-    "TOKENS", "TIMESTAMPS", "LANGUAGE",
+    "TOKENS", "TIMESTAMPS", "LANGUAGE", "STABLE_CHARS", "LIST_COUNTS",
 )  # fmt: skip
 """The outputs requested over gRPC with a request that is not final: only final results have alternatives, and each
 requested output costs the server time."""
@@ -46,7 +46,7 @@ _BYTES_PER_SAMPLE = 4
 Parameter = str | int | float | bool
 """The kinds of Triton request parameters."""
 
-_FINALIZE: Mapping[str, Parameter] = {"finalize": True}
+FINALIZE: Mapping[str, Parameter] = {"finalize": True}
 """The parameter of a request that ends a segment while the stream continues."""
 
 
@@ -62,6 +62,10 @@ class Request:
     """True for the stream's last request."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     """The stream's options, in the first request only; `finalize` where a segment ends and the stream continues."""
+    restarts: bool = False
+    """True on the first request of a stream that restarts at its endpoints."""
+    has_alternatives: bool = False
+    """True where the reply may have alternatives: before an endpoint no request is known to end a segment."""
 
     @property
     def samples(self) -> int:
@@ -71,7 +75,7 @@ class Request:
     @property
     def is_final(self) -> bool:
         """True where a segment ends, so that the reply is its final result."""
-        return self.is_end or _FINALIZE.keys() <= self.parameters.keys()
+        return self.is_end or FINALIZE.keys() <= self.parameters.keys()
 
 
 END_REQUEST = Request(audio=b"", is_start=False, is_end=True)
@@ -154,8 +158,10 @@ class RequestSplitter:
         stream_id: StreamId,
         max_samples: int = MAX_REQUEST_SAMPLES,
         parameters: Mapping[str, Parameter] | None = None,
+        restarts: bool = False,
     ):
         self._stream_id = stream_id
+        self._restarts = restarts
         self._max_samples = max_samples
         self._parameters = parameters or {}
         self._is_started = False
@@ -182,8 +188,10 @@ class RequestSplitter:
                 is_end=start == starts[-1] and is_end,
                 parameters={
                     **({} if start or self._is_started else self._parameters),
-                    **(_FINALIZE if start == starts[-1] and finalize else {}),
+                    **(FINALIZE if start == starts[-1] and finalize else {}),
                 },
+                restarts=self._restarts and start == 0 and not self._is_started,
+                has_alternatives=bool(self._parameters.get("n_best")),
             )
             for start in starts
         ]
@@ -220,22 +228,14 @@ def check_stream_id(stream_id: StreamId) -> StreamId:
     return stream_id
 
 
-def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], npt.NDArray[Any] | None]) -> Result:
-    """The result that a reply's outputs hold, arrays [1, k]. Raises ProtocolError."""
+def parse_reply(stream_id: StreamId, as_numpy: Callable[[str], npt.NDArray[Any] | None]) -> list[Result]:
+    """The results that a reply's outputs hold, arrays [1, k]. Raises ProtocolError."""
 
     def values(name: str) -> list[Any] | None:
         output = as_numpy(name)
         return None if output is None else output.ravel().tolist()
 
-    return parse_values(stream_id, values)
-
-
-def parse_values(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> Result:
-    """The only result that a reply's outputs hold; otherwise as `parse_results`."""
-    results = parse_results(stream_id, values)
-    if len(results) != 1:
-        raise ProtocolError(stream_id, f"the server's reply cannot be read: {len(results)} results, expected one")
-    return results[0]
+    return parse_results(stream_id, values)
 
 
 def parse_results(stream_id: StreamId, values: Callable[[str], list[Any] | None]) -> list[Result]:

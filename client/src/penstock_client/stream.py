@@ -6,7 +6,15 @@ import numpy.typing as npt
 
 from penstock_client.alignment import ChunkAligner, ChunkGeometry
 from penstock_client.errors import ClientError, StreamClosedError, StreamId
-from penstock_client.protocol import Parameter, Request, RequestSplitter, Result, as_samples
+from penstock_client.protocol import (
+    MAX_REQUEST_SAMPLES,
+    SAMPLE_RATE_HZ,
+    Parameter,
+    Request,
+    RequestSplitter,
+    Result,
+    as_samples,
+)
 from penstock_client.transcript import Transcript
 from penstock_client.transport.base import Transport
 from penstock_client.transport.server_chunks import ServerChunks
@@ -20,12 +28,15 @@ class StreamBase:
         stream_id: StreamId,
         parameters: Mapping[str, Parameter] | None = None,
         chunks: ServerChunks | None = None,
+        restarts: bool = False,
     ):
+        """restarts: at endpoints. Samples are then sent at once: a restart moves the ends of the chunks."""
         self.stream_id = stream_id
         self.transcript = Transcript()
         """Accumulates the results that were received."""
-        self._splitter = RequestSplitter(stream_id, parameters=parameters)
-        self._chunks = chunks
+        most = SAMPLE_RATE_HZ if restarts else MAX_REQUEST_SAMPLES
+        self._splitter = RequestSplitter(stream_id, most, parameters, restarts)
+        self._chunks = None if restarts else chunks
         self._aligner = ChunkAligner()
         self._is_closed = False
 
@@ -82,8 +93,9 @@ class Stream(StreamBase):
         parameters: Mapping[str, Parameter] | None = None,
         owner: object = None,
         chunks: ServerChunks | None = None,
+        restarts: bool = False,
     ):
-        super().__init__(stream_id, parameters, chunks)
+        super().__init__(stream_id, parameters, chunks, restarts)
         self._transport = transport
         self._owner = owner  # referenced, so that a client is not closed while one of its streams is used
 

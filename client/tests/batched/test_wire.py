@@ -52,8 +52,8 @@ def test_results_go_to_their_rows():
     results, errors = decode_reply(message(answer(*rows)), len(rows))
     assert not errors
     assert results == {
-        0: [parse_reply("s", outputs(0, 2000, False).get)],
-        2: [parse_reply("s", outputs(2000, 4000, True).get)],
+        0: [parse_reply("s", outputs(0, 2000, False).get)[0]],
+        2: [parse_reply("s", outputs(2000, 4000, True).get)[0]],
         3: [results[3][0]],
     }
     assert (results[3][0].segment, results[3][0].is_final) == (4, True)

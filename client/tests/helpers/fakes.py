@@ -153,7 +153,7 @@ def outputs(
 
 def expected(samples: np.ndarray) -> Result:
     """The reply to all samples at once."""
-    return parse_reply("s", outputs(0, samples.size, True).get)
+    return parse_reply("s", outputs(0, samples.size, True).get)[0]
 
 
 SCORES = ("WORD_CONFIDENCE", "ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS", "LANGUAGE")
@@ -198,9 +198,9 @@ class FakeTransport(Channel):
         samples = np.frombuffer(request.audio, "<f4")
         received = ReceivedRequest(self._stream_id, samples, request.is_start, request.is_end, dict(request.parameters))
         try:
-            result = parse_reply(self._stream_id, self._recognizer.answer(received).get)
+            results = parse_reply(self._stream_id, self._recognizer.answer(received).get)
             with self.update() as session:
-                session.deliver(result)
+                session.deliver(*results)
         except RejectionError as error:
             with self.update() as session:
                 session.fail(stream_error(self._stream_id, str(error)))

@@ -83,9 +83,9 @@ class AsyncGrpcTransport(TaskTransport):
         try:
             async for reply in call:
                 try:
-                    result = read_reply(self._stream_id, reply)
+                    results = read_reply(self._stream_id, reply)
                     with self.update() as session:
-                        session.deliver(result)
+                        session.deliver(*results)
                 except StreamError as error:
                     await self.fail_or_wait_for_slot(error)
         finally:

@@ -50,9 +50,9 @@ class AsyncHttpTransport(TaskTransport):
         try:
             async for request in self.requests():
                 try:
-                    result = await self._post_with_retries(request)
+                    results = await self._post_with_retries(request)
                     with self.update() as session:
-                        session.deliver(result)
+                        session.deliver(*results)
                 except ServerUnreachableError as error:
                     await self._fail_connection(error.reason)
                 except ClientError as error:
@@ -63,7 +63,7 @@ class AsyncHttpTransport(TaskTransport):
         except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
             await self._fail_connection(_reason(error))
 
-    async def _post_with_retries(self, request: Request) -> Result:
+    async def _post_with_retries(self, request: Request) -> list[Result]:
         """Repeats a failed attempt to connect, only where none of the stream's audio can have reached the server."""
         for pause_s in retry_pauses_s(self._endpoint.options.connect_retry_s):
             try:
@@ -75,7 +75,7 @@ class AsyncHttpTransport(TaskTransport):
                     raise
         return await self._post(request)
 
-    async def _post(self, request: Request) -> Result:
+    async def _post(self, request: Request) -> list[Result]:
         path, body, headers = post_of(self._endpoint, self._stream_id, request)
         url = URL(f"{'https' if self._endpoint.is_secure else 'http'}://{self._endpoint.url}{path}", encoded=True)
         async with self._http.post(

@@ -127,8 +127,8 @@ class GrpcTransport(ThreadTransport):
     def _read(self, call: Iterable[service_pb2.ModelStreamInferResponse]) -> None:
         for reply in call:
             try:
-                result = read_reply(self._stream_id, reply)
+                results = read_reply(self._stream_id, reply)
                 with self.update() as session:
-                    session.deliver(result)
+                    session.deliver(*results)
             except StreamError as error:
                 self.fail_or_wait_for_slot(error)

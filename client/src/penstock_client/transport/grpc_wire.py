@@ -23,7 +23,7 @@ from penstock_client.protocol import (
     OUTPUTS_WITHIN_SEGMENT,
     Request,
     Result,
-    parse_values,
+    parse_results,
     stream_error,
 )
 
@@ -80,7 +80,7 @@ def model_request(model: str, stream_id: StreamId, request: Request) -> service_
     message = service_pb2.ModelInferRequest(model_name=model)
     message.inputs.add(name=INPUT_NAME, datatype=INPUT_DATATYPE, shape=[1, request.samples])
     message.raw_input_contents.append(request.audio)
-    if not request.is_final:
+    if not (request.is_final or request.has_alternatives):
         message.outputs.extend(_WITHIN_SEGMENT)
     if isinstance(stream_id, str):
         message.parameters["sequence_id"].string_param = stream_id
@@ -93,11 +93,11 @@ def model_request(model: str, stream_id: StreamId, request: Request) -> service_
     return message
 
 
-def read_reply(stream_id: StreamId, reply: service_pb2.ModelStreamInferResponse) -> Result:
-    """The result that a reply holds. Raises StreamError for a server's error."""
+def read_reply(stream_id: StreamId, reply: service_pb2.ModelStreamInferResponse) -> list[Result]:
+    """The results that a reply holds. Raises StreamError for a server's error."""
     if reply.error_message:
         raise stream_error(stream_id, reply.error_message)
-    return parse_values(stream_id, output_values(reply.infer_response))
+    return parse_results(stream_id, output_values(reply.infer_response))
 
 
 def output_values(response: service_pb2.ModelInferResponse) -> Callable[[str], list[Any] | None]:

@@ -65,9 +65,9 @@ class HttpTransport(ThreadTransport):
             if request is None:  # dropped meanwhile
                 continue
             try:
-                result = self._post(request)
+                results = self._post(request)
                 with self.update() as session:
-                    session.deliver(result)
+                    session.deliver(*results)
             except ServerUnreachableError as error:
                 self._fail_connection(error.reason)
             except ClientError as error:
@@ -101,7 +101,7 @@ class HttpTransport(ThreadTransport):
                     raise
         self._connection.connect()
 
-    def _post(self, request: Request) -> Result:
+    def _post(self, request: Request) -> list[Result]:
         path, body, headers = post_of(self._endpoint, self._stream_id, request)
         self._connection.request("POST", path, body, headers)
         response = self._connection.getresponse()

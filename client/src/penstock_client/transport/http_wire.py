@@ -60,8 +60,8 @@ def request_body(stream_id: StreamId, request: Request) -> tuple[bytes, int]:
 
 def read_response(
     endpoint: Endpoint, stream_id: StreamId, status: int, header_length: str | None, body: bytes
-) -> Result:
-    """The result that a response holds. Raises ClientError for a server's error, and for a reply of another server."""
+) -> list[Result]:
+    """The results that a response holds. Raises ClientError for a server's error, and for a reply of another server."""
     if status != http.HTTPStatus.OK:
         raise _error(endpoint, stream_id, status, body)
     try:

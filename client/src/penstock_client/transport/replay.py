@@ -39,6 +39,10 @@ class Replay:
         self._offset_samples = 0
         """Where the server's stream begins in the caller's."""
         self._restarted_s = -1.0
+        self._restarts = False
+        """The stream restarts at endpoints."""
+        self.has_endpoints = False
+        """A segment has ended by itself. From then on nothing is kept: the stream cannot be resumed."""
 
     @property
     def start_s(self) -> float:
@@ -47,13 +51,16 @@ class Replay:
 
     def add(self, request: Request) -> None:
         """Notes a request before it is sent."""
+        if self.has_endpoints:
+            return
         if request.is_start:
-            self._parameters = request.parameters
+            self._parameters, self._restarts = request.parameters, request.restarts
         self._requests.append(_Sent(request, self._now_s()))
 
     def forget_newest(self) -> None:
         """The newest request was not sent after all."""
-        self._requests.pop()
+        if self._requests:
+            self._requests.pop()
 
     def restart(self) -> list[Request]:
         """The requests to send to a new stream, whose first takes the options of the caller's."""
@@ -64,7 +71,7 @@ class Replay:
         requests = [sent.request for sent in self._requests]
         if requests:
             parameters = {**self._parameters, **requests[0].parameters}
-            requests[0] = replace(requests[0], is_start=True, parameters=parameters)
+            requests[0] = replace(requests[0], is_start=True, parameters=parameters, restarts=self._restarts)
         return requests
 
     def take(self, result: Result) -> Result | None:
@@ -75,6 +82,10 @@ class Replay:
             self._repeated -= 1
             return None
         self.has_results = True
+        if self.has_endpoints or self._is_endpoint(result):
+            self.has_endpoints = True
+            self._requests.clear()
+            return self._shifted(result, result.segment + self._segment_shift, 0.0)
         sent_s = self._requests[self._answered].sent_s
         self._answered += 1
         self._segment = result.segment + self._segment_shift
@@ -85,6 +96,12 @@ class Replay:
                 self._samples += self._requests.popleft().request.samples
             self._answered = 0
         return shifted
+
+    def _is_endpoint(self, result: Result) -> bool:
+        """True for a final result that no request has ended, and for what follows one in the same reply."""
+        if self._answered >= len(self._requests):
+            return True
+        return result.is_final and not self._requests[self._answered].request.is_final
 
     def _shifted(self, result: Result, segment: int, delay_s: float) -> Result:
         if not self._offset_samples and segment == result.segment and not delay_s:

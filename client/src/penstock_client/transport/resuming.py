@@ -164,7 +164,8 @@ class ResumingTransport:
 
     def _wait_before_attempt(self, error: ClientError) -> None:
         """Raises the error where no further attempt is due."""
-        if error.code not in RESUMABLE or not self._replay.has_results or self._is_cancelled.is_set():
+        can_resume = self._replay.has_results and not self._replay.has_endpoints
+        if error.code not in RESUMABLE or not can_resume or self._is_cancelled.is_set():
             raise error
         now_s = time.monotonic()
         if self._lost_s is None:

@@ -8,6 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from penstock_client.connection import retry_pauses_s
@@ -22,6 +23,8 @@ from penstock_client.errors import (
     StreamNotOpenError,
 )
 from penstock_client.protocol import END_REQUEST, SAMPLE_RATE_HZ, Request, Result
+from penstock_client.restarts import MAX_UNANSWERED_S
+from penstock_client.transport.restarting import FINALIZE_REQUEST, RestartingRequests
 
 MAX_UNANSWERED_REQUESTS = 64
 MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
@@ -32,6 +35,10 @@ CLOSE_TIMEOUT_S = 1.0
 class _Unanswered(NamedTuple):
     samples: int
     sent_s: float
+    is_final: bool
+    is_end: bool
+    is_obsolete: bool = False
+    """True where the results are dropped: the request belongs to what follows an endpoint."""
 
 
 class Session:
@@ -62,6 +69,10 @@ class Session:
         self._waits_for_slot = wait_for_slot_s > 0
         self._held_start: Request | None = None
         """The first request, until it is answered: with `wait_for_slot_s` nothing is sent after it before."""
+        self._restarting: RestartingRequests | None = None
+        """None for a stream that does not restart at endpoints."""
+        self._held_end_s: float | None = None
+        """When the end was enqueued, of a stream that restarts: it is sent once all audio is answered."""
         self._last_activity_s = clock()
 
     @property
@@ -109,18 +120,23 @@ class Session:
         if not self._unanswered or request.is_end:
             return True
         samples = self._unanswered_samples + request.samples
-        return len(self._unanswered) < MAX_UNANSWERED_REQUESTS and samples <= MAX_UNANSWERED_SAMPLES
+        limit = MAX_UNANSWERED_SAMPLES if self._restarting is None else MAX_UNANSWERED_S * SAMPLE_RATE_HZ
+        return len(self._unanswered) < MAX_UNANSWERED_REQUESTS and samples <= limit
 
     def enqueue(self, request: Request, sent_s: float) -> None:
         """Enqueues a request; its round trip counts from `sent_s`. Raises the stream's failure, if there is one."""
         if self.failure:
             raise self.failure
-        if not self._unanswered:
-            self._last_activity_s = self.now_s()
-        self._unanswered.append(_Unanswered(request.samples, sent_s))
-        self._unanswered_samples += request.samples
-        self._outgoing.append(request)
+        if request.restarts:
+            self._restarting = RestartingRequests()
         self._end_is_enqueued |= request.is_end
+        if self._restarting is None or not request.is_end:
+            self._add(request, sent_s)
+            return
+        if request.samples or request.is_start:
+            self._add(replace(request, is_end=False), sent_s)
+        self._held_end_s = sent_s
+        self._release_end()
 
     def connected(self) -> None:
         """There is a connection: the server may receive what is sent from now on, so it is never sent again.
@@ -145,19 +161,28 @@ class Session:
         self._end_is_sent |= request.is_end
         return request
 
-    def deliver(self, result: Result) -> None:
-        """Adds the reply to the oldest unanswered request; it is dropped after a failure."""
+    def deliver(self, *results: Result) -> None:
+        """Adds the results of the reply to the oldest unanswered request; they are dropped after a failure."""
         if self.failure:
             return
         if not self._unanswered:
             self.fail(ProtocolError(self._stream_id, "the server sent a reply without a request"))
             return
         self._last_activity_s = self.now_s()
-        samples, sent_s = self._unanswered.popleft()
-        self._unanswered_samples -= samples
-        self._results.append(result.after(self._last_activity_s - sent_s))
+        request = self._unanswered.popleft()
+        self._unanswered_samples -= request.samples
         self._has_replies = True
         self._held_start = None
+        round_trip_s = self._last_activity_s - request.sent_s
+        if self._restarting is None:
+            self._results += [result.after(round_trip_s) for result in results]
+        elif not request.is_obsolete:
+            unsent_samples = sum(unsent.samples for unsent in self._outgoing)
+            taken = self._restarting.take(results, request.is_final, request.is_end, unsent_samples)
+            self._results += [result.after(round_trip_s) for result in taken.results]
+            if taken.again is not None:
+                self._restart(taken.again)
+        self._release_end()
 
     def slot_pause_s(self) -> float | None:
         """The server is full: the pause until `repeat_start`; None where the stream does not wait any longer."""
@@ -235,13 +260,39 @@ class Session:
             self.time_out()
         return 0.0 if self.failure else max(0.0, min(deadline_s - now_s, timeout_s))
 
+    def _add(self, request: Request, sent_s: float, is_obsolete: bool = False, is_noted: bool = False) -> None:
+        if not self._unanswered:
+            self._last_activity_s = self.now_s()
+        self._unanswered.append(_Unanswered(request.samples, sent_s, request.is_final, request.is_end, is_obsolete))
+        self._unanswered_samples += request.samples
+        self._outgoing.append(request)
+        if self._restarting is not None and not (is_noted or request.is_end):
+            self._restarting.note(request)
+
+    def _release_end(self) -> None:
+        """Enqueues the end of a stream that restarts once nothing can be sent again."""
+        if self._held_end_s is not None and not self._unanswered and not self.failure:
+            sent_s, self._held_end_s = self._held_end_s, None
+            self._add(END_REQUEST, sent_s)
+
+    def _restart(self, again: list[Request]) -> None:
+        """Drops what is under way, and sends these requests in place of it."""
+        for _ in range(len(self._outgoing)):  # they are the newest ones, and among `again`
+            self._unanswered_samples -= self._unanswered.pop().samples
+        self._outgoing.clear()
+        self._unanswered = deque(request._replace(is_obsolete=True) for request in self._unanswered)
+        now_s = self.now_s()
+        self._add(FINALIZE_REQUEST, now_s, is_obsolete=True, is_noted=True)
+        for request in again:
+            self._add(request, now_s, is_noted=True)
+
     @property
     def _is_cancelled(self) -> bool:
         return self._cancelled_at_s is not None
 
     @property
     def _is_answered(self) -> bool:
-        return self._end_is_enqueued and not self._unanswered
+        return self._end_is_enqueued and not self._unanswered and self._held_end_s is None
 
     @property
     def _is_open_on_server(self) -> bool:

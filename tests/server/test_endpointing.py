@@ -1,0 +1,143 @@
+"""Endpoints through a real server: segments depend on the audio alone, for each protocol, client and kind."""
+
+import asyncio
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from penstock.frontend.audio_file import read_audio
+from penstock.recognizer import StreamingRecognizer
+from penstock_client import AsyncClient, Client, StreamError, StreamOptions, Transcript
+from tests.helpers.server.running import CONTEXT, RunningServer
+
+pytestmark = pytest.mark.server
+
+RATE_HZ = 16_000
+DECODERS = ({}, {"decoder": "alsd", "n_best": 2})
+
+
+@pytest.fixture(scope="module")
+def speech(bundled_model) -> np.ndarray:
+    """Three recordings with pauses of a second."""
+    folder, pause = bundled_model.parents[1] / "tests" / "data" / "an4" / "flac", np.zeros(RATE_HZ, np.float32)
+    names = ("an395-mjwl-b", "an397-miry-b", "cen7-fvap-b")
+    return np.concatenate([part for name in names for part in (read_audio(folder / f"{name}.flac", RATE_HZ), pause)])
+
+
+def outcome(transcript: Transcript) -> list[tuple]:
+    """Texts, words, times and alternatives of the segments."""
+    return [
+        (
+            segment.text,
+            [(word.text, word.start_ms, word.end_ms) for word in segment.words],
+            [one.text for one in segment.alternatives],
+        )
+        for segment in transcript.segments
+    ]
+
+
+def in_process(recognizer: StreamingRecognizer, samples: np.ndarray, options: StreamOptions) -> list[tuple]:
+    with recognizer.open_stream(options=options.parameters(), segments=options.segments) as stream:
+        entries = [*stream.push(samples).entries, *stream.finish().entries]
+    words = [(entry.segment, word.text, word.start_ms, word.end_ms) for entry in entries for word in entry.words]
+    return [
+        (
+            final.text,
+            [word[1:] for word in words if word[0] == final.segment],
+            [one.text for one in final.alternatives],
+        )
+        for final in entries
+        if final.is_final
+    ]
+
+
+@pytest.fixture(scope="module")
+def recognizer(bundled_model) -> StreamingRecognizer:
+    return StreamingRecognizer(bundled_model, CONTEXT)
+
+
+@pytest.mark.parametrize("segments", ["restart", "soft"])
+@pytest.mark.parametrize("decoder", DECODERS, ids=["greedy", "alsd"])
+def test_segments_are_those_of_the_recognizer_whatever_the_pieces(
+    server: RunningServer, recognizer, speech, decoder, segments
+):
+    options = StreamOptions(**decoder, endpoint_silence_ms=400, endpoint_no_speech_ms=2400, segments=segments)
+    expected = in_process(recognizer, speech, options)
+    assert len(expected) > 2
+    with Client(server.url("grpc")) as client, Client(server.url("http"), "http") as http:
+        for request_ms in (20, 100, 1000, 30_000):
+            found = client.transcribe(speech, request_ms=request_ms, options=options)
+            assert outcome(found) == expected, request_ms
+            assert found.is_complete and all(segment.is_final for segment in found.segments)
+        assert outcome(http.transcribe(speech, request_ms=700, options=options)) == expected
+
+
+def test_the_asynchronous_client_and_many_streams_at_once(server: RunningServer, recognizer, speech):
+    signals = [speech, speech[50_000:], speech[:90_000]]
+    options = [
+        StreamOptions(endpoint_silence_ms=400, segments=segments, **decoder)
+        for segments in ("restart", "soft")
+        for decoder in DECODERS
+    ]
+    rows = [(signal, one) for signal in signals for one in options]
+
+    async def run() -> list[Transcript]:
+        async with AsyncClient(server.url("grpc")) as client:
+            return await asyncio.gather(
+                *(client.transcribe(signal, request_ms=130, options=one) for signal, one in rows)
+            )
+
+    for (signal, one), transcript in zip(rows, asyncio.run(run()), strict=True):
+        assert outcome(transcript) == in_process(recognizer, signal, one)
+
+
+def test_each_segment_of_a_restarting_stream_is_that_of_its_audio_alone(server: RunningServer, speech):
+    """The border is in the middle between the last word and the place of the endpoint, a multiple of 5 ms."""
+    options = StreamOptions(endpoint_silence_ms=400)
+    with Client(server.url("grpc")) as client:
+        borders = [0]
+        with client.open_stream(options=options) as stream:
+            for start in range(0, len(speech), 1600):
+                stream.send(speech[start : start + 1600])
+            stream.finish()
+            end_ms = 0
+            for result in stream:
+                end_ms = result.new_words[-1].end_ms if result.new_words else end_ms
+                if result.is_final and not stream.transcript.is_complete:
+                    borders.append(round((end_ms + 1000 * result.audio_processed_s) * 8))
+            segments = stream.transcript.segments
+        assert len(segments) == len(borders) > 2
+        for number, start in enumerate(borders[:-1]):
+            alone = client.transcribe(speech[start:], options=options).segments[0]
+            assert alone.text == segments[number].text
+            assert [(w.text, w.start_ms, w.end_ms) for w in segments[number].words] == [
+                (w.text, round(w.start_ms + start / 16), round(w.end_ms + start / 16)) for w in alone.words
+            ]
+        assert all(before < after for before, after in pairwise(borders))
+
+
+def test_forced_ends_between_endpoints(server: RunningServer, speech):
+    options = StreamOptions(endpoint_silence_ms=400)
+    with Client(server.url("grpc")) as client:
+        with client.open_stream(options=options) as stream:
+            stream.send(speech[:50_000])
+            stream.finalize(speech[50_000:64_000])
+            stream.finish(speech[64_000:])
+            for _ in stream:
+                pass
+        before = client.transcribe(speech[:64_000], options=options)
+        behind = client.transcribe(speech[64_000:], options=options)
+    assert stream.transcript.is_complete
+    assert [s.text for s in stream.transcript.segments] == [s.text for s in [*before.segments, *behind.segments]]
+    assert [(word.text, word.start_ms) for word in stream.transcript.words] == [
+        *((word.text, word.start_ms) for word in before.words),
+        *((word.text, word.start_ms + 4000) for word in behind.words),
+    ]
+
+
+def test_a_server_rejects_a_bad_value_by_name(server: RunningServer, speech):
+    with Client(server.url("grpc")) as client, pytest.raises(StreamError) as caught:
+        client.transcribe(speech[:100], options=StreamOptions(endpoint_longest_s=3))
+    assert caught.value.code == "OPTION_INVALID"
+    assert "endpoint_longest_s is 3; accepted: 0 (off) or integers from 5 to 120" in caught.value.message
