@@ -1,10 +1,12 @@
 """Dockerfile, compose files, monitoring and the table of variables: read as text, without Docker."""
 
+import argparse
 import fnmatch
 import importlib.util
 import json
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import yaml
 from penstock.cli.command_line import build_parser
 from penstock.serving import settings
 from penstock.serving.settings import IMAGE_SETTINGS, OTHER_VARIABLES, SERVE_SETTINGS
+from penstock_gateway.config import Config, variable
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
@@ -29,6 +32,13 @@ LOCKED = ["--no-deps", "--require-hashes"]
 OWN_METRICS = set(
     re.findall(r'"(penstock_\w+)"', (ROOT / "src" / "penstock" / "serving" / "metrics.py").read_text(encoding="utf-8"))
 )
+GATEWAY_METRICS = {
+    "penstock_gateway_streams_live", "penstock_gateway_streams_started_total", "penstock_gateway_rejected_total",
+    "penstock_gateway_audio_seconds_total", "penstock_gateway_replicas_up",
+    "penstock_gateway_final_latency_seconds_sum",
+    "penstock_gateway_final_latency_seconds_count", "penstock_gateway_partial_latency_seconds_sum",
+    "penstock_gateway_partial_latency_seconds_count",
+}  # fmt: skip
 TRITON_METRICS = {
     "nv_inference_request_success", "nv_inference_request_failure", "nv_inference_count", "nv_inference_exec_count",
     "nv_inference_request_duration_us", "nv_inference_queue_duration_us", "nv_inference_compute_input_duration_us",
@@ -52,7 +62,7 @@ def _instructions() -> list[tuple[str, str, str]]:
 
 INSTRUCTIONS = _instructions()
 STAGES = [stage for stage, instruction, _ in INSTRUCTIONS if instruction == "FROM"]
-IMAGES = ("cpu", "gpu", "client", "loadtest")
+IMAGES = ("cpu", "gpu", "client", "gateway", "loadtest")
 SERVERS = ("cpu", "gpu")
 
 
@@ -119,6 +129,20 @@ def test_server_images_listen_beyond_the_container_with_the_ports_they_expose(st
     ports = [setting.read(environment) for setting in (settings.HTTP_PORT, settings.GRPC_PORT, settings.METRICS_PORT)]
     assert [int(port) for port in _rest(stage, "EXPOSE")[0].split()] == ports
     assert environment["HOME"] == "/tmp"
+
+
+def test_the_gateway_image_exposes_its_ports_and_starts_where_compose_gives_it_keys():
+    ports = [Config().http_port, Config().grpc_port, Config().metrics_port]
+    assert [int(port) for port in _rest("gateway", "EXPOSE")[0].split()] == ports
+    published = [int(_defaults(port).split(":")[-1]) for port in SERVICES["gateway"]["ports"]]
+    assert published == ports[:2], "metrics need no key"
+    image = dict(word.split("=", 1) for rest in _rest("gateway", "ENV") for word in rest.split())
+    environment = image | {name: _defaults(text) for name, text in SERVICES["gateway"]["environment"].items()}
+    parser = argparse.ArgumentParser()
+    Config.add_flags(parser)
+    config = Config.from_flags(parser.parse_args([]), environment)
+    assert config.replicas[0].addresses == ("server:8001",)
+    assert any(volume.endswith(f":{config.keys}:ro") for volume in SERVICES["gateway"]["volumes"])
 
 
 def test_cpu_and_gpu_images_differ_in_what_they_must_alone():
@@ -197,6 +221,7 @@ def test_compose_passes_on_every_setting_that_the_image_does_not_set():
 
 def test_no_variable_is_unknown():
     known = {setting.variable for setting in SERVE_SETTINGS} | set(OTHER_VARIABLES)
+    known |= {variable(option.name) for option in fields(Config)}
     assert _variables(DOCKERFILE) | _variables(COMPOSE_TEXT) | _variables(GUIDE) <= known
 
 
@@ -219,7 +244,8 @@ def test_the_gpu_file_changes_the_server_alone():
 
 def test_queries_use_metrics_that_exist_and_all_of_our_own():
     used = set(re.findall(r"\b(?:penstock|nv)_\w+", " ".join(QUERIES)))
-    assert used <= OWN_METRICS | TRITON_METRICS
+    assert used <= OWN_METRICS | GATEWAY_METRICS | TRITON_METRICS
+    assert used >= GATEWAY_METRICS
     assert used >= OWN_METRICS > {"penstock_streams_live", "penstock_slots_free"}
 
 
@@ -228,7 +254,7 @@ def test_queries_are_well_formed(query):
     bare = re.sub(r'"[^"]*"', "", query)
     assert all(bare.count(left) == bare.count(right) for left, right in ("()", "[]", "{}"))
     words = set(re.findall(r"[a-z]\w*", re.sub(r"\{[^}]*\}|\[[^]]*\]|\b(?:penstock|nv)_\w+", "", bare)))
-    assert words <= {"sum", "rate", "by", "model", "reason"}
+    assert words <= {"sum", "rate", "by", "model", "protocol", "reason"}
     for counter in re.findall(r"\b\w+(?:_total|_us|_success|_failure|_count)\b(?=[{\[])", bare):
         is_gauge = counter == "nv_inference_pending_request_count"
         assert is_gauge or f"rate({counter}" in query, f"{counter} only counts up"
@@ -249,8 +275,9 @@ def test_prometheus_and_grafana_find_each_other():
     def load(path: str) -> dict:
         return yaml.safe_load((ROOT / "docker" / path).read_text(encoding="utf-8"))
 
-    (job,) = load("prometheus/prometheus.yml")["scrape_configs"]
-    assert job["static_configs"] == [{"targets": [f"server:{settings.METRICS_PORT.default}"]}]
+    server, gateway = load("prometheus/prometheus.yml")["scrape_configs"]
+    assert server["static_configs"] == [{"targets": [f"server:{settings.METRICS_PORT.default}"]}]
+    assert gateway["static_configs"] == [{"targets": [f"gateway:{Config().metrics_port}"]}]
     (source,) = load("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
     uids = {target["datasource"]["uid"] for panel in DASHBOARD["panels"] for target in panel["targets"]}
@@ -352,6 +379,6 @@ def test_lock_files_have_a_hash_for_everything_and_keep_to_the_pins(path):
         assert locked.get(name.replace("_", "-"), version) == version
 
 
-@pytest.mark.parametrize("name", ["server", "client", "loadtest"])
+@pytest.mark.parametrize("name", ["server", "client", "gateway", "loadtest"])
 def test_images_have_the_versions_that_are_tested(name):
     assert _locked(ROOT / "locks" / f"{name}.txt").items() <= _locked(ROOT / "locks" / "dev.txt").items()
