@@ -1,14 +1,18 @@
 """Random client events in all dialects: no exception, every commit answered, deltas that add up to the transcripts."""
 
+import asyncio
 import base64
+import contextlib
 import copy
 import json
 import random
 from collections import Counter
 
 import pytest
+import websockets
 
-from gateway.tests.helpers.fake_streams import FakeStreams
+from gateway.tests.helpers.fake_streams import FakeStreams, speech
+from gateway.tests.helpers.running import running
 from penstock_gateway.config import Config
 from penstock_gateway.realtime.actions import Audio, Configure, EndSegment, Finish
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
@@ -47,6 +51,7 @@ OTHERS = {
     "vllm": [{"type": "session.update", "model": "fake-asr"}, COMMIT | {"final": True}],
     "riva": [RIVA, APPEND | {"runtime_config": {"force_eou": "true"}}, {"type": "input_audio_buffer.done"}],
 }
+OTHER_CONNECTIONS = 4
 JUNK = [None, True, -1, 1e308, 2**70, "", "x", "é\0", [], {}, [[]], {"type": "audio/pcmu"}, ["a", 3], "server_vad"]
 
 
@@ -175,6 +180,39 @@ def test_random_events():
 @pytest.mark.nightly
 def test_many_random_events():
     run(seed=1, events=100_000)
+
+
+@pytest.mark.nightly
+@pytest.mark.anyio
+async def test_random_messages_on_sockets_leave_a_neighbour_alone(gateway, caplog):
+    """No traceback in the log, and the neighbour's words are complete."""
+    rng = random.Random(3)
+    async with running(gateway) as served:
+
+        async def disturb() -> None:
+            for _ in range(2_000 // OTHER_CONNECTIONS):
+                with contextlib.suppress(websockets.ConnectionClosed):
+                    async with websockets.connect(f"{served.ws_url}/v1/realtime") as socket:
+                        dialect = rng.choice(list(OTHERS))
+                        for _ in range(10):
+                            event = rng.choice([APPEND, COMMIT, *OTHERS[dialect]])
+                            text = json.dumps(mutated(event, rng))
+                            await socket.send(text if rng.random() < 0.9 else text.encode()[: rng.randrange(len(text))])
+
+        others = [asyncio.create_task(disturb()) for _ in range(OTHER_CONNECTIONS)]
+        async with websockets.connect(f"{served.ws_url}/v1/realtime") as socket:
+            await socket.send(json.dumps({"type": "session.update", "model": "fake-asr"}))
+            audio = (speech(0.1) * 32767).astype("<i2").tobytes()
+            for _ in range(100):
+                await socket.send(json.dumps(APPEND | {"audio": base64.b64encode(audio).decode()}))
+                await asyncio.sleep(0.02)
+            await asyncio.gather(*others)
+            await socket.send(json.dumps(COMMIT | {"final": True}))
+            while (event := json.loads(await socket.recv()))["type"] != "transcription.done":
+                assert event["type"] != "error"
+    assert event["text"].split() == [f"w{i}" for i in range(100)]
+    assert "Traceback" not in caplog.text
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_every_accepted_commit_of_openai_is_answered_once():

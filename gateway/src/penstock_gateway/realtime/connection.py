@@ -175,7 +175,10 @@ class Connection:
 
     async def _send(self, event: ServerEvent) -> None:
         self._sending_since_s = time.monotonic()
-        await self._socket.send_text(encode(event))
+        try:
+            await self._socket.send_text(encode(event))
+        except RuntimeError as error:  # another task has already seen that the client left
+            raise WebSocketDisconnect(1006, str(error)) from None
         self._sending_since_s = None
 
     async def _watch(self) -> None:
