@@ -313,6 +313,20 @@ def test_a_wrong_field_is_named_and_changes_nothing(protocol, session, param):
 
 
 @pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"noise_reduction": {"type": "near_field"}}, "session.audio.input.noise_reduction"),
+        ({"transcription": {"prompt": "letters"}}, "session.audio.input.transcription.prompt"),
+    ],
+)
+def test_fields_without_an_effect_are_errors_of_a_strict_gateway(protocol, fields, param):
+    assert update(protocol, **fields)[-1]["type"] == "session.updated"
+    strict = RealtimeProtocol(FakeStreams(), Config(strict=True))
+    assert error(update(strict, **fields))["param"] == param
+    assert update(strict, noise_reduction=None, transcription={"prompt": ""})[-1]["type"] == "session.updated"
+
+
+@pytest.mark.parametrize(
     "message", ["", "no", "[]", "3", '{"type": 5}', '{"type": "response.create"}', "[" * 99999, b"\xff\xfe"]
 )
 def test_a_message_that_is_no_event_is_an_error(protocol, message):

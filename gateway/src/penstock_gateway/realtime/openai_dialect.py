@@ -83,7 +83,7 @@ class OpenAIDialect:
 
     def _update(self, event: Mapping[str, Any]) -> list[Action]:
         given = read(event, "session", dict, "", {})
-        session = self._session.update(given, self._config.endpoint_silence_ms or 800)
+        session = self._session.update(given, self._config)
         configured = Configure(session.audio, session.options(self._streams, self._config.language))
         self._session = session
         updated = self._event("session.updated", session=self._shown_session())

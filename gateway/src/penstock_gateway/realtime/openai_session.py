@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock_client.pcm import RawEncoding, RawFormat
+from penstock_gateway.config import Config
 from penstock_gateway.realtime.fields import check_names, invalid, read, read_texts, shown
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
@@ -17,6 +18,8 @@ _DELAYS = ("minimal", "low", "medium", "high", "xhigh")
 _EAGERNESS_MS = {"high": 500, "medium": 800, "auto": 800, "low": 1200}
 MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
 """What the server accepts; others are raised or lowered to it, and `session.updated` shows it."""
+DEFAULT_SILENCE_MS = 800
+"""Of server_vad in a gateway whose segments do not end in pauses by default."""
 KEYWORD_NATS = 1.5
 """Boost of a keyword: sane with every search."""
 LOGPROBS = "item.input_audio_transcription.logprobs"
@@ -39,7 +42,7 @@ class OpenAISession:
     delay: str | None = None
     include: tuple[str, ...] = ()
 
-    def update(self, session: Mapping[str, Any], default_silence_ms: int) -> "OpenAISession":
+    def update(self, session: Mapping[str, Any], config: Config) -> "OpenAISession":
         """Takes the fields that `session` has; the others stay. GatewayError names a wrong field."""
         if (kind := session.get("type", "transcription")) != "transcription":
             raise invalid("session.type", f"is {shown(kind)}; accepted: 'transcription'")
@@ -49,11 +52,14 @@ class OpenAISession:
         given = read(audio, "input", dict, "session.audio", {})
         path = "session.audio.input"
         check_names(given, ("format", "transcription", "turn_detection", "noise_reduction"), path)
+        if config.strict:
+            _check_no_ignored(given, path)
         changed = self._with_format(read(given, "format", dict, path), f"{path}.format")
         changed = changed._with_transcription(read(given, "transcription", dict, path), f"{path}.transcription")
         if "turn_detection" in given:
             detection = read(given, "turn_detection", dict, path)
-            changed = replace(changed, silence_ms=_silence_ms(detection, default_silence_ms, f"{path}.turn_detection"))
+            default_ms = config.endpoint_silence_ms or DEFAULT_SILENCE_MS
+            changed = replace(changed, silence_ms=_silence_ms(detection, default_ms, f"{path}.turn_detection"))
         if "include" in session:
             include = read_texts(session, "include", "session")
             for index, name in enumerate(include):
@@ -150,6 +156,14 @@ class OpenAISession:
             },
             "include": self.include,
         }
+
+
+def _check_no_ignored(given: Mapping[str, Any], path: str) -> None:
+    """GatewayError for a field that is set and has no effect (`--strict`)."""
+    for at, name in ((given, "noise_reduction"), (given.get("transcription"), "prompt")):
+        if isinstance(at, Mapping) and at.get(name):
+            full = f"{path}.{name}" if at is given else f"{path}.transcription.{name}"
+            raise invalid(full, "has no effect, and this gateway is strict; accepted: null")
 
 
 def _silence_ms(detection: Mapping[str, Any] | None, default_ms: int, path: str) -> int | None:

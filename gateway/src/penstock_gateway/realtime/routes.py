@@ -123,8 +123,8 @@ def _client_secret(gateway: Gateway, request: Request, body: Mapping[str, Any]) 
     if expiry.get("anchor", "created_at") != "created_at":
         raise invalid("expires_after.anchor", "is unknown; accepted: 'created_at'")
     lifetime_s = read(expiry, "seconds", int, "expires_after", DEFAULT_LIFETIME_S)
-    silence_ms = gateway.config.endpoint_silence_ms or None
-    session = OpenAISession(silence_ms).update(read(body, "session", dict, "", {}), silence_ms or 800)
+    default = OpenAISession(gateway.config.endpoint_silence_ms or None)
+    session = default.update(read(body, "session", dict, "", {}), gateway.config)
     session.options(gateway.streams, gateway.config.language)
     secret, expires_s = gateway.access.secrets.create(key, lifetime_s)
     shown = {"id": Names().new("sess")} | session.shown(gateway.streams, gateway.config.language)
