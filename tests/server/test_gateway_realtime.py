@@ -43,6 +43,11 @@ def direct(server: RunningServer) -> dict[Path, list[tuple[str, int, int]]]:
         return {path: [(w.text, w.start_ms, w.end_ms) for w in client.transcribe(path).words] for path in PATHS}
 
 
+def samples_of(path: Path) -> np.ndarray:
+    """16-bit samples [n]."""
+    return np.round(read_audio(path, RATE_HZ) * 32768).clip(-32768, 32767).astype("<i2")
+
+
 class Connection:
     """A client of one dialect that sends recordings at a pace: 0 is full speed, 1 real time, 4 four times as fast."""
 
@@ -60,14 +65,17 @@ class Connection:
             if event["type"] == kind:
                 return event
 
-    async def send_audio(self, path: Path, after_each: str | None = None) -> None:
-        pcm = np.round(read_audio(path, RATE_HZ) * 32768).clip(-32768, 32767).astype("<i2")
+    async def send_audio(
+        self, *paths: Path, after_each: str | None = None, append_samples: int = APPEND_SAMPLES, pause_s: float = 0
+    ) -> None:
+        pause = np.zeros(int(pause_s * RATE_HZ), "<i2")
+        pcm = np.concatenate([part for path in paths for part in (samples_of(path), pause)])
         begin_s = asyncio.get_running_loop().time()
-        for start in range(0, len(pcm), APPEND_SAMPLES):
+        for start in range(0, len(pcm), append_samples):
             if self._pace:
                 due_s = begin_s + start / RATE_HZ / self._pace
                 await asyncio.sleep(due_s - asyncio.get_running_loop().time())
-            audio = base64.b64encode(pcm[start : start + APPEND_SAMPLES].tobytes()).decode()
+            audio = base64.b64encode(pcm[start : start + append_samples].tobytes()).decode()
             await self.send("input_audio_buffer.append", audio=audio)
             if after_each:
                 await self.send(after_each)
@@ -152,3 +160,29 @@ async def test_words_beside_other_streams(gateway, direct):
             task.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
     assert all(task.cancelled() for task in busy), "no other stream failed"
+
+
+async def items_in_pauses(gateway: str, append_samples: int, pace: float = 0) -> list[list[tuple[str, float, float]]]:
+    """The words of each item where turn detection ends them; a commit behind the last pause has no words."""
+    async with connected(gateway, pace) as client:
+        detection = {"type": "server_vad", "silence_duration_ms": 600}
+        form = {"type": "audio/pcm", "rate": RATE_HZ}
+        session = {"audio": {"input": {"format": form, "turn_detection": detection}}}
+        await client.send("session.update", session=session | {"include": ["item.input_audio_transcription.words"]})
+        await client.send_audio(*PATHS[:3], append_samples=append_samples, pause_s=2.0)
+        await client.send("input_audio_buffer.commit")
+        found = []
+        while not found or found[-1]:
+            completed = await client.receive(COMPLETED)
+            found.append([(word["word"], word["start"], word["end"]) for word in completed["words"]])
+    return found
+
+
+async def test_items_depend_on_the_audio_alone(gateway):
+    first = await items_in_pauses(gateway, 320)
+    assert len(first) == len(PATHS[:3]) + 1
+    assert first[-1] == []
+    starts = [start for item in first for _, start, _ in item]
+    assert starts == sorted(starts)
+    assert await items_in_pauses(gateway, 16_000) == first
+    assert await items_in_pauses(gateway, 1600, pace=4) == first
