@@ -4,6 +4,7 @@ The output equals the same network run over the whole utterance with the same at
 """
 
 import importlib.util
+import os
 
 import torch
 
@@ -64,8 +65,17 @@ _OPENVINO_NUMBERS = range(1 << 20, 1 << 24)
 several times, and PyTorch has their large matrices in oneDNN's layout, too."""
 
 
+def can_use_openvino() -> bool:
+    """Whether OpenVINO is installed, and the CPU has AVX2, without which it computes this network wrongly.
+
+    ONEDNN_MAX_CPU_ISA restricts one part of OpenVINO and not the others, which ends in crashes: PyTorch is taken then.
+    """
+    has_avx2 = "AVX" in torch.backends.cpu.get_cpu_capability()
+    return has_avx2 and "ONEDNN_MAX_CPU_ISA" not in os.environ and importlib.util.find_spec("openvino") is not None
+
+
 def _choose_engine(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> str:
-    if device.type != "cpu" or dtype != torch.float32 or not importlib.util.find_spec("openvino"):
+    if device.type != "cpu" or dtype != torch.float32 or not can_use_openvino():
         return TORCH
     numbers = sum(t.numel() for t in checkpoint.tensors("encoder.").values())
     return OPENVINO if numbers in _OPENVINO_NUMBERS else TORCH
