@@ -19,7 +19,7 @@ from tests.helpers.server.running import RunningServer
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]
 RATE_HZ = 16_000
-PIECE_SAMPLES = 1600
+MESSAGE_SAMPLES = 1600
 OTHER_STREAMS = 15
 CONFIG = {"verbatim_transcripts": True, "enable_word_time_offsets": True}
 Words = list[tuple[str, int, int]]
@@ -64,10 +64,10 @@ async def streamed(channel: grpc.aio.Channel, path: Path, pace: float = 0) -> Wo
     async def messages():
         yield riva.StreamingRecognizeRequest(streaming_config={"config": CONFIG, "interim_results": True})
         begin_s = asyncio.get_running_loop().time()
-        for start in range(0, len(pcm), PIECE_SAMPLES):
+        for start in range(0, len(pcm), MESSAGE_SAMPLES):
             if pace:
                 await asyncio.sleep(begin_s + start / RATE_HZ / pace - asyncio.get_running_loop().time())
-            yield riva.StreamingRecognizeRequest(audio_content=pcm[start : start + PIECE_SAMPLES].tobytes())
+            yield riva.StreamingRecognizeRequest(audio_content=pcm[start : start + MESSAGE_SAMPLES].tobytes())
 
     call = channel.stream_stream(
         f"/{SERVICE}/StreamingRecognize",
