@@ -30,8 +30,8 @@ class Treatment(Enum):
     """What happens to a field that a client sets."""
 
     MAPPED = "mapped"
-    IGNORED = "no effect; named in the initial metadata `penstock-ignored`"
-    REJECTED = "INVALID_ARGUMENT if true"
+    IGNORED = "no effect"
+    REJECTED = "true: rejected"
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Field:
     name: str
     treatment: Treatment
     mapping: str
+    """What it becomes; empty where the treatment says all."""
     is_set: Callable[[riva.RecognitionConfig], bool] = field(default=lambda config: False)
 
 
@@ -51,23 +52,27 @@ def _endpointing(name: str) -> Callable[[riva.RecognitionConfig], bool]:
 _PER_CHANNEL = "enable_separate_recognition_per_channel"
 _MAPPED, _IGNORED, _REJECTED = Treatment
 FIELDS = (
-    Field("encoding", _MAPPED, "all five; unset: RIFF, FLAC or Ogg by the first bytes, else 16-bit PCM"),
-    Field("sample_rate_hertz", _MAPPED, "0: that of the header, else 16,000"),
-    Field("audio_channel_count", _MAPPED, "0: that of the header, else 1; channels are averaged"),
-    Field("model", _MAPPED, 'a model of this gateway; "": the default; others NOT_FOUND'),
-    Field("language_code", _MAPPED, '"" or a language of the model; others INVALID_ARGUMENT'),
-    Field("max_alternatives", _MAPPED, "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a stream may return fewer"),
+    Field("encoding", _MAPPED, "all five; a header in the audio replaces it; unset: 16-bit PCM where there is none"),
+    Field("sample_rate_hertz", _MAPPED, "8,000 to 96,000; 0: that of the header, else 16,000"),
+    Field("audio_channel_count", _MAPPED, "up to 8, averaged; 0: that of the header, else 1"),
+    Field("model", _MAPPED, 'a model of the gateway; "": the default; others: NOT_FOUND'),
+    Field("language_code", _MAPPED, '"" or a language of the model, of a model without a choice `--language`'),
+    Field("max_alternatives", _MAPPED, "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer"),
     Field("speech_contexts.phrases", _MAPPED, "`boosted_phrases`"),
-    Field("speech_contexts.boost", _MAPPED, "nats = 0.02 * boost, limited to ±2 (`--riva-boost-scale`); 0: no effect"),
+    Field("speech_contexts.boost", _MAPPED, "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2"),
     Field("enable_word_time_offsets", _MAPPED, "words with times (ms) and confidence in final results"),
-    Field("endpointing_config.stop_history", _MAPPED, "`endpoint_silence_ms`, 200 to 10,000; unset: 800"),
-    Field("endpointing_config.stop_history_eou", _MAPPED, "the smaller of both"),
-    Field("custom_configuration", _MAPPED, "options of a stream by name; Riva's `stop_history` and `stop_history_eou`"),
+    Field(
+        "endpointing_config.stop_history",
+        _MAPPED,
+        "`endpoint_silence_ms`, 200 to 10,000; unset: `--endpoint-silence-ms`, 800",
+    ),
+    Field("endpointing_config.stop_history_eou", _MAPPED, "the same; the smaller of both counts"),
+    Field("custom_configuration", _MAPPED, "see below"),
     Field("endpointing_config.start_history", _IGNORED, "", _endpointing("start_history")),
     Field("endpointing_config.start_threshold", _IGNORED, "", _endpointing("start_threshold")),
     Field("endpointing_config.stop_threshold", _IGNORED, "", _endpointing("stop_threshold")),
     Field("endpointing_config.stop_threshold_eou", _IGNORED, "", _endpointing("stop_threshold_eou")),
-    Field("verbatim_transcripts", _IGNORED, "false has no effect", lambda config: not config.verbatim_transcripts),
+    Field("verbatim_transcripts", _IGNORED, "where it is false", lambda config: not config.verbatim_transcripts),
     Field("enable_automatic_punctuation", _IGNORED, "", lambda config: config.enable_automatic_punctuation),
     Field("diarization_config", _REJECTED, "", lambda config: config.diarization_config.enable_speaker_diarization),
     Field("profanity_filter", _REJECTED, "", lambda config: config.profanity_filter),
