@@ -146,12 +146,12 @@ def log_mel(checkpoint: Checkpoint, context: AttentionContext, streams: np.ndarr
         config.features, tensors["features.window"].to(device), tensors["features.mel_filterbank"].to(device)
     )
     extractor = FeatureExtractor(log_mel, chunk_geometry(config, context), batch, torch.device(device))
-    for slot in range(batch):
-        extractor.open(slot)
-    chunks = extractor.extract(list(range(batch)), list(streams), [True] * batch)
-    if not len(chunks[0].mel):
+    lengths, are_all = np.full(batch, streams.shape[1]), np.ones(batch, bool)
+    found = extractor.extract(np.arange(batch), streams.ravel(), lengths, are_all, are_all)
+    if not len(found.mel):
         raise AudioError(f"the streams have {streams.shape[1]} samples, too few for one encoder frame")
-    return MelStreams(torch.stack([stream.mel for stream in chunks], dim=1), chunks[0].last_valid_mel_frames)
+    chunks = found.mel.unflatten(0, (batch, -1)).transpose(0, 1).contiguous()  # all streams have the same number
+    return MelStreams(chunks, int(found.last_valid_mel_frames[0]))
 
 
 def random_mel(encoder: RandomEncoder, batch: int, encoder_frames: int, device: str) -> MelStreams:

@@ -26,7 +26,7 @@ from tests.helpers.recognition import NO_SAMPLES, Transcription, recognize_alone
 from tests.helpers.reference.encoder import EncoderReference
 from tests.helpers.reference.greedy import GreedyReference
 from tests.helpers.reference.log_mel import log_mel_reference
-from tests.helpers.streaming import cut, encode_streams, make_extractor, mel_chunks, real_frames
+from tests.helpers.streaming import cut, encode_streams, extract, make_extractor, mel_chunks, real_frames
 
 CASES = [(case.name, context) for case in golden_cases() for context in case.contexts]
 AN4_CONTEXTS = [(70, 13), (70, 6), (70, 1), (70, 0)]
@@ -92,8 +92,7 @@ def test_golden_encoder_output_of_real_speech(bundled_model, context):
     """From samples, through both stages, the last of them float32 on float16 weights."""
     checkpoint, utterance = Checkpoint(bundled_model), golden_utterances()[0]
     extractor = make_extractor(checkpoint, AttentionContext(*context))
-    extractor.open(0)
-    replies = extractor.extract([0], [read_audio(utterance.path, 16000)], [True])
+    replies = extract(extractor, [0], [read_audio(utterance.path, 16000)], [True], [True])
     mel = real_frames(replies, extractor.geometry.virtual_mel_frames)
     encoder = StreamingEncoder(checkpoint, AttentionContext(*context), slots=1)
     found = encode_streams(encoder, {0: mel_chunks(mel, encoder.config, encoder.context)})[0]

@@ -13,12 +13,20 @@ from penstock.model.config import AttentionContext
 CONTEXTS = [(70, 13), (70, 6), (70, 1), (70, 0)]
 
 
+SLOT = np.array([0])
+
+
+def append(state: SampleState, samples: int) -> list:
+    """The windows that silence completes."""
+    return state.append(SLOT, np.zeros(samples, np.float32), np.array([samples]), np.array([0]))
+
+
 def completed_at(state: SampleState, chunks: int) -> list[int]:
     """The number of the segment's sample that completed each chunk, audio being appended sample by sample."""
     found, samples = [], 0
     while len(found) < chunks:
         samples += 1
-        found += [samples] * len(state.append(0, np.zeros(1, np.float32)))
+        found += [samples] * len(append(state, 1))
     return found
 
 
@@ -28,15 +36,15 @@ def test_the_first_chunk_and_each_further_one_end_at_the_published_samples(bundl
     first, step = geometry.first_chunk_samples, geometry.chunk_samples
     assert step == 1280 * (context[1] + 1)
     state = SampleState(geometry, 1)
-    state.reset(0)
+    state.reset(SLOT)
     assert completed_at(state, 3) == [first, first + step, first + 2 * step]
-    state.append(0, np.zeros(17, np.float32))
-    state.end_segment(0)
+    append(state, 17)
+    state.end_segment(SLOT)
     assert completed_at(state, 2) == [first, first + step]
 
 
 def test_a_shape_of_other_front_ends():
     geometry = ChunkGeometry(chunk_mel_frames=4, virtual_mel_frames=3, hop_samples=100, frame_samples=200)
     state = SampleState(geometry, 1)
-    state.reset(0)
+    state.reset(SLOT)
     assert completed_at(state, 2) == [geometry.first_chunk_samples, geometry.first_chunk_samples + 400]

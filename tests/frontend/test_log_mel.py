@@ -11,20 +11,22 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.golden import SIGNALS, golden_cases, golden_samples
 from tests.helpers.reference.log_mel import FLOAT32, FLOAT64, LogMelReference, log_mel_reference
-from tests.helpers.streaming import cut, make_extractor, real_frames
+from tests.helpers.streaming import cut, extract, make_extractor, real_frames
 
 FRONT_ENDS = {case.front_end: case for case in golden_cases()}
 NO_SAMPLES = np.zeros(0, np.float32)
 
 
-def push(extractor: FeatureExtractor, slot: int, samples: np.ndarray, is_last: bool = False) -> MelChunks:
-    (reply,) = extractor.extract([slot], [samples], [is_last])
+def push(
+    extractor: FeatureExtractor, slot: int, samples: np.ndarray, is_last: bool = False, is_first: bool = False
+) -> MelChunks:
+    (reply,) = extract(extractor, [slot], [samples], [is_last], [is_first])
     return reply
 
 
 def stream(extractor: FeatureExtractor, samples: np.ndarray, requests, slot: int = 0) -> list[MelChunks]:
     """Opens `slot` and pushes the slices `requests`, then an end without samples."""
-    extractor.open(slot)
+    push(extractor, slot, NO_SAMPLES, is_first=True)
     replies = [push(extractor, slot, samples[request]) for request in requests]
     return [*replies, push(extractor, slot, NO_SAMPLES, is_last=True)]
 
@@ -100,7 +102,7 @@ def test_a_stream_may_end_on_any_border(golden_bundle, case, at_once):
     extractor = make_extractor(checkpoint, AttentionContext(6, 1))
     for length in border_lengths(extractor):
         samples = golden_samples("medium")[:length]
-        extractor.open(0)
+        push(extractor, 0, NO_SAMPLES, is_first=True)
         replies = [] if at_once else [push(extractor, 0, samples.numpy())]
         replies.append(push(extractor, 0, samples.numpy() if at_once else NO_SAMPLES, is_last=True))
         assert_rounded(mel_of(extractor, replies), reference(checkpoint, samples))
@@ -122,7 +124,7 @@ def test_nothing_is_emitted_later_than_its_samples_allow(extractor):
     geometry = extractor.geometry
     samples = golden_samples("medium").numpy()
     needed = geometry.window_samples - geometry.lead_samples
-    extractor.open(0)
+    push(extractor, 0, NO_SAMPLES, is_first=True)
     assert len(push(extractor, 0, samples[: needed - 1]).mel) == 0
     assert len(push(extractor, 0, samples[needed - 1 : needed]).mel) == 1
     assert len(push(extractor, 0, samples[needed : needed + geometry.chunk_samples - 1]).mel) == 0
@@ -166,11 +168,11 @@ def test_other_streams_of_any_age_change_nothing(golden_bundle, extractor):
     requests = [list(cut(len(s), chance, most=9000)) for s in signals]
     replies: list[list[MelChunks]] = [[] for _ in signals]
     for slot in range(len(signals)):
-        extractor.open(slot)
+        push(extractor, slot, NO_SAMPLES, is_first=True)
     while rows := [slot for slot, left in enumerate(requests) if left]:
         rows = chance.sample(rows, chance.randint(1, len(rows)))
         samples = [signals[slot][requests[slot].pop(0)] for slot in rows]
-        for slot, reply in zip(rows, extractor.extract(rows, samples, [not requests[s] for s in rows]), strict=True):
+        for slot, reply in zip(rows, extract(extractor, rows, samples, [not requests[s] for s in rows]), strict=True):
             replies[slot].append(reply)
     for found, samples in zip(replies, signals, strict=True):
         expected = reference(golden_bundle("rnnt_hybrid"), torch.from_numpy(samples))
@@ -180,7 +182,7 @@ def test_other_streams_of_any_age_change_nothing(golden_bundle, extractor):
 def test_a_reopened_slot_is_a_fresh_one(extractor):
     samples = golden_samples("short").numpy()
     fresh = mel_of(extractor, stream(extractor, samples, [slice(None)], slot=1))
-    extractor.open(0)
+    push(extractor, 0, NO_SAMPLES, is_first=True)
     push(extractor, 0, np.full(7777, 1e4, np.float32))  # abandoned in the middle of a window
     assert torch.equal(mel_of(extractor, stream(extractor, samples, [slice(None)], slot=0)), fresh)
 
@@ -190,7 +192,7 @@ def test_samples_are_copied(extractor):
     samples = golden_samples("short").numpy()
     expected = mel_of(extractor, stream(extractor, samples, [slice(1000), slice(1000, None)]))
     buffer = samples.copy()
-    extractor.open(0)
+    push(extractor, 0, NO_SAMPLES, is_first=True)
     replies = [push(extractor, 0, buffer[:1000])]
     buffer[:1000] = 7.0
     replies += [push(extractor, 0, buffer[1000:]), push(extractor, 0, NO_SAMPLES, is_last=True)]

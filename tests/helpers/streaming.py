@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder
@@ -29,6 +30,20 @@ def make_extractor(checkpoint: Checkpoint, context: AttentionContext, slots: int
     config = checkpoint.config
     log_mel = LogMel(config.features, tensors["features.window"], tensors["features.mel_filterbank"])
     return FeatureExtractor(log_mel, chunk_geometry(config, context), slots, torch.device("cpu"))
+
+
+def extract(
+    extractor: FeatureExtractor,
+    slots: list[int],
+    samples: list[np.ndarray],
+    is_last: list[bool],
+    is_first: list[bool] | None = None,
+) -> list[MelChunks]:
+    """The chunks of each row of samples."""
+    lengths = np.array([len(part) for part in samples])
+    first = np.array(is_first or [False] * len(slots))
+    found = extractor.extract(np.array(slots), np.concatenate(samples), lengths, first, np.array(is_last))
+    return [found.row(number) for number in range(len(slots))]
 
 
 def real_frames(replies: list[MelChunks], virtual_mel_frames: int) -> torch.Tensor:

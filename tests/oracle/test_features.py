@@ -14,6 +14,7 @@ from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.model.config import AttentionContext
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, Request, oracle_model, random_batches, speech
 from tests.helpers.reference.log_mel import FLOAT32, FLOAT64, LogMelReference, log_mel_reference
+from tests.helpers.streaming import extract
 
 pytestmark = pytest.mark.oracle
 
@@ -31,13 +32,12 @@ def stream_features(
     extractor = extractor_of(one, context, len(signals))
     frames: list[list[torch.Tensor]] = [[] for _ in signals]
     for batch in batches:
-        for request in batch:
-            if request.is_start:
-                extractor.open(request.stream)
-        chunks = extractor.extract(
+        chunks = extract(
+            extractor,
             [request.stream for request in batch],
             [signals[request.stream][request.begin : request.end] for request in batch],
             [request.is_end for request in batch],
+            [request.is_start for request in batch],
         )
         for request, (mel, last_valid, _) in zip(batch, chunks, strict=True):
             unfilled = mel.shape[1] - last_valid if len(mel) else 0

@@ -24,14 +24,12 @@ def test_rows_are_read_in_order():
     samples = np.arange(10, dtype=np.float32)
     rows = rows_of((5, 3, 1, 1), (7, 0, 0, -1), (5, 7, 6, -1))
     found = read_rows("me", rows, samples, [b"{}", b'{"n_best": 2}'])
-    assert (found.row_count, found.errors, found.is_batched) == (3, {}, True)
-    assert [request.samples.tolist() for request in found.requests.values()] == [[0, 1, 2], [], [3, 4, 5, 6, 7, 8, 9]]
-    assert [request.stream_id for request in found.requests.values()] == [
-        StreamNumber("me", 5), StreamNumber("me", 7), StreamNumber("me", 5),
-    ]  # fmt: skip
-    flags = [(request.is_start, request.is_end, request.finalize) for request in found.requests.values()]
-    assert flags == [(True, False, False), (False, False, False), (False, True, True)]
-    assert [request.options for request in found.requests.values()] == [{"n_best": 2}, {}, {}]
+    assert (found.errors, found.problems, found.is_batched) == ({}, {}, True)
+    assert found.samples is samples
+    assert found.lengths.tolist() == [3, 0, 7]
+    assert found.flags.tolist() == [1, 0, 6]
+    assert found.stream_ids == [StreamNumber("me", 5), StreamNumber("me", 7), StreamNumber("me", 5)]
+    assert found.options == {0: {"n_best": 2}}
 
 
 @pytest.mark.parametrize(
@@ -54,8 +52,7 @@ def test_rows_are_read_in_order():
 def test_a_bad_row_is_rejected_alone(row, code, message):
     options = [b"{}", b"{", b"[1]", b"[" * 100_000, b"\xff\xfe{}"]
     found = read_rows("me", rows_of((1, 4, 1, 0), row, (3, 2, 0, -1)), np.zeros(6, np.float32), options)
-    assert list(found.requests) == [0, 2]
-    assert [len(request.samples) for request in found.requests.values()] == [4, 2]
+    assert list(found.options) == [0]
     (error,) = found.errors.values()
     assert list(found.errors) == [1]
     assert (error.code.name, error.message.startswith(f"stream {row[0]}: {message}")) == (code, True), error.message

@@ -27,12 +27,12 @@ def test_a_server_without_streams_does_not_wait(board, tmp_path):
 def test_streams_that_end_are_waited_for(board, tmp_path):
     live = [1, 3]
     for slot in live:
-        board.show(slot, time.monotonic() + 1000)  # as if it sent requests all the time
+        board.times_ns[slot] = int(1e9 * (time.monotonic() + 1000))  # as if it sent requests all the time
 
     def end_a_stream() -> bool:
         if live:
             assert board.phase == Phase.DRAINING
-            board.clear(live.pop())
+            board.times_ns[live.pop()] = 0
         return False
 
     assert drain(tmp_path, 600.0, end_a_stream) == (0, [2])
@@ -40,18 +40,18 @@ def test_streams_that_end_are_waited_for(board, tmp_path):
 
 
 def test_streams_that_do_not_end_are_cut_off_and_counted(board, tmp_path):
-    board.show(0, time.monotonic() + 1000)
+    board.times_ns[0] = int(1e9 * (time.monotonic() + 1000))
     assert drain(tmp_path, 0.1) == (1, [1])
     assert board.phase == Phase.OVER
 
 
 def test_a_silent_stream_is_not_waited_for_but_counted(board, tmp_path):
-    board.show(0, time.monotonic() - SILENT_S - 1)
+    board.times_ns[0] = int(1e9 * (time.monotonic() - SILENT_S - 1))
     assert drain(tmp_path, 600.0) == (1, [])
 
 
 def test_a_server_that_ends_meanwhile_is_not_waited_for(board, tmp_path):
-    board.show(0, time.monotonic() + 1000)
+    board.times_ns[0] = int(1e9 * (time.monotonic() + 1000))
     assert drain(tmp_path, 600.0, lambda: True)[0] == 1
 
 

@@ -11,6 +11,7 @@ from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters
 from penstock.serving.metrics import ChunkMetrics, DecodedFrames, StreamMetrics
+from tests.helpers.forwarding import forward
 
 
 class Board:
@@ -98,7 +99,7 @@ def test_a_slot_whose_requests_are_on_their_way_is_not_free(rig):
     leases = []
     for name in range(rig.table.slots):
         leases.append(rig.table.open(name))
-        rig.table.forward(leases[-1])
+        forward(rig.table, leases[-1])
         rig.table.close(name)
     assert (rig.counts()["streams_live"], rig.counts()["slots_free"]) == (0, 0)
     rig.ledger.settle("decoder", *leases[0])

@@ -82,7 +82,7 @@ def test_a_stream_is_logged_at_its_end(log, events, ended_by, samples, level):
     latency = LatencyTable(3)
     if samples:
         latency.add(1, 20_000_000)
-    record = StreamRecord("s", Lease(1, 1), 0.0, "alsd", 5, samples, 2, ended_by)
+    record = StreamRecord("s", Lease(1, 1), "alsd", samples, 2, ended_by)
     StreamLog(log, latency, 16000).ended(record)
     (event,) = events()
     expected = {"level": level, "stream": "s", "ended_by": ended_by, "audio_s": samples / 16000, "segments": 2}

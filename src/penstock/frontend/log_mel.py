@@ -13,8 +13,12 @@ import torch
 import torch.nn.functional as F
 
 from penstock.frontend.chunk_geometry import ChunkGeometry
+from penstock.frontend.ranks import ranks
 from penstock.model.config import FeatureConfig
 from penstock.runtime import send_to_device
+
+MAX_WINDOWS = 128
+"""Windows of one transform: its temporaries are 100 times as large as its result."""
 
 
 class MelChunks(NamedTuple):
@@ -74,60 +78,95 @@ class SampleState:
         self.chunks_emitted = np.zeros(slots, np.int64)  # [S], of the current segment
         self.earlier_samples = np.zeros(slots, np.int64)  # [S], of the stream's earlier segments
 
-    def reset(self, slot: int) -> None:
-        """Makes `slot` a stream without samples."""
-        self._begin(slot)
-        self.earlier_samples[slot] = 0
+    def reset(self, slots: np.ndarray) -> None:
+        """Makes `slots` [n] streams without samples."""
+        self._begin(slots)
+        self.earlier_samples[slots] = 0
 
-    def end_segment(self, slot: int) -> None:
-        """Starts a new segment of the stream; its samples keep counting."""
-        self.earlier_samples[slot] += self.received_samples(slot)
-        self._begin(slot)
+    def end_segment(self, slots: np.ndarray) -> None:
+        """Starts a new segment of the streams in `slots` [n]; their samples keep counting."""
+        self.earlier_samples[slots] += self.received_samples(slots)
+        self._begin(slots)
 
-    def _begin(self, slot: int) -> None:
+    def _begin(self, slots: np.ndarray) -> None:
         lead = self._geometry.lead_samples
-        self.windows[slot, :lead] = 0.0
-        self.filled_samples[slot] = lead
-        self.chunks_emitted[slot] = 0
+        self.windows[slots, :lead] = 0.0
+        self.filled_samples[slots] = lead
+        self.chunks_emitted[slots] = 0
 
-    def append(self, slot: int, samples: np.ndarray) -> list[np.ndarray]:
-        """Appends samples [n] to a stream and returns a copy of each window [W] that they completed."""
-        window, filled, step = self.windows[slot], int(self.filled_samples[slot]), self._geometry.chunk_samples
+    def append(
+        self, slots: np.ndarray, samples: np.ndarray, lengths: np.ndarray, starts: np.ndarray
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Appends to each of different streams `slots` [n] its part of `samples`.
+
+        Returns the windows that they completed, in rounds: (positions in `slots`, copies of the windows [k, W]).
+        """
+        size, step = self._geometry.window_samples, self._geometry.chunk_samples
         complete = []
-        used = 0
-        while used < len(samples):
-            taken = min(len(window) - filled, len(samples) - used)
-            window[filled : filled + taken] = samples[used : used + taken]
-            filled, used = filled + taken, used + taken
-            if filled == len(window):
-                complete.append(window.copy())
-                filled -= step
-                window[:filled] = window[step:].copy()
-        self.filled_samples[slot] = filled
-        self.chunks_emitted[slot] += len(complete)
+        left, start = lengths, starts
+        rows = np.flatnonzero(left)
+        while len(rows):
+            # 1) fill each window as far as the samples go
+            places = slots[rows]
+            filled = self.filled_samples[places]
+            taken = np.minimum(size - filled, left[rows])
+            parts = zip(places.tolist(), filled.tolist(), start[rows].tolist(), taken.tolist(), strict=True)
+            for slot, at, first, count in parts:
+                self.windows[slot, at : at + count] = samples[first : first + count]
+            filled += taken
+            # 2) copy complete windows; the next one begins with the overlap
+            is_done = filled == size
+            done = places[is_done]
+            if len(done):
+                windows = self.windows[done]
+                self.windows[done, : size - step] = windows[:, step:]
+                self.chunks_emitted[done] += 1
+                complete.append((rows[is_done], windows))
+            self.filled_samples[places] = np.where(is_done, size - step, filled)
+            # 3) go on with the rows that have more
+            left, start = left.copy(), start.copy()
+            left[rows] -= taken
+            start[rows] += taken
+            rows = rows[left[rows] > 0]
         return complete
 
-    def received_samples(self, slot: int) -> int:
-        """Samples of the segment so far."""
+    def received_samples(self, slots: np.ndarray) -> np.ndarray:
+        """Samples [n] of the segments so far."""
         geometry = self._geometry
-        emitted = int(self.chunks_emitted[slot]) * geometry.chunk_samples
-        return emitted + int(self.filled_samples[slot]) - geometry.lead_samples
+        return self.chunks_emitted[slots] * geometry.chunk_samples + self.filled_samples[slots] - geometry.lead_samples
 
-    def covered_samples(self, slot: int) -> int:
-        """Samples of the segment up to the end of the last hop of its whole chunks."""
+    def covered_samples(self, slots: np.ndarray) -> np.ndarray:
+        """Samples [n] of the segments up to the end of the last hop of their whole chunks."""
         geometry = self._geometry
-        frames = int(self.chunks_emitted[slot]) * geometry.chunk_mel_frames - geometry.virtual_mel_frames
-        return max(0, frames) * geometry.hop_samples
+        frames = self.chunks_emitted[slots] * geometry.chunk_mel_frames - geometry.virtual_mel_frames
+        return np.maximum(frames, 0) * geometry.hop_samples
 
-    def remaining_mel_frames(self, slot: int) -> int:
-        """Frames of the unfinished chunk that hold audio, virtual ones included; 0 if all of them are virtual."""
+    def remaining_mel_frames(self, slots: np.ndarray) -> np.ndarray:
+        """Frames [n] of the unfinished chunks that hold audio, virtual ones included; 0 if all of them are virtual."""
         geometry = self._geometry
-        chunks = int(self.chunks_emitted[slot])
-        frames = self.received_samples(slot) // geometry.hop_samples  # the offline front end has floor(L / hop) frames
-        real_before = max(0, chunks * geometry.chunk_mel_frames - geometry.virtual_mel_frames)
-        if frames <= real_before:
-            return 0
-        return frames + geometry.virtual_mel_frames - chunks * geometry.chunk_mel_frames
+        before = self.chunks_emitted[slots] * geometry.chunk_mel_frames
+        frames = self.received_samples(slots) // geometry.hop_samples  # the offline front end has floor(L / hop) frames
+        is_real = frames > np.maximum(before - geometry.virtual_mel_frames, 0)
+        return np.where(is_real, frames + geometry.virtual_mel_frames - before, 0)
+
+
+class ChunkRows(NamedTuple):
+    """The chunks that R rows of samples completed."""
+
+    mel: torch.Tensor
+    """[C, N, F] float32, the chunks of all rows, one row after another; of each as in `MelChunks`."""
+    chunks: np.ndarray
+    """[R] int64, how many of them belong to each row."""
+    last_valid_mel_frames: np.ndarray
+    """[R] int64, as in `MelChunks`."""
+    covered_samples: np.ndarray
+    """[R] int64, as in `MelChunks`."""
+
+    def row(self, number: int) -> MelChunks:
+        """Those of one row."""
+        end = int(self.chunks[: number + 1].sum())
+        mel = self.mel[end - int(self.chunks[number]) : end]
+        return MelChunks(mel, int(self.last_valid_mel_frames[number]), int(self.covered_samples[number]))
 
 
 class FeatureExtractor:
@@ -142,46 +181,68 @@ class FeatureExtractor:
         self._device = device
         self._state = SampleState(geometry, slots)
 
-    def open(self, slot: int) -> None:
-        """Assigns `slot` to a new stream."""
-        self._state.reset(slot)
+    def extract(
+        self,
+        slots: np.ndarray,
+        samples: np.ndarray,
+        lengths: np.ndarray,
+        is_first: np.ndarray,
+        is_last: np.ndarray,
+    ) -> ChunkRows:
+        """Appends rows of samples to streams, in order, and returns the chunks that are complete.
 
-    def end_segment(self, slot: int) -> None:
-        """Starts a new segment of the stream, after its last chunk was extracted with `is_last`."""
-        self._state.end_segment(slot)
-
-    def extract(self, slots: list[int], samples: list[np.ndarray], is_last: list[bool]) -> list[MelChunks]:
-        """Appends samples ([n] float32, any n) to each stream and returns the chunks that are complete.
-
-        The rows are different streams. A row with `is_last` also gets its unfinished chunk.
+        slots: [R] int64, the stream of each row; samples: [n] float32 of all rows, one row after another; lengths: [R]
+        int64; is_first: [R] bool, the row begins a new stream in its slot; is_last: [R] bool, the row ends a segment,
+        gets its unfinished chunk, and the next row of the stream begins another segment.
         """
+        state, geometry = self._state, self.geometry
+        starts = lengths.cumsum() - lengths
+        chunks, last_valid, covered = (np.zeros(len(slots), np.int64) for _ in range(3))
+        owners: list[np.ndarray] = []
         windows: list[np.ndarray] = []
-        filled: list[int] = []
-        counts, last_valid, covered = [], [], []
-        whole = self.geometry.chunk_mel_frames
-        for slot, row, last in zip(slots, samples, is_last, strict=True):
-            complete = self._state.append(slot, row)
-            valid = whole if complete else 0
-            filled += [self.geometry.window_samples] * len(complete)
-            if last and (remaining := self._state.remaining_mel_frames(slot)):
-                complete.append(self._state.windows[slot].copy())  # LogMel silences what lies behind its audio
-                filled.append(int(self._state.filled_samples[slot]))
-                valid = remaining
-            windows += complete
-            counts.append(len(complete))
-            last_valid.append(valid)
-            in_segment = self._state.received_samples(slot) if last else self._state.covered_samples(slot)
-            covered.append(int(self._state.earlier_samples[slot]) + in_segment)
-        mel = self._to_mel(windows, filled)
-        return [MelChunks(*row) for row in zip(mel.split(counts), last_valid, covered, strict=True)]
+        filled: list[np.ndarray] = []
+        rank = ranks(slots)
+        for number in range(int(rank.max(initial=-1)) + 1):
+            # 1) the next row of each stream
+            rows = np.flatnonzero(rank == number)
+            own = slots[rows]
+            state.reset(own[is_first[rows]])
+            for done, complete in state.append(own, samples, lengths[rows], starts[rows]):
+                owners.append(rows[done])
+                windows.append(complete)
+                filled.append(np.full(len(done), geometry.window_samples))
+                chunks[rows[done]] += 1
+            last_valid[rows] = np.where(chunks[rows] > 0, geometry.chunk_mel_frames, 0)
+            covered[rows] = state.earlier_samples[own] + state.covered_samples(own)
+            # 2) unfinished chunks of segments that end; LogMel silences what lies behind their audio
+            last = rows[is_last[rows]]
+            if len(last):
+                ended = slots[last]
+                covered[last] = state.earlier_samples[ended] + state.received_samples(ended)
+                remaining = state.remaining_mel_frames(ended)
+                unfinished = remaining > 0
+                owners.append(last[unfinished])
+                windows.append(state.windows[ended[unfinished]])
+                filled.append(state.filled_samples[ended[unfinished]])
+                chunks[last[unfinished]] += 1
+                last_valid[last[unfinished]] = remaining[unfinished]
+                state.end_segment(ended)
+        return ChunkRows(self._to_mel(owners, windows, filled), chunks, last_valid, covered)
 
     def no_chunks(self) -> torch.Tensor:
         """[0, N, F] float32."""
-        bins = self._log_mel.config.mel_bins
-        return torch.zeros(0, self.geometry.chunk_mel_frames, bins, device=self._device)
+        return torch.zeros(0, self.geometry.chunk_mel_frames, self._log_mel.config.mel_bins, device=self._device)
 
-    def _to_mel(self, windows: list[np.ndarray], filled: list[int]) -> torch.Tensor:
-        if not windows:
+    def _to_mel(self, owners: list[np.ndarray], windows: list[np.ndarray], filled: list[np.ndarray]) -> torch.Tensor:
+        """[C, N, F] of windows in the order of the rows that own them."""
+        if not sum(map(len, owners)):
             return self.no_chunks()
-        batch = send_to_device(torch.from_numpy(np.stack(windows)), self._device)
-        return self._log_mel(batch, send_to_device(torch.tensor(filled), self._device))
+        batch, ends = windows[0], filled[0]
+        if len(owners) > 1:
+            order = np.argsort(np.concatenate(owners), kind="stable")
+            batch, ends = np.concatenate(windows)[order], np.concatenate(filled)[order]
+        whole = send_to_device(torch.from_numpy(batch), self._device)
+        whole_ends = send_to_device(torch.from_numpy(ends), self._device)
+        pairs = zip(whole.split(MAX_WINDOWS), whole_ends.split(MAX_WINDOWS), strict=True)
+        parts = [self._log_mel(part, end) for part, end in pairs]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ErrorCode, StreamError, cut, shown
-from penstock.pipeline.audio_rows import AudioRequest, AudioRows, StreamNumber
+from penstock.pipeline.audio_rows import AudioRows, StreamNumber
 from penstock.pipeline.slots.ticket import END, FINALIZE, START
 
 MAX_ROWS = 1024
@@ -59,27 +59,23 @@ def read_rows(client: str, rows: np.ndarray, samples: np.ndarray, options: Seque
     # A single length is checked first: a sum of any numbers may overflow.
     if (lengths < 0).any() or (lengths > len(samples)).any() or int(lengths.sum()) != len(samples):
         raise _invalid(f"the samples of ROWS do not add up to the {len(samples)} samples given")
+    errors: dict[int, StreamError] = {}
+    chosen: dict[int, Mapping[str, Any]] = {}
     parsed: dict[int, Mapping[str, Any] | StreamError] = {}
-    requests, errors = {}, {}
-    ends = lengths.cumsum()
-    table = zip(numbers.tolist(), lengths.tolist(), ends.tolist(), flags.tolist(), choices.tolist(), strict=True)
-    for row, (number, length, end, flag, choice) in enumerate(table):
-        problem = _row_problem(number, flag, choice, len(options))
-        chosen: Mapping[str, Any] | StreamError = {}
-        if problem is None and choice >= 0:
+    is_plain = (numbers >= 1) & (flags >= 0) & (flags <= _FLAGS) & (choices == -1)
+    for row in np.flatnonzero(~is_plain).tolist():
+        number, flag, choice = int(numbers[row]), int(flags[row]), int(choices[row])
+        found: Mapping[str, Any] | StreamError | None = _row_problem(number, flag, choice, len(options))
+        if found is None:
             if choice not in parsed:
                 parsed[choice] = _read_options(options[choice])
-            chosen = parsed[choice]
-        if problem is not None or isinstance(chosen, StreamError):
-            error = chosen if isinstance(chosen, StreamError) else problem
-            assert error is not None
-            errors[row] = StreamError(error.code, f"stream {number}: {error.message}")
-            continue
-        requests[row] = AudioRequest(
-            StreamNumber(client, number), samples[end - length : end], bool(flag & START), bool(flag & END),
-            dict(chosen), bool(flag & FINALIZE),
-        )  # fmt: skip
-    return AudioRows(count, requests, errors, is_batched=True)
+            found = parsed[choice]
+        if isinstance(found, StreamError):
+            errors[row] = StreamError(found.code, f"stream {number}: {found.message}")
+        else:
+            chosen[row] = found
+    stream_ids = [StreamNumber(client, number) for number in numbers.tolist()]
+    return AudioRows(stream_ids, samples, lengths, flags, chosen, errors, {}, is_batched=True)
 
 
 def _row_problem(number: int, flags: int, choice: int, options: int) -> StreamError | None:

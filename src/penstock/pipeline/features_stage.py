@@ -4,7 +4,6 @@ Independent of the encoder and of words.
 """
 
 from collections.abc import Hashable, Mapping
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,16 +15,15 @@ from penstock.frontend.log_mel import FeatureExtractor, LogMel, MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.audio_rows import AudioRequest, AudioRows, StreamNumber
+from penstock.pipeline.audio_rows import AudioRequest, AudioRows, StreamNumber, join_rows, rows_of
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.language_offer import offer_languages
-from penstock.pipeline.rounds import process_in_rounds
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import Lease, StreamTable
-from penstock.pipeline.slots.ticket import END, NO_ROW, START
-from penstock.pipeline.slots.ticket import FINALIZE as FINALIZE_FLAG
-from penstock.pipeline.stream_options import FINALIZE, MAX_REQUEST_S, StreamOptions, parse_stream_options
+from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column
+from penstock.pipeline.stream_options import FINALIZE as FINALIZE_PARAMETER
+from penstock.pipeline.stream_options import MAX_REQUEST_S, StreamOptions, parse_stream_options
 from penstock.runtime import check_device_works, prepare_device
 from penstock.scoring.wfst.words import read_words
 
@@ -34,7 +32,7 @@ MAX_MAGNITUDE = 2.0
 
 
 class FeatureReply(NamedTuple):
-    """The output for the encoder stage."""
+    """The reply to one request of one stream."""
 
     lease: Lease
     number: int
@@ -47,10 +45,10 @@ class FeatureReply(NamedTuple):
 
 
 class FeatureRows(NamedTuple):
-    """The replies to the rows of one Triton request."""
+    """The replies to R rows."""
 
     rows: np.ndarray
-    """[R, 8] int64, the rows of the request's ticket."""
+    """[R, 8] int64, those of the request's ticket."""
     mel: torch.Tensor
     """[C, N, F] float32, the chunks of all rows, one row after another."""
     options: dict[int, StreamOptions]
@@ -58,11 +56,6 @@ class FeatureRows(NamedTuple):
     errors: dict[int, StreamError]
     """By rejected row."""
     is_batched: bool
-
-
-class _Admission(NamedTuple):
-    lease: Lease
-    options: StreamOptions | None
 
 
 class FeatureStage:
@@ -99,89 +92,155 @@ class FeatureStage:
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
         """Runs one chunk of `streams` streams, so that its memory is allocated before the first request."""
-        slots = list(range(min(streams, self.table.slots)))
-        for slot in slots:
-            self._extractor.open(slot)  # reset again when a stream gets the slot
-        silence = np.zeros(self._extractor.geometry.window_samples, np.float32)
-        self._extractor.extract(slots, [silence] * len(slots), [False] * len(slots))
+        slots = np.arange(min(streams, self.table.slots))
+        lengths = np.full(len(slots), self._extractor.geometry.window_samples)
+        are_all = np.ones(len(slots), bool)  # reset again when a stream gets the slot
+        self._extractor.extract(slots, np.zeros(lengths.sum(), np.float32), lengths, are_all, ~are_all)
 
-    @torch.inference_mode()
     def process(self, requests: list[AudioRequest]) -> list[FeatureReply | StreamError]:
-        """Returns for each request (all of different streams) its chunks or an error.
-
-        A rejected request leaves its stream unchanged; a rejected start opens nothing, a rejected end closes.
-        Raises DeviceLostError if no later step can succeed.
-        """
-        answers: list = [None] * len(requests)
-        # Starts first: a start may close a lost stream and reuse its slot, so no request of it may be admitted before.
-        for i in sorted(range(len(requests)), key=lambda i: not requests[i].is_start):
-            answers[i] = self._admit(requests[i])
-        admitted = [i for i, answer in enumerate(answers) if isinstance(answer, _Admission)]
-        try:
-            chunks = self._extractor.extract(
-                [answers[i].lease.slot for i in admitted],
-                [requests[i].samples for i in admitted],
-                [requests[i].is_final for i in admitted],
-            )
-        except STEP_ERRORS as error:  # samples of these streams are lost
-            check_device_works(self._device, error)
-            for i in admitted:
-                self.table.close(requests[i].stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
-                answers[i] = StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}")
-            return answers
-        for i, row in zip(admitted, chunks, strict=True):
-            (lease, options), request = answers[i], requests[i]
-            number = self.table.forward(lease, len(request.samples), request.is_final)
-            self.samples_taken += len(request.samples)
-            if request.is_end:
-                self.table.close(request.stream_id)
-            elif request.finalize:
-                self._extractor.end_segment(lease.slot)
-            answers[i] = FeatureReply(lease, number, row, request.finalize and not request.is_end, options)
+        """Returns the replies to single requests, in order; as `process_rows`."""
+        if not requests:
+            return []
+        found = self._process(rows_of(requests))
+        ends = found.rows[:, Column.CHUNKS].cumsum().tolist()
+        answers: list[FeatureReply | StreamError] = []
+        for row, (slot, generation, number, flags, chunks, last_valid, covered, _) in enumerate(found.rows.tolist()):
+            if row in found.errors:
+                answers.append(found.errors[row])
+                continue
+            mel = MelChunks(found.mel[ends[row] - chunks : ends[row]], last_valid, covered)
+            lease, options = Lease(slot, generation), found.options.get(row)
+            answers.append(FeatureReply(lease, number, mel, bool(flags & FINALIZE), options))
         return answers
 
     def process_rows(self, batch: list[AudioRows | StreamError]) -> list[FeatureRows | StreamError]:
         """Returns the replies to a batch of Triton requests, in order within each stream.
 
-        A request of one row that is rejected is answered with the row's error.
+        A rejected row leaves its stream unchanged; a rejected start opens nothing, a rejected end closes. A request of
+        one row that is rejected is answered with the row's error. Raises DeviceLostError if no later step can succeed.
         """
         found = [rows for rows in batch if not isinstance(rows, StreamError)]
-        requests = [request for rows in found for request in rows.requests.values()]
-        replies = iter(process_in_rounds(self.process, requests, lambda request: request.stream_id))
-        return [
-            rows if isinstance(rows, StreamError) else self._to_rows(rows, list(islice(replies, len(rows.requests))))
-            for rows in batch
-        ]
-
-    def _to_rows(self, rows: AudioRows, replies: list[FeatureReply | StreamError]) -> FeatureRows | StreamError:
-        if not rows.is_batched and isinstance(replies[0], StreamError):
-            return replies[0]
-        ticket = np.tile(NO_ROW, (rows.row_count, 1))
-        options, errors, mel = {}, dict(rows.errors), []
-        for (row, request), reply in zip(rows.requests.items(), replies, strict=True):
-            if isinstance(reply, StreamError):
-                errors[row] = reply
+        if not found:
+            return [rows for rows in batch if isinstance(rows, StreamError)]
+        whole = self._process(join_rows(found))
+        chunk_ends = whole.rows[:, Column.CHUNKS].cumsum()
+        answers: list[FeatureRows | StreamError] = []
+        end = chunk_end = 0
+        for rows in batch:
+            if isinstance(rows, StreamError):
+                answers.append(rows)
                 continue
-            chunks = reply.chunks
-            flags = START * request.is_start + END * request.is_end + FINALIZE_FLAG * reply.finalize
-            ticket[row] = (
-                *reply.lease, reply.number, flags, len(chunks.mel), chunks.last_valid_mel_frames,
-                chunks.covered_samples, self._frame_count(chunks),
-            )  # fmt: skip
-            mel.append(chunks.mel)
-            if reply.options is not None:
-                options[row] = reply.options
-        whole = mel[0] if len(mel) == 1 else torch.cat([self._extractor.no_chunks(), *mel])
-        return FeatureRows(ticket, whole, options, errors, rows.is_batched)
+            start, end = end, end + len(rows.lengths)
+            chunk_start, chunk_end = chunk_end, int(chunk_ends[end - 1])
+            if not rows.is_batched and start in whole.errors:
+                answers.append(whole.errors[start])
+                continue
+            options = {row - start: one for row, one in whole.options.items() if start <= row < end}
+            errors = {row - start: one for row, one in whole.errors.items() if start <= row < end}
+            mel = whole.mel[chunk_start:chunk_end]
+            answers.append(FeatureRows(whole.rows[start:end], mel, options, errors, rows.is_batched))
+        return answers
 
-    def _frame_count(self, chunks: MelChunks) -> int:
-        """Encoder frames of chunks."""
-        whole = self._extractor.geometry.chunk_mel_frames // self._subsampling_factor
-        return (
-            (len(chunks.mel) - 1) * whole - (-chunks.last_valid_mel_frames // self._subsampling_factor)
-            if len(chunks.mel)
-            else 0
-        )
+    @torch.inference_mode()
+    def _process(self, rows: AudioRows) -> FeatureRows:
+        slots, generations, numbers, options, errors = self._admit(rows)
+        flags = np.where(rows.flags & END, rows.flags & ~FINALIZE, rows.flags)
+        admitted = np.flatnonzero(slots >= 0)
+        own = slots[admitted]
+        samples = rows.samples if len(admitted) == len(slots) else self._samples_of(rows, slots >= 0)
+        is_first, is_last = (flags[admitted] & START) > 0, (flags[admitted] & (END | FINALIZE)) > 0
+        ticket = np.tile(NO_ROW, (len(slots), 1))
+        try:
+            found = self._extractor.extract(own, samples, rows.lengths[admitted], is_first, is_last)
+        except STEP_ERRORS as error:  # samples of these streams are lost
+            check_device_works(self._device, error)
+            self.table.take_back(own)
+            for row in admitted.tolist():
+                errors[row] = StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}")
+                stream_id = self.table.stream_in(int(slots[row]))
+                if stream_id is not None:
+                    self.table.close(stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
+            return FeatureRows(ticket, self._extractor.no_chunks(), {}, errors, rows.is_batched)
+        self.samples_taken += len(samples)
+        factor = self._subsampling_factor
+        whole = self._extractor.geometry.chunk_mel_frames // factor
+        frames = np.maximum(found.chunks - 1, 0) * whole - (-found.last_valid_mel_frames // factor)
+        columns = (own, generations[admitted], numbers[admitted], flags[admitted], found.chunks)
+        ticket[admitted] = np.stack([*columns, found.last_valid_mel_frames, found.covered_samples, frames], axis=1)
+        return FeatureRows(ticket, found.mel, options, errors, rows.is_batched)
+
+    @staticmethod
+    def _samples_of(rows: AudioRows, are_wanted: np.ndarray) -> np.ndarray:
+        """The samples [n] of some rows."""
+        ends = rows.lengths.cumsum()
+        wanted = zip((ends - rows.lengths)[are_wanted].tolist(), ends[are_wanted].tolist(), strict=True)
+        return np.concatenate([np.zeros(0, np.float32), *(rows.samples[start:end] for start, end in wanted)])
+
+    def _admit(
+        self, rows: AudioRows
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[int, StreamOptions], dict[int, StreamError]]:
+        """Gives each valid row its stream's slot, in order: slots, generations and numbers [R] int64, -1 if rejected.
+
+        Runs of rows that start and end nothing are looked up at once.
+        """
+        count = len(rows.flags)
+        slots, generations, numbers = (np.full(count, -1, np.int64) for _ in range(3))
+        options: dict[int, StreamOptions] = {}
+        errors, problems = dict(rows.errors), dict(rows.problems)
+        for row, problem in self._audio_problems(rows).items():
+            problems.setdefault(row, problem)
+        is_special = (rows.flags & (START | END)) > 0
+        is_special[[*errors, *problems, *rows.options]] = True
+        is_final = (rows.flags & (END | FINALIZE)) > 0
+        start = 0
+        for row in [*np.flatnonzero(is_special).tolist(), count]:
+            if start < row:
+                ids = rows.stream_ids[start:row]
+                slots[start:row] = self.table.look_up_all(ids)
+                for missing in (start + np.flatnonzero(slots[start:row] < 0)).tolist():
+                    errors[missing] = self.table.problem_with(rows.stream_ids[missing])
+            if row < count and row not in errors:
+                try:
+                    slots[row] = self._admit_special(rows, row, options, problems.get(row))
+                except StreamError as error:
+                    errors[row] = error
+            run = start + np.flatnonzero(slots[start : row + 1] >= 0)
+            generations[run], numbers[run] = self.table.forward(slots[run], rows.lengths[run], is_final[run])
+            if row < count and slots[row] >= 0 and rows.flags[row] & END:
+                self.table.close(rows.stream_ids[row])
+            start = row + 1
+        return slots, generations, numbers, options, errors
+
+    def _admit_special(
+        self, rows: AudioRows, row: int, options: dict[int, StreamOptions], problem: StreamError | None
+    ) -> int:
+        """Admits a row that starts or ends a stream or cannot be used; options are checked before it takes a slot."""
+        stream_id, flags, given = rows.stream_ids[row], int(rows.flags[row]), rows.options.get(row, {})
+        is_start = bool(flags & START)
+        if is_start:
+            self._check_number(stream_id)
+        slot = -1 if is_start else self.table.look_up(stream_id).slot
+        try:
+            if is_start:
+                options[row] = self.parse_options(given)
+            elif given:
+                names = ", ".join(map(repr, sorted(given)))
+                message = f"{names} is not accepted after the start; accepted: {FINALIZE_PARAMETER}"
+                raise StreamError(ErrorCode.OPTION_INVALID, message)
+            if problem is not None:
+                raise problem
+        except StreamError as error:
+            options.pop(row, None)
+            if not is_start and flags & END:
+                self.table.close(stream_id, ended_by=error.code.name)
+            raise StreamError(error.code, f"stream {stream_id!r}: {error.message}") from error
+        if not is_start:
+            return slot
+        try:
+            return self.table.open(stream_id, options[row].decoder).slot
+        except StreamError:
+            del options[row]
+            raise
 
     def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
@@ -189,59 +248,33 @@ class FeatureStage:
             options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
         )
 
-    def _admit(self, request: AudioRequest) -> "_Admission | StreamError":
-        """Gives a valid request its stream's lease; validates the options before the stream takes a slot."""
-        try:
-            if request.is_start:
-                self._check_number(request.stream_id)
-            lease = None if request.is_start else self.table.look_up(request.stream_id)
-        except StreamError as error:
-            return error
-        try:
-            options = self.parse_options(request.options) if request.is_start else None
-            self._check_request(request)
-        except StreamError as error:
-            if lease is not None and request.is_end:
-                self.table.close(request.stream_id, ended_by=error.code.name)
-            return StreamError(error.code, f"stream {request.stream_id!r}: {error.message}")
-        try:
-            lease = lease or self.table.open(request.stream_id, options.decoder if options else "")
-        except StreamError as error:
-            return error
-        if request.is_start:
-            self._extractor.open(lease.slot)
-        return _Admission(lease, options)
-
     def _check_number(self, stream_id: Hashable) -> None:
         """StreamError if a stream number starts that is open: its client gives each stream another one."""
         if isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
             raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
 
-    def _check_request(self, request: AudioRequest) -> None:
-        """StreamError for parameters after the start, a wrong `finalize` or unusable samples."""
-        if request.options and not request.is_start:
-            names = ", ".join(map(repr, sorted(request.options)))
-            message = f"{names} is not accepted after the start; accepted: {FINALIZE}"
-            raise StreamError(ErrorCode.OPTION_INVALID, message)
-        if type(request.finalize) is not bool:
-            raise StreamError(ErrorCode.OPTION_INVALID, f"{FINALIZE} is {request.finalize!r}; accepted: true, false")
-        self.check_samples(request.samples)
-
     def check_samples(self, samples: np.ndarray) -> None:
         """Raises StreamError AUDIO_INVALID for samples that a request cannot have."""
-        if problem := self._audio_problem(samples):
-            raise StreamError(ErrorCode.AUDIO_INVALID, problem)
+        rows = rows_of([AudioRequest("", samples)])
+        for problem in (*rows.problems.values(), *self._audio_problems(rows).values()):
+            raise problem
 
-    def _audio_problem(self, samples: np.ndarray) -> str | None:
-        if samples.ndim != 1 or samples.dtype != np.float32:
-            return f"samples are {samples.dtype} {list(samples.shape)}, expected float32 [n]"
-        if len(samples) > self._max_request_samples:
-            return f"{len(samples)} samples in one request, at most {self._max_request_samples} ({MAX_REQUEST_S:g} s)"
+    def _audio_problems(self, rows: AudioRows) -> dict[int, StreamError]:
+        """By row: why its samples cannot be used."""
+        most = self._max_request_samples
+        problems = {
+            row: f"{rows.lengths[row]} samples in one request, at most {most} ({MAX_REQUEST_S:g} s)"
+            for row in np.flatnonzero(rows.lengths > most).tolist()
+        }
         # NaN compares false, so one comparison also finds NaN.
-        usable = np.abs(samples) <= MAX_MAGNITUDE
+        usable = np.abs(rows.samples) <= MAX_MAGNITUDE
         if not usable.all():
-            return (
-                f"{int((~usable).sum())} of {len(samples)} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
-                "expected float32 in -1 .. 1 (int16 divided by 32768)"
-            )
-        return None
+            ends = rows.lengths.cumsum()
+            unusable = np.bincount(np.searchsorted(ends, np.flatnonzero(~usable), side="right"), minlength=len(ends))
+            for row in np.flatnonzero(unusable).tolist():
+                message = (
+                    f"{unusable[row]} of {rows.lengths[row]} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
+                    "expected float32 in -1 .. 1 (int16 divided by 32768)"
+                )
+                problems.setdefault(row, message)
+        return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}

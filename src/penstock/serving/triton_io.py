@@ -11,7 +11,7 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 from penstock.errors import DeviceLostError, ErrorCode, SettingError, StreamError, StreamErrorKind
-from penstock.pipeline.audio_rows import AudioRequest, AudioRows
+from penstock.pipeline.audio_rows import AudioRequest, AudioRows, rows_of
 from penstock.pipeline.batched_rows import read_client, read_rows, read_samples
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.slots.ticket import END, START, Ticket, TicketSigner
@@ -37,7 +37,7 @@ def audio_rows(request: Any) -> AudioRows | StreamError:
     rows = pb_utils.get_input_tensor_by_name(request, "ROWS")
     try:
         if rows is None:
-            return AudioRows(1, {0: audio_request(request)}, {}, is_batched=False)
+            return rows_of([audio_request(request)])
         samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
         options = _array_of(request, "OPTIONS")
         texts = () if options is None else options.ravel().tolist()

@@ -8,6 +8,7 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.slots.drain import DrainBoard, Phase
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamRecord, StreamTable, slot_count
+from tests.helpers.forwarding import forward
 
 STREAMS = 3
 
@@ -46,10 +47,10 @@ def test_the_board_shows_live_streams(board, table):
 
 def test_a_stream_without_requests_is_not_counted(board, tmp_path):
     other = DrainBoard(slot_count(STREAMS), tmp_path / "drain")
-    other.show(0, time.monotonic() - 100)
-    other.show(1, time.monotonic())
+    other.times_ns[0] = int(1e9 * (time.monotonic() - 100))
+    other.times_ns[1] = int(1e9 * (time.monotonic()))
     assert (board.live_streams(), board.live_streams(50.0)) == (2, 1)
-    other.clear(0)
+    other.times_ns[0] = 0
     assert board.live_streams() == 1
 
 
@@ -88,7 +89,7 @@ def test_each_stream_is_reported_once_when_its_requests_have_settled(ended_by):
     table = StreamTable(STREAMS, ledger, 10.0, lambda: now[0], on_settled=settled.append)
     lease = table.open("a", "greedy")
     for is_final in (False, True):
-        table.forward(lease, 1600, is_final)
+        forward(table, lease, 1600, is_final)
     if ended_by == "idle":
         now[0] = 10.1
     elif ended_by == "restart":
@@ -111,7 +112,7 @@ def test_a_stream_that_a_later_stage_rejected_is_reported_with_its_code():
     table = StreamTable(STREAMS, ledger, on_settled=settled.append)
     for name, code in (("full", ErrorCode.PHRASE_MEMORY_FULL), ("lost", ErrorCode.STREAM_LOST)):
         lease = table.open(name)
-        table.forward(lease)
+        forward(table, lease)
         ledger.fail("decoder", *lease, code)
         ledger.settle("decoder", *lease)
     table.count_free()

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.pipeline.slots.ledger import STAGES, SlotLedger
 from penstock.pipeline.slots.table import Lease, StreamTable, slot_count
+from tests.helpers.forwarding import forward
 
 IDLE_S = 10.0
 
@@ -32,7 +33,7 @@ class Rig:
     def request(self, stream_id: str) -> Lease:
         """A request that goes to the later stages."""
         lease = self.table.look_up(stream_id)
-        self.table.forward(lease)
+        forward(self.table, lease)
         return lease
 
 
@@ -63,7 +64,7 @@ def test_a_full_table_rejects_by_name_and_disturbs_no_stream(rig):
 def test_a_live_stream_may_be_restarted_in_a_full_table(rig):
     first = rig.table.open("one")
     rig.table.open("two")
-    rig.table.forward(first)
+    forward(rig.table, first)
     second = rig.table.open("one")
     assert second.slot != first.slot  # its last request is still on its way
     assert second.generation > first.generation

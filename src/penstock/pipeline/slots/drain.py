@@ -49,13 +49,10 @@ class DrainBoard:
     def phase(self, phase: Phase) -> None:
         self._cells[0] = phase
 
-    def show(self, slot: int, last_request_s: float) -> None:
-        """Records a request of the live stream in `slot`."""
-        self._cells[1 + slot] = int(1e9 * last_request_s)
-
-    def clear(self, slot: int) -> None:
-        """Records that `slot` has no live stream."""
-        self._cells[1 + slot] = 0
+    @property
+    def times_ns(self) -> "memoryview[int]":
+        """Of each slot, when its live stream sent its last request; 0 without a stream. Shared, to be written to."""
+        return self._cells[1:]
 
     def live_streams(self, silent_s: float = float("inf")) -> int:
         """Live streams, without those that have sent no request for `silent_s`."""

@@ -58,21 +58,35 @@ class SlotLedger:
         cells = self._cells[:, :, slot]
         return _CODES[int(max(cells, key=lambda cell: cell[_FAILED_GENERATION])[_FAILED_CODE])]
 
-    def failed_generations(self) -> list[int]:
-        """Returns `failed_generation` of every slot."""
-        return self._cells[:, _FAILED_GENERATION].max(axis=0).tolist()
+    def failed_generations(self, before: str | None = None) -> np.ndarray:
+        """Returns `failed_generation` of every slot, [S] int64."""
+        stages = len(STAGES) if before is None else STAGES.index(before)
+        return self._cells[:stages, _FAILED_GENERATION].max(axis=0)
+
+    def all_settled(self, generations: np.ndarray) -> np.ndarray:
+        """Returns `settled_requests` of every slot, [S] int64; generations: [S] int64."""
+        is_counted = self._cells[:, _GENERATION] == generations  # read first, as in `settled_requests`
+        return np.where(is_counted, self._cells[:, _SETTLED], 0).sum(axis=0)
 
     def settle(self, stage: str, slot: int, generation: int) -> None:
-        """Counts a request that ended at `stage`, with a result or an error.
+        """Counts a request that ended at `stage`, with a result or an error; see `settle_all`."""
+        self.settle_all(stage, np.array([slot]), np.array([generation]))
+
+    def settle_all(self, stage: str, slots: np.ndarray, generations: np.ndarray) -> None:
+        """Counts requests [n] that ended at `stage`; a slot may occur several times.
 
         A request of an earlier generation than the latest does not count: its slot already has a new stream.
         """
-        cell = self._cells[STAGES.index(stage), :, slot]
-        if generation == cell[_GENERATION]:
-            cell[_SETTLED] += 1
-        elif generation > cell[_GENERATION]:
-            cell[_GENERATION], cell[_SETTLED] = 0, 1
-            cell[_GENERATION] = generation
+        cells = self._cells[STAGES.index(stage)]
+        newer = generations > cells[_GENERATION][slots]
+        if newer.any():
+            latest = np.zeros_like(cells[_GENERATION])
+            np.maximum.at(latest, slots[newer], generations[newer])
+            renewed = slots[newer]
+            # The generation last: a reader that finds it also finds the new count.
+            cells[_GENERATION, renewed] = cells[_SETTLED, renewed] = 0
+            cells[_GENERATION, renewed] = latest[renewed]
+        np.add.at(cells[_SETTLED], slots[generations == cells[_GENERATION][slots]], 1)
 
     def fail(self, stage: str, slot: int, generation: int, code: ErrorCode = ErrorCode.STREAM_LOST) -> None:
         """Marks a stream that `stage` has rejected or whose state it has lost: it cannot continue."""

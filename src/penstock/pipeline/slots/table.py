@@ -2,11 +2,14 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from penstock.errors import ErrorCode, StreamError
+from penstock.frontend.ranks import ranks
 from penstock.pipeline.slots.drain import DrainBoard, Phase
 from penstock.pipeline.slots.ledger import SlotLedger
 
@@ -32,24 +35,17 @@ class Lease(NamedTuple):
     """Increases with every `open`; distinguishes a late request of an earlier stream from the present stream's."""
 
 
-NO_LEASE = Lease(-1, 0)
-"""Matches no slot of any stage."""
-
-
 @dataclass
 class StreamRecord:
     """The table's record of one stream."""
 
     stream_id: Hashable
     lease: Lease
-    last_request_s: float
     decoder: str = ""
-    forwarded: int = 0
-    """Requests that went to the later stages."""
     samples: int = 0
-    """Samples of these requests."""
+    """Samples of its requests; set at its end."""
     segments: int = 0
-    """Segments that they ended."""
+    """Segments that they ended; set at its end."""
     ended_by: str = ""
     """`END`, `IDLE`, `RESTART` or the code of the error that ended the stream; empty while it is live."""
 
@@ -84,11 +80,20 @@ class StreamTable:
         self._ledger = ledger
         self._clock = clock
         self._board = board or DrainBoard(slots)
+        self._shown = np.frombuffer(self._board.times_ns, np.int64)  # [S], shares the board's memory
         self._on_settled = on_settled
-        self._streams: OrderedDict[Hashable, StreamRecord] = OrderedDict()  # longest idle first
+        self._slot_of: dict[Hashable, int] = {}  # live streams
         self._free = list(range(slots - 1, -1, -1))
-        self._closing: dict[Lease, float] = {}  # deadline after which the slot is free without the ledger
-        self._latest: list[StreamRecord | None] = [None] * slots  # the slot's latest stream
+        # Of each slot's latest stream, [S]:
+        self._records: list[StreamRecord | None] = [None] * slots
+        self._generations = np.zeros(slots, np.int64)
+        self._is_live = np.zeros(slots, bool)
+        self._last_request_s = np.zeros(slots)
+        self._forwarded = np.zeros(slots, np.int64)
+        self._samples = np.zeros(slots, np.int64)
+        self._segments = np.zeros(slots, np.int64)
+        self._free_at_s = np.full(slots, np.inf)  # of closing slots: when they are free without the ledger
+        self._is_closing = np.zeros(slots, bool)
         self._ends: OrderedDict[Hashable, str] = OrderedDict()
         self._remembered_ends = max(_MIN_REMEMBERED_ENDS, slots)
         self._generation = time.time_ns()  # above those of an earlier table on the same ledger
@@ -102,7 +107,7 @@ class StreamTable:
     @property
     def live_streams(self) -> int:
         """Streams that are open."""
-        return len(self._streams)
+        return len(self._slot_of)
 
     @property
     def ended_streams(self) -> int:
@@ -117,7 +122,7 @@ class StreamTable:
         self._expire(now)
         self._close_lost(now)
         self._reclaim(now)
-        return min(self.max_streams - len(self._streams), len(self._free))
+        return min(self.max_streams - len(self._slot_of), len(self._free))
 
     def open(self, stream_id: Hashable, decoder: str = "") -> Lease:
         """Gives a new stream a slot; a live stream with that id is closed first.
@@ -131,11 +136,11 @@ class StreamTable:
                 f"stream {stream_id!r} rejected: the server is stopping; start the stream again in a few seconds",
             )
         self._expire(now)
-        if stream_id in self._streams:
+        if stream_id in self._slot_of:
             self._close(stream_id, now, "was started again", RESTART)
         self._close_lost(now)
         self._reclaim(now)
-        if len(self._streams) >= self.max_streams or not self._free:
+        if len(self._slot_of) >= self.max_streams or not self._free:
             self.rejected_starts += 1
             raise StreamError(
                 ErrorCode.STREAM_LIMIT,
@@ -143,9 +148,14 @@ class StreamTable:
             )
         self._ends.pop(stream_id, None)
         self._generation += 1
-        lease = Lease(self._free.pop(), self._generation)
-        self._streams[stream_id] = self._latest[lease.slot] = StreamRecord(stream_id, lease, now, decoder)
-        self._board.show(lease.slot, now)
+        slot = self._free.pop()
+        lease = Lease(slot, self._generation)
+        self._slot_of[stream_id] = slot
+        self._records[slot] = StreamRecord(stream_id, lease, decoder)
+        self._generations[slot] = self._generation
+        self._is_live[slot] = True
+        self._forwarded[slot] = self._samples[slot] = self._segments[slot] = 0
+        self._show_request(slot, now)
         self.started_streams += 1
         return lease
 
@@ -154,95 +164,121 @@ class StreamTable:
 
         Raises StreamError STREAM_NOT_OPEN with the reason, STREAM_LOST, or SERVER_DRAINING if the drain is over.
         """
+        slot = int(self.look_up_all([stream_id])[0])
+        if slot < 0:
+            raise self.problem_with(stream_id)
+        return Lease(slot, int(self._generations[slot]))
+
+    def look_up_all(self, stream_ids: Sequence[Hashable]) -> np.ndarray:
+        """Returns the slots [n] int64 of streams; -1 where `problem_with` says why there is none."""
         now = self._clock()
         self._expire(now)
-        stream = self._streams.get(stream_id)
-        if stream is None:
-            why = self._ends.get(stream_id, "was never started or has ended")
-            raise StreamError(
-                ErrorCode.STREAM_NOT_OPEN, f"stream {stream_id!r} is not open: it {why}; start it with START"
-            )
-        if self._ledger.failed_generation(stream.lease.slot) >= stream.lease.generation:
-            self._close(stream_id, now, _LOST, self._ledger.failed_code(stream.lease.slot).name)
-            raise StreamError(
-                ErrorCode.STREAM_LOST,
-                f"stream {stream_id!r} was lost by a later stage of the server; start it again",
-            )
+        slots = np.array([self._slot_of.get(stream_id, -1) for stream_id in stream_ids], np.int64)
+        is_usable = (slots >= 0) & (self._ledger.failed_generations() < self._generations)[slots]
         if self._board.phase >= Phase.CLOSED:
-            self._close(stream_id, now, "was cut off by the server's stop", ErrorCode.SERVER_DRAINING.name)
-            raise StreamError(
-                ErrorCode.SERVER_DRAINING,
-                f"stream {stream_id!r} was cut off: the server is stopping and did not wait longer",
-            )
-        stream.last_request_s = now
-        self._board.show(stream.lease.slot, now)
-        self._streams.move_to_end(stream_id)
-        return stream.lease
+            is_usable[:] = False
+        self._show_request(slots[is_usable], now)
+        return np.where(is_usable, slots, -1)
+
+    def problem_with(self, stream_id: Hashable) -> StreamError:
+        """Returns why `look_up_all` finds no slot, and closes a stream that cannot continue."""
+        slot, now = self._slot_of.get(stream_id), self._clock()
+        if slot is None:
+            why = self._ends.get(stream_id, "was never started or has ended")
+            message = f"stream {stream_id!r} is not open: it {why}; start it with START"
+            return StreamError(ErrorCode.STREAM_NOT_OPEN, message)
+        if self._ledger.failed_generation(slot) >= self._generations[slot]:
+            self._close(stream_id, now, _LOST, self._ledger.failed_code(slot).name)
+            message = f"stream {stream_id!r} was lost by a later stage of the server; start it again"
+            return StreamError(ErrorCode.STREAM_LOST, message)
+        self._close(stream_id, now, "was cut off by the server's stop", ErrorCode.SERVER_DRAINING.name)
+        message = f"stream {stream_id!r} was cut off: the server is stopping and did not wait longer"
+        return StreamError(ErrorCode.SERVER_DRAINING, message)
 
     def is_open(self, stream_id: Hashable) -> bool:
         """True if the stream is live and no later stage has lost it."""
         now = self._clock()
         self._expire(now)
         self._close_lost(now)
-        return stream_id in self._streams
+        return stream_id in self._slot_of
 
-    def forward(self, lease: Lease, samples: int = 0, is_final: bool = False) -> int:
-        """Counts one request that goes to the later stages, which will settle it; is_final: it ends a segment.
+    def forward(self, slots: np.ndarray, samples: np.ndarray, is_final: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Counts requests [n] that go to the later stages, which will settle them; is_final: they end a segment.
 
-        Returns the stream's requests before it.
+        A slot may occur several times. Returns the generations [n], and the streams' requests before each.
         """
-        record = self._latest[lease.slot]
-        assert record is not None
-        record.forwarded += 1
-        record.samples += samples
-        record.segments += is_final
-        return record.forwarded - 1
+        numbers = self._forwarded[slots] + ranks(slots)
+        np.add.at(self._forwarded, slots, 1)
+        np.add.at(self._samples, slots, samples)
+        np.add.at(self._segments, slots, is_final)
+        return self._generations[slots], numbers
+
+    def take_back(self, slots: np.ndarray) -> None:
+        """Undoes `forward` of requests [n] that go nowhere, because their step failed."""
+        np.subtract.at(self._forwarded, slots, 1)
+
+    def stream_in(self, slot: int) -> Hashable | None:
+        """The id of the live stream in a slot."""
+        record = self._records[slot]
+        return record.stream_id if record is not None and self._is_live[slot] else None
 
     def close(self, stream_id: Hashable, why: str = "has ended", ended_by: str = END) -> None:
         """Ends a live stream; does nothing if the id is not live. ended_by: as in `StreamRecord`."""
-        if stream_id in self._streams:
+        if stream_id in self._slot_of:
             self._close(stream_id, self._clock(), why, ended_by)
 
     def close_all(self, ended_by: str) -> None:
         """Ends all streams and reports each, also those whose requests have not settled."""
-        for stream_id in list(self._streams):
+        for stream_id in list(self._slot_of):
             self.close(stream_id, ended_by=ended_by)
         self._reclaim(float("inf"))
+
+    def _show_request(self, slots: np.ndarray | int, now: float) -> None:
+        self._last_request_s[slots] = now
+        self._shown[slots] = int(1e9 * now)
 
     def _close(
         self, stream_id: Hashable, now: float, why: str, ended_by: str, max_wait_s: float = float("inf")
     ) -> None:
         """max_wait_s: how long the slot may wait for unsettled requests; at most the idle limit."""
-        record = self._streams.pop(stream_id)
+        slot = self._slot_of.pop(stream_id)
+        record = self._records[slot]
+        assert record is not None
         record.ended_by = ended_by
-        self._board.clear(record.lease.slot)
-        self._closing[record.lease] = now + min(self.idle_limit_s, max_wait_s)
+        self._is_live[slot], self._shown[slot] = False, 0
+        self._is_closing[slot], self._free_at_s[slot] = True, now + min(self.idle_limit_s, max_wait_s)
         self._ends[stream_id] = why
         if len(self._ends) > self._remembered_ends:
             self._ends.popitem(last=False)
 
+    def _close_streams(self, are_due: np.ndarray, now: float, why: str, max_wait_s: float = float("inf")) -> int:
+        """Closes the live streams of slots [S] bool; returns how many."""
+        due = np.flatnonzero(are_due & self._is_live).tolist()
+        for slot in due:
+            record = self._records[slot]
+            assert record is not None
+            ended_by = self._ledger.failed_code(slot).name if why == _LOST else IDLE
+            self._close(record.stream_id, now, why, ended_by, max_wait_s)
+        return len(due)
+
     def _expire(self, now: float) -> None:
-        while self._streams:
-            stream_id, stream = next(iter(self._streams.items()))
-            if now - stream.last_request_s <= self.idle_limit_s:
-                return
-            self.expired_streams += 1
-            why = f"expired after {self.idle_limit_s:g} s without a request"
-            self._close(stream_id, now, why, IDLE, _EXPIRED_GRACE_S)
+        why = f"expired after {self.idle_limit_s:g} s without a request"
+        are_due = now - self._last_request_s > self.idle_limit_s
+        self.expired_streams += self._close_streams(are_due, now, why, _EXPIRED_GRACE_S)
 
     def _close_lost(self, now: float) -> None:
         """Closes streams that a later stage rejected or lost: their clients may never send another request."""
-        failed = self._ledger.failed_generations()
-        lost = [each for each in self._streams.values() if failed[each.lease.slot] >= each.lease.generation]
-        for record in lost:
-            self._close(record.stream_id, now, _LOST, self._ledger.failed_code(record.lease.slot).name)
+        self._close_streams(self._ledger.failed_generations() >= self._generations, now, _LOST)
 
     def _reclaim(self, now: float) -> None:
         """Frees closed slots whose requests have settled or whose deadline has passed."""
-        for lease, deadline_s in list(self._closing.items()):
-            record = self._latest[lease.slot]
+        if not self._is_closing.any():
+            return
+        is_settled = self._ledger.all_settled(self._generations) >= self._forwarded
+        for slot in np.flatnonzero(self._is_closing & (is_settled | (now >= self._free_at_s))).tolist():
+            record = self._records[slot]
             assert record is not None
-            if now >= deadline_s or self._ledger.settled_requests(*lease) >= record.forwarded:
-                del self._closing[lease]
-                self._on_settled(record)
-                self._free.append(lease.slot)
+            record.samples, record.segments = int(self._samples[slot]), int(self._segments[slot])
+            self._is_closing[slot] = False
+            self._on_settled(record)
+            self._free.append(slot)
