@@ -22,7 +22,6 @@ from penstock.frontend.log_mel import LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.batched_rows import read_rows
-from penstock.pipeline.decoder_rows import decode_rows
 from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.encoder_stage import EncoderStage
 from penstock.pipeline.features_stage import FeatureStage
@@ -32,6 +31,7 @@ from penstock.pipeline.slots.ticket import START, Ticket, TicketSigner
 from penstock.pipeline.stream_decoders import Chunk, Decoded, GreedyStreamDecoder
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
+from penstock.serving.news import NewsFilter
 from penstock.serving.settings import parse_context
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
@@ -50,6 +50,7 @@ class Pipeline:
         self._features = FeatureStage(checkpoint, context, table)
         self._encoder = EncoderStage(checkpoint, context, table.slots, ledger)
         self._decoder = DecoderStage(checkpoint, table.slots, ledger, context=context)
+        self._news = NewsFilter(table.slots)
         self.chunk_samples = self._features._extractor.geometry.chunk_samples
         self.run(rows, self.chunk_samples, START)
 
@@ -66,9 +67,11 @@ class Pipeline:
         times.append(time.thread_time())
         (encoded,) = self._encoder.process_tickets([self._signer.unpack(packed)], [reply.mel])
         times.append(time.thread_time())
-        (decoded,) = decode_rows(self._decoder, [self._signer.unpack(packed, reads_rest=True)], [encoded.encoded])
+        ticket = self._signer.unpack(packed, reads_rest=True)
+        (decoded,) = self._decoder.process_tickets([ticket], [encoded.encoded])
+        self._news.of_rows(ticket.rows, decoded.answers)
         times.append(time.thread_time())
-        assert not reply.errors and not encoded.errors and len(decoded) == rows
+        assert not reply.errors and not encoded.errors and not decoded.errors
         return dict(zip(STAGES, np.diff(times).tolist(), strict=True))
 
 

@@ -1,12 +1,11 @@
 """Triton model `decoder`: ENCODED frames in, words out. It holds the hypotheses of every stream."""
 
 from penstock.errors import StreamError
-from penstock.pipeline.decoder_rows import decode_rows
 from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.slots.ticket import TicketSigner
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
-from penstock.serving.metrics import ChunkMetrics, DecodedFrames
+from penstock.serving.metrics import ChunkMetrics, decoded_frames
 from penstock.serving.model_log import ModelLog
 from penstock.serving.news import NewsFilter
 from penstock.serving.settings import Settings
@@ -45,38 +44,21 @@ class TritonPythonModel:
         """Returns one response per request; a rejected request or row does not affect its batch."""
         tickets = [triton_io.ticket(request, self._signer, reads_rest=True) for request in requests]
         encoded = [triton_io.tensor(request, "ENCODED") for request in requests]
-        batch = decode_rows(self._stage, tickets, encoded)
-        self._metrics.update(self._decoded_frames(tickets, batch), self._stage.truncation)
-        return [self._response(*one) for one in zip(requests, tickets, batch, strict=True)]
+        replies = self._stage.process_tickets(tickets, encoded)
+        self._metrics.update(decoded_frames(tickets, replies), self._stage.truncation)
+        return [self._response(*one) for one in zip(requests, tickets, replies, strict=True)]
 
-    def _decoded_frames(self, tickets, batch):
-        return [
-            DecodedFrames(len(row.encoded), ticket.received_ns, row.lease.slot, row.is_start)
-            for ticket, found in zip(tickets, batch, strict=True)
-            if not isinstance(found, StreamError)
-            for row, answer in found.values()
-            if not isinstance(answer, StreamError)
-        ]
-
-    def _response(self, request, ticket, rows):
-        if isinstance(rows, StreamError):
-            return triton_io.error_response(rows, request, self.log)
-        if ticket.is_batched:
-            return self._batched_response(request, ticket, rows)
-        (answer,) = (found.answer for found in rows.values())
+    def _response(self, request, ticket, reply):
+        if isinstance(reply, StreamError):
+            return triton_io.error_response(reply, request, self.log)
+        if reply.is_batched:
+            for row, error in reply.errors.items():
+                self.log.rejection(error, f"row {row}", request.request_id())
+            return triton_io.batched_response(self._news.of_rows(ticket.rows, reply.answers))
+        answer = reply.answers[0]
         if isinstance(answer, StreamError):
             return triton_io.error_response(answer, request, self.log)
         return triton_io.results_response(answer.entries)
-
-    def _batched_response(self, request, ticket, rows):
-        answers = dict(ticket.errors)
-        for row, (decoded, answer) in rows.items():
-            if isinstance(answer, StreamError):
-                self.log.rejection(answer, f"row {row}", request.request_id())
-                answers[row] = answer
-            else:
-                answers[row] = self._news.news(decoded.lease.slot, decoded.is_start, answer.entries)
-        return triton_io.batched_response(answers)
 
     def finalize(self):
         """Frees outputs before Triton frees its memory."""

@@ -87,14 +87,6 @@ class StreamEndpoints:
         return self._segment.add(self._chunk_encoder_frames, _end(found.stable), _end(found.unstable))
 
 
-def steps_without_endpoints(
-    encoded: torch.Tensor, covered_samples: int, is_final: bool, unstable: list[Token]
-) -> Steps:
-    """One step with all frames; none for a request without frames that ends nothing, as most are."""
-    decoded = (yield Step(encoded, is_final, unstable)) if len(encoded) or is_final else None
-    return [SegmentPart(decoded, covered_samples, is_final, covered_samples)]
-
-
 def _joined(before: Decoded, after: Decoded) -> Decoded:
     """What two steps of one segment decoded; the alternatives follow all stable tokens."""
     return Decoded(before.stable + after.stable, after.unstable, after.alternatives, after.lattice)

@@ -3,25 +3,26 @@
 Independent of words and searches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from penstock.decoding.host_copy import copy_to_device
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.pipeline.rounds import process_in_rounds
-from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard, admit_all
+from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
-from penstock.pipeline.slots.ticket import FINALIZE, START, Column, Ticket
+from penstock.pipeline.slots.ticket import FINALIZE, NO_ROW, START, Column, Ticket
 from penstock.runtime import check_device_works, send_to_device
+
+MAX_STEP = 64
+"""Streams of one encoder step: larger batches run in parts, one after another."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,14 @@ class EncoderRequest:
     is_start: bool
     finalize: bool = False
     """A segment ends with this request and the stream continues: its encoder state starts afresh."""
-    number: int | None = None
-    """The stream's requests before this one, where they are counted."""
+    number: int = NOT_COUNTED
+    """The stream's requests before this one."""
+
+    def row(self) -> tuple[int, ...]:
+        """Its row of a ticket, without `FRAMES`."""
+        flags = START * self.is_start + FINALIZE * self.finalize
+        mel, last_valid, covered = self.chunks
+        return (*self.lease, self.number, flags, len(mel), last_valid, covered, 0)
 
 
 class EncodedRows(NamedTuple):
@@ -63,6 +70,7 @@ class EncoderStage:
         config = checkpoint.config.encoder
         self._chunk_shape = [config.subsampling_factor * context.chunk_encoder_frames, config.mel_bins]
         self._device = torch.device(device)
+        self._chunk_frames = context.chunk_encoder_frames
         self._slots = slots
         self._guard = SlotGuard("encoder", slots, ledger)
 
@@ -73,103 +81,159 @@ class EncoderStage:
         Also a step of one stream, for which OpenVINO has a model of its own; on a GPU one of every smaller batch,
         because cuDNN plans a convolution when it first sees a batch size.
         """
-        for batch in warm_up_batches(min(streams, self._slots), self._device):
+        for batch in warm_up_batches(min(streams, self._slots, MAX_STEP), self._device):
             slots = torch.arange(batch, device=self._device)
             mel = torch.zeros(batch, *self._chunk_shape, device=self._device)
             self._encoder.open(slots)  # reset again when a stream gets the slot
             self._encoder.step(slots, mel, torch.full_like(slots, self._chunk_shape[0]))
 
-    @torch.inference_mode()
     def process(self, requests: list[EncoderRequest]) -> list[torch.Tensor | StreamError]:
-        """Returns for each request (all of different streams) its encoder frames [T, D], T >= 0, or an error.
+        """Returns for each request its encoder frames [T, D], T >= 0, or an error; requests of a stream in order.
 
         Raises DeviceLostError if no later step can succeed.
         """
-        answers: list = admit_all(requests, self._admit)
-        admitted = [i for i, answer in enumerate(answers) if answer is None]
-        try:
-            self._open([requests[i].lease.slot for i in admitted if requests[i].is_start])
-            encoded: Sequence[torch.Tensor | StreamError] = self._encode([requests[i] for i in admitted])
-        except STEP_ERRORS as error:  # the states of these streams are undefined now
-            check_device_works(self._device, error)
-            encoded = [self._guard.reject(requests[i].lease, f"the encoder failed: {error}") for i in admitted]
-        for i, frames in zip(admitted, encoded, strict=True):
-            answers[i] = frames
-        return answers
+        answers: list[torch.Tensor | StreamError | None] = [self._shape_problem(r.chunks.mel) for r in requests]
+        good = [request for request, problem in zip(requests, answers, strict=True) if problem is None]
+        rows = np.array([request.row() for request in good], np.int64).reshape(len(good), len(Column))
+        rows[:, Column.FRAMES] = self._frame_counts(rows)
+        encoded, errors = self._encode(rows, [request.chunks.mel for request in good])
+        parts = zip(encoded.split(rows[:, Column.FRAMES].tolist()), range(len(good)), strict=True) if good else iter(())
+        found = iter([errors.get(row, frames) for frames, row in parts])
+        return [next(found) if problem is None else problem for problem in answers]
 
     def process_tickets(
         self, tickets: list[Ticket | StreamError], mels: list[torch.Tensor]
     ) -> list[EncodedRows | StreamError]:
         """Returns for each Triton request of a batch its frames, or why it is rejected as a whole.
 
-        mels: of each request [C, N, F], the chunks of all rows.
+        mels: of each request [C, N, F], the chunks of all rows. Rows of a stream are processed in order. Raises
+        DeviceLostError if no later step can succeed.
         """
-        answers: list[EncodedRows | StreamError] = []
-        requests: list[EncoderRequest] = []
+        answers: list[EncodedRows | StreamError | None] = []
+        good: list[tuple[np.ndarray, torch.Tensor]] = []
         for ticket, mel in zip(tickets, mels, strict=True):
-            if not isinstance(ticket, StreamError) and len(mel) != ticket.rows[:, Column.CHUNKS].sum():
-                ticket = StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} chunks are not those of the ticket")
             if isinstance(ticket, StreamError):
                 answers.append(ticket)
                 continue
-            answers.append(EncodedRows(mel, {}))
-            start = 0
-            for slot, generation, number, flags, chunks, last_valid, covered, _ in ticket.rows.tolist():
-                if slot >= 0:
-                    row = MelChunks(mel[start : start + chunks], last_valid, covered)
-                    lease = Lease(slot, generation)
-                    requests.append(EncoderRequest(lease, row, bool(flags & START), bool(flags & FINALIZE), number))
-                start += chunks
-        encoded = iter(process_in_rounds(self.process, requests, lambda request: request.lease.slot))
-        for i, (ticket, answer) in enumerate(zip(tickets, answers, strict=True)):
-            if isinstance(answer, StreamError):
-                continue
-            assert isinstance(ticket, Ticket)
-            parts, errors = [self._no_frames(0)], {}
-            for row in np.flatnonzero(ticket.rows[:, Column.SLOT] >= 0).tolist():
-                frames = next(encoded)
-                if isinstance(frames, StreamError):
-                    errors[row] = frames
-                    frames = self._no_frames(int(ticket.rows[row, Column.FRAMES]))
-                parts.append(frames)
-            answers[i] = EncodedRows(torch.cat(parts) if len(parts) != 2 else parts[1], errors)
+            problem = self._shape_problem(mel)
+            if problem is None and len(mel) != ticket.rows[:, Column.CHUNKS].sum():
+                problem = StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} chunks are not those of the ticket")
+            answers.append(problem)
+            if problem is None:
+                good.append((ticket.rows, mel))
+        rows = np.concatenate([np.zeros((0, len(Column)), np.int64), *(rows for rows, _ in good)])
+        forwarded = np.flatnonzero(rows[:, Column.SLOT] != NO_ROW[Column.SLOT])
+        encoded, errors = self._encode(rows[forwarded], [mel for _, mel in good])
+        row_errors = {int(forwarded[row]): error for row, error in errors.items()}
+        found = iter(self._split(good, encoded, row_errors))
+        return [next(found) if answer is None else answer for answer in answers]
+
+    @staticmethod
+    def _split(
+        good: list[tuple[np.ndarray, torch.Tensor]], encoded: torch.Tensor, errors: dict[int, StreamError]
+    ) -> list[EncodedRows]:
+        """Deals frames [T, D] and errors by row to the requests that they belong to."""
+        parts = encoded.split([int(rows[:, Column.FRAMES].sum()) for rows, _ in good])
+        answers, start = [], 0
+        for (rows, _), part in zip(good, parts, strict=True):
+            end = start + len(rows)
+            own = {row - start: error for row, error in errors.items() if start <= row < end} if errors else {}
+            answers.append(EncodedRows(part, own))
+            start = end
         return answers
 
-    def _no_frames(self, count: int) -> torch.Tensor:
-        return torch.zeros(count, self._encoder.config.d_model, device=self._device)
-
-    def _admit(self, request: EncoderRequest) -> StreamError | None:
-        found, expected = list(request.chunks.mel.shape[1:]), self._chunk_shape
+    def _shape_problem(self, mel: torch.Tensor) -> StreamError | None:
+        found, expected = list(mel.shape[1:]), self._chunk_shape
         if found != expected:  # a wrong shape would fail the whole batch
             return StreamError(ErrorCode.REQUEST_INVALID, f"chunks are {found} each, expected {expected}")
-        return self._guard.admit(request.lease, request.is_start, request.number)
+        return None
 
-    def _open(self, slots: list[int]) -> None:
-        """Resets the encoder state of `slots` for new streams or segments."""
-        if slots:
-            self._encoder.open(copy_to_device(slots, torch.int64, self._device))
-
-    def _encode(self, requests: list[EncoderRequest]) -> list[torch.Tensor]:
-        parts: list[list[torch.Tensor]] = [[] for _ in requests]
-        counts = [r.chunks.mel.shape[0] for r in requests]
-        steps = max(counts, default=0)
-        for step in range(steps):
-            rows = [i for i, count in enumerate(counts) if step < count]
-            for i, frames in zip(rows, self._step([requests[i] for i in rows], step), strict=True):
-                # A view of the step's output, which the encoder may overwrite in its next step.
-                parts[i].append(frames.clone() if steps > 1 else frames)
-        self._open([request.lease.slot for request in requests if request.finalize])
-        empty = self._no_frames(0)
-        return [torch.cat(part) if len(part) > 1 else part[0] if part else empty for part in parts]
-
-    def _step(self, requests: list[EncoderRequest], number: int) -> list[torch.Tensor]:
-        """Encodes chunk `number` of each request; returns the valid frames [t, D] of each."""
-        mel = send_to_device(torch.stack([r.chunks.mel[number] for r in requests]), self._device)
-        whole = mel.shape[1]
-        valid = [r.chunks.last_valid_mel_frames if number == len(r.chunks.mel) - 1 else whole for r in requests]
-        slots = copy_to_device([r.lease.slot for r in requests], torch.int64, self._device)
-        lengths = copy_to_device(valid, torch.int64, self._device)
-        frames = self._encoder.step(slots, mel, lengths).frames.float()
-        # Valid encoder frames, computed on the host without synchronizing: ceil(valid / factor).
+    def _frame_counts(self, rows: np.ndarray) -> np.ndarray:
+        """[R] int64, the encoder frames of rows: ceil(valid / factor) of the last chunk, the others whole."""
         factor = self._encoder.config.subsampling_factor
-        return [row[: -(-count // factor)] for row, count in zip(frames, valid, strict=True)]
+        whole = self._chunk_shape[0] // factor
+        return np.maximum(rows[:, Column.CHUNKS] - 1, 0) * whole - (-rows[:, Column.LAST_VALID] // factor)
+
+    @torch.inference_mode()
+    def _encode(self, rows: np.ndarray, mels: list[torch.Tensor]) -> tuple[torch.Tensor, dict[int, StreamError]]:
+        """Returns the frames [T, D] of rows [R, 8] and, by row, why some are rejected; their frames are zeros.
+
+        mels: [C, N, F] each, the chunks of all rows together.
+        """
+        slots, generations, numbers, flags, chunks, last_valid = rows.T[: Column.LAST_VALID + 1]
+        errors = self._guard.admit(slots, generations, numbers, flags)
+        is_admitted = np.ones(len(rows), bool)
+        is_admitted[list(errors)] = False
+        # Of each chunk: its row, and the mel frames that hold audio, fewer in the last chunk of a segment.
+        owner = np.repeat(np.arange(len(rows)), chunks)
+        valid = np.full(len(owner), self._chunk_shape[0])
+        valid[(chunks.cumsum() - 1)[chunks > 0]] = last_valid[chunks > 0]
+        frames = torch.zeros(len(owner), self._chunk_frames, self._encoder.config.d_model, device=self._device)
+        mel: torch.Tensor | None = None
+        try:
+            for step in self._steps(slots, chunks, flags, is_admitted, owner):
+                if mel is None and len(step.chunks):
+                    mel = send_to_device(mels[0] if len(mels) == 1 else torch.cat(mels), self._device)
+                self._run(step, frames, mel, slots[owner], valid)
+        except STEP_ERRORS as error:  # the states of these streams are undefined now
+            check_device_works(self._device, error)
+            for row in np.flatnonzero(is_admitted).tolist():
+                why = f"the encoder failed: {error}"
+                errors[row] = self._guard.reject(int(slots[row]), int(generations[row]), why)
+            frames.zero_()
+        counts = -(-valid // self._encoder.config.subsampling_factor)
+        if (counts == self._chunk_frames).all():
+            return frames.flatten(0, 1), errors
+        is_valid = np.arange(self._chunk_frames) < counts[:, np.newaxis]
+        kept = send_to_device(torch.from_numpy(np.flatnonzero(is_valid)), self._device)
+        return frames.flatten(0, 1).index_select(0, kept), errors
+
+    def _steps(
+        self, slots: np.ndarray, chunks: np.ndarray, flags: np.ndarray, is_admitted: np.ndarray, owner: np.ndarray
+    ) -> Iterator["_Step"]:
+        """The steps of a batch: step k has the k-th chunk of each stream, behind the segments that begin there."""
+        # 1) chunks of the stream in this batch before each row
+        order = np.argsort(slots, kind="stable")
+        before_all = chunks[order].cumsum() - chunks[order]
+        is_first = np.ones(len(slots), bool)
+        is_first[1:] = slots[order][1:] != slots[order][:-1]
+        before = np.empty_like(chunks)
+        before[order] = before_all - np.maximum.accumulate(np.where(is_first, before_all, 0)) if len(slots) else 0
+        # 2) where streams and segments begin: a start before the row's chunks, finalize behind them
+        starts, ends = ((flags & flag > 0) & is_admitted for flag in (START, FINALIZE))
+        begin_slots = np.concatenate([slots[starts], slots[ends]])
+        begin_steps = np.concatenate([before[starts], (before + chunks)[ends]])
+        # 3) the step of each chunk
+        first_chunk = chunks.cumsum() - chunks
+        step_of = before[owner] + np.arange(len(owner)) - first_chunk[owner]
+        step_of[~is_admitted[owner]] = -1
+        for step in range(int(max(step_of.max(initial=-1), begin_steps.max(initial=-1))) + 1):
+            yield _Step(begin_slots[begin_steps == step], np.flatnonzero(step_of == step))
+
+    def _run(
+        self, step: "_Step", frames: torch.Tensor, mel: torch.Tensor | None, slots: np.ndarray, valid: np.ndarray
+    ) -> None:
+        """Runs a step in parts of at most `MAX_STEP` streams and writes the frames [C, T, D] of its chunks.
+
+        mel: [C, N, F], all chunks, where there are any; slots, valid: [C] int64, of each chunk the slot and the mel
+        frames that hold audio.
+        """
+        if len(step.begins):
+            self._encoder.open(send_to_device(torch.from_numpy(step.begins), self._device))
+        for start in range(0, len(step.chunks), MAX_STEP):
+            chunks = step.chunks[start : start + MAX_STEP]
+            # One copy to the device for all three
+            numbers = send_to_device(torch.from_numpy(np.stack([slots[chunks], valid[chunks], chunks])), self._device)
+            assert mel is not None
+            chosen = mel if len(chunks) == len(mel) else mel.index_select(0, numbers[2])
+            encoded = self._encoder.step(numbers[0], chosen, numbers[1]).frames.float()
+            frames.index_copy_(0, numbers[2], encoded)
+
+
+class _Step(NamedTuple):
+    """One chunk each of different streams."""
+
+    begins: np.ndarray
+    """[n] int64, slots in which a stream or segment begins before them; one may occur twice."""
+    chunks: np.ndarray
+    """[B] int64, which chunks of the batch."""

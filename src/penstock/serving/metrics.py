@@ -4,11 +4,16 @@ Independent of Triton, which makes the metrics through `MakeMetric`.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
+
+from penstock.errors import StreamError
+from penstock.pipeline.decoder_stage import DecodedRows
 from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import StreamTable
+from penstock.pipeline.slots.ticket import START, Column, Ticket
 from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters
 
 Kind = Literal["counter", "gauge"]
@@ -90,6 +95,22 @@ class DecodedFrames(NamedTuple):
     """When the `features` model received their audio."""
     slot: int = 0
     is_start: bool = False
+
+
+def decoded_frames(
+    tickets: Sequence[Ticket | StreamError], replies: Sequence[DecodedRows | StreamError]
+) -> list[DecodedFrames]:
+    """What a batch of requests decoded: rows with frames, and those that start a stream."""
+    found = []
+    for ticket, reply in zip(tickets, replies, strict=True):
+        if isinstance(ticket, StreamError) or isinstance(reply, StreamError):
+            continue
+        frames, flags = ticket.rows[:, Column.FRAMES], ticket.rows[:, Column.FLAGS]
+        for row in np.flatnonzero((frames > 0) | (flags & START > 0)).tolist():
+            if not isinstance(reply.answers.get(row), StreamError):
+                slot = int(ticket.rows[row, Column.SLOT])
+                found.append(DecodedFrames(int(frames[row]), ticket.received_ns, slot, bool(flags[row] & START)))
+    return found
 
 
 class ChunkMetrics:

@@ -1,13 +1,21 @@
 """Whose state a later stage holds: requests of earlier, later and lost streams in one slot."""
 
-from typing import NamedTuple
-
+import numpy as np
 import pytest
 
-from penstock.errors import StreamErrorKind
-from penstock.pipeline.slots.guard import SlotGuard, admit_all
+from penstock.errors import StreamError, StreamErrorKind
+from penstock.pipeline.slots.guard import NOT_COUNTED, SlotGuard
 from penstock.pipeline.slots.ledger import STAGES, SlotLedger
-from penstock.pipeline.slots.table import Lease
+from penstock.pipeline.slots.ticket import END, START
+
+SLOT = 1
+
+
+def admit(guard: SlotGuard, *rows: tuple[int, int, int], slot: int = SLOT) -> list[StreamError | None]:
+    """rows: generation, number, flags."""
+    generations, numbers, flags = np.array(rows, np.int64).T
+    errors = guard.admit(np.full(len(rows), slot), generations, numbers, flags)
+    return [errors.get(row) for row in range(len(rows))]
 
 
 class Rig:
@@ -16,10 +24,10 @@ class Rig:
     def __init__(self):
         self.ledger = SlotLedger(3)
         self.guard = SlotGuard("encoder", 3, self.ledger)
-        assert self.guard.admit(Lease(1, 20), is_start=True) is None
+        assert self.is_admitted(20, is_start=True)
 
     def is_admitted(self, generation: int, is_start: bool = False) -> bool:
-        return self.guard.admit(Lease(1, generation), is_start) is None
+        return admit(self.guard, (generation, NOT_COUNTED, START * is_start)) == [None]
 
 
 @pytest.fixture
@@ -33,11 +41,11 @@ def rig() -> Rig:
 )
 def test_only_the_slots_own_stream_and_a_newer_start_are_admitted(rig, generation, is_start, is_admitted):
     assert rig.is_admitted(generation, is_start) == is_admitted
-    assert rig.ledger.failed_generation(1) == (0 if is_admitted else generation)
+    assert rig.ledger.failed_generation(SLOT) == (0 if is_admitted else generation)
 
 
 def test_a_rejection_says_what_to_do(rig):
-    error = rig.guard.admit(Lease(1, 21), is_start=False)
+    (error,) = admit(rig.guard, (21, NOT_COUNTED, 0))
     assert error.kind is StreamErrorKind.INTERNAL
     assert str(error) == "STREAM_LOST: the encoder no longer has this stream's state; start the stream again"
 
@@ -50,68 +58,56 @@ def test_stale_requests_do_not_cost_the_stream_its_slot(rig):
 
 def test_a_lost_stream_is_not_admitted_again(rig):
     """Its next request may have been on its way when the step failed."""
-    error = rig.guard.reject(Lease(1, 20), "the encoder failed")
+    error = rig.guard.reject(SLOT, 20, "the encoder failed")
     assert (error.kind, str(error)) == (StreamErrorKind.INTERNAL, "STREAM_LOST: the encoder failed")
     assert not rig.is_admitted(20)
-    assert rig.ledger.failed_generation(1) == 20
+    assert rig.ledger.failed_generation(SLOT) == 20
     assert rig.is_admitted(21, is_start=True)
     assert rig.is_admitted(21)
 
 
-def test_only_the_last_stage_settles_what_it_rejects():
-    """Requests that the encoder rejects go on to the decoder, which rejects them too."""
-    ledger, lease = SlotLedger(3), Lease(1, 20)
+def test_the_decoder_rejects_what_the_encoder_has_lost():
+    """Requests that the encoder rejects go on to the decoder, which settles every request."""
+    ledger = SlotLedger(3)
     encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in STAGES)
     for guard in (encoder, decoder):
-        assert guard.admit(lease, is_start=True) is None
-    encoder.reject(lease, "the encoder failed")
-    assert ledger.settled_requests(*lease) == 0
-    assert str(decoder.admit(lease, is_start=False)) == (
-        "STREAM_LOST: an earlier stage lost this stream; start the stream again"
-    )
-    assert ledger.settled_requests(*lease) == 1
-    assert decoder.admit(Lease(1, 21), is_start=True) is None
+        assert admit(guard, (20, 0, START)) == [None]
+    encoder.reject(SLOT, 20, "the encoder failed")
+    (error,) = admit(decoder, (20, 1, 0))
+    assert str(error) == "STREAM_LOST: an earlier stage lost this stream; start the stream again"
+    assert admit(decoder, (21, 0, START)) == [None]
 
 
 def test_a_missing_request_is_noticed(rig):
     """Triton drops what it has not run yet when a client disconnects."""
-    lease = Lease(2, 5)
-    assert rig.guard.admit(lease, True, 0) is None
-    assert [rig.guard.admit(lease, False, number) for number in (1, 2)] == [None, None]
-    error = rig.guard.admit(lease, False, 4)
-    assert str(error) == "STREAM_LOST: a request of this stream is missing in the encoder; start it again"
-    assert rig.guard.admit(lease, False, 5) is not None
-    assert rig.guard.admit(Lease(2, 6), True, 0) is None
+    assert admit(rig.guard, (5, 0, START), (5, 1, 0), (5, 2, 0), slot=2) == [None] * 3
+    missing, behind, start = admit(rig.guard, (5, 4, 0), (5, 5, 0), (6, 0, START), slot=2)
+    assert str(missing) == "STREAM_LOST: a request of this stream is missing in the encoder; start it again"
+    assert str(behind) == "STREAM_LOST: the encoder no longer has this stream's state; start the stream again"
+    assert start is None
 
 
-def test_settling_reports_the_slot(rig):
-    rig.guard.settle(Lease(2, 5))
-    assert [rig.ledger.settled_requests(slot, 5) for slot in range(3)] == [0, 0, 1]
+def test_a_request_that_comes_twice_is_rejected(rig):
+    assert admit(rig.guard, (5, 0, START), (5, 1, 0), slot=2) == [None] * 2
+    (error,) = admit(rig.guard, (5, 1, 0), slot=2)
+    assert "no longer has this stream's state" in str(error)
+
+
+def test_settling_reports_the_slots(rig):
+    decoder = SlotGuard("decoder", 3, rig.ledger)
+    decoder.settle(np.array([2, 2, 0, -1, 3]), np.array([5, 5, 5, 5, 5]))
+    assert [rig.ledger.settled_requests(slot, 5) for slot in range(3)] == [1, 0, 2]
 
 
 def test_an_ended_stream_is_not_admitted_again(rig):
-    rig.guard.settle(Lease(1, 20), is_end=True)
+    assert admit(rig.guard, (20, NOT_COUNTED, END)) == [None]
     assert not rig.is_admitted(20)
     assert rig.is_admitted(21, is_start=True)
     assert rig.is_admitted(21)
 
 
-class Request(NamedTuple):
-    lease: Lease
-    is_start: bool
-
-
-def test_the_newest_start_of_a_slot_is_admitted_before_all_else():
+def test_requests_of_one_batch_are_admitted_in_order():
+    """An old stream's last requests, then the slot's new stream, then what is left over of the old one."""
     guard = SlotGuard("encoder", 3, SlotLedger(3))
-    assert guard.admit(Lease(1, 20), is_start=True) is None
-    batch = [Request(Lease(1, 20), False), Request(Lease(1, 21), True), Request(Lease(1, 22), True)]
-    answers = admit_all(batch, lambda request: guard.admit(*request))
-    assert [answer is None for answer in answers] == [False, False, True]
-
-
-def test_a_second_request_of_a_stream_in_one_batch_is_rejected(rig):
-    batch = [Request(Lease(1, 20), False)] * 2
-    first, second = admit_all(batch, lambda request: rig.guard.admit(*request))
-    assert first is None
-    assert str(second) == "REQUEST_INVALID: another request of this stream is in the same batch"
-    assert rig.is_admitted(20)
+    rows = [(20, 0, START), (20, 1, END), (21, 0, START), (20, 2, 0), (21, 1, 0)]
+    assert [error is None for error in admit(guard, *rows)] == [True, True, True, False, True]

@@ -1,48 +1,15 @@
-"""SlotGuard rejects requests with a stale lease generation."""
+"""SlotGuard rejects requests with a stale lease generation, and what follows a missing request."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+import numpy as np
 
 from penstock.errors import ErrorCode, StreamError
+from penstock.frontend.ranks import ranks
 from penstock.pipeline.slots.ledger import STAGES, SlotLedger
-from penstock.pipeline.slots.table import Lease
+from penstock.pipeline.slots.ticket import END, START
 
 STEP_ERRORS = (RuntimeError, ValueError, IndexError)  # what torch raises: out of memory, a device error, a wrong shape
-
-
-class LeasedRequest(Protocol):
-    """A request of a later stage."""
-
-    @property
-    def lease(self) -> Lease:
-        """The slot and its generation."""
-
-    @property
-    def is_start(self) -> bool:
-        """True for the first request of a stream."""
-
-
-_Request = TypeVar("_Request", bound=LeasedRequest)
-
-
-def admit_all(
-    requests: Sequence[_Request], admit: Callable[[_Request], StreamError | None]
-) -> list[StreamError | None]:
-    """Returns for each request of a batch the error of `admit`, or None.
-
-    Starts are admitted first, the newest generation first. A request left over from a slot's earlier stream is then
-    rejected before it can share this batch with the new stream. A stream's second request in a batch is rejected too:
-    only a client that calls a later stage directly, in two sequences, can send one.
-    """
-    answers: list[StreamError | None] = [None] * len(requests)
-    order = sorted(range(len(requests)), key=lambda i: (not requests[i].is_start, -requests[i].lease.generation))
-    admitted: set[Lease] = set()
-    for i in order:
-        answers[i] = admit(requests[i])
-        if answers[i] is None and requests[i].lease in admitted:
-            answers[i] = StreamError(ErrorCode.REQUEST_INVALID, "another request of this stream is in the same batch")
-        admitted.add(requests[i].lease)
-    return answers
+NOT_COUNTED = -1
+"""Stands for the number of a request whose stream's requests are not counted."""
 
 
 class SlotGuard:
@@ -55,49 +22,70 @@ class SlotGuard:
         self._stage = stage
         self._ledger = ledger
         self._is_last = stage == STAGES[-1]
-        self._generations = [0] * slots
-        self._requests = [0] * slots
-        self._is_closed = [False] * slots  # ended or lost: the slot's generation has no state
+        self._slots = slots
+        self._generations = np.zeros(slots, np.int64)
+        self._requests = np.zeros(slots, np.int64)
+        self._is_closed = np.zeros(slots, bool)  # ended or lost: the slot's generation has no state
 
-    def admit(self, lease: Lease, is_start: bool, number: int | None = None) -> StreamError | None:
-        """Gives the slot to a stream that starts; rejects a request that does not belong to the slot's state.
+    def admit(
+        self, slots: np.ndarray, generations: np.ndarray, numbers: np.ndarray, flags: np.ndarray
+    ) -> dict[int, StreamError]:
+        """Gives slots to streams that start; returns, by row, why requests do not belong to their slot's state.
 
-        number: the stream's requests before this one, where they are counted: one of them may be missing, because
-        Triton drops what it has not run yet when a client disconnects.
+        All [R] int64, rows in order; a slot may occur several times. numbers: the stream's requests before each, or
+        NOT_COUNTED. One may be missing: Triton drops what it has not run yet when a client disconnects.
         """
-        if not 0 <= lease.slot < len(self._generations):
-            return StreamError(
+        errors: dict[int, StreamError] = {}
+        is_known = (slots >= 0) & (slots < self._slots)
+        for row in np.flatnonzero(~is_known).tolist():
+            errors[row] = StreamError(
                 ErrorCode.REQUEST_INVALID, f"the {self._stage} accepts only requests forwarded by the features stage"
             )
-        if self._is_last and self._ledger.failed_generation(lease.slot, before=self._stage) >= lease.generation:
-            return self.reject(lease, "an earlier stage lost this stream; start the stream again")
-        held = self._generations[lease.slot]
-        if is_start and lease.generation > held:
-            self._generations[lease.slot] = lease.generation
-            self._is_closed[lease.slot] = False
-            self._requests[lease.slot] = 1
-            return None
-        is_next = number is None or number == self._requests[lease.slot]
-        if lease.generation == held and is_next and not is_start and not self._is_closed[lease.slot]:
-            self._requests[lease.slot] += 1
-            return None
-        if lease.generation == held and not is_next:
-            return self.reject(lease, f"a request of this stream is missing in the {self._stage}; start it again")
-        return self.reject(lease, f"the {self._stage} no longer has this stream's state; start the stream again")
+        known = np.flatnonzero(is_known)
+        rank = ranks(slots[known])
+        for number in range(int(rank.max(initial=-1)) + 1):
+            rows = known[rank == number]  # the next request of each slot
+            for row in rows[~self._admit_round(slots[rows], generations[rows], numbers[rows], flags[rows])].tolist():
+                errors[row] = self._rejection(int(slots[row]), int(generations[row]), int(numbers[row]))
+        return errors
 
-    def reject(self, lease: Lease, why: str, code: ErrorCode = ErrorCode.STREAM_LOST) -> StreamError:
+    def _admit_round(
+        self, slots: np.ndarray, generations: np.ndarray, numbers: np.ndarray, flags: np.ndarray
+    ) -> np.ndarray:
+        """Returns which requests [n], all of different slots, are admitted, [n] bool."""
+        held, is_start = self._generations[slots], (flags & START) > 0
+        is_new = is_start & (generations > held)
+        is_next = (numbers == self._requests[slots]) | (numbers == NOT_COUNTED)
+        goes_on = ~is_start & (generations == held) & is_next & ~self._is_closed[slots]
+        if self._is_last:
+            is_lost = self._ledger.failed_generations(before=self._stage)[slots] >= generations
+            is_new, goes_on = is_new & ~is_lost, goes_on & ~is_lost
+        self._generations[slots[is_new]] = generations[is_new]
+        self._is_closed[slots[is_new]] = False
+        self._requests[slots[is_new]] = 0
+        is_admitted = is_new | goes_on
+        self._requests[slots[is_admitted]] += 1
+        self._is_closed[slots[is_admitted & ((flags & END) > 0)]] = True
+        return is_admitted
+
+    def _rejection(self, slot: int, generation: int, number: int) -> StreamError:
+        why = f"the {self._stage} no longer has this stream's state; start the stream again"
+        if self._is_last and self._ledger.failed_generation(slot, before=self._stage) >= generation:
+            why = "an earlier stage lost this stream; start the stream again"
+        elif generation == self._generations[slot] and not self._is_closed[slot] and number > self._requests[slot]:
+            why = f"a request of this stream is missing in the {self._stage}; start it again"
+        return self.reject(slot, generation, why)
+
+    def reject(self, slot: int, generation: int, why: str, code: ErrorCode = ErrorCode.STREAM_LOST) -> StreamError:
         """Ends the stream here and marks it as failed for the stream table, which may have forwarded more requests.
 
         Its requests go on to the last stage, which rejects and settles them.
         """
-        self._is_closed[lease.slot] |= lease.generation == self._generations[lease.slot]
-        self._ledger.fail(self._stage, lease.slot, lease.generation, code)
-        if self._is_last:
-            self._ledger.settle(self._stage, *lease)
+        self._is_closed[slot] |= generation == self._generations[slot]
+        self._ledger.fail(self._stage, slot, generation, code)
         return StreamError(code, why)
 
-    def settle(self, lease: Lease, is_end: bool = False) -> None:
-        """Counts a request that was answered here; after a stream's last one, further requests are rejected."""
-        if is_end:
-            self._is_closed[lease.slot] = True
-        self._ledger.settle(self._stage, *lease)
+    def settle(self, slots: np.ndarray, generations: np.ndarray) -> None:
+        """Counts requests [n] that the last stage has answered, with a result or an error."""
+        is_known = (slots >= 0) & (slots < self._slots)
+        self._ledger.settle_all(self._stage, slots[is_known], generations[is_known])
