@@ -52,11 +52,11 @@ def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path)
     assert window["seconds"] == pytest.approx(7.2, abs=0.1)
     assert window["chunk_ms"] == pytest.approx(560.0)  # inferred from the answers
     assert window["errors"]["count"] == window["rejections"]["count"] == 0
-    assert window["requests"] > 60 and window["chunks"] > 5 and window["finals"] > 0
+    assert window["requests"] > 15 and window["chunks"] > 5 and window["finals"] > 0
     assert window["words"]["utterances"] > 0
     assert window["words"]["recordings_with_several_texts"] == 0
     for name in ("features", "encoder", "decoder"):
-        assert window["models"][name]["requests"] > 60
+        assert window["models"][name]["requests"] > 15
         assert window["machine"]["processes"][name]["pss_mib"] > 1
     assert {"tritonserver", "load generator"} <= set(window["machine"]["processes"])
     assert window["generator"]["text"]
