@@ -1,6 +1,7 @@
 import hypothesis
 import pytest
 
+from gateway.tests.helpers.event_loop import ANYIO_BACKEND
 from gateway.tests.helpers.fake_streams import FakeStreams
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
@@ -40,4 +41,4 @@ def gateway(make_gateway):
 @pytest.fixture
 def anyio_backend():
     """`@pytest.mark.anyio` runs a test in an asyncio loop."""
-    return "asyncio"
+    return ANYIO_BACKEND

@@ -34,7 +34,7 @@ def busy_port():
         (["--model", "nowhere"], "MODEL_NOT_FOUND: nowhere: no such file or directory"),
         (["--model", "MODEL", "--context", "70,7"], r"context \[70,7\] is not one of this checkpoint's: \[70,13\]"),
         (["--model", "MODEL", "--context", "wide"], "--context is 'wide'; accepted: LEFT,RIGHT, for example 70,6"),
-        (["--model", "MODEL", "--max-streams", "0"], "--max-streams is '0'; accepted: integers from 1 to 4000"),
+        (["--model", "MODEL", "--max-streams", "0"], "--max-streams is '0'; accepted: integers from 1 to 65536"),
         (["--model", "MODEL", "--idle-seconds", "nan"], "--idle-seconds is 'nan'; accepted: numbers above 0, up to 60"),
         (["--model", "MODEL", "--model-repository", "src"], "src: not a model repository"),
         (["--model", "MODEL", "--http-port", "BUSY"], r"PORT_UNAVAILABLE: http port \d+ is in use"),
@@ -175,7 +175,7 @@ def test_variables_of_the_launcher_itself(launched, monkeypatch):
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        ("PENSTOCK_MAX_STREAMS", "many", "PENSTOCK_MAX_STREAMS is 'many'; accepted: integers from 1 to 4000"),
+        ("PENSTOCK_MAX_STREAMS", "many", "PENSTOCK_MAX_STREAMS is 'many'; accepted: integers from 1 to 65536"),
         ("PENSTOCK_LM", "nowhere", "PENSTOCK_LM: no such file: nowhere"),
         ("PENSTOCK_GRPC_PORT", "grpc", "PENSTOCK_GRPC_PORT is 'grpc'; accepted: integers from 0 to 65535"),
     ],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.tests.helpers.event_loop import ANYIO_BACKEND
 from tests.helpers.server.running import RunningServer, running_server
 
 
@@ -18,3 +19,9 @@ def server(bundled_model: Path) -> Iterator[RunningServer]:
 def small_server(bundled_model: Path) -> Iterator[RunningServer]:
     """Three streams with an idle timeout of two seconds."""
     yield from running_server(bundled_model, max_streams=3, idle_s=2.0)
+
+
+@pytest.fixture
+def anyio_backend():
+    """`@pytest.mark.anyio` runs a test in an asyncio loop."""
+    return ANYIO_BACKEND

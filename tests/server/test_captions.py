@@ -21,11 +21,6 @@ FINALS = "[...document.getElementById('finals').children].map((line) => line.las
 READY = "document.getElementById('status').textContent === 'Ready'"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def page_url(server: RunningServer) -> Iterator[str]:
     with running_gateway(server, "--captions") as address:

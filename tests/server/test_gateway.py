@@ -24,11 +24,6 @@ PATHS = [utterance.path for utterance in golden_utterances()]
 OTHER_STREAMS = 15
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def gateway_url(server: RunningServer) -> Iterator[str]:
     """A gateway's process before the shared server. Segments end with their recording, as those of a direct client."""

@@ -25,11 +25,6 @@ OTHER_STREAMS = 15
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def gateway(server: RunningServer) -> Iterator[str]:
     with running_gateway(server) as address:

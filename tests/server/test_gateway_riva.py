@@ -25,11 +25,6 @@ CONFIG = {"verbatim_transcripts": True, "enable_word_time_offsets": True}
 Words = list[tuple[str, int, int]]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def address(server: RunningServer) -> Iterator[str]:
     with running_gateway(server) as addresses:
