@@ -92,8 +92,10 @@ def test_wrong_flags_files_and_ports_are_named(tmp_path, replica):
         assert "Traceback" not in done.stderr
 
 
-def test_a_port_in_use_is_named(replica):
+@pytest.mark.parametrize("words", [["--http-port"], ["--grpc-port"], ["--workers", "2", "--metrics-port"]])
+def test_a_port_in_use_is_named(replica, words):
     port = replica.rpartition(":")[2]
-    done = run("--replicas", replica, "--http-port", port)
-    assert done.returncode == 2
+    done = run("--replicas", replica, *words, port)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
     assert f"port {port}: address already in use" in done.stderr

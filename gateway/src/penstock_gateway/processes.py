@@ -12,14 +12,15 @@ from dataclasses import replace
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
+from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import start_http_server
+from prometheus_client import CollectorRegistry, start_http_server
 
 from penstock_gateway.config import Config
 from penstock_gateway.logs import configure_logs
 from penstock_gateway.metrics import DIRECTORY_VARIABLE, Metrics, forget_process
 from penstock_gateway.security.keys import KeyRing
-from penstock_gateway.serving import Shared, claim_port, serve
+from penstock_gateway.serving import Shared, claim_port, port_error, serve
 
 log = logging.getLogger(__name__)
 _MIN_KEY_BYTES = 32
@@ -52,7 +53,7 @@ def _signing_key(path: str | None) -> bytes:
 
 def _run_one(shared: Shared) -> None:
     metrics = Metrics()
-    server, _ = start_http_server(shared.config.metrics_port, shared.config.host, metrics.registry)
+    server = _serve_metrics(shared.config, metrics.registry)
     _announce(shared, server.server_port)
     run_in_loop(serve(shared, metrics=metrics))
     server.shutdown()
@@ -64,10 +65,19 @@ def _run_workers(shared: Shared) -> None:
     shared = replace(shared, counts=counts)
     with tempfile.TemporaryDirectory(prefix="penstock-gateway-") as directory:
         os.environ[DIRECTORY_VARIABLE] = directory
-        server, _ = start_http_server(shared.config.metrics_port, shared.config.host, Metrics().merged())
+        server = _serve_metrics(shared.config, Metrics().merged())
         _announce(shared, server.server_port)
         _supervise([context.Process(target=_work, args=(shared, i)) for i in range(shared.config.workers)], shared)
         server.shutdown()
+
+
+def _serve_metrics(config: Config, registry: CollectorRegistry) -> WSGIServer:
+    """Serves metrics in a thread. OSError names a port in use."""
+    try:
+        server, _ = start_http_server(config.metrics_port, config.host, registry)
+    except OSError as error:
+        raise port_error(config.host, config.metrics_port, error) from error
+    return server
 
 
 def _supervise(workers: list[SpawnProcess], shared: Shared) -> None:

@@ -74,7 +74,12 @@ def claim_port(host: str, port: int) -> socket.socket:
             only.bind((host, port))
         return open_port(host, port)
     except OSError as error:
-        raise OSError(f"{host}, port {port}: {(error.strerror or str(error)).lower()}") from error
+        raise port_error(host, port, error) from error
+
+
+def port_error(host: str, port: int, error: OSError) -> OSError:
+    """The error of a port that cannot be opened, which names it."""
+    return OSError(f"{host}, port {port}: {(error.strerror or str(error)).lower()}")
 
 
 def open_port(host: str, port: int) -> socket.socket:
