@@ -16,6 +16,7 @@ from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
 from penstock_gateway.riva.result_mapping import ResultFormat
+from penstock_gateway.stream.languages import choose_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
@@ -122,19 +123,20 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
     ignored += ignored_keys
     if settings.strict and ignored:
         raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
-    language = _language(config.language_code, group, settings.language)
+    language = choose_language(config.language_code, group, settings.language, "config.language_code")
     decoder, n_best = _search(config.max_alternatives, custom, group)
     options = StreamOptions(
         model=config.model,
-        language=language if group.languages else None,
+        language=language,
         phrases=_phrases(config.speech_contexts, settings.riva_boost_scale),
         endpoint_silence_ms=_silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms),
         decoder=decoder,
         n_best=n_best,
         extra=custom,
     )
+    shown = language or ("" if group.languages else settings.language)  # without a code the server chooses
     results = ResultFormat(
-        language=language or "", max_alternatives=max(1, n_best), has_word_times=config.enable_word_time_offsets
+        language=shown, max_alternatives=max(1, n_best), has_word_times=config.enable_word_time_offsets
     )
     return RecognitionRequest(options, _audio_form(config), results, tuple(ignored))
 
@@ -163,25 +165,6 @@ def _audio_form(config: riva.RecognitionConfig) -> AudioForm:
         raise _invalid("audio_channel_count", f"is {config.audio_channel_count}; accepted: 0 to {MAX_CHANNELS}")
     raw = _RAW_ENCODINGS[config.encoding]
     return AudioForm(RawFormat(raw, rate or DEFAULT_RATE_HZ, config.audio_channel_count or 1) if raw else None)
-
-
-def _language(code: str, group: ModelGroup, default: str) -> str | None:
-    """The language of the stream: one of the model's, or the only one; None leaves the choice to the server.
-
-    A code without a region stands for the first language with that code, and the other way round.
-    """
-    accepted = group.languages or (default,)
-    if not code:
-        return None if group.languages else default
-    asked = code.lower()
-    for name in accepted:
-        if name.lower() == asked:
-            return name
-    for name in accepted:
-        language, _, region = name.lower().partition("-")
-        if language == asked.split("-")[0] and not (region and "-" in asked):
-            return name
-    raise _invalid("language_code", f"is {_shown(code)}; accepted: {', '.join(accepted)}")
 
 
 def _search(max_alternatives: int, custom: dict[str, Option], group: ModelGroup) -> tuple[str | None, int]:
