@@ -213,6 +213,20 @@ def test_a_slot_waits_for_the_requests_that_the_front_end_handed_on(golden_bundl
     assert whole_stream("d").lease.slot == leases[1].slot
 
 
+def test_a_stream_restarts_behind_its_own_request_in_one_batch(golden_bundle):
+    """The request before the start has not settled, so its slot is not that of the new stream."""
+    ledger = SlotLedger(slot_count(2))
+    stage = FeatureStage(golden_bundle("rnnt_hybrid"), CONTEXT, StreamTable(2, ledger))
+    samples = np.zeros(1600, np.float32)
+    (first,) = stage.process([AudioRequest("a", samples, is_start=True)])
+    ledger.settle("decoder", *first.lease)
+    again = AudioRequest("a", samples, is_start=True)
+    old, new, on = stage.process([AudioRequest("a", samples), again, AudioRequest("a", samples)])
+    assert (old.lease, old.number) == (first.lease, 1)
+    assert new.lease.slot != old.lease.slot
+    assert (new.number, on.lease, on.number) == (0, new.lease, 1)
+
+
 def test_nothing_to_process(rig):
     assert (rig.encoder.process([]), rig.decoder.process([])) == ([], [])
 

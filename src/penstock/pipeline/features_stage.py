@@ -199,16 +199,21 @@ class FeatureStage:
                 slots[start:row] = self.table.look_up_all(ids)
                 for missing in (start + np.flatnonzero(slots[start:row] < 0)).tolist():
                     errors[missing] = self.table.problem_with(rows.stream_ids[missing])
-            if row < count and row not in errors:
-                try:
-                    slots[row] = self._admit_special(rows, row, options, problems.get(row))
-                except StreamError as error:
-                    errors[row] = error
-            run = start + np.flatnonzero(slots[start : row + 1] >= 0)
-            generations[run], numbers[run] = self.table.forward(slots[run], rows.lengths[run], is_final[run])
-            if row < count and slots[row] >= 0 and rows.flags[row] & END:
-                self.table.close(rows.stream_ids[row])
+                # Before a start behind them, which could else take their slot: it would seem settled.
+                run = start + np.flatnonzero(slots[start:row] >= 0)
+                generations[run], numbers[run] = self.table.forward(slots[run], rows.lengths[run], is_final[run])
             start = row + 1
+            if row == count or row in errors:
+                continue
+            try:
+                slots[row] = self._admit_special(rows, row, options, problems.get(row))
+            except StreamError as error:
+                errors[row] = error
+                continue
+            one = slice(row, row + 1)
+            generations[one], numbers[one] = self.table.forward(slots[one], rows.lengths[one], is_final[one])
+            if rows.flags[row] & END:
+                self.table.close(rows.stream_ids[row])
         return slots, generations, numbers, options, errors
 
     def _admit_special(
