@@ -294,6 +294,33 @@ def test_a_request_after_the_last_costs_no_other_stream_in_the_batch(rig, is_one
     assert unharmed.tokens == final.tokens
 
 
+def test_what_follows_a_rejected_start_in_its_batch_is_rejected_alone(rig, monkeypatch):
+    full = StreamError(ErrorCode.PHRASE_MEMORY_FULL, "no memory")
+    open_slot = rig.decoder._fusion.open
+
+    def open_if_free(slot: int, options: StreamOptions) -> None:
+        if slot == 0:
+            raise full
+        open_slot(slot, options)
+
+    monkeypatch.setattr(rig.decoder._fusion, "open", open_if_free)
+    batch = [
+        rig.encoded(lease, frames, is_start, is_end)
+        for frames, is_start, is_end in (
+            (slice(2), True, False),
+            (slice(2, 4), False, False),
+            (slice(4, 6), False, True),
+        )
+        for lease in (Lease(0, 1), Lease(1, 1))
+    ]
+    answers = rig.decoder.process(batch)
+    rejected, going = answers[::2], answers[1::2]
+    assert [error.code for error in rejected] == [ErrorCode.PHRASE_MEMORY_FULL, *[ErrorCode.STREAM_LOST] * 2]
+    assert going[-1].is_final
+    assert [rig.ledger.settled_requests(slot, 1) for slot in (0, 1)] == [3, 3]
+    assert rig.ledger.failed_code(0) is ErrorCode.PHRASE_MEMORY_FULL
+
+
 def test_the_decoder_keeps_no_phrases_per_stream(rig):
     """The phrase cache has them, once for all streams: 2,000 phrases take about 1 MB."""
     options = [StreamOptions(phrases=(TokenPhrase((1, 2), 1.5),)) for _ in range(2)]

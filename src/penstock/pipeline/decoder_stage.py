@@ -232,7 +232,21 @@ class DecoderStage:
         )  # fmt: skip
 
     def _decode_in_order(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError | None]:
-        return process_in_rounds(self._decode_round, requests, lambda request: request.lease.slot)
+        """The results or errors of admitted requests; those behind a failed one of their stream are rejected."""
+        failed: set[Lease] = set()
+
+        def decode(some: list[DecoderRequest]) -> list[StreamResult | StreamError | None]:
+            found = iter(self._decode_round([request for request in some if request.lease not in failed]))
+            why = "an earlier request of this stream failed in the decoder; start the stream again"
+            answers = [
+                self._guard.reject(*request.lease, why) if request.lease in failed else next(found) for request in some
+            ]
+            failed.update(
+                request.lease for request, answer in zip(some, answers, strict=True) if isinstance(answer, StreamError)
+            )
+            return answers
+
+        return process_in_rounds(decode, requests, lambda request: request.lease.slot)
 
     @torch.inference_mode()
     def _decode_round(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError | None]:
