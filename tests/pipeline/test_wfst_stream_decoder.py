@@ -89,6 +89,28 @@ def frames_of(checkpoint: Checkpoint, seed: int, count: int) -> torch.Tensor:
     return 2 * torch.randn(count, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(seed))
 
 
+def silent_frame(checkpoint: Checkpoint) -> torch.Tensor:
+    """[1, D]: a frame whose blank is far above all labels."""
+    weight = checkpoint.tensors("ctc.")["ctc.weight"]
+    return 40 * (weight[-1] - weight[:-1].mean(dim=0)).reshape(1, -1) / weight[-1].norm() ** 2
+
+
+def segments(results: list[StreamResult]) -> list[tuple]:
+    """(text, alternatives, tokens) of each segment."""
+    entries = [entry for result in results for entry in result.entries]
+    finals = [entry for entry in entries if entry.is_final]
+    assert [final.segment for final in finals] == list(range(len(finals)))
+    assert entries[-1].is_final
+    return [
+        (
+            final.text,
+            [alternative.text for alternative in final.alternatives],
+            [token[:3] for entry in entries if entry.segment == final.segment for token in entry.tokens],
+        )
+        for final in finals
+    ]
+
+
 def outcome(results: list[StreamResult]) -> tuple:
     tokens = [token for result in results for token in result.tokens]
     words = [word for result in results for word in result.words]
@@ -103,6 +125,27 @@ def test_texts_are_words_of_the_graph_and_chunks_do_not_matter(streams, checkpoi
     assert set(whole[0].split()) <= set(WORDS) and len(whole[0].split()) > 3
     for chunk in (1, 3, 7):
         assert outcome(streams.decode({1: frames}, {1: streams.options()}, chunk)[1]) == whole
+
+
+def test_a_segment_ends_in_silence_and_the_graph_starts_anew(streams, checkpoint):
+    """Frames do not depend on each other here, so each segment is a stream of its frames alone."""
+    chunk = checkpoint.config.encoder.select_context(None).chunk_encoder_frames
+    silence = silent_frame(checkpoint).expand(8 * chunk, -1)
+    frames = torch.cat([frames_of(checkpoint, 1, 8 * chunk), silence, frames_of(checkpoint, 2, 8 * chunk)])
+    options = streams.options(endpoint_silence_ms=400, n_best=2)
+    whole = segments(streams.decode({0: frames}, {0: options}, len(frames))[0])
+    assert len(whole) == 2 and all(text for text, *_ in whole)
+    for chunks in (1, 2, 5):
+        # Beside a stream without endpoints.
+        found = streams.decode({0: frames, 1: frames}, {0: options, 1: streams.options()}, chunks * chunk)
+        assert segments(found[0]) == whole
+        assert len(segments(found[1])) == 1
+
+    def alone(part: torch.Tensor) -> list[tuple]:
+        return segments(streams.decode({2: part}, {2: streams.options(n_best=2)}, len(part))[2])
+
+    borders = range(9 * chunk, 17 * chunk, chunk)
+    assert whole in [alone(frames[:border]) + alone(frames[border:]) for border in borders]
 
 
 def test_stable_tokens_come_before_the_end(streams, checkpoint):
