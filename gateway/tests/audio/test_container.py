@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -116,6 +117,15 @@ async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
         await decoded(encoded(TONE, 44_100, "FLAC"))
     monkeypatch.undo()
     decoders.stop()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("written", [b"", b"\1\0", b"\1\0\0\0\0", bytes(4), bytes(4) + b"{"])
+async def test_a_process_that_ends_at_any_byte_is_an_error_of_its_recording(monkeypatch, written):
+    monkeypatch.setattr(container.DECODERS, "send", lambda order, recording, pipe: os.write(pipe, written))
+    with pytest.raises(GatewayError, match="too much memory or time") as error:
+        await decoded(encoded(TONE, 44_100, "FLAC"))
+    assert error.value.code is ErrorCode.AUDIO_INVALID
 
 
 @pytest.mark.anyio

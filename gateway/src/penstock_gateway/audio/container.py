@@ -61,7 +61,7 @@ async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> Asy
             while (size := await _read_size(reader)) > 0:
                 yield np.frombuffer(await reader.readexactly(size * 4), np.float32)
             failure = json.loads(await reader.read())
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, json.JSONDecodeError):
             failure = {"code": "AUDIO_INVALID", "message": "decoding the audio needs too much memory or time"}
             _log.warning("the process that decodes a recording ended early")
         finally:
