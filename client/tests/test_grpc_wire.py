@@ -1,3 +1,5 @@
+from collections.abc import Collection
+
 import numpy as np
 import pytest
 from tritonclient.grpc import InferResult, service_pb2
@@ -5,8 +7,8 @@ from tritonclient.grpc import InferResult, service_pb2
 from client.tests.helpers.fake_servers import grpc_response
 from client.tests.helpers.fakes import outputs
 from penstock_client import ProtocolError, StreamError
-from penstock_client.protocol import OUTPUTS_WITHIN_SEGMENT, RequestSplitter, parse_reply
-from penstock_client.transport.grpc_wire import model_request, read_reply
+from penstock_client.protocol import OUTPUTS_WITHIN_SEGMENT, Request, RequestSplitter, parse_reply
+from penstock_client.transport.grpc_wire import model_request, output_names, read_reply
 
 
 def reply(values: dict[str, np.ndarray]):
@@ -51,6 +53,10 @@ def test_a_rejection_is_raised():
         read_reply("s", service_pb2.ModelStreamInferResponse(error_message="no room for it"))
 
 
+def requested(requests: list[Request], known: Collection[str]) -> list[list[str]]:
+    return [[output.name for output in model_request("asr", "s", request, known).outputs] for request in requests]
+
+
 def test_alternatives_are_requested_for_final_results_only():
     splitter, samples = RequestSplitter("s"), np.zeros(160, np.float32)
     requests = [
@@ -58,7 +64,16 @@ def test_alternatives_are_requested_for_final_results_only():
         *splitter.split(samples, finalize=True),
         *splitter.split(samples, is_end=True),
     ]
-    requested = [[output.name for output in model_request("asr", "s", request).outputs] for request in requests]
-    assert requested == [list(OUTPUTS_WITHIN_SEGMENT), [], []], "no names: the reply has all outputs"
-    without = outputs(0, 4000, False).keys() - set(OUTPUTS_WITHIN_SEGMENT)
-    assert without == {"ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS"}
+    alternatives = {"ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS"}
+    every = {*OUTPUTS_WITHIN_SEGMENT, *alternatives}
+    assert requested(requests, every) == [list(OUTPUTS_WITHIN_SEGMENT), [], []], "no names: the reply has all outputs"
+    assert outputs(0, 4000, False).keys() - set(OUTPUTS_WITHIN_SEGMENT) == alternatives
+
+
+def test_only_outputs_that_the_server_has_are_requested():
+    """Triton rejects others; servers of earlier versions have no STABLE_CHARS and no LIST_COUNTS."""
+    requests = RequestSplitter("s").split(np.zeros(160, np.float32))
+    assert requested(requests, ()) == [[]], "not known before the first reply"
+    earlier = output_names(reply(outputs(0, 4000, False)))
+    assert set(OUTPUTS_WITHIN_SEGMENT) - earlier == {"STABLE_CHARS", "LIST_COUNTS"}
+    assert requested(requests, earlier) == [[name for name in OUTPUTS_WITHIN_SEGMENT if name in earlier]]

@@ -62,7 +62,7 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         context.add_callback(self._end_call)
         for request in request_iterator:
             try:
-                outputs = self._recognizer.answer(_grpc_request(request))
+                outputs = _requested(request, self._recognizer.answer(_grpc_request(request)))
             except RejectionError as error:
                 yield service_pb2.ModelStreamInferResponse(error_message=str(error))
             else:
@@ -91,6 +91,14 @@ def _grpc_request(request) -> ReceivedRequest:
 def _request(parameters: dict[str, object], audio: bytes) -> ReceivedRequest:
     sequence = [parameters.pop(f"sequence_{name}") for name in ("id", "start", "end")]
     return ReceivedRequest(sequence[0], np.frombuffer(audio, np.float32), *sequence[1:], parameters)
+
+
+def _requested(request, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs that a request names, all without names. As Triton, rejects it for one that there is not."""
+    names = [output.name for output in request.outputs] or [*outputs]
+    if missing := [name for name in names if name not in outputs]:
+        raise RejectionError(f"unexpected inference output '{missing[0]}' for model 'asr'")
+    return {name: outputs[name] for name in names}
 
 
 def grpc_response(outputs: dict[str, np.ndarray]):

@@ -15,6 +15,7 @@ from penstock_client.transport.grpc_wire import (
     check_certificates,
     model_request,
     open_channel,
+    output_names,
     read_reply,
     reason,
 )
@@ -49,6 +50,8 @@ class AsyncGrpcTransport(TaskTransport):
     def __init__(self, endpoint: Endpoint, grpc_channel: grpc.aio.Channel, stream_id: StreamId, timeout_s: float):
         super().__init__(stream_id, endpoint, timeout_s)
         self._grpc_channel = grpc_channel
+        self._outputs: frozenset[str] = frozenset()
+        """Those that the server has; empty before the first reply."""
 
     async def _run(self) -> None:
         try:
@@ -73,7 +76,7 @@ class AsyncGrpcTransport(TaskTransport):
 
     async def _model_requests(self) -> AsyncIterator[service_pb2.ModelInferRequest]:
         async for request in self.requests():
-            yield model_request(self._endpoint.model, self._stream_id, request)
+            yield model_request(self._endpoint.model, self._stream_id, request, self._outputs)
 
     async def _read(self) -> None:
         with self.update() as session:
@@ -84,6 +87,7 @@ class AsyncGrpcTransport(TaskTransport):
             async for reply in call:
                 try:
                     results = read_reply(self._stream_id, reply)
+                    self._outputs = self._outputs or output_names(reply)
                     with self.update() as session:
                         session.deliver(*results)
                 except StreamError as error:

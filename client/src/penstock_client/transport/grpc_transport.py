@@ -12,7 +12,14 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from penstock_client.connection import Endpoint
 from penstock_client.errors import StreamError, StreamId
 from penstock_client.transport.base import ThreadTransport
-from penstock_client.transport.grpc_wire import call_metadata, model_request, open_channel, read_reply, reason
+from penstock_client.transport.grpc_wire import (
+    call_metadata,
+    model_request,
+    open_channel,
+    output_names,
+    read_reply,
+    reason,
+)
 
 _CONNECTING = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 _States = queue.SimpleQueue[grpc.ChannelConnectivity | None]
@@ -64,6 +71,8 @@ class GrpcTransport(ThreadTransport):
         self._states: _States = queue.SimpleQueue()
         self._calling = threading.Lock()
         self._call: grpc.Call | None = None
+        self._outputs: frozenset[str] = frozenset()
+        """Those that the server has; empty before the first reply."""
 
     def cancel(self) -> None:
         """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
@@ -122,12 +131,13 @@ class GrpcTransport(ThreadTransport):
 
     def _model_requests(self) -> Iterator[service_pb2.ModelInferRequest]:
         for request in self.requests():
-            yield model_request(self._endpoint.model, self._stream_id, request)
+            yield model_request(self._endpoint.model, self._stream_id, request, self._outputs)
 
     def _read(self, call: Iterable[service_pb2.ModelStreamInferResponse]) -> None:
         for reply in call:
             try:
                 results = read_reply(self._stream_id, reply)
+                self._outputs = self._outputs or output_names(reply)
                 with self.update() as session:
                     session.deliver(*results)
             except StreamError as error:

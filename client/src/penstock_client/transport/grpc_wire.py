@@ -9,7 +9,7 @@ then crashes tritonserver 2.51.0.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import grpc
@@ -38,9 +38,9 @@ _CHANNEL_OPTIONS = (
 _KEEPALIVE_TIMEOUT_MS = 10_000
 
 _FORMATS: dict[str, Any] = {"INT32": "i", "FP32": "f", "BOOL": "?"}
-_WITHIN_SEGMENT = [
-    service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in OUTPUTS_WITHIN_SEGMENT
-]
+_WITHIN_SEGMENT = {
+    name: service_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in OUTPUTS_WITHIN_SEGMENT
+}
 _LENGTH = struct.Struct("<I")
 _PARAMETER_FIELDS = {str: "string_param", int: "int64_param", float: "double_param", bool: "bool_param"}
 
@@ -75,13 +75,18 @@ def call_metadata(options: ConnectionOptions) -> tuple[tuple[str, str], ...]:
     return tuple(options.headers.items())
 
 
-def model_request(model: str, stream_id: StreamId, request: Request) -> service_pb2.ModelInferRequest:
-    """The message that carries a request."""
+def model_request(
+    model: str, stream_id: StreamId, request: Request, outputs: Collection[str] = ()
+) -> service_pb2.ModelInferRequest:
+    """The message that carries a request; `outputs`: the names of those that the server has, as far as known.
+
+    A server rejects a request for an output that it does not have, as those of earlier versions do.
+    """
     message = service_pb2.ModelInferRequest(model_name=model)
     message.inputs.add(name=INPUT_NAME, datatype=INPUT_DATATYPE, shape=[1, request.samples])
     message.raw_input_contents.append(request.audio)
     if not (request.is_final or request.has_alternatives):
-        message.outputs.extend(_WITHIN_SEGMENT)
+        message.outputs.extend(one for name, one in _WITHIN_SEGMENT.items() if name in outputs)
     if isinstance(stream_id, str):
         message.parameters["sequence_id"].string_param = stream_id
     else:
@@ -98,6 +103,11 @@ def read_reply(stream_id: StreamId, reply: service_pb2.ModelStreamInferResponse)
     if reply.error_message:
         raise stream_error(stream_id, reply.error_message)
     return parse_results(stream_id, output_values(reply.infer_response))
+
+
+def output_names(reply: service_pb2.ModelStreamInferResponse) -> frozenset[str]:
+    """The outputs in a reply: all that the server has, where the request named none."""
+    return frozenset(output.name for output in reply.infer_response.outputs)
 
 
 def output_values(response: service_pb2.ModelInferResponse) -> Callable[[str], list[Any] | None]:
