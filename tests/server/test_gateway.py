@@ -3,9 +3,6 @@
 import asyncio
 import io
 import json
-import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 
 import httpx2
@@ -17,6 +14,7 @@ from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
+from tests.helpers.server.gateway import running_gateway
 from tests.helpers.server.running import CONTEXT, RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
@@ -27,22 +25,8 @@ OTHER_STREAMS = 15
 @pytest.fixture(scope="module")
 def gateway_url(server: RunningServer) -> Iterator[str]:
     """A gateway's process before the shared server. Segments end with their recording, as those of a direct client."""
-    command = [
-        sys.executable, "-m", "penstock_gateway", "--replicas", server.url("grpc"), "--http-port", "0", "--grpc-port",
-        "0", "--metrics-port", "0", "--endpoint-silence-ms", "0", "--timeout-s", "60",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        line = process.stderr.readline()
-        found = re.search(r"gateway at (http://127\.0\.0\.1:\d+) ", line)
-        assert found, line
-        while "is up" not in process.stderr.readline():
-            assert process.poll() is None
-        try:
-            yield found[1]
-        finally:
-            process.terminate()
-            process.stderr.read()
+    with running_gateway(server) as addresses:
+        yield f"http://{addresses.http}"
 
 
 @pytest.fixture(scope="module")
