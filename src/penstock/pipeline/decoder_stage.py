@@ -323,7 +323,7 @@ class DecoderStage:
 
     def _answer(self, request: DecoderRequest, parts: list[SegmentPart]) -> StreamResult | None:
         text = self._texts[request.lease.slot]
-        if not (request.wants_result or request.is_final or len(parts) > 1 or text.unstable):
+        if not (request.wants_result or any(part.is_final for part in parts) or text.unstable):
             decoded = parts[0].decoded
             if decoded is None or not (decoded.stable or decoded.unstable):
                 return None
