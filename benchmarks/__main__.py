@@ -11,6 +11,7 @@ NAMES = (
     "decoding",
     "encoder",
     "fusion_weights",
+    "host_budget",
     "recognizer",
     "server",
     "wfst",

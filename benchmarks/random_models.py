@@ -4,6 +4,7 @@ Each stands in for the part of a `Checkpoint` that its user reads. The Transduce
 trained model.
 """
 
+import zlib
 from dataclasses import dataclass
 from itertools import islice, product
 from string import ascii_lowercase
@@ -114,11 +115,11 @@ class RandomEncoder:
                 contexts=(context,),
             )
         )
-        self._device = torch.device(device)
+        self._device, self._seed = torch.device(device), seed
         self._generator = torch.Generator(self._device).manual_seed(seed)
 
     def tensors(self, prefix: str) -> dict[str, torch.Tensor]:
-        """`Checkpoint.tensors`; every call draws new values."""
+        """`Checkpoint.tensors`; a tensor has the same values in every call."""
         shapes = tensor_shapes(ModelConfig(FEATURES, self.config.encoder, _UNUSED_TRANSDUCER))
         return {name: self._draw(name, shape) for name, shape in shapes.items() if name.startswith(prefix)}
 
@@ -132,7 +133,8 @@ class RandomEncoder:
             return torch.zeros(shape, device=self._device)
         if "norm" in name:
             return torch.ones(shape, device=self._device)
-        noise = torch.randn(shape, generator=self._generator, device=self._device)
+        generator = torch.Generator(self._device).manual_seed((self._seed << 32) + zlib.crc32(name.encode()))
+        noise = torch.randn(shape, generator=generator, device=self._device)
         return noise / noise[0].numel() ** 0.5
 
 

@@ -10,12 +10,14 @@ import pytest
 import yaml
 
 from penstock_client import Client
+from penstock_gateway.metrics import Metrics
 from tests.helpers.server.running import RunningServer
 
 pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "penstock.json"
+GATEWAY = "penstock_gateway_"
 PROMETHEUS = ROOT / "docker" / "prometheus"
 ONLY_WITH_A_GPU = {
     "nv_gpu_utilization",
@@ -53,8 +55,21 @@ def page(server: RunningServer) -> str:
         return answer.read().decode()
 
 
+def gateway_names() -> set[str]:
+    """What a gateway shows."""
+    suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}
+    families = Metrics().registry.collect()
+    return {family.name + suffix for family in families for suffix in suffixes.get(family.type, [""])}
+
+
+def test_the_gateway_has_every_metric_of_the_queries():
+    queried = {name for name in names_in(" ".join(queries())) if name.startswith(GATEWAY)}
+    assert len(queried) > 3
+    assert queried <= gateway_names()
+
+
 def test_the_server_has_every_metric_of_the_queries(page):
-    queried = names_in(" ".join(queries()))
+    queried = {name for name in names_in(" ".join(queries())) if not name.startswith(GATEWAY)}
     shown = set(re.findall(r"^(\w+)(?:\{.*\})? \S+$", page, re.MULTILINE))
     assert len(queried) > 15
     assert queried - shown <= ONLY_WITH_A_GPU

@@ -16,7 +16,6 @@ from penstock.encoder.attention import AttentionWeights, relative_positions
 from penstock.encoder.modules import NORM_EPSILON, Tensors, subset
 from penstock.encoder.state import EncoderState
 from penstock.encoder.subsampling import projection
-from penstock.model.bundle import Checkpoint
 
 Node = Any
 """A node of the graph or one of its outputs; OpenVINO has no types."""
@@ -61,8 +60,9 @@ class StepGraph:
     k - 1, D]; the next column of each subsampling layer.
     """
 
-    def __init__(self, checkpoint: Checkpoint, state: EncoderState, batch: int):
-        self._config, self._checkpoint, self._state = state.config, checkpoint, state
+    def __init__(self, tensors: Tensors, state: EncoderState, batch: int):
+        """tensors: of the checkpoint, those of the encoder."""
+        self._config, self._tensors, self._state = state.config, tensors, state
         self._batch = batch
         self._frames = state.context.chunk_encoder_frames
         self._inputs: list[Node] = []
@@ -83,8 +83,7 @@ class StepGraph:
         positions = relative_positions(state.context, config.d_model, torch.device("cpu"), torch.float32)
         new_keys_values, tails = [], []
         for i in range(config.n_layers):
-            prefix = f"encoder.layers.{i}."
-            tensors = {name.removeprefix(prefix): t.float() for name, t in self._checkpoint.tensors(prefix).items()}
+            tensors = self._part(f"layers.{i}")
             x = self._feed_forward(x, subset(tensors, "feed_forward1"))
             x, keys_values = self._attend(i, x, positions, subset(tensors, "attention"))
             x, tail = self._convolve(i, x, subset(tensors, "convolution"))
@@ -129,6 +128,10 @@ class StepGraph:
         self._key_rows = op.multiply(self._slots, op.constant(np.int32(2)))
         self._value_rows = op.add(self._key_rows, op.constant(np.int32(1)))
 
+    def _part(self, name: str) -> Tensors:
+        """The weights of one part of the encoder."""
+        return {key: tensor.float() for key, tensor in subset(self._tensors, f"encoder.{name}").items()}
+
     def _read(self, name: str, memory: torch.Tensor, rows: Node) -> Node:
         """Rows of a tensor of the state."""
         return op.gather(self._input(name, list(memory.shape)), rows, _numbers(0))
@@ -136,8 +139,7 @@ class StepGraph:
     def _subsample(self, x: Node, masks: list[Node]) -> tuple[Node, list[Node]]:
         """As `Subsampling`, with channels first: returns [B, T, D] and the next columns."""
         config, layers = self._config, self._config.subsampling_layers
-        prefix = "encoder.subsampling."
-        tensors = {name.removeprefix(prefix): t.float() for name, t in self._checkpoint.tensors(prefix).items()}
+        tensors = self._part("subsampling")
         channels, bins = config.subsampling_channels, config.subsampled_mel_bins[-1]
         x, columns = op.unsqueeze(x, _numbers(1)), []  # [B, 1, N, F]
         for layer in range(layers):

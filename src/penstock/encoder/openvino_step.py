@@ -22,7 +22,8 @@ class OpenVinoStep:
     """
 
     def __init__(self, checkpoint: Checkpoint, state: EncoderState):
-        self._checkpoint, self._state = checkpoint, state
+        self._tensors = checkpoint.tensors("encoder.")  # now: the file may be gone when the second model is compiled
+        self._state = state
         self._requests: dict[int, Any] = {}
 
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
@@ -61,7 +62,7 @@ class OpenVinoStep:
             "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "ENABLE_CPU_PINNING": False,
         }  # fmt: skip
-        model = StepGraph(self._checkpoint, self._state, batch).build()
+        model = StepGraph(self._tensors, self._state, batch).build()
         request = ov.Core().compile_model(model, "CPU", options).create_infer_request()
         state = self._state
         memory = {f"column.{layer}": columns for layer, columns in enumerate(state.subsampling_columns)}
