@@ -25,7 +25,8 @@ from tests.helpers.golden import golden_samples
 
 SIGNALS = [golden_samples("short").numpy(), golden_samples("medium").numpy()[:14_000]]
 SEGMENT_ENDS = [(), (3000,), (1600, 1600, 4900)]
-OPTIONS = [None, '{"decoder": "alsd", "beam_size": 3, "n_best": 2}', '{"decoder": "ctc"}']
+ENDPOINTS = '{"endpoint_silence_ms": 200, "endpoint_no_speech_ms": 200}'
+OPTIONS = [None, '{"decoder": "alsd", "beam_size": 3, "n_best": 2}', '{"decoder": "ctc"}', ENDPOINTS]
 STREAMS = 6
 
 
@@ -49,11 +50,11 @@ def expected(model) -> dict[tuple[int, int, int], Transcript]:
     kinds = itertools.product(*(range(len(kinds)) for kinds in (SIGNALS, SEGMENT_ENDS, OPTIONS)))
     for signal, ends, options in kinds:
         samples, transcript = SIGNALS[signal], Transcript()
-        stream = recognizer.open_stream(options=json.loads(OPTIONS[options] or "{}"))
+        stream = recognizer.open_stream(options=json.loads(OPTIONS[options] or "{}"), segments="soft")
         borders = [0, *SEGMENT_ENDS[ends], len(samples)]
         for start, end in itertools.pairwise(borders):
             result = (stream.finish if end == len(samples) else stream.finalize)(samples[start:end])
-            transcript.finals.append((result.segment, result.text))
+            transcript.finals += [(one.segment, one.text) for one in result.entries if one.is_final]
             transcript.alternatives += [one.text for one in result.alternatives]
         transcript.words = [tuple(word[:3]) for word in stream.words]
         transcript.tokens = [tuple(token[:2]) for token in stream.tokens]
