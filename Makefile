@@ -117,7 +117,7 @@ test-gpu: setup ## tests on a CUDA device
 	$(BIN)/python -m pytest -q -m gpu
 
 test-oracle: oracle-setup ## comparison with NeMo and Transformers
-	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests
+	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests/oracle tests/recipes tests/benchmarks
 
 # RIVA_SCRIPTS: the folder scripts/asr of a checkout of NVIDIA's python-clients (docs/gateway.md).
 client-compat: setup $(COMPAT_VENV)/.done ## unchanged clients of Riva and OpenAI against the gateway

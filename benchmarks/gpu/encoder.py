@@ -11,7 +11,7 @@ from benchmarks.gpu import predictions
 from benchmarks.gpu.predictions import FP32
 from benchmarks.gpu.recorder import Recorder, median_ms, run_program
 from benchmarks.random_models import ENCODERS, RandomEncoder
-from penstock.encoder.encoder import StreamingEncoder
+from penstock.encoder.encoder import TORCH, StreamingEncoder
 from penstock.model.config import AttentionContext
 
 LEFT, RIGHTS = 56, (0, 3, 13)
@@ -29,7 +29,7 @@ class Step:
 
     def __init__(self, size: str, context: AttentionContext, streams: int, dtype: str, device: str):
         source = RandomEncoder(ENCODERS[size], context, device=device)
-        self.encoder = StreamingEncoder(source, context, streams, device, predictions.DTYPES[dtype])
+        self.encoder = StreamingEncoder(source, context, streams, device, predictions.DTYPES[dtype], TORCH)
         state = self.encoder.state
         state.kv_pages.normal_()
         state.conv_tails.normal_()
@@ -135,7 +135,7 @@ def measure_error(recorder: Recorder, device: str, case: dict, size: str) -> Non
     found = []
     for dtype in (FP32, case["dtype"]):
         source = RandomEncoder(ENCODERS[size], context, device=device)
-        encoder = StreamingEncoder(source, context, _ERROR_STREAMS, device, predictions.DTYPES[dtype])
+        encoder = StreamingEncoder(source, context, _ERROR_STREAMS, device, predictions.DTYPES[dtype], TORCH)
         slots = torch.arange(_ERROR_STREAMS, device=device)
         encoder.open(slots)
         mels = source.mel(_ERROR_STEPS, _ERROR_STREAMS, frames)
