@@ -12,6 +12,7 @@ import soundfile
 from penstock.commands import evaluate
 from penstock.errors import CheckpointError, PenstockError
 from penstock.transcription.files import FileTranscript
+from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4, golden_utterances
 from tests.helpers.reference.edit_distance import edit_distance
 
@@ -52,10 +53,9 @@ def reported(bundled_model, tmp_path_factory) -> dict:
     """The JSON report of two contexts, streams of unequal number and length."""
     path = tmp_path_factory.mktemp("report") / "report.json"
     contexts = ("--context", "70,6", "--context", "70,0", "--context", "70,6")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.runtime.prepare_process", lambda threads: None)
-        divided = ("--streams", 4, "--processes", 2)
-        assert run("--model", bundled_model, *contexts, *divided, "--json", path, MANIFEST) == 0
+    divided = ("--streams", 4, "--processes", 2)
+    done = run_penstock("evaluate", "--model", bundled_model, *contexts, *divided, "--json", path, MANIFEST)
+    assert done.returncode == 0, done.stderr
     return read(path)
 
 

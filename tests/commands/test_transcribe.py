@@ -22,6 +22,7 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import golden_case, golden_pcm, golden_prompted, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
 from tests.helpers.openfst_text import word_sequences_of_text
@@ -160,7 +161,7 @@ def test_lattices_of_a_graph_search_hold_more_than_the_alternatives(model, audio
     assert len(found) > 2 and found[0][0] == pytest.approx(-float(best.split()[0]), abs=0.01)
     assert [words[number] for number in found[0][1]] == best.split()[1:]
     two = ("--processes", "2", "--n-best", "2", "--lattices", str(tmp_path / "two"))
-    assert run(*command, *two, *audio) == 0
+    assert run_penstock("transcribe", *command, *two, *audio).returncode == 0
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["medium.fst.txt", "short.fst.txt"]
     again = word_sequences_of_text((tmp_path / "two" / "medium.fst.txt").read_text(), words)
     assert min(again, key=again.__getitem__) == found[0][1]
@@ -171,10 +172,9 @@ def test_a_directory_to_files_in_two_processes(model, audio, tmp_path, capsys):
     (tmp_path / "broken.wav").write_bytes(b"no audio")
     folder, out = str(Path(audio[0]).parent), tmp_path / "results"
     command = ("--model", model, "--context", "6,1", "--out", str(out), "--format", "json,txt", "--processes", "2")
-    assert run(*command, folder) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    first, summary = printed.err.splitlines()
+    done = run_penstock("transcribe", *command, folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    first, summary = done.stderr.splitlines()
     assert first.startswith(f"penstock: error: AUDIO_INVALID: {folder}/broken.wav: not a readable audio file")
     assert summary.startswith("penstock: 3 files, 0:0")
     assert summary.endswith(f" x real time, 1 failed; results are in {out}")

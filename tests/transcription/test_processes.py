@@ -4,23 +4,31 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import soundfile
+import torch
 
 from penstock import StreamingRecognizer
 from penstock.errors import RunError
 from penstock.transcription.files import FileTranscriber, FileTranscript
 from penstock.transcription.processes import divide, transcribe_files
+from tests.helpers.fresh_process import in_fresh_process
 from tests.helpers.golden import SIGNALS, golden_case, golden_pcm
 
 CONTEXT = (6, 1)
 
 
 @pytest.fixture(scope="module")
-def transcriber(golden_bundle) -> FileTranscriber:
-    return FileTranscriber(StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, CONTEXT, max_streams=2), 1000)
+def model(golden_bundle) -> Path:
+    return golden_bundle("rnnt_hybrid").directory
+
+
+def transcriber_of(model: Path) -> FileTranscriber:
+    torch.set_num_threads(1)
+    return FileTranscriber(StreamingRecognizer(model, CONTEXT, max_streams=2), 1000)
 
 
 @pytest.fixture
@@ -37,12 +45,19 @@ def outcome(transcript: FileTranscript) -> tuple:
     return transcript.audio, transcript.audio_s, transcript.text, tokens, words, transcript.error
 
 
-def test_the_transcripts_are_those_of_files_one_by_one(transcriber, paths, tmp_path):
+def transcribed(model: Path, paths: list[Path], processes: int, order: list[int] | None) -> tuple[list, list[float]]:
+    """The results of all processes in the order in which they come, and the seconds of audio that they have heard."""
+    heard_s: list[float] = []
+    return list(transcribe_files(transcriber_of(model), paths, processes, heard_s.append, order)), heard_s
+
+
+def test_the_transcripts_are_those_of_files_one_by_one(model, paths, tmp_path):
     paths.insert(1, tmp_path / "gone.wav")
+    transcriber = transcriber_of(model)
     alone = [outcome(transcript) for path in paths for transcript in transcriber.transcribe([path])]
     for processes in (1, 3):
-        heard_s: list[float] = []
-        found = dict(transcribe_files(transcriber, paths, processes, heard_s.append, order=range(len(paths))[::-1]))
+        results, heard_s = in_fresh_process(transcribed, model, paths, processes, [*range(len(paths))][::-1])
+        found = dict(results)
         assert [outcome(transcript) for index in range(len(paths)) for transcript in found[index]] == alone
         assert sum(heard_s) == pytest.approx(sum(audio_s for _, audio_s, *_ in alone))
     assert alone[1][-1] == f"AUDIO_INVALID: {tmp_path / 'gone.wav'}: no such file"
@@ -51,8 +66,8 @@ def test_the_transcripts_are_those_of_files_one_by_one(transcriber, paths, tmp_p
             assert [token for token, _ in tokens] == golden_case("rnnt_hybrid").greedy(CONTEXT, path.stem[2:]).tokens
 
 
-def test_a_file_is_given_to_one_process(transcriber, paths):
-    found = list(transcribe_files(transcriber, paths, 2))
+def test_a_file_is_given_to_one_process(model, paths):
+    found, _ = in_fresh_process(transcribed, model, paths, 2, None)
     assert sorted(index for index, _ in found) == list(range(len(paths)))
 
 
@@ -66,17 +81,24 @@ class Dying:
         yield
 
 
+def killed() -> None:
+    list(transcribe_files(Dying(), ["a.wav", "b.wav"], 2))
+
+
 def test_a_process_that_ends_early_is_an_error():
     with pytest.raises(RunError, match=r"a process ended early: signal SIGKILL, often for lack of memory"):
-        list(transcribe_files(Dying(), ["a.wav", "b.wav"], 2))
+        in_fresh_process(killed)
 
 
-def test_processes_end_with_their_consumer(transcriber, paths):
-    others = multiprocessing.active_children()
-    results = transcribe_files(transcriber, paths, 2)
+def left_over(model: Path, paths: list[Path]) -> list[BaseProcess]:
+    results = transcribe_files(transcriber_of(model), paths, 2)
     next(results)
     results.close()
-    assert set(multiprocessing.active_children()) <= set(others)
+    return multiprocessing.active_children()
+
+
+def test_processes_end_with_their_consumer(model, paths):
+    assert in_fresh_process(left_over, model, paths) == []
 
 
 @pytest.mark.parametrize(
