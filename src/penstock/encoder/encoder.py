@@ -3,14 +3,15 @@
 The output equals the same network run over the whole utterance with the same attention context.
 """
 
-import importlib.util
+import importlib
+import math
 import os
 
 import torch
 
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded, TorchStep
-from penstock.model.bundle import Checkpoint
+from penstock.model.bundle import Checkpoint, tensor_shapes
 from penstock.model.config import AttentionContext
 from penstock.runtime import prepare_device
 
@@ -66,16 +67,22 @@ several times, and PyTorch has their large matrices in oneDNN's layout, too."""
 
 
 def can_use_openvino() -> bool:
-    """Whether OpenVINO is installed, and the CPU has AVX2, without which it computes this network wrongly.
+    """Whether OpenVINO can be imported, and the CPU has AVX2, without which it computes this network wrongly.
 
     ONEDNN_MAX_CPU_ISA restricts one part of OpenVINO and not the others, which ends in crashes: PyTorch is taken then.
     """
     has_avx2 = "AVX" in torch.backends.cpu.get_cpu_capability()
-    return has_avx2 and "ONEDNN_MAX_CPU_ISA" not in os.environ and importlib.util.find_spec("openvino") is not None
+    if not has_avx2 or "ONEDNN_MAX_CPU_ISA" in os.environ:
+        return False
+    try:
+        importlib.import_module("openvino")
+    except ImportError:  # absent, or without a library that it needs
+        return False
+    return True
 
 
 def _choose_engine(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> str:
-    if device.type != "cpu" or dtype != torch.float32 or not can_use_openvino():
-        return TORCH
-    numbers = sum(t.numel() for t in checkpoint.tensors("encoder.").values())
-    return OPENVINO if numbers in _OPENVINO_NUMBERS else TORCH
+    shapes = tensor_shapes(checkpoint.config).items()
+    numbers = sum(math.prod(shape) for name, shape in shapes if name.startswith("encoder."))
+    fits = device.type == "cpu" and dtype == torch.float32 and numbers in _OPENVINO_NUMBERS
+    return OPENVINO if fits and can_use_openvino() else TORCH
