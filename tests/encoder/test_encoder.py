@@ -1,7 +1,11 @@
 """The streaming encoder is the offline one, whatever its context, the ages side by side, and what slots held before."""
 
+import gc
 import random
 import sys
+from pathlib import Path
+from signal import SIGTERM, raise_signal
+from signal import signal as handle_signal
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ from penstock.encoder.state import EncoderState
 from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
+from tests.helpers.fresh_process import in_fresh_process
 from tests.helpers.golden import SIGNALS, golden_case, golden_cases
 from tests.helpers.random_models import random_checkpoint, random_encoder, with_encoder
 from tests.helpers.reference.encoder import EncoderReference
@@ -245,3 +250,24 @@ def test_engines_agree_on_the_bundled_model(bundled_model, context):
         for found, expected, count in zip(openvino.frames, torch_.frames, torch_.valid_encoder_frames, strict=True):
             assert_same(found[:count], expected[:count])
     assert torch.equal(encoders[0].state.chunks_seen, encoders[1].state.chunks_seen)
+
+
+def handled_after_freed_encoders(model: Path) -> bool:
+    """Whether a signal reaches its handler after two encoders that have run are freed in the order of their making."""
+    checkpoint, context = Checkpoint(model), AttentionContext(70, 6)
+    encoders = [StreamingEncoder(checkpoint, context, slots=1, engine=OPENVINO) for _ in range(2)]
+    for encoder in encoders:
+        encoder.step(torch.zeros(1, dtype=torch.long), random_mel(0, 56, 80)[None], torch.tensor([56]))
+    del encoder
+    for _ in range(2):
+        del encoders[0]
+        gc.collect()
+    handled: list[int] = []
+    handle_signal(SIGTERM, lambda number, _: handled.append(number))
+    raise_signal(SIGTERM)
+    return handled == [SIGTERM]
+
+
+@pytest.mark.skipif(len(ENGINES) < 2, reason="needs OpenVINO")
+def test_signals_are_handled_after_encoders_are_freed(bundled_model):
+    assert in_fresh_process(handled_after_freed_encoders, bundled_model)

@@ -12,8 +12,6 @@ from penstock.serving import supervisor
 from penstock.serving.ports import Ports
 from penstock.serving.supervisor import MAX_RESTARTS, STABLE_S, Backoff, Console, serve_until_signal
 
-pytestmark = pytest.mark.timing  # real signals: in a process without other tests' loops
-
 
 class Watch:
     """No model is ever lost."""

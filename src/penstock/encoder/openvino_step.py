@@ -1,5 +1,6 @@
 """The encoder step by OpenVINO on a CPU: reads the state where it lies, and writes it back as the PyTorch step does."""
 
+import functools
 from typing import Any
 
 import openvino as ov
@@ -11,6 +12,16 @@ from penstock.encoder.torch_step import Encoded
 from penstock.model.bundle import Checkpoint
 
 _ANY_BATCH = -1
+
+
+@functools.cache
+def _core() -> ov.Core:
+    """One for the process, never freed.
+
+    Each takes a stack for signals and gives back that of the one before, which may have been freed by then: the next
+    signal would end the process.
+    """
+    return ov.Core()
 
 
 class OpenVinoStep:
@@ -63,7 +74,7 @@ class OpenVinoStep:
             "ENABLE_CPU_PINNING": False,
         }  # fmt: skip
         model = StepGraph(self._tensors, self._state, batch).build()
-        request = ov.Core().compile_model(model, "CPU", options).create_infer_request()
+        request = _core().compile_model(model, "CPU", options).create_infer_request()
         state = self._state
         memory = {f"column.{layer}": columns for layer, columns in enumerate(state.subsampling_columns)}
         for layer in range(state.config.n_layers):
