@@ -67,14 +67,14 @@ def read_usage(server_id: int | None) -> Usage:
     times = psutil.cpu_times()
     groups = server_processes(server_id) if server_id else {}
     generators = generator_processes()
-    readings = {name: _read(ids) for name, ids in (groups | {GENERATOR: generators}).items()}
+    readings = {name: read_processes(ids) for name, ids in (groups | {GENERATOR: generators}).items()}
     return Usage(
         time.monotonic(),
         times.user + times.nice + times.system + times.irq + times.softirq,
         getattr(times, "steal", 0.0),
         {name: cpu_s for name, (cpu_s, _) in readings.items()},
         {name: pss_mib for name, (_, pss_mib) in readings.items()},
-        {process_id: _read([process_id])[0] for process_id in generators},
+        {process_id: read_processes([process_id])[0] for process_id in generators},
     )
 
 
@@ -133,7 +133,7 @@ def generator_processes() -> list[int]:
     return [own.pid, *(child.pid for child in own.children(recursive=True))]
 
 
-def _read(process_ids: Iterable[int]) -> tuple[float, float]:
+def read_processes(process_ids: Iterable[int]) -> tuple[float, float]:
     """CPU seconds and PSS MiB of processes together; one that has ended or belongs to another user counts as 0."""
     cpu_s = pss_mib = 0.0
     for process_id in process_ids:

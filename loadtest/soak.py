@@ -1,6 +1,7 @@
 """`python -m loadtest.soak`: a constant load on a fresh server; memory slope after warm-up, streams lost, chunks late.
 
-Further options are those of the Locust file (`python -m loadtest options`).
+With --gateway the load goes through a gateway, over several protocols (gateway_soak.py). Without it, further options
+are those of the Locust file (`python -m loadtest options`).
 """
 
 import argparse
@@ -9,13 +10,15 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from loadtest.capacity import slots_for
-from loadtest.fresh_server import ServerPlan, fresh_server
+from loadtest.fresh_server import ReadyServer, ServerPlan, fresh_server
 from loadtest.html_report import write_html
 from loadtest.locust_run import REPORT, headless_report, processes_for, terminated_as_interrupt
 from loadtest.options import CHOSEN_OPTIONS, DEFAULT_OUT, add_server_arguments, reject_options
@@ -64,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         help="memory readings before this time are ignored (a sixth of --minutes)",
     )
     add("--max-streams", type=int, metavar="N", help="slots of the server (two per stream, and eight)")
+    add("--gateway", action="store_true", help="through a gateway: Riva, Realtime and uploads in equal parts")
     add("--max-growth", type=float, default=2.0, metavar="MIB", help="allowed memory slope of a process, MiB per h (2)")
     add_server_arguments(parser)
     add("--out", type=Path, default=DEFAULT_OUT / "soak", metavar="DIR", help="(build/loadtest/soak)")
@@ -110,15 +114,14 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     """Runs the soak, writes its reports and returns the report's part `soak`."""
     load_s = 60 * args.minutes
     warm_up_s = _WARM_UP_SHARE * load_s if args.warm_up_minutes is None else 60 * args.warm_up_minutes
-    arguments = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol, *rest]
-    processes = args.processes or processes_for(args.streams, rest)
     plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(args.streams), args.threads)
     with (
         fresh_server(plan) as server,
-        Readings(lambda: read_usage(server.process_id), min(_MAX_INTERVAL_S, load_s / _MIN_READINGS)) as taken,
+        (_gateway_load if args.gateway else _direct_load)(server, args, rest) as load,
+        Readings(load.read, min(_MAX_INTERVAL_S, load_s / _MIN_READINGS)) as taken,
     ):
         try:
-            report = headless_report(server.target(args.protocol), processes, args.out, arguments)
+            report = load.play()
         except KeyboardInterrupt:  # report what was measured until then
             if not (args.out / REPORT).exists():
                 raise
@@ -129,9 +132,39 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     report["circumstances"]["command"] = command
     report["soak"] = soak_document(taken.readings, report["windows"][0], load_s, warm_up_s, args.max_growth)
     write_json(args.out / REPORT, report)
-    write_html(args.out / "loadtest.html", report)
-    print(f"wrote {args.out / REPORT}, loadtest.html and {READINGS}")
+    if not args.gateway:
+        write_html(args.out / "loadtest.html", report)
+    print(f"wrote {args.out / REPORT}, {'' if args.gateway else 'loadtest.html, '}{READINGS}")
     return report["soak"]
+
+
+class _Load(NamedTuple):
+    read: Callable[[], Usage]
+    play: Callable[[], dict]
+    """Returns the report of the load test."""
+
+
+@contextmanager
+def _direct_load(server: ReadyServer, args: argparse.Namespace, rest: list[str]) -> Iterator[_Load]:
+    arguments = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol, *rest]
+    processes = args.processes or processes_for(args.streams, rest)
+    target = server.target(args.protocol)
+    yield _Load(lambda: read_usage(server.process_id), lambda: headless_report(target, processes, args.out, arguments))
+
+
+@contextmanager
+def _gateway_load(server: ReadyServer, args: argparse.Namespace, rest: list[str]) -> Iterator[_Load]:
+    if rest:
+        raise ValueError(f"{rest[0]}: a soak through a gateway has no options of streams")
+    from loadtest.fresh_gateway import fresh_gateway  # needs the wheel of the gateway
+    from loadtest.gateway_soak import SILENCE_MS, GatewaySoak
+
+    flags = ("--endpoint-silence-ms", str(SILENCE_MS), "--timeout-s", "60")
+    with fresh_gateway(server.url("grpc"), *flags) as gateway:
+        chunk_s = float(str(server.facts["chunk_ms"])) / 1000
+        soak = GatewaySoak(gateway, server.url("grpc"), server.process_id, chunk_s)
+        setup = {"server": server.facts}
+        yield _Load(soak.read_usage, lambda: soak.report(vars(args), setup, 60 * args.minutes))
 
 
 def soak_document(
