@@ -17,8 +17,10 @@ from loadtest.fresh_gateway import RunningGateway
 from penstock_client import AsyncClient, StreamOptions
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva_pb2
 
-PIECE_S = 0.1
+PART_S = 0.1
 """Audio per message, as from a microphone."""
+CONNECTION_ERRORS = (grpc.aio.AioRpcError, websockets.WebSocketException, httpx2.HTTPError, OSError)
+"""What the clients raise where the gateway or the connection fails."""
 _RIVA_METHOD = "/nvidia.riva.asr.RivaSpeechRecognition/StreamingRecognize"
 _COMPLETED, _DELTA = "transcription.completed", "transcription.delta"
 _DETAILS = [f"item.input_audio_transcription.{name}" for name in ("words", "interim")]
@@ -42,7 +44,7 @@ Texts = AsyncGenerator[Text, None]
 
 
 class Speech:
-    """16-bit samples [n] in pieces of 100 ms, each at the moment when its last sample is spoken. Iterate it once."""
+    """16-bit samples [n] in parts of 100 ms, each at the moment when its last sample is spoken. Iterate it once."""
 
     def __init__(
         self,
@@ -51,12 +53,12 @@ class Speech:
         is_paced: bool = True,
         wait: Callable[[], Awaitable[object]] | None = None,
     ):
-        """Without `is_paced` the pieces come as fast as they are taken. `wait` is awaited before the first one."""
+        """Without `is_paced` the parts come as fast as they are taken. `wait` is awaited before the first one."""
         self.rate_hz = rate_hz
         self.begin_s = self.end_s = float("nan")
-        """Of the monotonic clock: when the first sample is spoken, and when the last piece was taken."""
+        """Of the monotonic clock: when the first sample is spoken, and when the last part was taken."""
         self._samples = samples
-        self._piece_samples = round(rate_hz * PIECE_S)
+        self._part_samples = round(rate_hz * PART_S)
         self._is_paced = is_paced
         self._wait = wait
 
@@ -64,17 +66,17 @@ class Speech:
         if self._wait is not None:
             await self._wait()
         self.begin_s = time.monotonic()
-        for start in range(0, len(self._samples), self._piece_samples):
-            piece = self._samples[start : start + self._piece_samples]
+        for start in range(0, len(self._samples), self._part_samples):
+            part = self._samples[start : start + self._part_samples]
             if self._is_paced:
-                await asyncio.sleep(self.begin_s + (start + len(piece)) / self.rate_hz - time.monotonic())
-            yield piece
+                await asyncio.sleep(self.begin_s + (start + len(part)) / self.rate_hz - time.monotonic())
+            yield part
         self.end_s = time.monotonic()
 
     def due_s(self, processed_s: float) -> float:
-        """When the piece with the last sample of the first `processed_s` is spoken."""
-        pieces = -(-round(processed_s * self.rate_hz) // self._piece_samples)
-        return self.begin_s + min(pieces * self._piece_samples, len(self._samples)) / self.rate_hz
+        """When the part with the last sample of the first `processed_s` is spoken."""
+        parts = -(-round(processed_s * self.rate_hz) // self._part_samples)
+        return self.begin_s + min(parts * self._part_samples, len(self._samples)) / self.rate_hz
 
 
 async def direct_texts(client: AsyncClient, speech: Speech, silence_ms: int = 0) -> Texts:
@@ -83,8 +85,8 @@ async def direct_texts(client: AsyncClient, speech: Speech, silence_ms: int = 0)
     async with client.open_stream(options=options) as stream:
 
         async def send() -> None:
-            async for piece in speech:
-                await stream.send(piece)
+            async for part in speech:
+                await stream.send(part)
             await stream.finish()
 
         last = ""
@@ -106,8 +108,8 @@ async def riva_texts(gateway: RunningGateway, speech: Speech) -> Texts:
         )
         streaming = riva_pb2.StreamingRecognitionConfig(config=config, interim_results=True)
         yield riva_pb2.StreamingRecognizeRequest(streaming_config=streaming)
-        async for piece in speech:
-            yield riva_pb2.StreamingRecognizeRequest(audio_content=piece.tobytes())
+        async for part in speech:
+            yield riva_pb2.StreamingRecognizeRequest(audio_content=part.tobytes())
 
     own_connection = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(gateway.grpc, own_connection) as channel:
@@ -143,8 +145,8 @@ async def realtime_texts(
         await socket.send(json.dumps({"type": "session.update", "session": session}))
 
         async def send() -> None:
-            async for piece in speech:
-                data = base64.b64encode(piece.tobytes()).decode()
+            async for part in speech:
+                data = base64.b64encode(part.tobytes()).decode()
                 await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": data}))
             await socket.send('{"type": "input_audio_buffer.commit"}')
 

@@ -10,15 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
-import grpc
-import httpx2
 import numpy as np
 import psutil
 import soundfile
-import websockets
 
 from loadtest.fresh_gateway import RunningGateway
 from loadtest.gateway_clients import (
+    CONNECTION_ERRORS,
     Speech,
     Text,
     Texts,
@@ -40,7 +38,6 @@ GATEWAY, DECODER = "gateway", "gateway's decoder"
 SPARE_DESCRIPTORS = 8
 _RECORDINGS = 6
 _MIN_RECORDING_S = 20.0
-_CONNECTION_ERRORS = (grpc.aio.AioRpcError, websockets.WebSocketException, httpx2.HTTPError, OSError)
 
 
 class GatewaySoak:
@@ -95,7 +92,7 @@ class GatewaySoak:
             begin_s, speech = time.monotonic(), Speech(samples)
             try:
                 words = await self._words(self._open(protocol, speech, turn), speech)
-            except _CONNECTION_ERRORS as error:
+            except CONNECTION_ERRORS as error:
                 self._errors.append(f"{protocol}: {type(error).__name__}: {error}"[:300])
                 await asyncio.sleep(1.0)
             else:

@@ -1,4 +1,4 @@
-"""Speech in pieces for clients of a gateway, the recordings that they play, and the words that they collect."""
+"""Speech in parts for clients of a gateway, the recordings that they play, and the words that they collect."""
 
 import asyncio
 
@@ -10,15 +10,15 @@ from loadtest.gateway_recordings import PAUSE_S, RATE_HZ, joined_recordings
 
 
 async def taken(speech: Speech) -> list[np.ndarray]:
-    return [piece async for piece in speech]
+    return [part async for part in speech]
 
 
 def test_the_pieces_are_the_speech():
     samples = np.arange(4000, dtype=np.int16)
     speech = Speech(samples, is_paced=False)
-    pieces = asyncio.run(taken(speech))
-    assert [len(piece) for piece in pieces] == [1600, 1600, 800]
-    assert np.array_equal(np.concatenate(pieces), samples)
+    parts = asyncio.run(taken(speech))
+    assert [len(part) for part in parts] == [1600, 1600, 800]
+    assert np.array_equal(np.concatenate(parts), samples)
     assert speech.begin_s <= speech.end_s
 
 
@@ -36,10 +36,10 @@ def test_the_first_piece_waits_for_the_start():
 
     async def run() -> None:
         async for _ in Speech(np.zeros(1600, np.int16), is_paced=False, wait=wait):
-            order.append("piece")
+            order.append("part")
 
     asyncio.run(run())
-    assert order == ["started", "piece"]
+    assert order == ["started", "part"]
 
 
 @pytest.mark.parametrize(
