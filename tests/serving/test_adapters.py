@@ -78,6 +78,25 @@ def test_a_rejected_request_does_not_affect_its_batch(ensemble):
     assert (unknown.error.code, nan.error.code) == ("NOT_FOUND", "INVALID_ARG")
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_the_end_of_a_stream_frees_its_slot_at_once_if_a_request_was_lost_between_models(ensemble, stages, has_begun):
+    """Triton drops requests of lost connections, and rejects a request as a whole where a model's outputs fail."""
+    table, silence = ensemble.adapters["features"]._table, np.zeros(REQUEST_SAMPLES, np.float32)
+    free = table.count_free()
+    if has_begun:
+        ensemble.answer([request("a", silence, True, False)])
+    lost = request("a", silence, not has_begun, False)
+    for name in MODELS[:stages]:
+        (answer,) = ensemble.adapters[name].execute([lost])
+        lost = Request(lost.tensors | answer.tensors)
+    assert table.count_free() == free - 1
+    (end,) = ensemble.answer([request("a", silence, False, True)])
+    assert str(end.error).startswith("STREAM_LOST: ")
+    assert table.count_free() == free
+    assert not table._is_closing.any()
+
+
 def test_what_the_decoder_rejects_is_not_counted_as_decoded(ensemble, model):
     decoder, width = ensemble.adapters["decoder"], Checkpoint(model).config.encoder.d_model
     forged = {"ENCODED": np.zeros((1, 9, width), np.float32), "TICKET": np.zeros((1, 7), np.int64)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.fake_batch_server import BatchServer
-from client.tests.helpers.fakes import FakeRecognizer
+from client.tests.helpers.fakes import FakeRecognizer, RejectionError
 from penstock_client import (
     ConnectionLostError,
     ReplyTimeoutError,
@@ -271,6 +271,39 @@ def test_a_request_that_is_rejected_whole_fails_its_streams(server):
             await until(lambda: not server.batch.recognizer.received)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_first_model", [True, False])
+@pytest.mark.parametrize("rejected", [START, 0, END])
+def test_streams_of_a_request_that_is_rejected_whole_are_ended(server, recognizer, rejected, is_first_model):
+    """A later model's rejection leaves streams open, or closed, that its first one opened or closed."""
+    answer, rejections = server.batch.answer, []
+
+    def reject_once(client, tensors):
+        is_chosen = not rejections and rejected in tensors["ROWS"][0, :, 2]
+        found = None if is_chosen and is_first_model else answer(client, tensors)
+        if is_chosen:
+            rejections.append(tensors)
+            raise RejectionError("in ensemble 'asr_batch', no memory for the outputs")
+        return found
+
+    server.batch.answer = reject_once
+
+    async def run():
+        async with connected(server) as client:
+            stream = await client.open_stream()
+            with pytest.raises(StreamError, match="no memory for the outputs"):
+                await stream.accepted()
+                await stream.push(noise(700))
+                await stream.finish()
+                await results_of(stream)
+            async with await client.open_stream() as other:
+                await other.finish()
+                await results_of(other)
+            assert recognizer.received == {}
+
+    asyncio.run(run())
+    assert len(rejections) == 1
 
 
 def test_a_cancelled_stream_frees_its_slot(server, recognizer):

@@ -99,6 +99,33 @@ def test_settling_reports_the_slots(rig):
     assert [rig.ledger.settled_requests(slot, 5) for slot in range(3)] == [1, 0, 2]
 
 
+@pytest.mark.parametrize("arrived", [0, 2])
+@pytest.mark.parametrize("is_lost_before", [True, False])
+def test_the_last_stage_settles_the_requests_that_never_came_to_it(arrived, is_lost_before):
+    """Else the slot would wait for them until the idle timeout."""
+    ledger = SlotLedger(3)
+    encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in STAGES)
+    came = [(20, number, START * (number == 0)) for number in range(arrived)]
+    came += [(20, 4, 0), (20, 5, 0), (20, 6, END)]  # 2 or 4 before them are missing
+    for row in came:
+        if is_lost_before:
+            admit(encoder, row)
+        assert (admit(decoder, row) == [None]) == (row[1] < arrived)
+        decoder.settle(np.array([SLOT]), np.array([20]))
+    assert ledger.settled_requests(SLOT, 20) == 7
+
+
+def test_a_rejected_start_is_settled_once():
+    ledger = SlotLedger(3)
+    encoder, decoder = (SlotGuard(stage, 3, ledger) for stage in STAGES)
+    encoder.admit(np.array([SLOT]), np.array([20]), np.array([0]), np.array([START]))
+    encoder.reject(SLOT, 20, "the encoder failed")
+    for row in ((20, 0, START), (20, 1, 0), (20, 2, END)):
+        assert admit(decoder, row) != [None]
+        decoder.settle(np.array([SLOT]), np.array([20]))
+    assert ledger.settled_requests(SLOT, 20) == 3
+
+
 def test_an_ended_stream_is_not_admitted_again(rig):
     assert admit(rig.guard, (20, NOT_COUNTED, END)) == [None]
     assert not rig.is_admitted(20)

@@ -6,12 +6,14 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client.batched.stream import BatchedStream, Pushed
-from penstock_client.batched.wire import END, FINALIZE, MAX_ROWS, START, decode_reply, encode_request
+from penstock_client.batched.wire import END, FINALIZE, MAX_ROWS, decode_reply, encode_request
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ConnectionLostError, ReplyTimeoutError, StreamError
 from penstock_client.transport.async_channel import AsyncSignal
@@ -74,13 +76,13 @@ class Link:
             self._is_urgent = True
             self._urgent.give()
 
-    def forget(self, stream: BatchedStream) -> bool:
-        """Drops the stream and its unsent rows. Returns whether its start was sent, so that the server may know it."""
+    def forget(self, stream: BatchedStream) -> int:
+        """Drops the stream and its unsent rows; returns all flags of these."""
         self._streams.discard(stream)
         unsent = [pushed for pushed in self._outbox if pushed.stream is stream]
         if unsent:
             self._outbox = deque(pushed for pushed in self._outbox if pushed.stream is not stream)
-        return not any(pushed.row.flags & START for pushed in unsent)
+        return reduce(or_, (pushed.row.flags for pushed in unsent), 0)
 
     async def close(self) -> None:
         """Ends its streams, on the server too, and the call."""
@@ -179,7 +181,10 @@ class Link:
 
 
 def _reject(rows: Sequence[Pushed], error: StreamError) -> None:
-    """Fails the streams of a request that was rejected whole: it opened none of them, and closed none."""
-    starts = {pushed.stream for pushed in rows if pushed.row.flags & START}
+    """Fails the streams of a request that was rejected whole, and ends them.
+
+    The client cannot know which model of the server rejected it: its first one, which opens and closes streams, or a
+    later one.
+    """
     for stream in dict.fromkeys(pushed.stream for pushed in rows):
-        stream.fail(type(error)(stream.stream_id, error.message, error.code), is_open=stream not in starts)
+        stream.fail(type(error)(stream.stream_id, error.message, error.code), is_open=True)

@@ -48,8 +48,8 @@ class RowSender(Protocol):
     def enqueue(self, pushed: Pushed) -> None:
         """Sends the row with the next request."""
 
-    def forget(self, stream: "BatchedStream") -> bool:
-        """Drops the stream and its unsent rows. Returns whether its start was sent, so that the server may know it."""
+    def forget(self, stream: "BatchedStream") -> int:
+        """Drops the stream and its unsent rows; returns all flags of these."""
 
 
 OnAnswer = Callable[[int, float], object]
@@ -155,7 +155,8 @@ class BatchedStream:
         flags = pushed.row.flags
         if error is not None:
             failure = stream_error(self.stream_id, error)
-            self.fail(failure, is_open=not (flags & (START | END) or isinstance(failure, StreamNotOpenError)))
+            is_closed = flags & (START | END) or isinstance(failure, StreamNotOpenError)
+            self.fail(failure, is_open=False if is_closed else None)
             return
         now_s = self._link.now_s()
         self._is_accepted = True
@@ -169,16 +170,18 @@ class BatchedStream:
             self._link.forget(self)
         self._changed.give()
 
-    def fail(self, error: ClientError, is_open: bool = True) -> None:
+    def fail(self, error: ClientError, is_open: bool | None = None) -> None:
         """Ends the stream with an error, after the results before it; nothing where it is over already.
 
-        Its end is sent where the server may hold it open, which `is_open` denies.
+        Its end is sent where the server may hold it open: `is_open`; None stands for "unless its end was sent".
         """
         if self._failure or self._is_complete:
             return
         self._failure = error
-        is_known = self._link.forget(self)
-        if is_known and is_open and not self._is_finished:
+        unsent = self._link.forget(self)
+        if is_open is None:
+            is_open = not self._is_finished or bool(unsent & END)
+        if is_open and not unsent & START:
             self._enqueue(_NO_SAMPLES, END)
         self._changed.give()
 

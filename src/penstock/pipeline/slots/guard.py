@@ -26,6 +26,7 @@ class SlotGuard:
         self._generations = np.zeros(slots, np.int64)
         self._requests = np.zeros(slots, np.int64)
         self._is_closed = np.zeros(slots, bool)  # ended or lost: the slot's generation has no state
+        self._settled_missing = np.zeros(slots, np.int64)  # the generation for which `_settle_missing` has been done
 
     def admit(
         self, slots: np.ndarray, generations: np.ndarray, numbers: np.ndarray, flags: np.ndarray
@@ -74,7 +75,20 @@ class SlotGuard:
             why = "an earlier stage lost this stream; start the stream again"
         elif generation == self._generations[slot] and not self._is_closed[slot] and number > self._requests[slot]:
             why = f"a request of this stream is missing in the {self._stage}; start it again"
+        if self._is_last:
+            self._settle_missing(slot, generation, number)
         return self.reject(slot, generation, why)
+
+    def _settle_missing(self, slot: int, generation: int, number: int) -> None:
+        """Counts a stream's requests before its first rejected one that did not come here; requests come in order."""
+        held = self._generations[slot]
+        is_over = generation < held or (generation == held and self._is_closed[slot])
+        if is_over or generation <= self._settled_missing[slot]:
+            return
+        self._settled_missing[slot] = generation
+        missing = number - (int(self._requests[slot]) if generation == held else 0)
+        if missing > 0:
+            self._ledger.settle_all(self._stage, np.full(missing, slot), np.full(missing, generation))
 
     def reject(self, slot: int, generation: int, why: str, code: ErrorCode = ErrorCode.STREAM_LOST) -> StreamError:
         """Ends the stream here and marks it as failed for the stream table, which may have forwarded more requests.
