@@ -31,12 +31,13 @@ from penstock.serving.settings import QUEUE_DELAY_MS  # noqa: E402
 from tests.helpers.server.recordings import Recording, make_recordings  # noqa: E402
 from tests.helpers.server.resources import run_trial  # noqa: E402
 from tests.helpers.server.running import RunningServer, running_server  # noqa: E402
-from tests.nightly import trials_input, trials_networks, trials_server, trials_streams  # noqa: E402
+from tests.nightly import trials_batched, trials_input, trials_networks, trials_server, trials_streams  # noqa: E402
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SHARED_SERVER_TRIALS = {
     trials_streams.killed_clients: 1000,
-    trials_streams.killed_batched_clients: 50,
+    trials_batched.killed_batched_clients: 50,
+    trials_batched.lost_requests: 20,
     trials_streams.never_ended: 20,
     trials_streams.started_twice: 200,
     trials_streams.two_on_one_id: 100,
@@ -45,8 +46,9 @@ SHARED_SERVER_TRIALS = {
     trials_networks.stalled_networks: 50,
     trials_networks.cut_requests: 50,
     trials_streams.too_many: 20,
-    trials_streams.unread_replies: 3000,
+    trials_networks.unread_replies: 1500,
     trials_streams.short_streams: 10_000,
+    trials_batched.hostile_rows: 2000,
     trials_input.hostile_grpc: 5000,
     trials_input.hostile_http: 5000,
     trials_input.random_bytes: 500,

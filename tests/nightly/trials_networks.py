@@ -8,18 +8,24 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
+import numpy as np
+import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
+from penstock_client.batched.wire import START, Row, encode_request
 from tests.helpers.server.history import Expected, Histories, History
 from tests.helpers.server.raw_stream import RawStream, Reply
 from tests.helpers.server.recordings import NO_SAMPLES, REQUEST_SAMPLES, Recording, other_streams, rejection
-from tests.helpers.server.resources import Figures, read_metrics
+from tests.helpers.server.resources import Figures, read_metrics, read_resources, wait_until_free
 from tests.helpers.server.running import RunningServer
 from tests.helpers.server.tcp_proxy import TcpProxy
 from tests.nightly.trials_streams import SPARE_STREAMS, wait_until_expired
 
 _LOST = ("was lost by a later stage", "STREAM_LOST: ")
 """Rejections of a stream after Triton dropped one of its requests between two models."""
+_SILENT_SAMPLES = 160
+_MAX_REQUEST_S = 0.1
+"""Duration of a request with the default batching delay of 40 ms."""
 
 
 def cut_networks(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
@@ -190,3 +196,52 @@ def _check_once(replies: list[Reply], whole: Expected, may_miss: bool) -> None:
         message = f"{what} {first} and then {last}, expected {expected}"
         assert missed >= 0 if may_miss else missed == 0, message
         assert first + last == expected[: len(first)] + expected[len(expected) - len(last) :], message
+
+
+def unread_replies(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+    """Two clients, a direct and a batched one, send `count` requests on one gRPC call each and read no reply."""
+    before = read_resources(server)
+    with (
+        other_streams(server, recordings, count=1) as others,
+        triton_grpc.grpc.insecure_channel(server.url("grpc")) as channel,
+    ):
+        stub = triton_grpc.service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        sent = []
+
+        def requests(silent_request: Callable[[bool], object]) -> Iterator[object]:
+            for number in range(count):
+                sent.append(number)
+                yield silent_request(number == 0)
+            time.sleep(1.0)
+
+        calls = [stub.ModelStreamInfer(requests(one)) for one in (_silent_request, _silent_batched_request)]
+        deadline = time.monotonic() + 120
+        while len(sent) < len(calls) * count and time.monotonic() < deadline:
+            time.sleep(0.05)
+        during = read_resources(server)
+        for call in calls:
+            call.cancel()
+    assert len(sent) == len(calls) * count, f"only {len(sent)} requests were accepted"
+    # Those of a client are processed one after another, each in a batch of its own.
+    wait_until_free(server, server.idle_s + 20 + len(sent) * _MAX_REQUEST_S)
+    return {
+        "requests": len(sent),
+        "memory_during_mb": during.resident_mb - before.resident_mb,
+        "other_streams": others.whole,
+    }
+
+
+def _silent_request(is_start: bool):
+    """Returns a protobuf request to `asr` with silence."""
+    audio = np.zeros(_SILENT_SAMPLES, np.float32)
+    request = triton_grpc.service_pb2.ModelInferRequest(model_name="asr", raw_input_contents=[audio.tobytes()])
+    tensor = request.inputs.add(name="AUDIO", datatype="FP32")
+    tensor.shape.extend([1, len(audio)])
+    request.parameters["sequence_id"].string_param = "unread"
+    request.parameters["sequence_start"].bool_param = is_start
+    return request
+
+
+def _silent_batched_request(is_start: bool):
+    """Returns a protobuf request to `asr_batch` with silence."""
+    return encode_request("unread", [Row(1, np.zeros(_SILENT_SAMPLES, np.int16), START * is_start)])

@@ -16,6 +16,7 @@ from penstock.serving.server import TritonServer
 from penstock.serving.settings import QUEUE_DELAY_MS
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import Watchdog, find_model_processes
+from tests.helpers.server.batched import BATCHED, raw_stream
 from tests.helpers.server.history import Histories
 from tests.helpers.server.raw_stream import RawStream
 from tests.helpers.server.recordings import Recording, stream_all
@@ -35,11 +36,14 @@ def make_options(model: Path, drain_s: int = 2) -> ServerOptions:
 def _stream_until(
     is_over: Event, server: TritonServer, recordings: list[Recording], histories: Histories, number: int
 ) -> float:
-    """Sends streams one after the other until one breaks or `is_over`; returns the time of its last error."""
+    """Sends streams one after the other until one breaks or `is_over`; returns the time of its last error.
+
+    They are in turn direct and batched ones; those of half the clients begin with the latter.
+    """
     recording = recordings[number % len(recordings)]
-    for number_of_stream in range(10_000):
+    for number_of_stream in range(number, 10_000):
         name = f"client-{number}-{number_of_stream}"
-        with RawStream(f"127.0.0.1:{server.ports.grpc}", name, timeout_s=20) as stream:
+        with raw_stream(server.ports, name, ("grpc", BATCHED)[number_of_stream % 2], timeout_s=20) as stream:
             history = stream_all(stream, recording, histories.open(name, recording.expected), 0.05)
         if history.error or is_over.is_set():
             break

@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 
-import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
+from tests.helpers.server.batched import BATCHED, raw_stream
 from tests.helpers.server.history import Histories, History
-from tests.helpers.server.killed_client import stream_batched_until_killed
 from tests.helpers.server.raw_stream import RawStream
 from tests.helpers.server.recordings import (
     NO_SAMPLES,
@@ -33,8 +32,7 @@ from tests.helpers.server.running import RunningServer
 SPARE_STREAMS = 3
 """The other stream, its next recording, and the probe of `penstock serve`."""
 _REJECTED_WITHIN_MS = 100
-_MAX_REQUEST_S = 0.1
-"""Duration of a request with the default batching delay of 40 ms."""
+_PROTOCOLS = ("grpc", "http", BATCHED)
 LIVE_REQUEST_S = 0.2
 """Audio per request of a live stream, and the time between two requests."""
 
@@ -58,22 +56,6 @@ def killed_clients(server: RunningServer, recordings: list[Recording], count: in
             freed_s.append(wait_until_expired(server, expired + some, time.monotonic()))
     assert max(freed_s) < 1.0, freed_s
     return {"clients": killed, "freed_after_timeout_s_max": max(freed_s), "other_streams": histories.whole}
-
-
-def killed_batched_clients(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
-    """Batched clients end by SIGKILL with all slots but a few in use; all their streams expire."""
-    streams, freed_s = max(1, server.max_streams - SPARE_STREAMS), []
-    with other_streams(server, recordings, count=1) as histories:
-        for number in range(count):
-            expired = read_metrics(server)["streams_expired_total"]
-            samples = recordings[number % len(recordings)].samples
-            client = KilledClient(server.url("grpc"), streams, samples, stream_batched_until_killed)
-            client.wait_until_going()
-            client.kill()
-            freed_s.append(wait_until_expired(server, expired + streams, time.monotonic()))
-    assert max(freed_s) < 1.0, freed_s
-    figures = {"clients": count, "streams": count * streams, "freed_after_timeout_s_max": max(freed_s)}
-    return {**figures, "other_streams": histories.whole}
 
 
 def wait_until_expired(server: RunningServer, expired: float, silent_since_s: float) -> float:
@@ -166,12 +148,12 @@ def two_on_one_id(server: RunningServer, recordings: list[Recording], count: int
 
 
 def after_the_end(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
-    """A request after END is rejected, over both protocols, and the id is free for another stream."""
+    """A request after END is rejected, and the id is free for another stream."""
     histories = Histories()
     with other_streams(server, recordings, count=1) as others:
-        for number, protocol in zip(range(count), itertools.cycle(["grpc", "http"]), strict=False):
+        for number, protocol in zip(range(count), itertools.cycle(_PROTOCOLS), strict=False):
             recording = recordings[number % len(recordings)]
-            with RawStream(server.url(protocol), f"ended-{number}", protocol) as stream:
+            with raw_stream(server.ports, f"ended-{number}", protocol) as stream:
                 for _ in range(2):
                     stream_all(stream, recording, histories.open(stream.id, recording.expected))
                     assert "STREAM_NOT_OPEN: " in rejection(lambda stream=stream: stream.send(NO_SAMPLES))
@@ -186,8 +168,8 @@ def too_many(server: RunningServer, recordings: list[Recording], count: int) -> 
     for number in range(count):
         with _all_slots_taken(server, recordings, histories, str(number)) as admitted:
             for i in range(extra):
-                replies_before = _count_replies(admitted)
-                with RawStream(server.url("grpc"), f"extra-{number}-{i}") as stream:
+                replies_before, protocol = _count_replies(admitted), _PROTOCOLS[(number + i) % len(_PROTOCOLS)]
+                with raw_stream(server.ports, f"extra-{number}-{i}", protocol) as stream:
                     started = time.monotonic()
                     error = rejection(lambda stream=stream: stream.send(recordings[0].samples, start=True))
                     rejected_ms.append(1000 * (time.monotonic() - started))
@@ -219,7 +201,8 @@ def _all_slots_taken(
         for i in range(server.max_streams):
             recording = recordings[i % len(recordings)]
             admitted.append(histories.open(f"admitted-{name}-{i}", recording.expected))
-            jobs.append(pool.submit(_stream_live, server, recording, admitted[-1], is_over))
+            protocol = _PROTOCOLS[i % len(_PROTOCOLS)]
+            jobs.append(pool.submit(_stream_live, server, protocol, recording, admitted[-1], is_over))
         try:
             deadline = time.monotonic() + 30
             while not all(history.replies for history in admitted):  # every stream has a slot
@@ -232,10 +215,10 @@ def _all_slots_taken(
         job.result()
 
 
-def _stream_live(server: RunningServer, recording: Recording, history: History, is_over: Event) -> None:
+def _stream_live(server: RunningServer, protocol: str, recording: Recording, history: History, is_over: Event) -> None:
     """Sends a stream until `is_over`, with empty requests after the end of its audio."""
     place, request_samples = 0, int(16000 * LIVE_REQUEST_S)
-    with RawStream(server.url("grpc"), history.name) as stream:
+    with raw_stream(server.ports, history.name, protocol) as stream:
         while not is_over.wait(LIVE_REQUEST_S if place else 0.0):
             end = min(place + request_samples, len(recording.samples) - 1)
             history.replies.append(stream.send(recording.samples[place:end], start=place == 0))
@@ -243,55 +226,13 @@ def _stream_live(server: RunningServer, recording: Recording, history: History, 
         history.replies.append(stream.send(recording.samples[place:], end=True))
 
 
-def unread_replies(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
-    """A client sends `count` requests on one gRPC call and reads no reply."""
-    before = read_resources(server)
-    with (
-        other_streams(server, recordings, count=1) as others,
-        triton_grpc.grpc.insecure_channel(server.url("grpc")) as channel,
-    ):
-        stub = triton_grpc.service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        sent = []
-
-        def requests():
-            for number in range(count):
-                sent.append(number)
-                yield silent_request("unread", is_start=number == 0)
-            time.sleep(1.0)
-
-        call = stub.ModelStreamInfer(requests())
-        deadline = time.monotonic() + 120
-        while len(sent) < count and time.monotonic() < deadline:
-            time.sleep(0.05)
-        during = read_resources(server)
-        call.cancel()
-    assert len(sent) == count, f"only {len(sent)} requests were accepted"
-    # Its requests are processed one after another, each in a batch of its own.
-    wait_until_free(server, server.idle_s + 20 + count * _MAX_REQUEST_S)
-    return {
-        "requests": len(sent),
-        "memory_during_mb": during.resident_mb - before.resident_mb,
-        "other_streams": others.whole,
-    }
-
-
-def silent_request(stream_id: str, is_start: bool, samples: int = 160):
-    """Returns a protobuf request with silence."""
-    request = triton_grpc.service_pb2.ModelInferRequest(model_name="asr", raw_input_contents=[bytes(4 * samples)])
-    tensor = request.inputs.add(name="AUDIO", datatype="FP32")
-    tensor.shape.extend([1, samples])
-    request.parameters["sequence_id"].string_param = stream_id
-    request.parameters["sequence_start"].bool_param = is_start
-    return request
-
-
 def short_streams(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
-    """`count` short streams over both protocols: no slot, descriptor or memory leaks."""
+    """`count` short streams, direct and batched: no slot, descriptor or memory leaks."""
     histories = Histories()
 
     def run_stream(number: int) -> None:
-        recording, protocol = recordings[number % len(recordings)], ("grpc", "http")[number % 2]
-        with RawStream(server.url(protocol), f"short-{number}-{time.monotonic_ns()}", protocol) as stream:
+        recording, protocol = recordings[number % len(recordings)], _PROTOCOLS[number % len(_PROTOCOLS)]
+        with raw_stream(server.ports, f"short-{number}-{time.monotonic_ns()}", protocol) as stream:
             stream_all(
                 stream,
                 recording,

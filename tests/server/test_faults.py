@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.server.recordings import Recording, make_recordings
 from tests.helpers.server.resources import run_trial
 from tests.helpers.server.running import RunningServer, running_server
-from tests.nightly import trials_input, trials_networks, trials_server, trials_streams
+from tests.nightly import trials_batched, trials_input, trials_networks, trials_server, trials_streams
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.nightly]
 
@@ -31,7 +31,7 @@ def roomy_server(bundled_model) -> Iterator[RunningServer]:
     ("trial", "count"),
     [
         (trials_streams.too_many, 1),
-        (trials_streams.unread_replies, 300),
+        (trials_networks.unread_replies, 150),
         (trials_networks.stalled_networks, 1),
         (trials_networks.cut_requests, 3),
     ],
@@ -44,7 +44,9 @@ def test_streams_without_an_end(small_server: RunningServer, recordings, trial, 
     ("trial", "count"),
     [
         (trials_streams.killed_clients, 4),
-        (trials_streams.killed_batched_clients, 1),
+        (trials_batched.killed_batched_clients, 1),
+        (trials_batched.lost_requests, 2),
+        (trials_batched.hostile_rows, 40),
         (trials_streams.started_twice, 2),
         (trials_streams.two_on_one_id, 2),
         (trials_streams.after_the_end, 2),

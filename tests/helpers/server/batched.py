@@ -2,12 +2,16 @@
 
 import queue
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.helpers.batch_schedule import Row, request_arrays
+from penstock.serving.ports import Ports
+from tests.helpers.batch_schedule import END, LISTED, START, Row, request_arrays
+from tests.helpers.server.raw_stream import RawStream
+from tests.helpers.server.raw_stream import Reply as StreamReply
 
 OUTPUTS = (
     "SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", "LANGUAGE", "STABLE_CHARS", "LIST_COUNTS", "ROW", "ERROR_ROWS",
@@ -15,6 +19,8 @@ OUTPUTS = (
 )  # fmt: skip
 _DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int16): "INT16", np.dtype(np.int64): "INT64"}
 TIMEOUT_S = 60.0
+BATCHED = "batched"
+"""A way to send a stream, beside the protocols of `asr`."""
 
 Reply = triton_grpc.InferResult | InferenceServerException
 
@@ -52,9 +58,9 @@ class BatchedConnection:
             parameters=self._parameters if parameters is None else parameters,
         )  # fmt: skip
 
-    def receive(self) -> Reply:
+    def receive(self, timeout_s: float = TIMEOUT_S) -> Reply:
         """The next reply, or the error of a request that was rejected as a whole."""
-        return self._replies.get(timeout=TIMEOUT_S)
+        return self._replies.get(timeout=timeout_s)
 
     def ask(self, rows: Sequence[Row], as_pcm: bool = False) -> triton_grpc.InferResult:
         """Sends a request and waits for its reply."""
@@ -62,3 +68,70 @@ class BatchedConnection:
         reply = self.receive()
         assert not isinstance(reply, InferenceServerException), reply
         return reply
+
+
+def replies_of(result: triton_grpc.InferResult) -> dict[int, StreamReply]:
+    """By row with news: the reply to it, as `asr` gives it. For streams without endpoints."""
+    rows = result.as_numpy("ROW")[0].tolist()
+    assert len(set(rows)) == len(rows), rows
+    counts = result.as_numpy("LIST_COUNTS").reshape(-1, len(LISTED))
+    starts = np.cumsum(counts, axis=0) - counts
+    names = ("SEGMENT", "TEXT", "IS_FINAL", "AUDIO_PROCESSED", *(name for names in LISTED for name in names))
+    values = {name: result.as_numpy(name)[0].tolist() for name in names}
+    values |= {name: [text.decode() for text in values[name]] for name in ("TEXT", "WORDS", "ALTERNATIVES")}
+    found = {}
+    for entry, row in enumerate(rows):
+        words, tokens, alternatives = (
+            tuple(zip(*(values[name][start : start + count] for name in names), strict=True))
+            for names, start, count in zip(LISTED, starts[entry], counts[entry], strict=True)
+        )
+        singles = [values[name][entry] for name in names[:4]]
+        found[row] = StreamReply(*singles, words, tokens, tuple(text for (text,) in alternatives))
+    return found
+
+
+def errors_of(result: triton_grpc.InferResult) -> dict[int, str]:
+    """By rejected row: "CODE: message"."""
+    messages = [message.decode() for message in result.as_numpy("ERRORS")[0]]
+    return dict(zip(result.as_numpy("ERROR_ROWS")[0].tolist(), messages, strict=True))
+
+
+class BatchedRawStream:
+    """A stream in requests to `asr_batch` of one row each, with the methods of `RawStream`."""
+
+    def __init__(self, url: str, name: str, timeout_s: float = 30.0):
+        self.id = name
+        self._connection = BatchedConnection(url, name)
+        self._timeout_s = timeout_s
+        self._last = StreamReply(0, "", False, 0.0, (), (), ())
+
+    def __enter__(self) -> "BatchedRawStream":
+        self._connection.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.__exit__()
+
+    def send(self, samples: np.ndarray, start: bool = False, end: bool = False) -> StreamReply:
+        """Sends one request of audio. A row without news repeats the last reply, without its words."""
+        row = Row(1, np.asarray(samples, np.float32), START * start + END * end)
+        self._connection.send(request_arrays([row], as_pcm=False))
+        try:
+            reply = self._connection.receive(self._timeout_s)
+        except queue.Empty:
+            raise InferenceServerException(f"no reply for {self._timeout_s:g} s") from None
+        if isinstance(reply, InferenceServerException):
+            raise reply
+        for message in errors_of(reply).values():
+            raise InferenceServerException(message)
+        last = StreamReply(0, "", False, 0.0, (), (), ()) if start else self._last
+        without_news = replace(last, words=(), tokens=(), alternatives=())
+        self._last = replies_of(reply).get(0, without_news)
+        return self._last
+
+
+def raw_stream(ports: Ports, name: str, protocol: str, timeout_s: float = 30.0) -> RawStream | BatchedRawStream:
+    """A stream over `grpc`, `http` or BATCHED."""
+    if protocol == BATCHED:
+        return BatchedRawStream(f"127.0.0.1:{ports.grpc}", name, timeout_s)
+    return RawStream(f"127.0.0.1:{getattr(ports, protocol)}", name, protocol, timeout_s)

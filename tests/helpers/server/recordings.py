@@ -1,5 +1,6 @@
 """Streams of known audio, sent by threads of this process or by processes that will be killed."""
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.golden import golden_utterances
+from tests.helpers.server.batched import BATCHED, BatchedRawStream, raw_stream
 from tests.helpers.server.history import Expected, Histories, History
 from tests.helpers.server.killed_client import stream_until_killed
 from tests.helpers.server.raw_stream import RawStream, Reply
@@ -47,7 +49,7 @@ def make_recordings(model: Path, seconds: float = 1.6) -> list[Recording]:
 
 
 def stream_all(
-    stream: RawStream,
+    stream: RawStream | BatchedRawStream,
     recording: Recording,
     history: History,
     pause_s: float = 0.0,
@@ -68,14 +70,17 @@ def stream_all(
 
 @contextmanager
 def other_streams(server: RunningServer, recordings: list[Recording], count: int = 2) -> Iterator[Histories]:
-    """Sends whole streams one after the other meanwhile; every one must receive all its words."""
+    """Sends whole streams one after the other meanwhile, in turn direct and batched ones.
+
+    Every one must receive all its words.
+    """
     histories, is_over = Histories(), Event()
 
     def run_streams(number: int) -> None:
-        chance = random.Random(number)
+        chance, protocols = random.Random(number), itertools.cycle(("grpc", BATCHED))
         while not is_over.is_set():
             name, recording = f"other-{number}-{time.monotonic_ns()}", chance.choice(recordings)
-            with RawStream(server.url("grpc"), name, timeout_s=60) as stream:
+            with raw_stream(server.ports, name, next(protocols), timeout_s=60) as stream:
                 stream_all(
                     stream, recording, histories.open(name, recording.expected), 0.02, chance.choice([1600, 3200, 8000])
                 )
