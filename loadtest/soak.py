@@ -1,4 +1,5 @@
-"""`python -m loadtest.soak`: a constant load on a fresh server; memory slope after warm-up, streams lost, chunks late.
+"""`python -m loadtest.soak`: a constant load on a fresh server; memory slope after warm-up, lost streams, late chunks,
+and whether a recording has the same text each time.
 
 With --gateway the load goes through a gateway, over several protocols (gateway_soak.py). Without it, further options
 are those of the Locust file (`python -m loadtest options`).
@@ -175,6 +176,10 @@ def soak_document(
     names = sorted({name for reading in counted for name in reading.pss_mib} - {GENERATOR})
     lost = window["errors"]["count"] + window["rejections"]["count"]
     reasons, lines, processes = list(window["reasons"]), [], {}
+    words = window["words"]
+    several_texts = f"{words['recordings_with_several_texts']} of {words['recordings']} recordings with several texts"
+    if words["recordings_with_several_texts"]:
+        reasons.append(several_texts)
     if window["seconds"] < _WHOLE_SHARE * load_s:
         reasons.append(f"ended after {window['seconds'] / 60:.1f} of {load_s / 60:.1f} minutes")
     if len(counted) < 3 or not names:
@@ -202,7 +207,7 @@ def soak_document(
         "late_chunks": window["late_chunks"],
         "passed": not reasons,
         "reasons": reasons,
-        "lines": [head, *lines, f"  {losses}", *(f"  because: {reason}" for reason in reasons)],
+        "lines": [head, *lines, f"  {losses}, {several_texts}", *(f"  because: {reason}" for reason in reasons)],
     }
 
 

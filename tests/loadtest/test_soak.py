@@ -47,7 +47,7 @@ def test_flat_memory_and_no_loss_pass():
     assert set(found["processes"]) == {"encoder", SERVER}  # the load generator keeps records: its memory grows
     assert found["processes"]["encoder"] == pytest.approx({"pss_mib": 80, "slope_mib_per_h": 0}, abs=1e-6)
     assert found["lines"][0] == "PASS: 50.0 minutes after 10.0 of warm-up"
-    assert "  0 of 2 streams lost, 0 of 3 chunks late" in found["lines"]
+    assert "  0 of 2 streams lost, 0 of 3 chunks late, 0 of 2 recordings with several texts" in found["lines"]
 
 
 def test_growth_in_the_warm_up_does_not_count():
@@ -74,6 +74,11 @@ def test_lost_streams_are_counted(loss):
 
 def test_a_load_test_that_fails_fails_the_soak():
     assert document(readings(), window(reasons=["2 streams failed"]))["reasons"] == ["2 streams failed"]
+
+
+def test_a_recording_whose_text_changes_fails_the_soak():
+    words = window()["words"] | {"recordings_with_several_texts": 1}
+    assert document(readings(), window(words=words))["reasons"] == ["1 of 2 recordings with several texts"]
 
 
 def test_a_process_that_ended_is_named():
