@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from penstock.encoder import subsampling
-from penstock.encoder.encoder import OPENVINO, TORCH, StreamingEncoder, can_use_openvino
+from penstock.encoder.encoder import OPENVINO, TORCH, StreamingEncoder, can_use_openvino, first_batches
 from penstock.encoder.state import EncoderState
 from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
@@ -230,6 +230,32 @@ def test_the_engine_is_chosen_by_device_type_and_size(golden_bundle, bundled_mod
     assert StreamingEncoder(bundled, context, slots=1, dtype=dtype).engine == expected
     monkeypatch.setitem(sys.modules, "openvino", None)  # its import fails
     assert StreamingEncoder(bundled, context, slots=1, dtype=dtype).engine == TORCH, "not installed"
+
+
+@pytest.mark.parametrize(
+    ("device", "engine", "largest", "batches"),
+    [
+        ("cuda", TORCH, 3, [3, 2, 1]),
+        ("cpu", TORCH, 3, [3]),
+        ("cpu", OPENVINO, 3, [3, 2, 1]),
+        ("cpu", OPENVINO, 64, [64, 32, 16, 8, 4, 2, 1]),
+    ],
+)
+def test_the_batches_of_a_warm_up(device, engine, largest, batches):
+    if engine in ENGINES:
+        assert first_batches(largest, torch.device(device), engine) == batches
+
+
+@pytest.mark.skipif(len(ENGINES) < 2, reason="needs OpenVINO")
+@pytest.mark.parametrize("chunk_frames", [1, 7, 14])
+def test_batches_hold_all_streams(chunk_frames):
+    from penstock.encoder.openvino_step import BATCH_SIZES, plan_batches
+
+    plans = plan_batches(chunk_frames)
+    assert all(plans[size] == [size] for size in BATCH_SIZES)
+    for streams, plan in enumerate(plans):
+        assert sum(plan[:-1]) < streams <= sum(plan) or not plan
+        assert plan == sorted(plan, reverse=True)
 
 
 @pytest.mark.skipif(len(ENGINES) < 2, reason="needs OpenVINO")

@@ -81,6 +81,21 @@ def can_use_openvino() -> bool:
     return True
 
 
+def first_batches(largest: int, device: torch.device, engine: str) -> list[int]:
+    """The numbers of streams to run a step with before the first request, the largest first.
+
+    Its memory is allocated then, and OpenVINO's models are compiled. On a GPU all numbers, because cuDNN plans a
+    convolution when it first sees a batch size.
+    """
+    if device.type == "cuda":
+        return list(range(largest, 0, -1))
+    if engine == TORCH:
+        return [largest]
+    from penstock.encoder.openvino_step import BATCH_SIZES
+
+    return sorted({min(size, largest) for size in BATCH_SIZES}, reverse=True)
+
+
 def _choose_engine(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> str:
     shapes = tensor_shapes(checkpoint.config).items()
     numbers = sum(math.prod(shape) for name, shape in shapes if name.startswith("encoder."))

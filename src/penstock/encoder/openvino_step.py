@@ -1,7 +1,7 @@
 """The encoder step by OpenVINO on a CPU: reads the state where it lies, and writes it back as the PyTorch step does."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import openvino as ov
 import torch
@@ -11,6 +11,11 @@ from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded
 from penstock.model.bundle import Checkpoint
 
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+"""A model of fixed shapes is up to 1.6 times as fast as one for any batch (docs/log.md). Each takes half a second to
+compile and memory of about twice the weights."""
+_FRAMES_PER_RUN = 14
+"""One more run of a model costs about as much as this many more frames in a run."""
 _ANY_BATCH = -1
 
 
@@ -24,63 +29,106 @@ def _core() -> ov.Core:
     return ov.Core()
 
 
-class OpenVinoStep:
-    """One step of the network over the state.
+def plan_batches(chunk_frames: int) -> list[list[int]]:
+    """For each number of streams up to the largest size: the sizes of the batches that cost least, the largest first.
 
-    One model is compiled for one stream and one for several, each when it is first needed. Shapes that are fixed make
-    a step of one stream a third faster (docs/log.md); every further fixed batch size would cost half a second at the
-    start and a copy of the weights.
+    The last one may have streams to spare.
     """
+    plans: list[list[int]] = [[]]
+    costs = [0]
+    for streams in range(1, BATCH_SIZES[-1] + 1):
+        rests = [max(0, streams - size) for size in BATCH_SIZES]
+        found = [
+            (_FRAMES_PER_RUN + size * chunk_frames + costs[rest], -size, [size, *plans[rest]])
+            for size, rest in zip(BATCH_SIZES, rests, strict=True)
+        ]
+        cost, _, plan = min(found)
+        plans.append(plan)
+        costs.append(cost)
+    return plans
+
+
+class _Run(NamedTuple):
+    """A compiled model of one batch size, with the memory of its inputs."""
+
+    request: Any
+    mel: torch.Tensor
+    """[B, N, F] float32."""
+    valid_mel_frames: torch.Tensor
+    """[B] int32, as the others."""
+    slots: torch.Tensor
+    row: torch.Tensor
+
+
+class OpenVinoStep:
+    """One step of the network over the state, by models of `BATCH_SIZES`, each compiled when it is first needed."""
 
     def __init__(self, checkpoint: Checkpoint, state: EncoderState):
-        self._tensors = checkpoint.tensors("encoder.")  # now: the file may be gone when the second model is compiled
         self._state = state
-        self._requests: dict[int, Any] = {}
+        # Built now, because the file may be gone when a model is compiled; all models share its weights.
+        self._model = StepGraph(checkpoint.tensors("encoder."), state, _ANY_BATCH).build()
+        self._plans = plan_batches(state.context.chunk_encoder_frames)
+        self._runs: dict[int, _Run] = {}
 
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
         """As `StreamingEncoder.step`."""
+        config, first = self._state.config, 0
+        frames = mel.new_empty(len(slots), self._state.context.chunk_encoder_frames, config.d_model)
+        while first < len(slots):
+            for size in self._plans[min(len(slots) - first, BATCH_SIZES[-1])]:
+                part = slice(first, first + size)
+                self._step(size, slots[part], mel[part], valid_mel_frames[part], frames[part])
+                first += size
+        factor = config.subsampling_factor
+        return Encoded(frames, (valid_mel_frames + (factor - 1)) // factor)
+
+    def _step(
+        self, size: int, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor, frames: torch.Tensor
+    ) -> None:
+        """Runs the model of `size` streams for B <= size of them; writes `frames` [B, T, D] and their state."""
         state, batch, pages = self._state, len(slots), self._state.pages_per_slot
-        # 1) the pages of the streams, by their ages
+        run = self._run(size)
+        # 1) the inputs; streams to spare keep what was there, and their results are dropped
         seen = state.chunks_seen.index_select(0, slots)
         page = torch.remainder(seen, pages)
-        row = torch.where(seen < pages, page, page + pages)
+        run.mel[:batch] = mel
+        run.valid_mel_frames[:batch] = valid_mel_frames
+        run.slots[:batch] = slots
+        run.row[:batch] = torch.where(seen < pages, page, page + pages)  # the pages of the streams, by their ages
         # 2) run the network
-        inputs = {
-            "mel": mel.float(),
-            "valid_mel_frames": valid_mel_frames.int(),
-            "slots": slots.int(),
-            "row": row.int(),
-        }
-        request = self._request(1 if batch == 1 else _ANY_BATCH)
-        for name, values in inputs.items():
-            inputs[name] = values.contiguous()  # keeps the memory until the request has run
-            request.set_tensor(name, ov.Tensor(inputs[name].numpy(), shared_memory=True))
-        request.infer()
+        run.request.infer()
         # 3) write the state back; outputs are the request's memory, which its next run overwrites
-        encoded, new, tails, *columns = (torch.from_numpy(tensor.data) for tensor in request.output_tensors)
+        encoded, new, tails, *columns = (torch.from_numpy(tensor.data) for tensor in run.request.output_tensors)
         layers = state.config.n_layers
-        new, tails = new.view(layers, batch, new.shape[1], -1), tails.view(layers, batch, *tails.shape[1:])
-        state.scatter_chunk(slots, seen, page, new, tails, columns)
-        factor = state.config.subsampling_factor
-        return Encoded(encoded.clone(), (valid_mel_frames + (factor - 1)) // factor)
+        new = new.view(layers, size, new.shape[1], -1)[:, :batch]
+        tails = tails.view(layers, size, *tails.shape[1:])[:, :batch]
+        state.scatter_chunk(slots, seen, page, new, tails, [column[:batch] for column in columns])
+        frames.copy_(encoded[:batch])
 
-    def _request(self, batch: int) -> Any:
-        """The compiled model for a batch size, with the state's memory as inputs."""
-        if batch in self._requests:
-            return self._requests[batch]
+    def _run(self, size: int) -> _Run:
+        if size not in self._runs:
+            self._runs[size] = self._compile(size)
+        return self._runs[size]
+
+    def _compile(self, size: int) -> _Run:
+        """The model of a batch size, with its inputs' and the state's memory."""
         # Float32 on CPUs that have bfloat16, too; no thread is tied to a core that another process may need.
         options = {
             "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "ENABLE_CPU_PINNING": False,
         }  # fmt: skip
-        model = StepGraph(self._tensors, self._state, batch).build()
+        state, config = self._state, self._state.config
+        mel = torch.zeros(size, config.subsampling_factor * state.context.chunk_encoder_frames, config.mel_bins)
+        memory = {"mel": mel}
+        memory |= {name: torch.zeros(size, dtype=torch.int32) for name in ("valid_mel_frames", "slots", "row")}
+        model = self._model.clone()
+        model.reshape({name: ov.PartialShape(list(values.shape)) for name, values in memory.items()})
         request = _core().compile_model(model, "CPU", options).create_infer_request()
-        state = self._state
-        memory = {f"column.{layer}": columns for layer, columns in enumerate(state.subsampling_columns)}
-        for layer in range(state.config.n_layers):
+        run = _Run(request, **memory)
+        memory |= {f"column.{layer}": columns for layer, columns in enumerate(state.subsampling_columns)}
+        for layer in range(config.n_layers):
             memory[f"tail.{layer}"] = state.conv_tails[layer]
             memory[f"kv.{layer}"] = state.keys_values(layer)
         for name, values in memory.items():
             request.set_tensor(name, ov.Tensor(values.numpy(), shared_memory=True))
-        self._requests[batch] = request
-        return request
+        return run

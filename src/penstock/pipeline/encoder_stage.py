@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.encoder.encoder import StreamingEncoder
+from penstock.encoder.encoder import StreamingEncoder, first_batches
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import MelChunks
 from penstock.model.bundle import Checkpoint
@@ -53,13 +53,6 @@ class EncodedRows(NamedTuple):
     """By row rejected here; the decoder finds them in the ledger."""
 
 
-def warm_up_batches(largest: int, device: torch.device) -> list[int]:
-    """The batch sizes that a step runs with before the first request, the largest first."""
-    if device.type == "cuda":
-        return list(range(largest, 0, -1))
-    return sorted({largest, 1}, reverse=True)
-
-
 class EncoderStage:
     """Runs the encoder for a batch of streams with any number of chunks each."""
 
@@ -76,12 +69,8 @@ class EncoderStage:
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
-        """Runs a step of `streams` streams, so that its memory is allocated before the first request.
-
-        Also a step of one stream, for which OpenVINO has a model of its own; on a GPU one of every smaller batch,
-        because cuDNN plans a convolution when it first sees a batch size.
-        """
-        for batch in warm_up_batches(min(streams, self._slots, MAX_STEP), self._device):
+        """Runs a step of `streams` streams and of what other numbers need, before the first request."""
+        for batch in first_batches(min(streams, self._slots, MAX_STEP), self._device, self._encoder.engine):
             slots = torch.arange(batch, device=self._device)
             mel = torch.zeros(batch, *self._chunk_shape, device=self._device)
             self._encoder.open(slots)  # reset again when a stream gets the slot
