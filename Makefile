@@ -24,7 +24,7 @@ NUMERIC_TESTS := tests/frontend tests/encoder tests/decoding tests/model/nemo/te
 	tests/pipeline/test_stages.py tests/scoring/boosting/test_search.py tests/test_linear.py \
 	$(addprefix tests/test_recognizer.py::test_,golden_words_of_real_speech golden_encoder_output_of_real_speech)
 TEST_NUMERIC := $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
-# torch runs the instructions it is told to use, present or not; MKL and oneDNN take the best there are below.
+# torch runs the instructions it is told to use, present or not; MKL, oneDNN and OpenVINO take the best there are below.
 AVX512 := $(shell grep -qw avx512vl /proc/cpuinfo && echo avx512 || echo avx2)
 # Lock files name everything, with hashes; torch alone comes by its version, in the build that pip's settings offer.
 LOCKS := locks
@@ -100,8 +100,8 @@ test-nightly: setup ## tests of documents, and tests that take long
 # Three instruction sets, then one that no CPU has.
 test-cpus: setup ## the numeric tests as other CPUs compute
 	ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 $(TEST_NUMERIC)
-	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(TEST_NUMERIC)
-	ATEN_CPU_CAPABILITY=$(AVX512) MKL_CBWR=AVX512 ONEDNN_MAX_CPU_ISA=AVX512_CORE $(TEST_NUMERIC)
+	ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 OV_CPU_MAX_ISA=AVX2 $(TEST_NUMERIC)
+	ATEN_CPU_CAPABILITY=$(AVX512) MKL_CBWR=AVX512 ONEDNN_MAX_CPU_ISA=AVX512_CORE OV_CPU_MAX_ISA=AVX512_CORE $(TEST_NUMERIC)
 	$(TEST_NUMERIC) -p tests.helpers.other_cpu
 
 # Triton's interpreter stands in for a GPU; 640 MB more in the environment.

@@ -259,6 +259,19 @@ def test_batches_hold_all_streams(chunk_frames):
 
 
 @pytest.mark.skipif(len(ENGINES) < 2, reason="needs OpenVINO")
+@pytest.mark.parametrize(
+    ("onednn", "others", "is_used"),
+    [("", "", True), ("AVX2", "AVX2", True), ("AVX2", "", False), ("", "AVX2", False), ("AVX512_CORE", "AVX2", False)],
+)
+def test_openvino_is_used_if_all_its_parts_take_the_same_instructions(monkeypatch, onednn, others, is_used):
+    for name, value in (("ONEDNN_MAX_CPU_ISA", onednn), ("OV_CPU_MAX_ISA", others)):
+        monkeypatch.delenv(name, raising=False)
+        if value:
+            monkeypatch.setenv(name, value)
+    assert can_use_openvino() == is_used
+
+
+@pytest.mark.skipif(len(ENGINES) < 2, reason="needs OpenVINO")
 @pytest.mark.parametrize("context", [(70, 6), (70, 0)])
 def test_engines_agree_on_the_bundled_model(bundled_model, context):
     """Steps of one stream and of several, in turn, over the same state of each engine."""

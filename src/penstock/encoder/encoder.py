@@ -69,10 +69,11 @@ several times, and PyTorch has their large matrices in oneDNN's layout, too."""
 def can_use_openvino() -> bool:
     """Whether OpenVINO can be imported, and the CPU has AVX2, without which it computes this network wrongly.
 
-    ONEDNN_MAX_CPU_ISA restricts one part of OpenVINO and not the others, which ends in crashes: PyTorch is taken then.
+    ONEDNN_MAX_CPU_ISA restricts one part of OpenVINO, and OV_CPU_MAX_ISA the others. Where they differ it crashes or
+    computes wrongly: PyTorch is taken then.
     """
     has_avx2 = "AVX" in torch.backends.cpu.get_cpu_capability()
-    if not has_avx2 or "ONEDNN_MAX_CPU_ISA" in os.environ:
+    if not has_avx2 or os.environ.get("ONEDNN_MAX_CPU_ISA") != os.environ.get("OV_CPU_MAX_ISA"):
         return False
     try:
         importlib.import_module("openvino")
