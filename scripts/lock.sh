@@ -32,6 +32,7 @@ echo triton | lock kernels --no-deps -
 # Images take their part of what is tested.
 options=(--constraints locks/dev.txt)
 lock server pyproject.toml
+echo openvino | lock openvino --no-emit-package numpy - # of the CPU image, beside server.txt
 lock client $client
 echo "torch ; python_version < '3'" | lock loadtest pyproject.toml $client --extra loadtest --overrides -
 lock gateway $client $gateway --extra media --overrides build/lock/overrides.txt

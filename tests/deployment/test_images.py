@@ -154,6 +154,16 @@ def test_cpu_and_gpu_images_differ_in_what_they_must_alone():
     assert program("cpu") == program("gpu")
 
 
+def test_the_cpu_image_alone_has_openvino():
+    def locks(stage: str) -> set[str]:
+        (command,) = _rest(stage, "RUN")
+        return set(re.findall(r"locks/(\w+)\.txt", command))
+
+    assert locks("cpu-dependencies") == {"server", "openvino", "pytriton"}
+    assert locks("gpu-dependencies") == {"server"}, "PyTorch alone runs on a GPU; tritonserver is in the base image"
+    assert set(_locked(ROOT / "locks" / "openvino.txt")) == {"openvino", "openvino-telemetry"}
+
+
 def test_what_is_copied_exists_and_is_let_through():
     ignore = [
         line
@@ -379,6 +389,6 @@ def test_lock_files_have_a_hash_for_everything_and_keep_to_the_pins(path):
         assert locked.get(name.replace("_", "-"), version) == version
 
 
-@pytest.mark.parametrize("name", ["server", "client", "gateway", "loadtest"])
+@pytest.mark.parametrize("name", ["server", "openvino", "client", "gateway", "loadtest"])
 def test_images_have_the_versions_that_are_tested(name):
     assert _locked(ROOT / "locks" / f"{name}.txt").items() <= _locked(ROOT / "locks" / "dev.txt").items()
