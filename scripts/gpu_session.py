@@ -7,8 +7,8 @@
     right      versions; ceilings of the device; the cost of graph nodes and loops; every test that needs a GPU;
                compute-sanitizer on a kernel and on a captured search
     encoder    the step of a 24-layer encoder: contexts, batch sizes, types, eager and captured; profiles; errors
-    decoders   greedy, boosted and beam search of RNN-T and TDT models under every driver; the bundled models on
-               speech; the search over the graph of --graph
+    decoders   greedy, boosted and beam search of RNN-T and TDT models under every driver; two cases beside NeMo; the
+               bundled models on speech; the search over the graph of --graph
     system     real-time streams in one process, until chunks are late
 
 Call each part by itself: each ends within its own limit (at most 9 minutes). Every measurement is a line of
@@ -19,9 +19,9 @@ takes too long ends alone, and the next one begins.
 Installs nothing: the package runs from src/. It needs Python 3.10 or newer and the packages torch (for CUDA), numpy,
 safetensors, sentencepiece and pyyaml; tests and speech also soundfile (with cffi) and soxr, the tests also pytest (with
 iniconfig, pluggy, packaging, pygments) and hypothesis (with sortedcontainers). Without cuda-bindings there are no
-graphs with WHILE nodes, without triton no fused kernels: their tests are skipped and their lines unavailable. Missing
-packages are named with their wheels; wheels in --wheels are unpacked into a temporary folder. Exit status 1 if
-something failed.
+graphs with WHILE nodes, without triton no fused kernels: their tests are skipped and their lines unavailable. Without
+nemo_toolkit and what it imports there are no cases beside NeMo. Missing packages are named with their wheels; wheels in
+--wheels are unpacked into a temporary folder. Exit status 1 if something failed.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from benchmarks.gpu.packages import FOR_AUDIO, FOR_TESTS, NEEDED, describe, is_missing, name_missing, unpack
+from benchmarks.gpu.packages import FOR_AUDIO, FOR_NEMO, FOR_TESTS, NEEDED, describe, is_missing, name_missing, unpack
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS_SKIP_WITHOUT = ("cuda.bindings", "triton")
@@ -227,15 +227,16 @@ def encoder_jobs(session: Session, _: Path) -> Iterator[Job]:
 
 
 def decoders_jobs(session: Session, folder: Path) -> Iterator[Job]:
-    """A program for each kind of model and length of chunks; then speech, then a decoding graph."""
+    """A program for each kind of model and length of chunks; NeMo's searches; then speech, then a decoding graph."""
     for right in (0, 13, 3):
         for kind in ("rnnt", "tdt"):
             name = f"decoders {kind} {right + 1}"
             yield gpu_job(session, name, "decoders", "--kind", kind, "--right", str(right), limit_s=110.0)
+    common = ["--device", session.device]
+    yield from nemo_jobs(session, folder, common)
     if missing := name_missing(FOR_AUDIO):
         session.record(name="speech", case={}, skipped=missing)
         return
-    common = ["--device", session.device]
     recordings = sorted((ROOT / "tests/data/an4/flac").glob("*.flac"))
     audio = [option for path in recordings for option in ("--audio", str(path.relative_to(ROOT)))]
     decoders = ["--decoders", "label-looping,boosted,alsd", "--beams", "4"]
@@ -253,6 +254,22 @@ def decoders_jobs(session: Session, folder: Path) -> Iterator[Job]:
         report = folder / f"wfst-{kernels}.json"
         options = [str(session.graph.absolute()), "--kernels", kernels, "--json", str(report)]
         yield Job(f"wfst {kernels}", [*command, *options], 120.0, report)
+
+
+def nemo_jobs(session: Session, folder: Path, common: list[str]) -> Iterator[Job]:
+    """Greedy and beam search beside NeMo's: chunks of 80 ms with an RNN-T, of 1.12 s with a TDT model."""
+    if missing := name_missing(FOR_NEMO):
+        session.record(name="nemo", case={}, skipped=missing)
+        return
+    sizes = ["--size", "large", "--batch", "64", "--seconds", "10", "--repeats", "3"]
+    if session.is_tiny:
+        sizes = ["--size", "small", "--batch", "2", "--seconds", "2.5", "--repeats", "1"]
+    decoders = ["--decoders", "label-looping,alsd", "--beams", "6", "--nemo"]
+    for kind, right in (("rnnt", 0), ("tdt", 13)):
+        report = folder / f"nemo-{kind}.json"
+        model = ["--random", kind, "--encoder", "none", "--context", f"56,{right}"]
+        command = [sys.executable, "-m", "benchmarks.decoding", *model, *common, *decoders, *sizes]
+        yield Job(f"nemo {kind} {right + 1}", [*command, "--json", str(report)], 110.0, report)
 
 
 def system_jobs(session: Session, _: Path) -> Iterator[Job]:

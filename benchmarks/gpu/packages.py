@@ -15,6 +15,7 @@ FOR_AUDIO = {"soundfile": "soundfile", "_cffi_backend": "cffi", "soxr": "soxr"}
 FOR_TESTS = FOR_AUDIO | {"pytest": "pytest", "iniconfig": "iniconfig", "pluggy": "pluggy", "packaging": "packaging",
                          "pygments": "pygments", "hypothesis": "hypothesis",
                          "sortedcontainers": "sortedcontainers"}  # fmt: skip
+FOR_NEMO = {"nemo": "nemo_toolkit"}
 FOR_SOME = {
     "cuda.bindings": ("cuda-bindings", "graphs with WHILE nodes"),
     "triton": ("triton", "fused kernels: their tests and lines"),

@@ -87,13 +87,18 @@ def test_the_programs_take_their_options(session, monkeypatch):
             else:
                 arguments = decoding.build_parser().parse_args(options)
                 arguments.device = "cpu"
+                monkeypatch.setattr(decoding, "find_spec", lambda module: module)  # NeMo
                 plan = decoding._checked_plan(arguments)
-                assert "label-looping" in plan.decoders and all((ROOT / path).is_file() for path in arguments.audio)
+                assert plan.with_nemo == job.name.startswith("nemo ")
+                assert "label-looping" in plan.decoders and all(
+                    (ROOT / path).is_file() for path in arguments.audio or ()
+                )
 
 
 def test_the_most_important_sizes_come_first(session):
     names = [job.name for job in jobs(session, "decoders")]
     assert names[:4] == ["decoders rnnt 1", "decoders tdt 1", "decoders rnnt 14", "decoders tdt 14"]
+    assert names[6:8] == ["nemo rnnt 1", "nemo tdt 14"]
     assert {"speech an4-ft", "speech an4-rnnt-hybrid", "speech an4-tdt-hybrid"} < set(names)
     assert [job.name for job in jobs(session, "encoder")] == ["encoder fp32", "encoder bf16", "encoder fp16"]
 
