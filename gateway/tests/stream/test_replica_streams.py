@@ -165,6 +165,25 @@ async def test_a_cancelled_stream_has_no_more_events(server, open_streams):
         assert all(isinstance(event, Partial) for event in await reading)
 
 
+async def test_a_stream_that_the_gateway_closes_is_lost(server, open_streams):
+    """Its text is incomplete, so the end of its events must not look like that of a finished stream."""
+    async with open_streams(server) as streams:
+        stream = await opened(streams)
+        await stream.push(audio(1))
+    with pytest.raises(GatewayError) as caught:
+        await events_of(stream)
+    assert (caught.value.code, caught.value.retry_after_s) == (ErrorCode.STREAM_LOST, 2.0)
+
+
+async def test_a_stream_whose_connection_is_closed_is_lost(server, open_streams):
+    async with open_streams(server) as streams:
+        stream = await opened(streams)
+        reading = asyncio.create_task(events_of(stream))
+        await streams._streams[stream].client.close()
+        assert (await rejection(reading)).code is ErrorCode.STREAM_LOST
+        assert streams.live == 0
+
+
 async def test_a_key_has_its_own_limit(server, open_streams):
     shop, lab = ApiKey("shop", 1), ApiKey("lab", 5)
     async with open_streams(server, admission=Admission(["shop", "lab"])) as streams:

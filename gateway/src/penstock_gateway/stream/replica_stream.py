@@ -40,7 +40,7 @@ class ReplicaStream:
         """Held while audio, or an end of a segment, is sent and noted."""
         self._failure: GatewayError | None = None
         self._started_s = self._last_audio_s = self._last_kept_s = time.monotonic()
-        self._is_finished = self._is_over = False
+        self._is_finished = self._is_cancelled = self._is_over = False
 
     async def push(self, samples: Samples) -> None:
         """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered."""
@@ -78,6 +78,7 @@ class ReplicaStream:
 
     async def cancel(self) -> None:
         """The client vanished: frees the stream on the server; no more events. Also after `finish`; never raises."""
+        self._is_cancelled = True
         self._upstream.cancel()
         self._end("cancelled")
 
@@ -98,9 +99,11 @@ class ReplicaStream:
                     self._report.partial(result.round_trip_s)
                 yield event
             self._end("finished")
-        except StreamClosedError:
+        except StreamClosedError as error:
             if self._failure is not None:
                 raise self._failure from None
+            if not self._is_cancelled:
+                raise self._fail(error) from error
         except ClientError as error:
             raise self._fail(error) from error
 

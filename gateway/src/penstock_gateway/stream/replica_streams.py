@@ -62,7 +62,7 @@ class ReplicaStreams:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for stream in list(self._streams):
-            await stream.cancel()
+            stream.fail(GatewayError(ErrorCode.STREAM_LOST, "the gateway is stopping", retry_after_s=RETRY_AFTER_S))
         await asyncio.gather(*(group.close() for group in self._groups))
 
     def drain(self) -> None:
