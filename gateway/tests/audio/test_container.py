@@ -84,6 +84,7 @@ def assert_tone(samples):
         (encoded(np.zeros(0), RATE_HZ, "WAV"), "no samples"),
         (encoded(np.full(100, np.nan), RATE_HZ, "WAV", "FLOAT"), "not finite"),
     ],
+        (encoded(TONE[:1000], 1, "WAV"), "sample rate of 1 Hz"),
 )
 async def test_a_recording_that_cannot_be_decoded_is_named(data, message):
     with pytest.raises(GatewayError, match=message) as error:

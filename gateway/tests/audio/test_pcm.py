@@ -57,6 +57,15 @@ def test_audio_at_the_model_rate_is_unchanged():
     assert not len(resampler.flush())
 
 
+def test_a_header_cannot_make_samples_many():
+    """At 1 Hz each sample of a message would become 16,000."""
+    data = wav(NOISE[:1000], rate_hz=1000)
+    assert len(decoded(PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ, has_header=True), [data])) == RATE_HZ
+    with pytest.raises(GatewayError, match="sample rate of 999 Hz; accepted: 1000 or more") as error:
+        PcmDecoder(RawFormat("s16le", RATE_HZ), RATE_HZ, has_header=True).push(wav(NOISE, rate_hz=999))
+    assert error.value.code is ErrorCode.AUDIO_INVALID
+
+
 @pytest.mark.parametrize(("encoding", "subtype"), [("s16le", "PCM_16"), ("mulaw", "ULAW"), ("alaw", "ALAW")])
 @pytest.mark.parametrize("channels", [1, 2])
 @settings(max_examples=20)

@@ -90,7 +90,6 @@ def _mono(blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max
             raise _TooLongError
         if not np.isfinite(samples).all():
             raise ValueError("has samples that are not finite numbers")
-        resampler = resampler or Resampler(rate_hz, to_hz)
         yield from _filled(resampler.push(np.ascontiguousarray(samples.mean(axis=1), np.float32)))
     if resampler is None:
         raise ValueError("has no samples")
@@ -104,6 +103,7 @@ def _filled(samples: Samples) -> Iterator[Samples]:
 
 def _read_sound_file(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """Blocks of libsndfile. A cut end is accepted: recorders that are stopped write no mark of it."""
+        resampler = resampler or Resampler(rate_hz, to_hz)
     with SoundReader(data) as reader:
         for block in reader.blocks():
             yield reader.rate_hz, block

@@ -67,7 +67,10 @@ class PcmDecoder:
             raise GatewayError(
                 ErrorCode.AUDIO_INVALID, "the WAV audio is compressed; accepted: PCM, float, mu-law and A-law"
             )
-        self._begin(header[0] if header else self._raw)
+        try:
+            self._begin(header[0] if header else self._raw)
+        except ValueError as error:
+            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the WAV header {error}") from None
         return header[1] if header else 0
 
     def _begin(self, form: PcmFormat) -> None:

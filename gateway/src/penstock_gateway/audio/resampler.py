@@ -5,6 +5,8 @@ import numpy.typing as npt
 import soxr
 
 Samples = npt.NDArray[np.float32]
+MIN_RATE_HZ = 1000
+"""A header can state 1 Hz, which would make each of its samples 16,000."""
 _NO_SAMPLES = np.zeros(0, np.float32)
 
 
@@ -12,6 +14,9 @@ class Resampler:
     """Resamples one stream. It keeps up to 36 ms back, so flush it before a segment or the stream ends."""
 
     def __init__(self, input_rate_hz: int, output_rate_hz: int):
+        """ValueError for an input rate below `MIN_RATE_HZ`."""
+        if input_rate_hz < MIN_RATE_HZ:
+            raise ValueError(f"has a sample rate of {input_rate_hz} Hz; accepted: {MIN_RATE_HZ} or more")
         self._rates_hz = (input_rate_hz, output_rate_hz)
         self._stream = self._begin()
 
