@@ -1,3 +1,4 @@
+import errno
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import pytest
 import soundfile
 import soxr
 
-from penstock_gateway.audio import container
+from penstock_gateway.audio import container, decode_worker
 from penstock_gateway.audio.container import container_decoder, decode_recording
 from penstock_gateway.audio.decode_worker import MAX_CPU_S
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -83,8 +84,8 @@ def assert_tone(samples):
         (b"\x00\x00\x00\x18ftypisom" + bytes(100), "cannot be decoded"),
         (encoded(np.zeros(0), RATE_HZ, "WAV"), "no samples"),
         (encoded(np.full(100, np.nan), RATE_HZ, "WAV", "FLOAT"), "not finite"),
-    ],
         (encoded(TONE[:1000], 1, "WAV"), "sample rate of 1 Hz"),
+    ],
 )
 async def test_a_recording_that_cannot_be_decoded_is_named(data, message):
     with pytest.raises(GatewayError, match=message) as error:
@@ -136,6 +137,64 @@ async def test_a_process_that_has_died_is_started_again(monkeypatch):
     decoders.start().shutdown(socket.SHUT_RDWR)  # its last order
     assert_tone(await decoded(encoded(soxr.resample(TONE, 44_100, 48_000), 48_000, "FLAC")))
     decoders.stop()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("call", ["os.pipe", "os.memfd_create", "socket.socketpair", "subprocess.Popen"])
+async def test_a_call_that_the_system_rejects_is_an_error_of_its_recording(monkeypatch, call):
+    """No descriptors, memory or processes are left; then there are some again."""
+    decoders = container.Decoders()
+    monkeypatch.setattr(container, "DECODERS", decoders)
+
+    def fail(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    data = encoded(TONE, 44_100, "FLAC")
+    with monkeypatch.context() as failing:
+        failing.setattr(f"penstock_gateway.audio.container.{call}", fail)
+        with pytest.raises(GatewayError, match="Too many open files") as error:
+            await decoded(data)
+    assert (error.value.code, error.value.retry_after_s) == (ErrorCode.OVERLOADED, 2.0)
+    assert_tone(await decoded(data))
+    decoders.stop()
+
+
+@pytest.mark.anyio
+async def test_a_process_that_takes_no_orders_does_not_stop_the_event_loop(monkeypatch):
+    decoders = container.Decoders()
+    decoders._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    decoders._orders.setblocking(False)
+    monkeypatch.setattr(container, "DECODERS", decoders)
+    with theirs:
+        with pytest.raises(BlockingIOError):
+            while True:
+                decoders.send(b"order")
+        with pytest.raises(GatewayError) as error:
+            await decoded(encoded(TONE, 44_100, "FLAC"))
+    assert error.value.code is ErrorCode.OVERLOADED
+    decoders.stop()
+
+
+def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
+    def fail():
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(decode_worker.os, "fork", fail)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    answers = []
+    with ours, theirs:
+        for _ in range(2):
+            source, sink = os.pipe()
+            with open("/dev/null") as recording, open(sink) as pipe:
+                socket.send_fds(ours, [b"{}"], [recording.fileno(), pipe.fileno()])
+            answers.append(source)
+        ours.shutdown(socket.SHUT_WR)
+        decode_worker.take_orders(theirs)
+    for source in answers:
+        with open(source, "rb") as pipe:
+            answer = pipe.read()
+        assert answer[:4] == bytes(4)
+        assert json.loads(answer[4:])["code"] == "OVERLOADED"
 
 
 @pytest.mark.anyio

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.limits import RETRY_AFTER_S
 
 SOUNDFILE, MEDIA = "soundfile", "media"
 """The decoders: libsndfile, and FFmpeg of the extra `media`."""
@@ -48,7 +50,8 @@ def container_decoder(head: bytes) -> str | None:
 async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> AsyncGenerator[Samples, None]:
     """The audio of a recording in blocks [n] of a few seconds. The process decodes no further than it is read.
 
-    GatewayError: AUDIO_INVALID for an unknown format, or one that cannot be decoded; TOO_LARGE for a longer recording.
+    GatewayError: AUDIO_INVALID for an unknown format, or one that cannot be decoded; TOO_LARGE for a longer recording;
+    OVERLOADED where no process can start.
     """
     decoder = container_decoder(data)
     if decoder is None:
@@ -67,29 +70,32 @@ async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> Asy
         finally:
             transport.close()  # which also ends a process that writes
     if failure:
-        raise GatewayError(ErrorCode[failure["code"]], failure["message"])
+        code, message = ErrorCode[failure["code"]], failure["message"]
+        raise _overloaded(message) if code is ErrorCode.OVERLOADED else GatewayError(code, message)
 
 
 async def _start(data: bytes, order: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
-    """Orders a recording; returns the end of its pipe."""
-    source, sink = os.pipe()
-    recording = os.memfd_create("recording")
+    """Orders a recording; returns the end of its pipe. GatewayError OVERLOADED."""
     try:
-        with open(recording, "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(recording, 0, os.SEEK_SET)
-        DECODERS.send(json.dumps(order).encode(), recording, sink)
-    except BaseException:
-        os.close(source)
-        raise
-    finally:
-        os.close(recording)
-        os.close(sink)
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb")
-    )
-    return reader, transport
+        with ExitStack() as opened, ExitStack() as on_error:
+            ends = os.pipe()
+            source, sink = on_error.enter_context(open(ends[0], "rb")), opened.enter_context(open(ends[1], "wb"))
+            recording = opened.enter_context(open(os.memfd_create("recording"), "r+b"))
+            recording.write(data)
+            recording.seek(0)
+            DECODERS.send(json.dumps(order).encode(), recording.fileno(), sink.fileno())
+            reader = asyncio.StreamReader()
+            protocol = asyncio.StreamReaderProtocol(reader)
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, source)
+            on_error.pop_all()  # the transport closes it
+            return reader, transport
+    except OSError as error:
+        raise _overloaded(f"no recording can be decoded: {error.strerror or error}") from error
+
+
+def _overloaded(message: str) -> GatewayError:
+    _log.error("%s", message)
+    return GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
 
 
 async def _read_size(pipe: asyncio.StreamReader) -> int:
@@ -105,24 +111,25 @@ class Decoders:
         self._orders: socket.socket | None = None
 
     def start(self) -> socket.socket:
-        """Its socket."""
+        """Its socket. OSError where it cannot start."""
         if self._orders is None:
-            self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             command = [sys.executable, "-m", "penstock_gateway.audio.decode_worker"]
-            with theirs:
+            with ExitStack() as on_error, theirs:
+                on_error.enter_context(ours)
                 subprocess.Popen(command, stdin=theirs.fileno(), env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+                on_error.pop_all()
+            ours.setblocking(False)  # the event loop does not wait for a process that takes no orders
+            self._orders = ours
         return self._orders
 
     def send(self, order: bytes, *descriptors: int) -> None:
-        """Sends an order; starts the process again if it has ended. GatewayError if it ends at once."""
-        for _ in range(2):
-            try:
-                socket.send_fds(self.start(), [order], descriptors)
-            except OSError:
-                self.stop()
-            else:
-                return
-        raise GatewayError(ErrorCode.INTERNAL, "the process that decodes recordings does not start")
+        """Sends an order; starts the process again if it has ended. OSError if it does not start or takes no orders."""
+        try:
+            socket.send_fds(self.start(), [order], descriptors)
+        except ConnectionError:  # it has ended
+            self.stop()
+            socket.send_fds(self.start(), [order], descriptors)
 
     def stop(self) -> None:
         """Ends the process once its recordings are decoded."""

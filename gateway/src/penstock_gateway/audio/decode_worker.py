@@ -40,15 +40,28 @@ def main() -> None:
     with contextlib.suppress(ImportError):
         import av  # noqa: F401, so that forks have it
     with socket.socket(fileno=os.dup(0)) as orders:
-        while True:
-            message, descriptors, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 2)
-            if not message:
-                return
-            if os.fork() == 0:
+        take_orders(orders)
+
+
+def take_orders(orders: socket.socket) -> None:
+    """Starts a fork for each order, until the other end is closed. Where none can start, the order's pipe says so."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 2)
+        if not message:
+            return
+        recording, pipe = descriptors
+        try:
+            is_fork = os.fork() == 0
+        except OSError as error:
+            reason = f"no recording can be decoded: {error.strerror}"
+            with contextlib.suppress(BrokenPipeError), open(pipe, "wb", closefd=False) as out:
+                _end(out, {"code": "OVERLOADED", "message": reason})
+        else:
+            if is_fork:
                 orders.close()
-                _run(json.loads(message), *descriptors)
-            for descriptor in descriptors:
-                os.close(descriptor)
+                _run(json.loads(message), recording, pipe)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _run(order: Mapping[str, Any], recording: int, pipe: int) -> None:
@@ -58,6 +71,7 @@ def _run(order: Mapping[str, Any], recording: int, pipe: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # decoders remark on every damaged frame
         with open(recording, "rb") as file, open(pipe, "wb") as out:
             write_samples(order, file.read(), out)
     except (BrokenPipeError, MemoryError):
@@ -77,6 +91,11 @@ def write_samples(order: Mapping[str, Any], data: bytes, out: BinaryIO) -> None:
         failure = {"code": "AUDIO_INVALID", "message": f"the audio {error}"}
     except _TooLongError:
         failure = {"code": "TOO_LARGE", "message": f"the audio is longer than {order['max_seconds']:g} s"}
+    _end(out, failure)
+
+
+def _end(out: BinaryIO, failure: Mapping[str, str]) -> None:
+    """Writes what follows the last block."""
     out.write(struct.pack("<I", 0) + json.dumps(failure).encode())
     out.flush()
 
@@ -85,6 +104,7 @@ def _mono(blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max
     """Averages the channels of blocks (rate, samples [n, channels]) and resamples. ValueError without samples."""
     resampler, seconds = None, 0.0
     for rate_hz, samples in blocks:
+        resampler = resampler or Resampler(rate_hz, to_hz)
         seconds += len(samples) / rate_hz
         if seconds > max_seconds:
             raise _TooLongError
@@ -103,7 +123,6 @@ def _filled(samples: Samples) -> Iterator[Samples]:
 
 def _read_sound_file(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """Blocks of libsndfile. A cut end is accepted: recorders that are stopped write no mark of it."""
-        resampler = resampler or Resampler(rate_hz, to_hz)
     with SoundReader(data) as reader:
         for block in reader.blocks():
             yield reader.rate_hz, block
