@@ -7,12 +7,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute
 
 from penstock_gateway.captions import captions_routes
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.health import health_routes
-from penstock_gateway.http_errors import on_failure, on_http_error
+from penstock_gateway.http_errors import on_disconnect, on_failure, on_http_error
 from penstock_gateway.openai.routes import openai_routes
 from penstock_gateway.realtime.routes import realtime_routes
 from penstock_gateway.riva.service import add_riva_service
@@ -36,7 +37,7 @@ def build_app(gateway: Gateway) -> Starlette:
     return Starlette(
         routes=[route for routes in ROUTES for route in routes(gateway)],
         middleware=[cross_origin] if allowed else [],
-        exception_handlers={HTTPException: on_http_error, Exception: on_failure},
+        exception_handlers={HTTPException: on_http_error, ClientDisconnect: on_disconnect, Exception: on_failure},
     )
 
 

@@ -8,6 +8,8 @@ from starlette.responses import JSONResponse, Response
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 
+CLIENT_GONE = 499
+"""A status that no client reads."""
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -34,6 +36,11 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     kind = "invalid_request_error"
     body = {"message": error.detail, "type": kind, "param": None, "code": f"http_{error.status_code}"}
     return JSONResponse({"error": body}, error.status_code, error.headers)
+
+
+async def on_disconnect(request: Request, error: Exception) -> Response:
+    """The client has disconnected while its request was read."""
+    return Response(status_code=CLIENT_GONE)
 
 
 async def on_failure(request: Request, error: Exception) -> Response:

@@ -132,6 +132,7 @@ async def test_fields_become_options(client, streams):
         ({"timestamp_granularities[]": "char"}, "timestamp_granularities"),
         ({"chunking_strategy": "manual"}, "chunking_strategy"),
         ({"chunking_strategy": "[1]"}, "chunking_strategy"),
+        ({"chunking_strategy": '{"type": "server_vad", "a": ' + "[" * 900 + "]" * 900 + "}"}, "chunking_strategy"),
         ({"chunking_strategy": '{"type": "server_vad", "silence_duration_ms": 100}'}, None),
         ({"chunking_strategy[silence_duration_ms]": "a"}, "chunking_strategy[silence_duration_ms]"),
         ({"chunking_strategy[type]": "semantic"}, "chunking_strategy[type]"),
@@ -156,6 +157,37 @@ async def test_other_rejections(client, streams):
     broken = {"content-type": "multipart/form-data; boundary=x"}
     assert error(await client.post("/v1/audio/transcriptions", content=b"y", headers=broken), 400)
     assert not streams.opened
+
+
+@pytest.mark.parametrize("charset", ["idna", "utf-7", "hex", "unicode_escape", "none"])
+async def test_a_form_is_in_utf_8(client, streams, charset):
+    """Codecs such as idna fail in ways that the parser of a form does not know."""
+    form = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\n' + b"\xff" * 100 + b"\r\n--x--\r\n"
+    headers = {"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
+    response = await client.post("/v1/audio/transcriptions", content=form, headers=headers)
+    assert error(response, 400) == ("field_invalid", "content-type")
+
+
+async def test_any_name_of_a_field_without_an_effect_can_be_shown(client):
+    response = await post(client, encoded(), **{"имя": "x", "prompt\x7f": "y"})
+    assert response.headers["penstock-ignored"] == "prompt\\x7f,\\u0438\\u043c\\u044f"
+    response = await post(client, encoded(), **{f"field{i}": "" for i in range(1000)})
+    assert len(response.headers["penstock-ignored"]) == 1000
+
+
+async def test_a_client_that_disconnects_while_it_uploads_is_no_failure(gateway, streams, caplog):
+    async with running(gateway) as served:
+        for path in ("/v1/audio/transcriptions", "/v1/realtime/client_secrets"):
+            _, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
+            head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+            writer.write(head.encode() + b"Content-Length: 1000\r\n\r\n--x\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.close()
+            await writer.wait_closed()
+        async with httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+            assert (await post(client, encoded())).status_code == 200
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_a_file_that_breaks_off_in_the_middle_is_rejected_and_frees_its_stream(client, streams, monkeypatch):

@@ -52,7 +52,10 @@ OTHERS = {
     "riva": [RIVA, APPEND | {"runtime_config": {"force_eou": "true"}}, {"type": "input_audio_buffer.done"}],
 }
 OTHER_CONNECTIONS = 4
-JUNK = [None, True, -1, 1e308, 2**70, "", "x", "é\0", [], {}, [[]], {"type": "audio/pcmu"}, ["a", 3], "server_vad"]
+JUNK = [
+    None, True, -1, 1e308, 2**70, "", "x", "é\0", "\ud800", [], {}, [[]], json.loads("[" * 90 + "]" * 90),
+    {"type": "audio/pcmu"}, ["a", 3], "server_vad",
+]  # fmt: skip
 
 
 def mutated(value, rng):

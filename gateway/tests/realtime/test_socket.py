@@ -260,3 +260,5 @@ async def test_a_page_can_ask_why_a_handshake_fails(make_gateway):
     async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
         assert (await http.get("/v1/realtime")).status_code == 401
         assert (await http.get("/v1/realtime", headers={"Authorization": "Bearer right"})).status_code == 200
+        (b'{"session": {"include": ["\\ud800"]}}', "Bearer right", 400, "body"),
+        (b'{"session": {"audio": ' + b"[" * 900 + b"]" * 900 + b"}}", "Bearer right", 400, "body"),

@@ -1,12 +1,12 @@
 """The fields of a transcription request and what each becomes. `FIELDS` is also the table in docs/gateway.md."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.json_text import parse_object
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
 
@@ -101,12 +101,9 @@ def _granularities(draft: _Draft, values: list[str]) -> TranscriptionRequest:
 def _chunking(draft: _Draft, values: list[str]) -> TranscriptionRequest:
     if values[-1] in ("", "auto"):
         return draft.request
-    try:
-        strategy = json.loads(values[-1])
-        kind, silence_ms = strategy.get("type"), strategy.get("silence_duration_ms")
-    except (ValueError, AttributeError, RecursionError):
-        kind, silence_ms = None, None
-    if kind != "server_vad":
+    strategy = parse_object(values[-1]) or {}
+    silence_ms = strategy.get("silence_duration_ms")
+    if strategy.get("type") != "server_vad":
         raise _invalid("chunking_strategy", values[-1], 'auto, or an object of type "server_vad"')
     return draft.request if silence_ms is None else _silence(draft, [str(silence_ms)])
 

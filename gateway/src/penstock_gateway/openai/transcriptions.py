@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -11,6 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.http_errors import CLIENT_GONE
 from penstock_gateway.openai.formats import Transcription, render
 from penstock_gateway.openai.job import PROTOCOL, TranscriptionJob
 from penstock_gateway.openai.request_fields import TranscriptionRequest, parse_fields
@@ -22,10 +24,10 @@ _T = TypeVar("_T")
 MAX_FIELDS = 2200
 """Of a form: as many keywords as a server may accept, and the others."""
 IGNORED_HEADER = "penstock-ignored"
+_MAX_IGNORED_CHARS = 1000
+_CHARSETS = ("utf-8", "utf8", "us-ascii")
 MAX_FORM_BYTES = MAX_UPLOAD_BYTES + (1 << 20)
 """The file and the other fields."""
-_CLIENT_GONE = 499
-"""A status that no client reads."""
 
 
 class Transcriptions:
@@ -39,14 +41,15 @@ class Transcriptions:
         access = self._gateway.access
         access.origins.check(request.headers.get("origin"), request.headers.get("host"))
         key = access.authenticate_header(request.headers.get("authorization"))
-        request = _limited(request)
+        request = _checked(request)
         async with request.form(max_files=1, max_fields=MAX_FIELDS) as form:
             wanted, data = await self._read(form)
-        headers = {IGNORED_HEADER: ",".join(wanted.ignored)} if wanted.ignored else {}
+        ignored = ",".join(wanted.ignored)[:_MAX_IGNORED_CHARS]
+        headers = {IGNORED_HEADER: ascii(ignored)[1:-1]} if ignored else {}  # names are the client's
         starting = TranscriptionJob.start(self._gateway, wanted, data, key)
         job = await _while_connected(request, starting)
         if job is None:
-            return Response(status_code=_CLIENT_GONE)
+            return Response(status_code=CLIENT_GONE)
         if wanted.is_streamed:
             return _EventStream(self._gateway, job, wanted, headers)
         try:
@@ -54,7 +57,7 @@ class Transcriptions:
         finally:
             await job.close()
         if transcription is None:
-            return Response(status_code=_CLIENT_GONE)
+            return Response(status_code=CLIENT_GONE)
         content, media_type = render(transcription, wanted)
         return Response(content, headers=headers, media_type=media_type)
 
@@ -120,11 +123,18 @@ class _EventStream(StreamingResponse):
             yield events.done(self._job.duration_s)
 
 
-def _limited(request: Request) -> Request:
-    """The request with a limited body; GatewayError for a larger one, at once if its length is stated."""
+def _checked(request: Request) -> Request:
+    """The request with a limited body. GatewayError for a larger one, at once if its length is stated, and for a form
+    that is not in UTF-8: some of Python's codecs fail in ways that the parser of the form does not know.
+    """
+    _, options = parse_options_header(request.headers.get("content-type"))
+    charset = options.get(b"charset", b"utf-8").decode("latin-1")
+    if charset.lower() not in _CHARSETS:
+        message = f"the charset is {charset[:60]!r}; accepted: {_CHARSETS[0]}"
+        raise GatewayError(ErrorCode.FIELD_INVALID, message, "content-type")
     error = GatewayError(ErrorCode.TOO_LARGE, f"the request has more than {MAX_FORM_BYTES:,} bytes", "file")
     stated = request.headers.get("content-length", "0")
-    if stated.isdigit() and int(stated) > MAX_FORM_BYTES:
+    if stated.isdecimal() and int(stated) > MAX_FORM_BYTES:
         raise error
     received = 0
 

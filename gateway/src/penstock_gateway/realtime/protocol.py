@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
+from penstock_gateway.json_text import parse_object
 from penstock_gateway.realtime.actions import Action, ServerEvent
 from penstock_gateway.realtime.fields import invalid
 from penstock_gateway.realtime.items import Names
@@ -100,10 +101,7 @@ class RealtimeProtocol:
 
 
 def _parse(text: str | bytes) -> Mapping[str, Any]:
-    try:
-        event = json.loads(text)
-    except (ValueError, RecursionError):
-        event = None
-    if not isinstance(event, dict):
+    event = parse_object(text)
+    if event is None:
         raise invalid("", "the message is not JSON with an object; accepted: one event, with its type")
     return event

@@ -1,6 +1,5 @@
 """The HTTP port's routes of the Realtime protocol: the WebSocket, client secrets, and Riva's transcription sessions."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from starlette.websockets import WebSocket
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http_errors import error_response
+from penstock_gateway.json_text import parse_object
 from penstock_gateway.realtime.connection import PROTOCOL, Connection
 from penstock_gateway.realtime.fields import check_names, invalid, read
 from penstock_gateway.realtime.items import Names
@@ -139,10 +139,7 @@ def _check_intent(query: Mapping[str, str]) -> None:
 async def _body(request: Request) -> Mapping[str, Any]:
     """The JSON object of a request; empty without a body."""
     data = await request.body()
-    try:
-        body = json.loads(data) if data.strip() else {}
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
+    body = parse_object(data) if data.strip() else {}
+    if body is None:
         raise invalid("body", "is not JSON with an object; accepted: an object")
     return body

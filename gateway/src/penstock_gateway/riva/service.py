@@ -23,6 +23,8 @@ PROTOCOL = "riva"
 SERVICE = "nvidia.riva.asr.RivaSpeechRecognition"
 IGNORED = "penstock-ignored"
 """Key of the initial metadata that names the fields without an effect."""
+_MAX_METADATA_CHARS = 500
+"""Clients accept 8 KiB of metadata, in which a character is up to 12 bytes."""
 _M = TypeVar("_M", bound=Message)
 _Context = Any  # grpc.aio.ServicerContext, which has no types
 
@@ -86,7 +88,8 @@ class RivaService:
         request = map_request(config, group, settings)
         live = await streams.open(request.options, key, PROTOCOL)
         try:
-            await context.send_initial_metadata(((IGNORED, ",".join(request.ignored)),) if request.ignored else ())
+            ignored = ",".join(request.ignored)[:_MAX_METADATA_CHARS]
+            await context.send_initial_metadata(((IGNORED, ignored),) if ignored else ())
             audio = AudioInput(request.audio, group.sample_rate_hz, settings.max_file_minutes * 60)
             yield Call(live, audio, request.results)
         finally:
@@ -114,7 +117,7 @@ async def _rejecting(context: _Context, gateway: Gateway) -> AsyncIterator[None]
     except GatewayError as error:
         gateway.note_rejection(PROTOCOL, error)
         trailing = (("retry-after", f"{error.retry_after_s:g}"),) if error.retry_after_s is not None else ()
-        await context.abort(grpc.StatusCode[error.code.status.grpc], str(error), trailing)
+        await context.abort(grpc.StatusCode[error.code.status.grpc], str(error)[:_MAX_METADATA_CHARS], trailing)
 
 
 def parse(kind: type[_M], data: bytes) -> _M:
