@@ -237,6 +237,64 @@ async def test_a_browser_connects_with_a_client_secret(make_gateway, streams):
         assert streams.opened[0].key == ApiKey("team", 4)
 
 
+async def test_a_client_secret_has_the_settings_of_its_session(make_gateway, streams):
+    """Another gateway with the same signing key knows them; `session.update` changes them."""
+    given = {
+        "type": "transcription",
+        "audio": {"input": {"format": {"type": "audio/pcm", "rate": 16000}, "turn_detection": None,
+                            "transcription": {"keywords": ["Łódź"]}}},
+    }  # fmt: skip
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
+        made = await http.post(
+            "/v1/realtime/client_secrets", json={"session": given}, headers={"Authorization": "Bearer right"}
+        )
+    value, shown = made.json()["value"], made.json()["session"]
+    offered = ["realtime", f"openai-insecure-api-key.{value}"]
+    async with running(make_gateway(KEYS)) as served:
+        async with websockets.connect(served.ws_url + PATH, subprotocols=offered) as socket:
+            created = (await receive(socket, "session.created"))["session"]
+            assert created | {"id": None} == shown | {"id": None}
+            await append(socket, speech(0.2), 1600)
+            await send(socket, "input_audio_buffer.commit")
+            assert (await receive(socket, COMPLETED))["transcript"] == "w0 w1"
+            await send(socket, "session.update", session={"audio": {"input": {"transcription": {"keywords": []}}}})
+            await append(socket, speech(0.1), 1600)
+            await send(socket, "input_audio_buffer.commit")
+            assert (await receive(socket, COMPLETED))["transcript"] == "w0"
+        headers = {"Authorization": f"Bearer {value}"}
+        async with websockets.connect(served.ws_url + PATH, additional_headers=headers) as socket:
+            assert (await receive(socket, "session.created"))["session"]["audio"] == created["audio"]
+    assert [stream.options.phrases for stream in streams.opened] == [(("Łódź", 1.5),), ()]
+    assert [stream.options.endpoint_silence_ms for stream in streams.opened] == [0, 0]
+
+
+async def test_a_session_of_a_secret_that_is_no_longer_accepted_is_rejected(make_gateway):
+    secret, _ = make_gateway(KEYS).access.secrets.create(ApiKey("team", 4), session={"openai": {"prompts": 1}})
+    async with running(make_gateway(KEYS)) as served:
+        response = await rejected(served.ws_url + PATH, additional_headers={"Authorization": f"Bearer {secret}"})
+        assert (response.status_code, json.loads(response.body)["error"]["param"]) == (400, "session.prompts")
+
+
+async def test_a_token_of_riva_has_the_settings_of_its_session(make_gateway, streams):
+    boosting = {"enable_word_boosting": True, "word_boosting_list": [{"phrases": ["rubout"], "boost": 50}]}
+    right = {"Authorization": "Bearer right"}
+    async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
+        path = "/v1/realtime/transcription_sessions"
+        wrong = await http.post(path, json={"input_audio_params": {"num_channels": 9}}, headers=right)
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "session.input_audio_params.num_channels")
+        body = {"word_boosting": boosting, "endpointing_config": {"stop_history": 500}}
+        session = (await http.post(path, json=body, headers=right)).json()
+        assert session["word_boosting"] == boosting
+        offered = ["realtime", f"realtime-token.{session['client_secret']['value']}"]
+        async with websockets.connect(served.ws_url + PATH, subprotocols=offered) as socket:
+            await receive(socket, "conversation.created")
+            await append(socket, speech(0.2), 1600)
+            await send(socket, "input_audio_buffer.done")
+            assert (await receive(socket, COMPLETED))["transcript"] == "w0 w1"
+    assert streams.opened[0].options.phrases == (("rubout", 1.0),)
+    assert streams.opened[0].options.endpoint_silence_ms == 500
+
+
 async def test_client_secrets_that_are_rejected(make_gateway):
     cases = [
         (b"{}", None, 401, None),
@@ -246,6 +304,8 @@ async def test_client_secrets_that_are_rejected(make_gateway):
         (b'{"expires_after": {"anchor": "now"}}', "Bearer right", 400, "expires_after.anchor"),
         (b'{"session": {"type": "realtime"}}', "Bearer right", 400, "session.type"),
         (b'{"sessions": {}}', "Bearer right", 400, "body.sessions"),
+        (b'{"session": {"include": ["\\ud800"]}}', "Bearer right", 400, "body"),
+        (b'{"session": {"audio": ' + b"[" * 900 + b"]" * 900 + b"}}", "Bearer right", 400, "body"),
     ]
     async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
         for body, authorization, status, param in cases:
@@ -260,5 +320,3 @@ async def test_a_page_can_ask_why_a_handshake_fails(make_gateway):
     async with running(make_gateway(KEYS)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as http:
         assert (await http.get("/v1/realtime")).status_code == 401
         assert (await http.get("/v1/realtime", headers={"Authorization": "Bearer right"})).status_code == 200
-        (b'{"session": {"include": ["\\ud800"]}}', "Bearer right", 400, "body"),
-        (b'{"session": {"audio": ' + b"[" * 900 + b"]" * 900 + b"}}", "Bearer right", 400, "body"),

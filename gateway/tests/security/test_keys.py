@@ -69,7 +69,7 @@ def test_a_client_secret_stands_for_its_key_until_it_expires(ring):
     assert expires_s == 1060
     assert access.authenticate_header(f"Bearer {secret}") == ApiKey("shop", 4)
     now_s[0] = 1061
-    assert rejected(access.authenticate, secret) is ErrorCode.INVALID_API_KEY
+    assert rejected(access.read, secret) is ErrorCode.INVALID_API_KEY
 
 
 def test_a_changed_secret_is_rejected(ring):
@@ -79,14 +79,26 @@ def test_a_changed_secret_is_rejected(ring):
         other = "A" if secret[position] != "A" else "B"
         changed = secret[:position] + other + secret[position + 1 :]
         try:
-            assert access.authenticate(changed) == ApiKey("shop", 4), "base64's last bits may say the same"
+            assert access.read(changed).key == ApiKey("shop", 4), "base64's last bits may say the same"
             assert position == len(secret) - 1
         except GatewayError as error:
             assert error.code is ErrorCode.INVALID_API_KEY
     for text in ("ek_", "ek_é", "ek_" + "A" * 21, secret + "A", secret[:-4]):
-        assert rejected(access.authenticate, text) is ErrorCode.INVALID_API_KEY
+        assert rejected(access.read, text) is ErrorCode.INVALID_API_KEY
     elsewhere = access_of(ring, signing_key=b"x" * 32)
-    assert rejected(elsewhere.authenticate, secret) is ErrorCode.INVALID_API_KEY
+    assert rejected(elsewhere.read, secret) is ErrorCode.INVALID_API_KEY
+
+
+def test_a_client_secret_has_the_settings_of_its_session_in_any_process(ring):
+    session = {"openai": {"audio": {"input": {"transcription": {"keywords": ["Łódź"] * 100}}}}}
+    secret, _ = access_of(ring).secrets.create(ApiKey("shop", 4), session=session)
+    assert access_of(ring).read_header(f"Bearer {secret}") == (ApiKey("shop", 4), session)
+    assert access_of(ring).read("sk-shop") == (ApiKey("shop", 4), {})
+
+
+def test_a_session_that_no_handshake_could_carry_is_rejected(ring):
+    random = [hashlib.sha256(bytes([number])).hexdigest() for number in range(200)]
+    assert rejected(access_of(ring).secrets.create, ANONYMOUS, 60, {"openai": random}) is ErrorCode.TOO_LARGE
 
 
 @pytest.mark.parametrize("seconds", [59, 7201, 0, -1])

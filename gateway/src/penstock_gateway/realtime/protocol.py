@@ -50,11 +50,21 @@ def encode(event: ServerEvent) -> str:
 class RealtimeProtocol:
     """One connection. The first client event chooses its dialect; `is_riva` where the handshake already has."""
 
-    def __init__(self, streams: Streams, config: Config, is_riva: bool = False):
-        self._streams, self._config = streams, config
+    def __init__(
+        self,
+        streams: Streams,
+        config: Config,
+        is_riva: bool = False,
+        presets: Mapping[str, Mapping[str, Any]] | None = None,
+    ):
+        """`presets`: of a client secret: the settings of its session, by the name of their dialect (`openai`, `riva`).
+
+        GatewayError where they are not accepted any more.
+        """
+        self._streams, self._config, self._presets = streams, config, presets or {}
         self._names = Names()
-        self._openai = OpenAIDialect(streams, config, self._names)
-        self._dialect: Dialect = RivaDialect(streams, config, self._names) if is_riva else self._openai
+        self._openai = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}))
+        self._dialect: Dialect = self._riva() if is_riva else self._openai
         self._is_chosen = False
         self._client_event: object = None
 
@@ -91,10 +101,13 @@ class RealtimeProtocol:
         """The `error` event for the message that was received last."""
         return self._dialect.rejected(error, self._client_event)
 
+    def _riva(self) -> RivaDialect:
+        return RivaDialect(self._streams, self._config, self._names, self._presets.get("riva", {}))
+
     def _choose(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
         if kind == "transcription_session.update" and not isinstance(self._dialect, RivaDialect):
-            self._dialect = RivaDialect(self._streams, self._config, self._names)
+            self._dialect = self._riva()
         elif kind == "session.update" and "session" not in event and "model" in event:
             self._dialect = VllmDialect(self._streams, self._config)
         self._is_chosen = kind in _CHOOSING

@@ -29,9 +29,10 @@ _TRANSCRIPTION = "conversation.item.input_audio_transcription"
 class RivaDialect:
     """One connection."""
 
-    def __init__(self, streams: Streams, config: Config, names: Names):
+    def __init__(self, streams: Streams, config: Config, names: Names, given: Mapping[str, Any]):
+        """`given`: the settings of the client's secret. GatewayError names a wrong one."""
         self._streams, self._config, self._names = streams, config, names
-        self._session = default_session(streams.group(""), config.language)
+        self._session = merge(default_session(streams.group(""), config.language), given)
         self._is_configured = False
         self._is_done = False
         self._text = ""  # the last delta
@@ -91,16 +92,14 @@ class RivaDialect:
 
     def _update(self, event: Mapping[str, Any]) -> list[Action]:
         session = merge(self._session, read(event, "session", dict, "", {}))
-        configure = self._configuration(session)
+        configured = self._configuration(session)
         self._session = session
-        return [configure, self._event("transcription_session.updated", session=session)]
+        return [configured, self._event("transcription_session.updated", session=session)]
 
     def _configuration(self, session: Mapping[str, Any]) -> Configure:
-        config = recognition_config(session)
-        request = map_request(config, self._streams.group(config.model), self._config)
-        configure = Configure(raw_format(session), request.options, session["input_audio_format"] == WITH_HEADER)
+        configured = configure(session, self._streams, self._config)
         self._is_configured = True
-        return configure
+        return configured
 
     def _append(self, event: Mapping[str, Any]) -> Sequence[Action]:
         data = read_audio(event)
@@ -139,6 +138,13 @@ class RivaDialect:
 
     def _event(self, kind: str, **fields: Any) -> ServerEvent:
         return {"event_id": self._names.new("event"), "type": kind, **fields}
+
+
+def configure(session: Mapping[str, Any], streams: Streams, config: Config) -> Configure:
+    """What a session asks of its stream. GatewayError names a wrong field."""
+    recognition = recognition_config(session)
+    request = map_request(recognition, streams.group(recognition.model), config)
+    return Configure(raw_format(session), request.options, session["input_audio_format"] == WITH_HEADER)
 
 
 def _word(word: Word) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from penstock_gateway.realtime.fields import check_names, invalid, read
 from penstock_gateway.realtime.items import Names
 from penstock_gateway.realtime.openai_session import OpenAISession
 from penstock_gateway.realtime.protocol import RealtimeProtocol
-from penstock_gateway.realtime.riva_session import default_session
-from penstock_gateway.security.client_secrets import DEFAULT_LIFETIME_S, PREFIX
+from penstock_gateway.realtime.riva_dialect import configure
+from penstock_gateway.realtime.riva_session import default_session, merge
+from penstock_gateway.security.client_secrets import DEFAULT_LIFETIME_S, PREFIX, Credential
 from penstock_gateway.security.keys import ApiKey
 
 SUBPROTOCOL = "realtime"
@@ -38,10 +39,10 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
     async def connect(socket: WebSocket) -> None:
         offered = socket.scope.get("subprotocols", [])
         try:
-            key = _admit(gateway, socket.headers, offered)
+            key, presets = _admit(gateway, socket.headers, offered)
             _check_intent(socket.query_params)
             is_riva = any(name.startswith(_RIVA_SUBPROTOCOL) for name in offered)
-            protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva)
+            protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva, presets)
         except GatewayError as error:
             return await socket.send_denial_response(rejection(error))
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
@@ -66,10 +67,8 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
 
     async def transcription_sessions(request: Request) -> Response:
         try:
-            key = _key_itself(gateway, request)
-            await _body(request)
-            secret, expires_s = gateway.access.secrets.create(key)
-            session = default_session(gateway.streams.group(""), gateway.config.language)
+            body = await _body(request)
+            secret, expires_s, session = _riva_secret(gateway, request, body)
         except GatewayError as error:
             return rejection(error)
         named = {"id": Names().new("sess"), "object": "realtime.transcription_session"}
@@ -88,22 +87,22 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
     ]
 
 
-def _admit(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> ApiKey:
-    """The key of a handshake that would be accepted now. GatewayError for others."""
-    key = _authenticate(gateway, headers, offered)
+def _admit(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> Credential:
+    """The credential of a handshake that would be accepted now. GatewayError for others."""
+    credential = _authenticate(gateway, headers, offered)
     gateway.streams.group("")
-    gateway.streams.check_room(key)
-    return key
+    gateway.streams.check_room(credential.key)
+    return credential
 
 
-def _authenticate(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> ApiKey:
-    """The key of a handshake: of its header, or of the subprotocol that stands for it in a browser."""
+def _authenticate(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> Credential:
+    """The credential of a handshake: its header, or the subprotocol that stands for it in a browser."""
     gateway.access.origins.check(headers.get("origin"), headers.get("host"))
     for name in offered:
         for prefix in (_KEY_SUBPROTOCOL, _RIVA_SUBPROTOCOL):
             if name.startswith(prefix):
-                return gateway.access.authenticate(name.removeprefix(prefix))
-    return gateway.access.authenticate_header(headers.get("authorization"))
+                return gateway.access.read(name.removeprefix(prefix))
+    return gateway.access.read_header(headers.get("authorization"))
 
 
 def _key_itself(gateway: Gateway, request: Request) -> ApiKey:
@@ -116,7 +115,7 @@ def _key_itself(gateway: Gateway, request: Request) -> ApiKey:
 
 
 def _client_secret(gateway: Gateway, request: Request, body: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
-    """(secret, Unix time in seconds at which it expires, session). The session is checked and shown, not stored."""
+    """(secret, Unix time in seconds at which it expires, session). The secret has the settings of the session."""
     key = _key_itself(gateway, request)
     check_names(body, ("expires_after", "session"), "body")
     expiry = read(body, "expires_after", dict, "", {})
@@ -124,11 +123,21 @@ def _client_secret(gateway: Gateway, request: Request, body: Mapping[str, Any]) 
         raise invalid("expires_after.anchor", "is unknown; accepted: 'created_at'")
     lifetime_s = read(expiry, "seconds", int, "expires_after", DEFAULT_LIFETIME_S)
     default = OpenAISession(gateway.config.endpoint_silence_ms or None)
-    session = default.update(read(body, "session", dict, "", {}), gateway.config)
+    given = read(body, "session", dict, "", {})
+    session = default.update(given, gateway.config)
     session.options(gateway.streams, gateway.config.language)
-    secret, expires_s = gateway.access.secrets.create(key, lifetime_s)
+    secret, expires_s = gateway.access.secrets.create(key, lifetime_s, {"openai": given} if given else {})
     shown = {"id": Names().new("sess")} | session.shown(gateway.streams, gateway.config.language)
     return secret, expires_s, shown
+
+
+def _riva_secret(gateway: Gateway, request: Request, body: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
+    """The same for a session of Riva's dialect, whose settings are the body itself."""
+    key = _key_itself(gateway, request)
+    session = merge(default_session(gateway.streams.group(""), gateway.config.language), body)
+    configure(session, gateway.streams, gateway.config)
+    secret, expires_s = gateway.access.secrets.create(key, session={"riva": body} if body else {})
+    return secret, expires_s, session
 
 
 def _check_intent(query: Mapping[str, str]) -> None:

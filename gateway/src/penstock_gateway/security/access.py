@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock_gateway.security.client_secrets import PREFIX, ClientSecrets
+from penstock_gateway.security.client_secrets import PREFIX, ClientSecrets, Credential
 from penstock_gateway.security.keys import ApiKey, KeyRing
 from penstock_gateway.security.origins import Origins
 
@@ -17,13 +17,17 @@ class Access:
     secrets: ClientSecrets
     origins: Origins
 
-    def authenticate(self, credential: str | None) -> ApiKey:
-        """The key of a credential: a key, a client secret, or None. GatewayError for a wrong one."""
-        if credential is not None and credential.startswith(PREFIX):
-            return self.secrets.authenticate(credential)
-        return self.keys.authenticate(credential)
+    def read(self, text: str | None) -> Credential:
+        """What a key, a client secret, or None stands for. GatewayError for a wrong one."""
+        if text is not None and text.startswith(PREFIX):
+            return self.secrets.read(text)
+        return Credential(self.keys.authenticate(text), {})
+
+    def read_header(self, authorization: str | None) -> Credential:
+        """`read` of an Authorization header or metadata entry, `Bearer KEY`. GatewayError for a wrong one."""
+        text = authorization or ""
+        return self.read(text[len(_SCHEME) :].strip() if text.lower().startswith(_SCHEME) else None)
 
     def authenticate_header(self, authorization: str | None) -> ApiKey:
-        """The key of an Authorization header or metadata entry, `Bearer KEY`. GatewayError for a wrong one."""
-        text = authorization or ""
-        return self.authenticate(text[len(_SCHEME) :].strip() if text.lower().startswith(_SCHEME) else None)
+        """The key of an Authorization header or metadata entry. GatewayError for a wrong one."""
+        return self.read_header(authorization).key
