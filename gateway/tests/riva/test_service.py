@@ -12,68 +12,14 @@ import pytest
 import soundfile
 
 from gateway.tests.helpers.fake_streams import GROUP, speech
+from gateway.tests.helpers.riva_client import Client, audio, client, configuration, finals, pieces
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.riva.proto import riva_asr_pb2 as riva
-from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
-VERBATIM = {"verbatim_transcripts": True}
-
-
-class Client:
-    """Riva's methods as bytes or messages.
-
-    `send_all` is of a client with threads: where a call ends while its messages are sent, the asyncio client may report
-    an error of its own instead of the status.
-    """
-
-    def __init__(self, channel, threaded_channel):
-        def method(kind, name, response):
-            return kind(f"/{SERVICE}/{name}", response_deserializer=response.FromString)
-
-        self.stream = method(channel.stream_stream, "StreamingRecognize", riva.StreamingRecognizeResponse)
-        self._threaded = method(threaded_channel.stream_stream, "StreamingRecognize", riva.StreamingRecognizeResponse)
-        self._recognize = method(channel.unary_unary, "Recognize", riva.RecognizeResponse)
-        self._config = method(
-            channel.unary_unary, "GetRivaSpeechRecognitionConfig", riva.RivaSpeechRecognitionConfigResponse
-        )
-
-    async def send_all(self, messages, metadata=()):
-        return await asyncio.to_thread(lambda: list(self._threaded(iter(messages), metadata=metadata)))
-
-    def recognize(self, audio, metadata=(), **fields):
-        config = riva.RecognitionConfig(**VERBATIM, **fields)
-        request = riva.RecognizeRequest(config=config, audio=audio, id={"value": "call 7"})
-        return self._recognize(request.SerializeToString(), metadata=metadata)
-
-    def config(self, model_name="", metadata=()):
-        request = riva.RivaSpeechRecognitionConfigRequest(model_name=model_name)
-        return self._config(request.SerializeToString(), metadata=metadata)
-
-
-@asynccontextmanager
-async def client(gateway):
-    async with running(gateway) as server, grpc.aio.insecure_channel(server.grpc_address) as channel:
-        with grpc.insecure_channel(server.grpc_address) as threaded_channel:
-            yield Client(channel, threaded_channel)
-
-
-def configuration(interim=False, **fields):
-    config = {"config": {**VERBATIM, **fields}, "interim_results": interim}
-    return riva.StreamingRecognizeRequest(streaming_config=config).SerializeToString()
-
-
-def audio(samples, **fields):
-    data = (samples * 32767).astype("<i2").tobytes() if isinstance(samples, np.ndarray) else samples
-    return riva.StreamingRecognizeRequest(audio_content=data, **fields).SerializeToString()
-
-
-def pieces(samples, size=1600):
-    return [audio(samples[start : start + size]) for start in range(0, len(samples), size)]
 
 
 def sound_file(samples, rate_hz, form, subtype=None):
@@ -84,11 +30,6 @@ def sound_file(samples, rate_hz, form, subtype=None):
 
 async def responses(call):
     return [response async for response in call]
-
-
-async def finals(received):
-    results = [result for response in await received for result in response.results]
-    return [result.alternatives[0].transcript for result in results if result.is_final]
 
 
 @asynccontextmanager
@@ -331,34 +272,3 @@ async def test_a_stream_with_backpressure_is_not_read_ahead(gateway):
         assert not stream.pushed and sent < 100  # gRPC's own buffers are full
         sender.cancel()
         call.cancel()
-
-
-async def test_random_messages_never_fail_the_service(gateway, caplog):
-    """Mutated and random messages: each call ends with a status of the table; a neighbour's words are unchanged."""
-    rng = np.random.default_rng(0)
-    sound = pieces(speech(0.3, 1.0, 0.2))
-    allowed = {Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.RESOURCE_EXHAUSTED}
-
-    def mutated(message):
-        data = bytearray(message[: rng.integers(1, len(message) + 1)])
-        for position in rng.integers(0, len(data), rng.integers(0, 4)):
-            data[position] = rng.integers(256)
-        return bytes(data)
-
-    async def hostile(riva_client):
-        messages = [
-            configuration(interim=True, language_code="en-US", speech_contexts=[{"phrases": ["a"], "boost": 9}])
-        ]
-        messages += [sound[i] for i in rng.integers(0, len(sound), rng.integers(0, 5))]
-        try:
-            await riva_client.send_all(mutated(message) if rng.random() < 0.5 else message for message in messages)
-        except grpc.RpcError as error:
-            assert error.code() in allowed, error
-
-    async with client(gateway) as riva_client:
-        for _ in range(20):
-            calls = [hostile(riva_client) for _ in range(10)]
-            neighbour = finals(riva_client.send_all([configuration(), *sound]))
-            assert (await asyncio.gather(neighbour, *calls))[0] == ["w0 w1 w2 ", "w3 w4 "]
-    assert all(stream.is_cancelled for stream in gateway.streams.opened)
-    assert not [record for record in caplog.records if record.levelno > logging.WARNING]
