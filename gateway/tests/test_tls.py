@@ -1,0 +1,97 @@
+"""Both ports with TLS: https, wss and gRPC with a certificate that clients trust, and nothing without."""
+
+import base64
+import io
+import json
+import ssl
+from pathlib import Path
+
+import grpc
+import httpx2
+import pytest
+import soundfile
+import websockets
+
+from gateway.tests.helpers.fake_streams import speech
+from gateway.tests.helpers.running import running
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.service import SERVICE
+
+pytestmark = pytest.mark.anyio
+FOLDER = Path(__file__).parent / "helpers" / "tls"
+CERTIFICATE = FOLDER / "cert.pem"
+"""Self-signed, for localhost and 127.0.0.1, valid from 2020 to 2120."""
+
+
+@pytest.fixture
+async def served(make_gateway):
+    gateway = make_gateway(tls_cert=str(CERTIFICATE), tls_key=str(FOLDER / "key.pem"))
+    async with running(gateway) as served:
+        yield served
+
+
+@pytest.fixture
+def trust():
+    return ssl.create_default_context(cafile=str(CERTIFICATE))
+
+
+def recording():
+    file = io.BytesIO()
+    soundfile.write(file, speech(0.3), 16_000, format="WAV", subtype="PCM_16")
+    return file.getvalue()
+
+
+async def transcribe(url, verify=True):
+    async with httpx2.AsyncClient(base_url=url, verify=verify, timeout=60) as client:
+        response = await client.post("/v1/audio/transcriptions", files={"file": recording()}, data={"model": ""})
+        return response.json()["text"]
+
+
+async def recognize(channel):
+    call = channel.unary_unary(f"/{SERVICE}/Recognize", response_deserializer=riva.RecognizeResponse.FromString)
+    request = riva.RecognizeRequest(config={"verbatim_transcripts": True}, audio=recording())
+    (result,) = (await call(request.SerializeToString(), timeout=60)).results
+    return result.alternatives[0].transcript
+
+
+async def test_https(served, trust):
+    assert await transcribe(f"https://127.0.0.1:{served.http_port}", trust) == "w0 w1 w2"
+
+
+async def test_wss(served, trust):
+    async with websockets.connect(f"wss://127.0.0.1:{served.http_port}/v1/realtime", ssl=trust) as socket:
+        audio = base64.b64encode((speech(0.3) * 32767).astype("<i2").tobytes()).decode()
+        await socket.send(json.dumps({"type": "session.update", "model": "fake-asr"}))
+        await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+        await socket.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
+        while (event := json.loads(await socket.recv()))["type"] != "transcription.done":
+            assert event["type"] != "error"
+    assert event["text"] == "w0 w1 w2"
+
+
+async def test_grpc(served):
+    trusted = grpc.ssl_channel_credentials(CERTIFICATE.read_bytes())
+    async with grpc.aio.secure_channel(served.grpc_address, trusted) as channel:
+        assert await recognize(channel) == "w0 w1 w2 "
+
+
+async def test_plain_connections_are_rejected(served, streams):
+    with pytest.raises(httpx2.TransportError):
+        await transcribe(served.url)
+    with pytest.raises((OSError, EOFError, websockets.WebSocketException)):
+        await websockets.connect(f"{served.ws_url}/v1/realtime")
+    async with grpc.aio.insecure_channel(served.grpc_address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await recognize(channel)
+    assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert not streams.opened
+
+
+async def test_clients_that_do_not_trust_the_certificate_are_not_served(served, streams):
+    with pytest.raises(httpx2.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        await transcribe(f"https://127.0.0.1:{served.http_port}")
+    async with grpc.aio.secure_channel(served.grpc_address, grpc.ssl_channel_credentials()) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await recognize(channel)
+    assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert not streams.opened
