@@ -1,14 +1,18 @@
 """A gateway's process before a real server."""
 
+import logging
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from tests.helpers.server.running import RunningServer
+
+log = logging.getLogger("gateway process")
+log.setLevel(logging.INFO)  # pytest shows the lines of a test that fails
 
 
 class Addresses(NamedTuple):
@@ -33,10 +37,15 @@ def running_gateway(server: RunningServer, *flags: str) -> Iterator[Addresses]:
             assert lines[-1], lines
         found = re.search(r"gateway at https?://(\S+:\d+) .* and (\S+:\d+) ", lines[0])
         assert found, lines
-        draining = Thread(target=process.stderr.read, daemon=True)  # a full pipe would stop the gateway
-        draining.start()
+        reading = Thread(target=_log, args=(process.stderr,), daemon=True)  # a full pipe would stop the gateway
+        reading.start()
         try:
             yield Addresses(*found.groups())
         finally:
             process.terminate()
-            draining.join()
+            reading.join()
+
+
+def _log(stream: IO[str]) -> None:
+    for line in stream:
+        log.info(line.rstrip())
