@@ -25,10 +25,22 @@ MARKED = re.compile(
 def options() -> str:
     """The options of `penstock-gateway`."""
     rows = (
-        (f"`--{option.name.replace('_', '-')}`", f"`{variable(option.name)}`", _cell(option.metadata["help"]))
+        (_flag(option.name), f"`{variable(option.name)}`", _default(option.default), _cell(option.metadata["help"]))
         for option in fields(Config)
     )
-    return _table(("flag", "variable", "meaning"), rows)
+    return _table(("flag", "variable", "default", "meaning"), rows)
+
+
+def _flag(name: str) -> str:
+    return f"`--{name.replace('_', '-')}`"
+
+
+def _default(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):  # of groups of replicas, or of names
+        value = ",".join(address for group in value for address in group.addresses)
+    return "" if value in (None, "") else f"`{value}`"
 
 
 def errors() -> str:
