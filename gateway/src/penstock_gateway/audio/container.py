@@ -125,11 +125,14 @@ class Decoders:
 
     def send(self, order: bytes, *descriptors: int) -> None:
         """Sends an order; starts the process again if it has ended. OSError if it does not start or takes no orders."""
-        try:
-            socket.send_fds(self.start(), [order], descriptors)
-        except ConnectionError:  # it has ended
-            self.stop()
-            socket.send_fds(self.start(), [order], descriptors)
+        for _ in range(2):
+            try:
+                socket.send_fds(self.start(), [order], descriptors)
+            except ConnectionError:  # it has ended
+                self.stop()
+            else:
+                return
+        raise OSError("the process ends at once")
 
     def stop(self) -> None:
         """Ends the process once its recordings are decoded."""

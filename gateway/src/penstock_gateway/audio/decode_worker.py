@@ -102,6 +102,18 @@ def _end(out: BinaryIO, failure: Mapping[str, str]) -> None:
 
 def _mono(blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max_seconds: float) -> Iterator[Samples]:
     """Averages the channels of blocks (rate, samples [n, channels]) and resamples. ValueError without samples."""
+    found = 0
+    for samples in _resampled(blocks, to_hz, max_seconds):
+        found += samples.size
+        if samples.size:
+            yield samples
+    if not found:  # also of a recording that is shorter than one sample at the other rate
+        raise ValueError("has no samples")
+
+
+def _resampled(
+    blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max_seconds: float
+) -> Iterator[Samples]:
     resampler, seconds = None, 0.0
     for rate_hz, samples in blocks:
         resampler = resampler or Resampler(rate_hz, to_hz)
@@ -110,15 +122,9 @@ def _mono(blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max
             raise _TooLongError
         if not np.isfinite(samples).all():
             raise ValueError("has samples that are not finite numbers")
-        yield from _filled(resampler.push(np.ascontiguousarray(samples.mean(axis=1), np.float32)))
-    if resampler is None:
-        raise ValueError("has no samples")
-    yield from _filled(resampler.flush())
-
-
-def _filled(samples: Samples) -> Iterator[Samples]:
-    if samples.size:
-        yield samples
+        yield resampler.push(np.ascontiguousarray(samples.mean(axis=1), np.float32))
+    if resampler is not None:
+        yield resampler.flush()
 
 
 def _read_sound_file(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
