@@ -31,7 +31,7 @@ ANSWERS = {Code.OK, Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.RESOURCE_EXHAUST
 CALLS = 40
 """At a time, `CLIENTS` of them at once."""
 CLIENTS = 8
-METHODS = (*["StreamingRecognize"] * 3, "Recognize", "GetRivaSpeechRecognitionConfig", "Recognise")
+METHODS = (*["StreamingRecognize"] * 3, "Recognize", "GetRivaSpeechRecognitionConfig", "Transcribe")
 TEXTS = (
     "", "en-US", "en", "de-DE", "fake-asr", "none", "x" * 3000, "é\0\n", "-1", "30.5", "nan", "1e999", "true", "alsd",
 )  # fmt: skip
@@ -197,7 +197,7 @@ def accepted(call: Call) -> set[Code]:
 
 
 async def send(gateway, numbers: Iterable[int], messages: int) -> Counter:
-    """Makes the calls of these numbers until they have sent so many messages; returns how often each status came."""
+    """Makes the calls of these numbers until `messages` are sent; returns how often each status came."""
     statuses: Counter = Counter()
     places = asyncio.Semaphore(CLIENTS)
     sound = [configuration(), *pieces(speech(0.3, 1.0, 0.2))]
