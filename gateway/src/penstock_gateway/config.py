@@ -8,6 +8,8 @@ from typing import Any
 
 LOOPBACK = "127.0.0.1"
 _MAX_PORT = 65_535
+MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
+"""Of the silence that ends a segment; the server has the same limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _silence(text: str) -> int:
-    return 0 if text == "0" else _whole(200, 10_000)(text)
+    return 0 if text == "0" else _whole(MIN_SILENCE_MS, MAX_SILENCE_MS)(text)
 
 
 def _option(convert: Any, default: Any, metavar: str | None, help_text: str) -> Any:
@@ -106,8 +108,9 @@ class Config:
     tls_key: str | None = _option(str, None, "FILE", "PEM file with the certificate's private key")
     language: str = _option(str, "en-US", "NAME", "language of a model that has no choice of languages")
     endpoint_silence_ms: int = _option(
-        _silence, 800, "MS", "silence that ends a segment where a request names none; 200 to 10000, 0: none"
-    )
+        _silence, 800, "MS",
+        f"silence that ends a segment where a request names none; {MIN_SILENCE_MS} to {MAX_SILENCE_MS}, 0: none",
+    )  # fmt: skip
     segments: str = _option(
         _choice("restart", "soft"), "restart", "FORM", "how a segment ends: restart (exact) or soft (keeps the context)"
     )

@@ -151,7 +151,7 @@ def test_silence_that_ends_a_segment(fields, expected_ms):
 def test_other_options_by_name():
     custom = {"lm_weight": "0.3", "beam_size": "2", "endpoint_longest_s": "30", "language_tags": "keep"}
     options = mapped(custom_configuration={**custom, "decoder": "alsd"}).options
-    assert options.extra == {"lm_weight": 0.3, "beam_size": 2, "endpoint_longest_s": 30.0, "language_tags": "keep"}
+    assert options.extra == {"lm_weight": 0.3, "beam_size": 2, "endpoint_longest_s": 30, "language_tags": "keep"}
     assert type(options.extra["beam_size"]) is int
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from penstock_gateway.config import Config
+from penstock_gateway.config import MAX_SILENCE_MS, MIN_SILENCE_MS, Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.json_text import parse_object
 from penstock_gateway.stream.languages import choose_language, shown_language
@@ -14,7 +14,6 @@ FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 GRANULARITIES = ("segment", "word")
 KEYWORD_NATS = 1.5
 """Boost per token of a keyword."""
-MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,11 @@ FIELDS = (
     Field("keywords[]", f"boosted phrases at {KEYWORD_NATS:g} nats per token", _keywords),
     Field("chunking_strategy", "`auto`: `--endpoint-silence-ms`; or an object, also as JSON", _chunking),
     Field("chunking_strategy[type]", "`server_vad`", _chunking_type),
-    Field("chunking_strategy[silence_duration_ms]", "silence that ends a segment, 200 to 10000", _silence),
+    Field(
+        "chunking_strategy[silence_duration_ms]",
+        f"silence that ends a segment, {MIN_SILENCE_MS} to {MAX_SILENCE_MS}",
+        _silence,
+    ),
     Field("include[]", "`logprobs`: ln of the confidence of each word, in json and in the stream", _include),
     Field("response_format", "`json`, `text`, `srt`, `vtt`, `verbose_json`; others: 400", _response_format),
     Field("timestamp_granularities[]", "`segment`, `word`: lists in verbose_json", _granularities),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock_client.pcm import RawEncoding, RawFormat
-from penstock_gateway.config import Config
+from penstock_gateway.config import MAX_SILENCE_MS, MIN_SILENCE_MS, Config
 from penstock_gateway.realtime.fields import check_names, invalid, read, read_texts, shown
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
@@ -16,8 +16,6 @@ _CODINGS: Mapping[str, RawEncoding] = {"audio/pcm": "s16le", "audio/pcmu": "mula
 _G711_RATE_HZ = 8_000
 _DELAYS = ("minimal", "low", "medium", "high", "xhigh")
 _EAGERNESS_MS = {"high": 500, "medium": 800, "auto": 800, "low": 1200}
-MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
-"""What the server accepts; others are raised or lowered to it, and `session.updated` shows it."""
 DEFAULT_SILENCE_MS = 800
 """Of server_vad in a gateway whose segments do not end in pauses by default."""
 KEYWORD_NATS = 1.5
@@ -181,4 +179,4 @@ def _silence_ms(detection: Mapping[str, Any] | None, default_ms: int, path: str)
     silence_ms = read(detection, "silence_duration_ms", int, path, default_ms)
     if silence_ms <= 0:
         raise invalid(f"{path}.silence_duration_ms", f"is {silence_ms}; accepted: integers above 0")
-    return int(min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS))
+    return int(min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS))  # `session.updated` shows it

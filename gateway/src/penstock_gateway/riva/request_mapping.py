@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock_client.pcm import RawEncoding, RawFormat
-from penstock_gateway.config import Config
+from penstock_gateway.config import MAX_SILENCE_MS, MIN_SILENCE_MS, Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
@@ -21,7 +21,6 @@ from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
 MAX_CHANNELS = 8
-MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
 MAX_BOOST_NATS = 2.0
 """The bundled model repeats boosted words above 5 nats in greedy search, above 2 in beam search."""
 N_BEST_DECODERS = ("alsd", "aes", "ctc_beam", "wfst")
@@ -65,7 +64,7 @@ FIELDS = (
     Field(
         "endpointing_config.stop_history",
         _MAPPED,
-        "`endpoint_silence_ms`, 200 to 10,000; unset: `--endpoint-silence-ms`, 800",
+        f"`endpoint_silence_ms`, {MIN_SILENCE_MS} to {MAX_SILENCE_MS:,}; unset: `--endpoint-silence-ms`, 800",
     ),
     Field("endpointing_config.stop_history_eou", _MAPPED, "the same; the smaller of both counts"),
     Field("custom_configuration", _MAPPED, "see below"),
@@ -83,7 +82,7 @@ FIELDS = (
 Option = str | int | float
 _OPTION_TYPES: Mapping[str, Callable[[str], Option]] = {
     "decoder": str, "beam_size": int, "lm_weight": float, "ilm_alpha": float, "ilm_beta": float,
-    "language_tags": str, "endpoint_silence_ms": int, "endpoint_no_speech_ms": int, "endpoint_longest_s": float,
+    "language_tags": str, "endpoint_silence_ms": int, "endpoint_no_speech_ms": int, "endpoint_longest_s": int,
     "stop_history": int, "stop_history_eou": int,
 }  # fmt: skip
 """Keys of `custom_configuration`: options of a stream, and Riva's names of the silence that ends a segment."""
