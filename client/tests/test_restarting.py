@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from penstock_client import StreamOptions
+from penstock_client.alignment import ChunkGeometry
 from penstock_client.protocol import Request, RequestSplitter, Result, Word
+from penstock_client.stream import Stream
 from penstock_client.transport.replay import Replay
 from penstock_client.transport.session import Session
 
@@ -24,10 +26,10 @@ def result(segment: int, processed_s: float, words: tuple[Word, ...] = (), is_fi
 class Rig:
     """A session that is connected, and the requests that the server has received."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: StreamOptions = OPTIONS) -> None:
         self.session = Session("s", "memory", 10.0, lambda: 0.0)
         self.session.connected()
-        self.splitter = RequestSplitter("s", parameters=OPTIONS.parameters(), restarts=OPTIONS.restarts)
+        self.splitter = RequestSplitter("s", parameters=options.parameters(), restarts=options.restarts)
 
     def send(self, samples: np.ndarray, **flags: bool) -> None:
         for request in self.splitter.split(samples, **flags):
@@ -59,6 +61,7 @@ def test_what_is_under_way_at_an_endpoint_is_dropped_and_sent_again():
     rig.session.deliver(result(0, 0.4))
     rig.session.deliver(result(0, 0.8, (Word("yes", 160, 320),), is_final=True), result(1, 0.9))
     border = 8 * (320 + 800)
+    assert rig.session.restarted_samples == border
     assert described(rig.received()) == [(None, 0, "segment"), (border, 32_000 - border, "")]
     rig.session.deliver(result(1, 1.2, (Word("lost", 900, 1000),)))
     rig.session.deliver(result(1, 1.5, is_final=True))  # of `finalize`
@@ -95,6 +98,46 @@ def test_the_end_waits_for_all_answers_and_the_callers_ends_are_repeated():
     rig.session.deliver(result(4, 1.7, is_final=True))
     assert [(one.segment, one.is_final) for one in rig.results()] == [(0, True), (1, True), (2, False), (2, True)]
     assert rig.session.is_complete
+
+
+def test_what_is_sent_again_may_have_alternatives():
+    rig = Rig(StreamOptions(endpoint_silence_ms=400, decoder="alsd", n_best=2))
+    rig.send(audio(0, 16_000))
+    rig.received()
+    rig.session.deliver(result(0, 0.8, (Word("yes", 160, 320),), is_final=True))
+    finalize, again = rig.received()
+    assert finalize.is_final and again.samples and again.has_alternatives
+
+
+class _Recorder:
+    """A transport that notes what is sent, and chunks that end 700 samples behind a start, and then every 1,000."""
+
+    def __init__(self) -> None:
+        self.restarted_samples = 0
+        self.sizes: list[int] = []
+
+    def send(self, request: Request) -> None:
+        self.sizes.append(request.samples)
+
+    def get(self) -> ChunkGeometry:
+        return ChunkGeometry(700, 1000)
+
+
+def test_chunks_begin_where_an_endpoint_restarts_the_stream():
+    recorder = _Recorder()
+    stream = Stream("s", recorder, OPTIONS.parameters(), chunks=recorder, restarts=True)
+    stream.send(audio(0, 2000))
+    assert (recorder.sizes, stream.held_samples) == ([1700], 300)
+    recorder.restarted_samples = 1200  # 500 samples of the new segment were sent
+    stream.send(audio(2000, 2100))
+    assert (recorder.sizes, stream.held_samples) == ([1700, 200], 200)
+    stream.send(audio(2100, 3100))
+    stream.finalize()
+    stream.send(audio(3100, 3800))
+    assert (recorder.sizes[2:], stream.held_samples) == ([1000, 200, 700], 0)
+    recorder.restarted_samples = 3700
+    stream.send(audio(3800, 4400))
+    assert (recorder.sizes[5:], stream.held_samples) == ([600], 0)
 
 
 def test_a_cancelled_stream_that_holds_its_end_is_ended():

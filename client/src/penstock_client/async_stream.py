@@ -86,8 +86,9 @@ class AsyncStream(StreamBase):
 
     async def _send(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> None:
         geometry = None if self._chunks is None else await self._chunks.get_async()
+        restarted_samples = self._transport.restarted_samples if self._restarts else 0
         try:
-            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize):
+            for request in self._split(samples, geometry, restarted_samples, is_end=is_end, finalize=finalize):
                 await self._transport.send(request)
         except ClientError as error:
             self._note(error)

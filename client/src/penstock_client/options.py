@@ -16,7 +16,8 @@ Decoder = Literal["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"]
 """The searches; `PenstockClient.server_info` names those of a server."""
 _BEAMS: tuple[Decoder, ...] = ("alsd", "aes", "ctc_beam")
 _N_BEST: tuple[Decoder, ...] = (*_BEAMS, "wfst")
-_ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
+ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
+"""The options that end segments."""
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
 
@@ -76,7 +77,7 @@ class StreamOptions:
             raise ValueError(f"language is {self.language!r}, expected the name of a language, as 'en-US'")
         if self.language_tags is not None and self.language_tags not in get_args(LanguageTags):
             raise ValueError(f"language_tags is {self.language_tags!r}, expected {_either(get_args(LanguageTags))}")
-        for name in _ENDPOINTS:
+        for name in ENDPOINTS:
             if (value := getattr(self, name)) is not None:
                 self._set(name, _whole(name, value, minimum=0))
         if self.segments not in get_args(Segments):
@@ -85,7 +86,7 @@ class StreamOptions:
     @property
     def restarts(self) -> bool:
         """True if these options end segments, and the stream then restarts."""
-        return self.segments == "restart" and any(getattr(self, name) for name in _ENDPOINTS)
+        return self.segments == "restart" and any(getattr(self, name) for name in ENDPOINTS)
 
     def parameters(self) -> dict[str, Parameter]:
         """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
@@ -101,7 +102,7 @@ class StreamOptions:
             "boost": self.boost,
             "language": self.language,
             "language_tags": self.language_tags,
-            **{name: getattr(self, name) for name in _ENDPOINTS},
+            **{name: getattr(self, name) for name in ENDPOINTS},
         }
         return {name: value for name, value in chosen.items() if value is not None}
 

@@ -1,44 +1,46 @@
-"""The restarts of one stream as requests and results: what to send again at an endpoint, and what results mean then."""
+"""The restarts of one stream: what to send again at an endpoint, and what results mean then. No I/O."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
-from penstock_client.protocol import FINALIZE, MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Request, Result, Word
+from penstock_client.protocol import SAMPLE_RATE_HZ, Result, Word
 from penstock_client.restarts import Piece, Restarts
 
 
 class Taken(NamedTuple):
-    """A reply to a request."""
+    """What a reply means."""
 
     results: list[Result]
-    """What it holds, in the stream's times."""
-    again: list[Request] | None
-    """At an endpoint, the requests that follow `FINALIZE_REQUEST`; all that are under way are obsolete. Else None."""
+    """What it holds, in the stream's times. At most the last one is final, but for the stream's end."""
+    again: list[Piece] | None
+    """At an endpoint, what follows a `finalize` without audio; all that is under way is obsolete. Else None."""
 
 
-FINALIZE_REQUEST = Request(audio=b"", is_start=False, is_end=False, parameters=FINALIZE)
-"""Ends what follows an endpoint; its reply is obsolete."""
+class RestartingStream:
+    """What a stream that restarts at its endpoints has sent, and the results that it takes. Not thread-safe."""
 
-
-class RestartingRequests:
-    """The requests of a stream that restarts at its endpoints. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._restarts = Restarts(SAMPLE_RATE_HZ)
+    def __init__(self, sample_rate_hz: int = SAMPLE_RATE_HZ) -> None:
+        self._restarts = Restarts(sample_rate_hz)
+        self._rate_hz = sample_rate_hz
         self._last_word_ms: int | None = None
         """End of the segment's last word so far, in the server's time."""
+        self.restarted_samples = 0
+        """Where the newest endpoint has restarted the stream, in samples of the stream; 0 before the first."""
 
-    def note(self, request: Request) -> None:
-        """Notes a request that will be sent, other than the stream's end."""
-        self._restarts.note(Piece(np.frombuffer(request.audio, "<f4"), request.is_final))
+    @property
+    def start_s(self) -> float:
+        """Where the current segment begins in the stream."""
+        return self._restarts.start_samples / self._rate_hz
 
-    def take(self, results: Sequence[Result], is_final: bool, is_end: bool, unsent_samples: int) -> Taken:
+    def note(self, piece: Piece) -> None:
+        """Notes audio that is sent."""
+        self._restarts.note(piece)
+
+    def take(self, results: Sequence[Result], is_final: bool, is_end: bool = False, unsent_samples: int = 0) -> Taken:
         """Takes the reply to a request.
 
-        is_final, is_end: of the request; unsent_samples: of all noted requests, those that are not under way.
+        is_final, is_end: of the request; unsent_samples: of all noted audio, samples that are not under way.
         """
         taken: list[Result] = []
         for number, result in enumerate(results, start=1):
@@ -53,8 +55,9 @@ class RestartingRequests:
             elif is_final and number == len(results):
                 self._restarts.note_end()
             else:
-                pieces = self._restarts.restart(result.audio_processed_s, last_word_ms, unsent_samples)
-                return Taken(taken, [request for piece in pieces for request in _requests(piece)])
+                again = self._restarts.restart(result.audio_processed_s, last_word_ms, unsent_samples)
+                self.restarted_samples = self._restarts.start_samples
+                return Taken(taken, again)
         return Taken(taken, None)
 
     def _in_stream(self, result: Result) -> Result:
@@ -69,17 +72,3 @@ class RestartingRequests:
     def _words(self, words: tuple[Word, ...]) -> tuple[Word, ...]:
         in_stream = self._restarts.stream_ms
         return tuple(replace(word, start_ms=in_stream(word.start_ms), end_ms=in_stream(word.end_ms)) for word in words)
-
-
-def _requests(piece: Piece) -> list[Request]:
-    """A piece as requests, of which the last one may end the segment."""
-    starts = range(0, max(1, len(piece.samples)), MAX_REQUEST_SAMPLES)
-    return [
-        Request(
-            audio=piece.samples[start : start + MAX_REQUEST_SAMPLES].tobytes(),
-            is_start=False,
-            is_end=False,
-            parameters=FINALIZE if piece.ends_segment and start == starts[-1] else {},
-        )
-        for start in starts
-    ]

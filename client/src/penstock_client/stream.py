@@ -30,14 +30,17 @@ class StreamBase:
         chunks: ServerChunks | None = None,
         restarts: bool = False,
     ):
-        """restarts: at endpoints. Samples are then sent at once: a restart moves the ends of the chunks."""
+        """restarts: at endpoints, which moves the ends of the chunks."""
         self.stream_id = stream_id
         self.transcript = Transcript()
         """Accumulates the results that were received."""
         most = SAMPLE_RATE_HZ if restarts else MAX_REQUEST_SAMPLES
         self._splitter = RequestSplitter(stream_id, most, parameters, restarts)
-        self._chunks = None if restarts else chunks
+        self._chunks = chunks
+        self._restarts = restarts
         self._aligner = ChunkAligner()
+        self._sent_samples = self._segment_start_samples = 0
+        """Of the stream; the segment is the one of what is sent next."""
         self._is_closed = False
 
     @property
@@ -46,20 +49,31 @@ class StreamBase:
         return self._aligner.held_samples
 
     def _split(
-        self, samples: npt.ArrayLike, geometry: ChunkGeometry | None, *, is_end: bool = False, finalize: bool = False
+        self,
+        samples: npt.ArrayLike,
+        geometry: ChunkGeometry | None,
+        restarted_samples: int,
+        *,
+        is_end: bool = False,
+        finalize: bool = False,
     ) -> list[Request]:
         """The requests that can be sent: whole chunks, and a segment's rest at its end; one if there are no samples."""
         self._check_open()
         self._splitter.check_open()
         array = as_samples(samples)
         self._aligner.geometry = geometry
+        if restarted_samples > self._segment_start_samples:
+            self._segment_start_samples = restarted_samples
+            self._aligner.restart(self._sent_samples - restarted_samples)
         if is_end or finalize:
             array = self._aligner.flush(array)
+            self._segment_start_samples = self._sent_samples + array.size
         elif array.size:
             ready = self._aligner.add(array)
             if ready is None:
                 return []
             array = ready
+        self._sent_samples += array.size
         return self._splitter.split(array, is_end, finalize)
 
     def _note(self, error: ClientError) -> None:
@@ -157,8 +171,9 @@ class Stream(StreamBase):
 
     def _send(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> None:
         geometry = None if self._chunks is None else self._chunks.get()
+        restarted_samples = self._transport.restarted_samples if self._restarts else 0
         try:
-            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize):
+            for request in self._split(samples, geometry, restarted_samples, is_end=is_end, finalize=finalize):
                 self._transport.send(request)
         except ClientError as error:
             self._note(error)

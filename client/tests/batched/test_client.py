@@ -324,6 +324,18 @@ def test_a_cancelled_stream_frees_its_slot(server, recognizer):
     asyncio.run(run())
 
 
+def test_a_stream_that_is_cancelled_before_its_end_was_sent_frees_its_slot(server, recognizer):
+    async def run():
+        async with connected(server) as client:
+            stream = await client.open_stream()
+            await stream.accepted()
+            await stream.finish(noise(700))
+            stream.cancel()
+            await until(lambda: not recognizer.received)
+
+    asyncio.run(run())
+
+
 def test_a_stream_that_is_cancelled_before_it_was_sent_leaves_no_trace(server):
     async def run():
         async with connected(server, tick_ms=50) as client:

@@ -12,6 +12,8 @@ from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamClosedError
 from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.restarting import RestartingStream
+from penstock_client.restarts import MAX_UNANSWERED_S
 from penstock_client.transport.grpc_wire import check_certificates
 from penstock_client.transport.model_config import read_parameters
 
@@ -51,6 +53,7 @@ class BatchedClient:
         self._aligns = align
         self._link: Link | None = None
         self._geometry: ChunkGeometry | None = None
+        self._sample_rate_hz = SAMPLE_RATE_HZ
         self._numbers = 0
         self._connecting = asyncio.Lock()
         self._is_closed = False
@@ -65,13 +68,18 @@ class BatchedClient:
         """
         link = await self._connect()
         self._numbers += 1
+        restarting, max_unanswered = None, self._max_unanswered_samples
+        if options is not None and options.restarts:
+            restarting = RestartingStream(self._sample_rate_hz)
+            max_unanswered = min(max_unanswered, round(MAX_UNANSWERED_S * self._sample_rate_hz))
         stream = BatchedStream(
             self._numbers,
             link,
             json.dumps(options.parameters() if options else {}),
             self._geometry,
-            self._max_unanswered_samples,
+            max_unanswered,
             on_answer,
+            restarting,
         )
         link.add(stream)
         return stream
@@ -100,5 +108,6 @@ class BatchedClient:
             if self._link is None:
                 parameters = await asyncio.to_thread(read_parameters, self._endpoint)
                 self._geometry = read_geometry(parameters) if self._aligns else None
+                self._sample_rate_hz = int(parameters.get("sample_rate_hz", SAMPLE_RATE_HZ))
                 self._link = Link(self._endpoint, self._tick_s)
             return self._link

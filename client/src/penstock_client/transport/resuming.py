@@ -84,6 +84,11 @@ class ResumingTransport:
         """True once every request up to the last is answered and every result was received."""
         return self._transport.is_complete
 
+    @property
+    def restarted_samples(self) -> int:
+        """Where the newest endpoint has restarted the stream, in samples of the stream; 0 before the first."""
+        return self._transport.restarted_samples
+
     def send(self, request: Request) -> None:
         """Sends without waiting for the reply; blocks while too much is unanswered. Raises ClientError."""
         with self._sending:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from penstock_client.connection import retry_pauses_s
 from penstock_client.errors import (
     ClientError,
@@ -22,14 +24,16 @@ from penstock_client.errors import (
     StreamId,
     StreamNotOpenError,
 )
-from penstock_client.protocol import END_REQUEST, SAMPLE_RATE_HZ, Request, Result
-from penstock_client.restarts import MAX_UNANSWERED_S
-from penstock_client.transport.restarting import FINALIZE_REQUEST, RestartingRequests
+from penstock_client.protocol import END_REQUEST, FINALIZE, MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Request, Result
+from penstock_client.restarting import RestartingStream
+from penstock_client.restarts import MAX_UNANSWERED_S, Piece
 
 MAX_UNANSWERED_REQUESTS = 64
 MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
 CLOSE_TIMEOUT_S = 1.0
 """How long closing an unfinished stream waits for the server to take its last request."""
+_FINALIZE_REQUEST = Request(audio=b"", is_start=False, is_end=False, parameters=FINALIZE)
+"""Ends what follows an endpoint; its reply is obsolete."""
 
 
 class _Unanswered(NamedTuple):
@@ -69,8 +73,10 @@ class Session:
         self._waits_for_slot = wait_for_slot_s > 0
         self._held_start: Request | None = None
         """The first request, until it is answered: with `wait_for_slot_s` nothing is sent after it before."""
-        self._restarting: RestartingRequests | None = None
+        self._restarting: RestartingStream | None = None
         """None for a stream that does not restart at endpoints."""
+        self._has_alternatives = False
+        """`has_alternatives` of the requests of a stream that restarts."""
         self._held_end_s: float | None = None
         """When the end was enqueued, of a stream that restarts: it is sent once all audio is answered."""
         self._last_activity_s = clock()
@@ -79,6 +85,11 @@ class Session:
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was taken."""
         return self._is_answered and not self._results
+
+    @property
+    def restarted_samples(self) -> int:
+        """Where the newest endpoint has restarted the stream, in samples of the stream; 0 before the first."""
+        return self._restarting.restarted_samples if self._restarting else 0
 
     @property
     def has_result(self) -> bool:
@@ -128,7 +139,7 @@ class Session:
         if self.failure:
             raise self.failure
         if request.restarts:
-            self._restarting = RestartingRequests()
+            self._restarting, self._has_alternatives = RestartingStream(), request.has_alternatives
         self._end_is_enqueued |= request.is_end
         if self._restarting is None or not request.is_end:
             self._add(request, sent_s)
@@ -267,7 +278,7 @@ class Session:
         self._unanswered_samples += request.samples
         self._outgoing.append(request)
         if self._restarting is not None and not (is_noted or request.is_end):
-            self._restarting.note(request)
+            self._restarting.note(Piece(np.frombuffer(request.audio, "<f4"), request.is_final))
 
     def _release_end(self) -> None:
         """Enqueues the end of a stream that restarts once nothing can be sent again."""
@@ -275,16 +286,17 @@ class Session:
             sent_s, self._held_end_s = self._held_end_s, None
             self._add(END_REQUEST, sent_s)
 
-    def _restart(self, again: list[Request]) -> None:
-        """Drops what is under way, and sends these requests in place of it."""
+    def _restart(self, again: list[Piece]) -> None:
+        """Drops what is under way, and sends this audio in place of it."""
         for _ in range(len(self._outgoing)):  # they are the newest ones, and among `again`
             self._unanswered_samples -= self._unanswered.pop().samples
         self._outgoing.clear()
         self._unanswered = deque(request._replace(is_obsolete=True) for request in self._unanswered)
         now_s = self.now_s()
-        self._add(FINALIZE_REQUEST, now_s, is_obsolete=True, is_noted=True)
-        for request in again:
-            self._add(request, now_s, is_noted=True)
+        self._add(_FINALIZE_REQUEST, now_s, is_obsolete=True, is_noted=True)
+        for piece in again:
+            for request in _requests(piece, self._has_alternatives):
+                self._add(request, now_s, is_noted=True)
 
     @property
     def _is_cancelled(self) -> bool:
@@ -299,3 +311,18 @@ class Session:
         """True where the server may hold the stream open. After NOT_OPEN its id may be another stream's by now."""
         is_unknown = isinstance(self.failure, StreamNotOpenError)
         return not self.is_unsent and not self._end_is_sent and not is_unknown
+
+
+def _requests(piece: Piece, has_alternatives: bool) -> list[Request]:
+    """A piece as requests, of which the last one may end the segment."""
+    starts = range(0, max(1, len(piece.samples)), MAX_REQUEST_SAMPLES)
+    return [
+        Request(
+            audio=piece.samples[start : start + MAX_REQUEST_SAMPLES].tobytes(),
+            is_start=False,
+            is_end=False,
+            parameters=FINALIZE if piece.ends_segment and start == starts[-1] else {},
+            has_alternatives=has_alternatives,
+        )
+        for start in starts
+    ]

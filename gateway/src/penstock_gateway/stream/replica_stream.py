@@ -1,6 +1,5 @@
 """A live stream on one replica: audio to the server, its results as events, and the limits of a stream's life."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from penstock_gateway.security.limits import MAX_AGE_S, MAX_SILENT_S
 from penstock_gateway.stream.events import Event, Final
 from penstock_gateway.stream.failures import gateway_error
 from penstock_gateway.stream.live_stream import Samples
-from penstock_gateway.stream.segments import Endpoint, Segments
+from penstock_gateway.stream.segments import Segments
 from penstock_gateway.stream.stream_report import StreamReport
 
 _NO_SAMPLES = np.zeros(0, np.float32)
@@ -25,19 +24,13 @@ class ReplicaStream:
     def __init__(
         self,
         upstream: BatchedStream,
-        segments: Segments,
         report: StreamReport,
         on_end: Callable[["ReplicaStream"], None],
-        max_push_samples: int,
     ):
-        """`max_push_samples`: at most this much is sent between two looks at what an endpoint asks for."""
         self._upstream = upstream
-        self._segments = segments
+        self._segments = Segments()
         self._report = report
         self._on_end = on_end
-        self._max_push_samples = max_push_samples
-        self._order = asyncio.Lock()
-        """Held while audio, or an end of a segment, is sent and noted."""
         self._failure: GatewayError | None = None
         self._started_s = self._last_audio_s = self._last_kept_s = time.monotonic()
         self._is_finished = self._is_cancelled = self._is_over = False
@@ -46,35 +39,24 @@ class ReplicaStream:
         """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered."""
         self._last_audio_s = time.monotonic()
         self._report.pushed(len(samples))
-        with self._failures():
-            for start in range(0, len(samples), self._max_push_samples):
-                part = samples[start : start + self._max_push_samples]
-                async with self._order:
-                    await self._upstream.push(part)
-                    self._segments.note_sent(part)
+        if len(samples):
+            with self._failures():
+                await self._upstream.push(samples)
         self._last_audio_s = time.monotonic()  # waiting for the server is not silence
 
     async def end_segment(self) -> None:
         """Ends the segment behind the audio pushed so far. A Final with `forced` answers it, also for silence."""
         self._last_audio_s = time.monotonic()
         self._report.ending()
-        await self._end_segment()
+        with self._failures():
+            await self._upstream.end_segment()
 
     async def finish(self) -> None:
         """No more audio follows. `events` ends after the Final with `is_last`."""
         self._is_finished = True
         self._report.ending()
-        if self._segments.has_restarts:
-            await self._end_segment(is_last=True)
-        else:
-            with self._failures():
-                await self._upstream.finish()
-
-    async def _end_segment(self, is_last: bool = False) -> None:
         with self._failures():
-            async with self._order:
-                await self._upstream.end_segment()
-                self._segments.note_end_sent(is_last)
+            await self._upstream.finish()
 
     async def cancel(self) -> None:
         """The client vanished: frees the stream on the server; no more events. Also after `finish`; never raises."""
@@ -86,15 +68,10 @@ class ReplicaStream:
         """Partials and Finals in order. Raises GatewayError where the stream is lost."""
         try:
             async for result in self._upstream:
-                event = self._segments.add(result)
-                if isinstance(event, Endpoint):
-                    event = await self._restart(event)
-                if event is None:
+                if (event := self._segments.add(result)) is None:
                     continue
                 if isinstance(event, Final):
                     self._report.final(event)
-                    if event.is_last and self._segments.has_restarts:
-                        await self._upstream.finish()
                 else:
                     self._report.partial(result.round_trip_s)
                 yield event
@@ -106,18 +83,6 @@ class ReplicaStream:
                 raise self._fail(error) from error
         except ClientError as error:
             raise self._fail(error) from error
-
-    async def _restart(self, endpoint: Endpoint) -> Final:
-        """Sends the audio from the middle of the pause on again."""
-        async with self._order:
-            final, pieces = self._segments.restart(endpoint)
-            await self._upstream.end_segment()
-            for piece in pieces:
-                if len(piece.samples):
-                    await self._upstream.push(piece.samples)
-                if piece.ends_segment:
-                    await self._upstream.end_segment()
-        return final
 
     async def watch(self, now_s: float, keep_alive_s: float) -> None:
         """Called regularly: keeps the stream open on the server, and fails one that is too old or silent."""

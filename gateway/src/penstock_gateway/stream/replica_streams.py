@@ -16,19 +16,20 @@ from penstock_client import (
     ServerUnreachableError,
     StreamClosedError,
 )
+from penstock_client import StreamOptions as StartOptions
+from penstock_client.options import Segments
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.metrics import Metrics
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.security.limits import MAX_UNANSWERED_S, RETRY_AFTER_S
+from penstock_gateway.security.limits import RETRY_AFTER_S
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.failures import gateway_error
 from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOptions
 from penstock_gateway.stream.replica_stream import ReplicaStream
 from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
-from penstock_gateway.stream.segments import Segments
 from penstock_gateway.stream.stream_report import StreamReport
-from penstock_gateway.stream.upstream_options import UpstreamOptions, upstream_options
+from penstock_gateway.stream.upstream_options import upstream_options
 
 MODEL_ALIASES = frozenset(
     ("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-realtime-whisper")
@@ -43,7 +44,7 @@ class ReplicaStreams:
     """`Streams` on groups of replicas. Made and used in one event loop, between `start` and `close`."""
 
     def __init__(self, config: Config, admission: Admission, metrics: Metrics):
-        self._has_restarts = config.segments == "restart"
+        self._segments: Segments = "restart" if config.segments == "restart" else "soft"
         self._admission = admission
         self._metrics = metrics
         self._groups = [Group(group, config.timeout_s) for group in config.replicas]
@@ -101,7 +102,7 @@ class ReplicaStreams:
         Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
         """
         group, model = self._find(options.model)
-        start_options = upstream_options(options)
+        start_options = upstream_options(options, self._segments)
         end_admission = self._admission.admit(key)
         try:
             replica, upstream = await _start_upstream(group, start_options)
@@ -114,9 +115,7 @@ class ReplicaStreams:
             self._streams.pop(stream).release()
 
         report = StreamReport(self._metrics, protocol, key.name, model.name, replica.address, model.sample_rate_hz)
-        rate_hz = model.sample_rate_hz
-        segments = Segments(rate_hz, self._has_restarts and start_options.has_endpoints)
-        stream = ReplicaStream(upstream, segments, report, end, round(MAX_UNANSWERED_S * rate_hz))
+        stream = ReplicaStream(upstream, report, end)
         self._streams[stream] = replica
         return stream
 
@@ -155,7 +154,7 @@ class ReplicaStreams:
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
 
 
-async def _start_upstream(group: Group, options: UpstreamOptions) -> tuple[Replica, BatchedStream]:
+async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica, BatchedStream]:
     """The first replica that accepts the stream; it counts as live there. GatewayError if none does."""
     is_full = group.is_up
     for replica in group.candidates():
