@@ -167,3 +167,14 @@ def _set_blank_rate(config: ModelConfig, tensors: dict[str, torch.Tensor], blank
         leads.append(logits[:blank].max() - logits[blank])
     bias = tensors["blank.output.bias"] if config.transducer.is_factorized else tensors["joint.output.bias"][blank:]
     bias[0] += torch.stack(leads).quantile(blank_rate)
+
+
+def frames_of(checkpoint: Checkpoint, seed: int, count: int) -> torch.Tensor:
+    """[count, D]: encoder frames of a model with a CTC head, with labels."""
+    return 2 * torch.randn(count, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(seed))
+
+
+def silent_frame(checkpoint: Checkpoint) -> torch.Tensor:
+    """[1, D]: an encoder frame whose blank is far above all labels."""
+    weight = checkpoint.tensors("ctc.")["ctc.weight"]
+    return 40 * (weight[-1] - weight[:-1].mean(dim=0)).reshape(1, -1) / weight[-1].norm() ** 2

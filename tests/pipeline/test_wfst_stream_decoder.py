@@ -23,7 +23,7 @@ from penstock.pipeline.stream_options import StreamOptions, parse_stream_options
 from penstock.scoring.wfst.graph_file import write_graph
 from penstock.scoring.wfst.words import read_words
 from tests.helpers.decoding_graphs import word_loop
-from tests.helpers.random_models import random_ctc_checkpoint
+from tests.helpers.random_models import frames_of, random_ctc_checkpoint, silent_frame
 
 WORDS = ("a", "be", "bed", "bad", "dad", "bead")
 SLOTS = 4
@@ -83,16 +83,6 @@ class Streams:
 @pytest.fixture(scope="module")
 def streams(checkpoint, graph) -> Streams:
     return Streams(checkpoint, graph)
-
-
-def frames_of(checkpoint: Checkpoint, seed: int, count: int) -> torch.Tensor:
-    return 2 * torch.randn(count, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(seed))
-
-
-def silent_frame(checkpoint: Checkpoint) -> torch.Tensor:
-    """[1, D]: a frame whose blank is far above all labels."""
-    weight = checkpoint.tensors("ctc.")["ctc.weight"]
-    return 40 * (weight[-1] - weight[:-1].mean(dim=0)).reshape(1, -1) / weight[-1].norm() ** 2
 
 
 def segments(results: list[StreamResult]) -> list[tuple]:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.frontend.audio_file import read_audio
 from penstock.recognizer import StreamingRecognizer
-from penstock_client import AsyncClient, Client, StreamError, StreamOptions, Transcript
+from penstock_client import AsyncClient, BatchedClient, Client, StreamError, StreamOptions, Transcript
 from tests.helpers.server.running import CONTEXT, RunningServer
 
 pytestmark = pytest.mark.server
@@ -19,7 +19,7 @@ DECODERS = ({}, {"decoder": "alsd", "n_best": 2})
 
 @pytest.fixture(scope="module")
 def speech(bundled_model) -> np.ndarray:
-    """Three recordings with pauses of a second."""
+    """Three recordings with pauses of 1 s."""
     folder, pause = bundled_model.parents[1] / "tests" / "data" / "an4" / "flac", np.zeros(RATE_HZ, np.float32)
     names = ("an395-mjwl-b", "an397-miry-b", "cen7-fvap-b")
     return np.concatenate([part for name in names for part in (read_audio(folder / f"{name}.flac", RATE_HZ), pause)])
@@ -73,7 +73,23 @@ def test_segments_are_those_of_the_recognizer_whatever_the_pieces(
         assert outcome(http.transcribe(speech, request_ms=700, options=options)) == expected
 
 
-def test_the_asynchronous_client_and_many_streams_at_once(server: RunningServer, recognizer, speech):
+async def batched(client: BatchedClient, samples: np.ndarray, options: StreamOptions) -> Transcript:
+    transcript = Transcript()
+    async with await client.open_stream(options) as stream:
+
+        async def push() -> None:
+            for start in range(0, len(samples), 2080):
+                await stream.push(samples[start : start + 2080])
+            await stream.finish()
+
+        pushing = asyncio.create_task(push())
+        async for result in stream:
+            transcript.add(result)
+        await pushing
+    return transcript
+
+
+def test_other_clients_and_many_streams_at_once(server: RunningServer, recognizer, speech):
     signals = [speech, speech[50_000:], speech[:90_000]]
     options = [
         StreamOptions(endpoint_silence_ms=400, segments=segments, **decoder)
@@ -83,13 +99,14 @@ def test_the_asynchronous_client_and_many_streams_at_once(server: RunningServer,
     rows = [(signal, one) for signal in signals for one in options]
 
     async def run() -> list[Transcript]:
-        async with AsyncClient(server.url("grpc")) as client:
+        async with AsyncClient(server.url("grpc")) as client, BatchedClient(server.url("grpc")) as many:
             return await asyncio.gather(
-                *(client.transcribe(signal, request_ms=130, options=one) for signal, one in rows)
+                *(client.transcribe(signal, request_ms=130, options=one) for signal, one in rows),
+                *(batched(many, signal, one) for signal, one in rows),
             )
 
-    for (signal, one), transcript in zip(rows, asyncio.run(run()), strict=True):
-        assert outcome(transcript) == in_process(recognizer, signal, one)
+    expected = [in_process(recognizer, signal, one) for signal, one in rows]
+    assert [outcome(transcript) for transcript in asyncio.run(run())] == expected * 2
 
 
 def test_each_segment_of_a_restarting_stream_is_that_of_its_audio_alone(server: RunningServer, speech):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from penstock.frontend.audio_file import read_audio
@@ -128,6 +129,25 @@ def test_each_stream_is_decoded_with_its_options(lm_server, expected, protocol):
             assert found[3] == pytest.approx(wanted[3], abs=1e-3)
         assert len(list(rejections)) == 5
     assert len({str(one[:3]) for one in (choice[0] for choice in expected)}) > 1
+
+
+@pytest.mark.parametrize("segments", ["restart", "soft"])
+def test_a_graph_search_has_endpoints(lm_server, model, graph, protocol, segments):
+    options = StreamOptions(decoder="wfst", n_best=2, endpoint_silence_ms=400, segments=segments)
+    pause = np.zeros(16_000, np.float32)
+    speech = np.concatenate([part for path in UTTERANCES[:3] for part in (read_audio(path, 16_000), pause)])
+    recognizer = StreamingRecognizer(model, CONTEXT, decoding=DecodingConfig(graph=str(graph)))
+    with recognizer.open_stream(options=options.parameters(), segments=segments) as stream:
+        entries = [*stream.push(speech).entries, *stream.finish().entries]
+    expected = [(entry.text, _alternatives(entry)) for entry in entries if entry.is_final]
+    assert len(expected) >= 3 and all(text for text, _ in expected[:3])
+    with Client(lm_server.url(protocol), protocol=protocol) as client:
+        for request_ms in (100, 30_000):
+            found = client.transcribe(speech, request_ms=request_ms, options=options)
+            assert [(segment.text, _alternatives(segment)) for segment in found.segments] == expected
+            assert [(word.text, word.start_ms, word.end_ms) for word in found.words] == [
+                word[:3] for entry in entries for word in entry.words
+            ]
 
 
 @pytest.mark.parametrize(
