@@ -168,7 +168,7 @@ def too_many(server: RunningServer, recordings: list[Recording], count: int) -> 
     for number in range(count):
         with _all_slots_taken(server, recordings, histories, str(number)) as admitted:
             for i in range(extra):
-                replies_before, protocol = _count_replies(admitted), _PROTOCOLS[(number + i) % len(_PROTOCOLS)]
+                replies_before, protocol = _count_replies(admitted), ("grpc", BATCHED)[(number + i) % 2]
                 with raw_stream(server.ports, f"extra-{number}-{i}", protocol) as stream:
                     started = time.monotonic()
                     error = rejection(lambda stream=stream: stream.send(recordings[0].samples, start=True))
