@@ -32,6 +32,8 @@ from tests.helpers.server.running import RunningServer
 from tests.nightly.trials_streams import SPARE_STREAMS, count_free, wait_until_expired
 
 _GOOD_STREAMS = 4
+_ONE_CHUNK = 12_000
+"""Samples that complete a chunk of the model."""
 _MAX_INT64 = 2**63 - 1
 _MAX_ROWS = 1024
 _SILENCE = np.zeros(160, np.float32)
@@ -66,7 +68,7 @@ def lost_requests(server: RunningServer, recordings: list[Recording], count: int
         BatchedConnection(server.url("grpc"), "lost") as connection,
     ):
         for number, broken in zip(range(count), itertools.cycle(("encoder", "decoder")), strict=False):
-            samples = recordings[number % len(recordings)].samples
+            samples = recordings[number % len(recordings)].samples[:_ONE_CHUNK]
             _wait_until_free(server, streams + 1)
             _start_in_vain(client, [Row(i, samples, START) for i in range(1, streams + 1)], broken)
             assert read_metrics(server)["streams_live"] >= streams
