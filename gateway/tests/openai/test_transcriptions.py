@@ -204,6 +204,14 @@ async def test_a_file_that_breaks_off_in_the_middle_is_rejected_and_frees_its_st
     assert last["error"]["code"] == "audio_invalid"
 
 
+async def test_without_a_free_stream_no_file_is_decoded(client, streams, monkeypatch):
+    from penstock_gateway.openai import job
+
+    monkeypatch.setattr(job, "decode_recording", None)
+    streams.max_streams = 0
+    assert error(await post(client, encoded()), 429)[0] == "streams_exhausted"
+
+
 async def test_a_lost_stream_is_a_503_or_an_error_event(client, streams):
     class Losing(list):
         def append(self, stream):

@@ -32,6 +32,7 @@ class TranscriptionJob:
         cls, gateway: Gateway, wanted: TranscriptionRequest, data: bytes, key: ApiKey
     ) -> "TranscriptionJob":
         """Opens a stream for a file that begins with audio. GatewayError, also of the file."""
+        gateway.streams.check_room(key)  # decoding takes longer than a rejection should
         rate_hz = wanted.group.sample_rate_hz
         blocks = decode_recording(data, rate_hz, gateway.config.max_file_minutes * 60)
         try:
