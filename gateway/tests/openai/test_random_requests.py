@@ -63,7 +63,7 @@ class CheckedStreams(FakeStreams):
     """Also rejects the options that the server's client rejects."""
 
     async def open(self, options, key, protocol):
-        upstream_options(options).parameters()
+        upstream_options(options, "restart").parameters()
         return await super().open(options, key, protocol)
 
 
