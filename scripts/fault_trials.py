@@ -31,7 +31,14 @@ from penstock.serving.settings import QUEUE_DELAY_MS  # noqa: E402
 from tests.helpers.server.recordings import Recording, make_recordings  # noqa: E402
 from tests.helpers.server.resources import run_trial  # noqa: E402
 from tests.helpers.server.running import RunningServer, running_server  # noqa: E402
-from tests.nightly import trials_batched, trials_input, trials_networks, trials_server, trials_streams  # noqa: E402
+from tests.nightly import (  # noqa: E402
+    trials_batched,
+    trials_gateway,
+    trials_input,
+    trials_networks,
+    trials_server,
+    trials_streams,
+)
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SHARED_SERVER_TRIALS = {
@@ -52,6 +59,8 @@ SHARED_SERVER_TRIALS = {
     trials_input.hostile_grpc: 5000,
     trials_input.hostile_http: 5000,
     trials_input.random_bytes: 500,
+    trials_gateway.killed_gateway_clients: 1000,
+    trials_gateway.stalled_gateway_clients: 16,
 }
 MIN_SLOTS = {trials_input.hostile_grpc: 64, trials_input.hostile_http: 64}
 """Hostile requests open streams faster than the idle timeout closes them; the other stream must still get a slot."""

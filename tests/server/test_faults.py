@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.server.recordings import Recording, make_recordings
 from tests.helpers.server.resources import run_trial
 from tests.helpers.server.running import RunningServer, running_server
-from tests.nightly import trials_batched, trials_input, trials_networks, trials_server, trials_streams
+from tests.nightly import trials_batched, trials_gateway, trials_input, trials_networks, trials_server, trials_streams
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.nightly]
 
@@ -53,6 +53,7 @@ def test_streams_without_an_end(small_server: RunningServer, recordings, trial, 
         (trials_networks.cut_networks, 2),
         (trials_streams.short_streams, 30),
         (trials_input.random_bytes, 12),
+        (trials_gateway.killed_gateway_clients, 10),
     ],
 )
 def test_broken_clients(roomy_server: RunningServer, recordings, trial, count):

@@ -13,6 +13,13 @@ from threading import Timer
 TIMEOUT_S = 300.0
 MICROPHONE_S = 60.0
 CLIENTS = 3
+PINNED = {
+    "transcribe_file.py": "649f420b4356c7cfca4699b97d955337892b5997379e6aa79aaf4978738920bc",
+    "riva_streaming_asr_client.py": "c5d6049ae1b7b6f19afa9a889afbbedb48ba81b7a1cff2e62f80e2341d75b5a4",
+    "realtime_asr_client.py": "e3c22fe2da976c3ae058e71d6ef46a1ee557cdd57e97a96dcb57f2b1929adbb9",
+    "transcribe_mic.py": "b20f17202f17906900e75e99744769a63f338ef10a64ced6ded1389161c87602",
+}
+"""SHA-256 of the versions in the table of docs/gateway.md. Others run, too, and are marked."""
 FAKE_MICROPHONE = Path(__file__).with_name("fake_microphone")
 
 
@@ -72,19 +79,20 @@ def _runs(folder: Path, grpc_address: str, http_address: str) -> tuple[Run, ...]
 def run_scripts(
     python: str, scripts: Path, folder: Path, grpc_address: str, http_address: str
 ) -> Iterator[tuple[str, str]]:
-    """Name, and the words or the error, of each run. The name has the start of the script's SHA-256."""
+    """Name, and the words or the error, of each run. The name has the start of the SHA-256 of a version not pinned."""
     for run in _runs(folder, grpc_address, http_address):
         script = scripts / run.script
         command = [python, str(script), *run.arguments]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
         words = run.words(done.stdout, folder) if done.returncode == 0 else done.stderr
-        yield f"{run.script} {_digest(script)} {run.label}", words
+        yield f"{run.script}{_version(script)} {run.label}", words
     script = scripts / "transcribe_mic.py"
-    yield f"{script.name} {_digest(script)} wav", _microphone(python, script, folder, grpc_address)
+    yield f"{script.name}{_version(script)} wav", _microphone(python, script, folder, grpc_address)
 
 
-def _digest(script: Path) -> str:
-    return hashlib.sha256(script.read_bytes()).hexdigest()[:8]
+def _version(script: Path) -> str:
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    return "" if digest == PINNED.get(script.name) else f" ({digest[:8]}, not pinned)"
 
 
 def _microphone(python: str, script: Path, folder: Path, grpc_address: str) -> str:

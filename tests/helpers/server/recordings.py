@@ -112,13 +112,13 @@ class KilledClient:
 
     def __init__(
         self,
-        url: str,
+        url: Any,
         name: str | int,
         samples: np.ndarray,
-        stream: Callable[[str, Any, np.ndarray, Connection], None] = stream_until_killed,
+        stream: Callable[[Any, Any, np.ndarray, Connection], None] = stream_until_killed,
     ):
-        """`name` is the argument of `stream`: the stream's name, or the number of a batched client's streams."""
-        _FORKS.set_forkserver_preload(["tests.helpers.server.killed_client"])
+        """`url` and `name` are arguments of `stream`; `name` may be the number of a batched client's streams."""
+        _FORKS.set_forkserver_preload([f"tests.helpers.server.{name}" for name in ("killed_client", "gateway_client")])
         ours, theirs = _FORKS.Pipe(duplex=False)
         self._going: Connection = ours
         self._process = _FORKS.Process(target=stream, args=(url, name, samples, theirs), daemon=True)

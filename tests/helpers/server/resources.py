@@ -17,7 +17,12 @@ from tests.helpers.server.throwaway import processes
 
 SPARE_DESCRIPTORS = 8
 SPARE_MEMORY_MB = 64
-SPARE_MEMORY_LARGE_REQUESTS_MB = {"hostile_grpc": 512, "hostile_rows": 512}
+SPARE_MEMORY_LARGE_REQUESTS_MB = {
+    "hostile_grpc": 512,
+    "hostile_rows": 512,
+    "killed_gateway_clients": 192,  # uploads send larger requests than the streams before a trial
+    "stalled_gateway_clients": 192,
+}
 """Triton keeps up to 4096 gRPC requests for reuse (a launch flag of `penstock serve`), each as large as it once was."""
 _CLOSING_S = 5
 """The server closes connections some time after the client."""

@@ -1,0 +1,175 @@
+"""Fault trials of a gateway's clients. Each returns its figures and raises AssertionError where it failed."""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+
+from loadtest.fresh_gateway import RunningGateway, fresh_gateway
+from loadtest.gateway_clients import Speech, riva_texts, words_of
+from loadtest.gateway_recordings import joined_recordings
+from penstock_gateway.security.limits import MAX_SILENT_S
+from tests.helpers.server.gateway_client import KINDS, use_gateway_until_killed
+from tests.helpers.server.recordings import KilledClient, Recording, other_streams, send_empty_stream
+from tests.helpers.server.resources import SPARE_DESCRIPTORS, SPARE_MEMORY_MB, Figures, read_metrics
+from tests.helpers.server.running import RunningServer
+from tests.helpers.server.tcp_proxy import TcpProxy
+
+_FREED_WITHIN_S = 1.5
+_OTHERS = 2
+"""Streams of other clients: one direct, one through the gateway."""
+_SPARE_STREAMS = _OTHERS + 2
+"""Also their next ones, or the probe of `penstock serve`."""
+_CLOSING_S = 10
+_WATCH_S = 2.0
+"""Between two looks of the gateway at the time of a client's last audio."""
+
+
+def killed_gateway_clients(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+    """Clients of a gateway die in mid-stream: their processes by SIGKILL, or their connections by a reset."""
+    kinds, freed_s = cycle(KINDS), []
+    size = max(1, min(server.max_streams - _SPARE_STREAMS, count))
+    sizes = [size] * (count // size) + [count % size] * (count % size > 0)
+    with _gateway(server) as gateway, _others(server, gateway, recordings) as whole:
+        for death in (_by_sigkill, _by_reset):  # buffers and caches are made
+            death(server, gateway, [next(kinds) for _ in range(size)])
+        before = _resources(gateway)
+        for clients, death in zip(sizes, cycle((_by_sigkill, _by_reset)), strict=False):
+            freed_s.append(death(server, gateway, [next(kinds) for _ in range(clients)]))
+        grown = _check_resources(gateway, before)
+    assert max(freed_s) <= _FREED_WITHIN_S, sorted(freed_s)[-5:]
+    return {"clients": count, "freed_s_max": max(freed_s), **grown, "other_streams": whole()}
+
+
+def stalled_gateway_clients(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+    """Networks between clients and a gateway stall, with all sockets open: the gateway's limit of silence ends them."""
+    kinds = cycle(KINDS)
+    with _gateway(server) as gateway, _others(server, gateway, recordings) as whole:
+        before = _resources(gateway)
+        some = [next(kinds) for _ in range(max(1, min(server.max_streams - _SPARE_STREAMS, count)))]
+        with ExitStack() as stack:
+            proxied, proxies = _proxied(gateway, stack)
+            clients = _start(server, proxied, some)
+            for proxy in proxies:
+                proxy.stall()
+            since_s = time.monotonic()
+            freed_s = _wait_until_freed(server, since_s, MAX_SILENT_S + 30) - MAX_SILENT_S
+            _kill(clients)
+        grown = _check_resources(gateway, before)
+    assert freed_s <= _FREED_WITHIN_S + _WATCH_S, freed_s
+    return {"clients": len(some), "freed_after_limit_s": freed_s, **grown, "other_streams": whole()}
+
+
+def _by_sigkill(server: RunningServer, gateway: RunningGateway, kinds: list[str]) -> float:
+    """Returns the seconds from the last death until the slots are free."""
+    clients = _start(server, gateway, kinds)
+    _kill(clients)
+    return _wait_until_freed(server, time.monotonic())
+
+
+def _by_reset(server: RunningServer, gateway: RunningGateway, kinds: list[str]) -> float:
+    with ExitStack() as stack:
+        proxied, proxies = _proxied(gateway, stack)
+        clients = _start(server, proxied, kinds)
+        for proxy in proxies:
+            proxy.cut()
+        freed_s = _wait_until_freed(server, time.monotonic())
+    _kill(clients)
+    return freed_s
+
+
+def _proxied(gateway: RunningGateway, stack: ExitStack) -> tuple[RunningGateway, list[TcpProxy]]:
+    """The gateway behind a proxy for each of its ports."""
+    http, grpc = (
+        stack.enter_context(TcpProxy(int(address.rpartition(":")[2]))) for address in (gateway.http, gateway.grpc)
+    )
+    return gateway._replace(http=http.url, grpc=grpc.url), [http, grpc]
+
+
+def _start(server: RunningServer, gateway: RunningGateway, kinds: list[str]) -> list[KilledClient]:
+    """Clients in mid-stream: all of them have slots."""
+    samples = joined_recordings(0, 1.0)
+    clients = [KilledClient(gateway, kind, samples, use_gateway_until_killed) for kind in kinds]
+    for client in clients:
+        client.wait_until_going(60.0)
+    deadline_s = time.monotonic() + 60
+    while read_metrics(server)["slots_free"] > server.max_streams - len(kinds):
+        assert time.monotonic() < deadline_s, "not all clients have a slot"
+        time.sleep(0.02)
+    return clients
+
+
+def _kill(clients: list[KilledClient]) -> None:
+    for client in clients:
+        client.kill()
+
+
+def _wait_until_freed(server: RunningServer, since_s: float, timeout_s: float = 30.0) -> float:
+    """Returns the seconds since then. Each look sends a request: the server counts its free slots with those."""
+
+    def count_free() -> float:
+        send_empty_stream(server)
+        return read_metrics(server)["slots_free"]
+
+    while count_free() < server.max_streams - _OTHERS:
+        assert time.monotonic() - since_s < timeout_s, f"slots are not free after {timeout_s:g} s"
+        time.sleep(0.02)
+    return time.monotonic() - since_s
+
+
+@contextmanager
+def _gateway(server: RunningServer) -> Iterator[RunningGateway]:
+    with fresh_gateway(server.url("grpc"), "--endpoint-silence-ms", "0", "--timeout-s", "60") as gateway:
+        yield gateway
+
+
+def _resources(gateway: RunningGateway) -> tuple[int, float]:
+    """Descriptors of the gateway, and its resident memory in MiB."""
+    place = Path(f"/proc/{gateway.process_id}")
+    found = re.search(r"^VmRSS:\s+(\d+) kB", (place / "status").read_text(), re.M)
+    assert found
+    return len(os.listdir(place / "fd")), int(found[1]) / 1024
+
+
+def _check_resources(gateway: RunningGateway, before: tuple[int, float]) -> Figures:
+    """Returns the growth; AssertionError beyond the limits."""
+    deadline_s = time.monotonic() + _CLOSING_S
+    while (after := _resources(gateway))[0] > before[0] + SPARE_DESCRIPTORS:
+        assert time.monotonic() < deadline_s, (before, after)
+        time.sleep(0.1)
+    assert after[1] <= before[1] + SPARE_MEMORY_MB, (before, after)
+    return {"gateway_descriptors_grown": after[0] - before[0], "gateway_memory_grown_mb": after[1] - before[1]}
+
+
+@contextmanager
+def _others(server: RunningServer, gateway: RunningGateway, recordings: list[Recording]) -> Iterator:
+    """Whole streams one after the other meanwhile, direct and through the gateway; each must receive all its words.
+    Yields what returns their number at the end."""
+    is_over, wrong, played = Event(), [], 0
+
+    async def play() -> None:
+        nonlocal played
+        for recording in cycle(recordings):
+            if is_over.is_set():
+                return
+            speech = Speech(np.round(recording.samples * 32768).astype(np.int16))
+            if (words := await words_of(riva_texts(gateway, speech))) != recording.expected.words:
+                wrong.append((words, recording.expected.words))
+            played += 1
+
+    thread = Thread(target=lambda: asyncio.run(play()))
+    thread.start()
+    try:
+        with other_streams(server, recordings, count=1) as direct:
+            yield lambda: direct.whole + played
+    finally:
+        is_over.set()
+        thread.join()
+    assert played and not wrong, (played, wrong[:3])
