@@ -31,8 +31,12 @@ def test_rows_are_joined_without_padding():
     assert tensors["OPTIONS"].tolist() == [[b'{"n_best": 2}']]
 
 
-def test_options_are_left_out_where_no_row_has_them():
-    assert set(read_request(encode_request("me", [Row(1, FLOATS)]))[1]) == {"AUDIO", "ROWS"}
+def test_every_request_has_the_same_inputs():
+    """The server batches only requests whose inputs are the same."""
+    for row in (Row(1, FLOATS), Row(1, FLOATS, START, "{}"), Row(1, NONE, START, "{}")):
+        tensors = read_request(encode_request("me", [row]))[1]
+        assert set(tensors) == {"AUDIO", "ROWS", "OPTIONS"}
+        assert tensors["OPTIONS"].shape == (1, row.options is not None)
 
 
 def test_int16_is_sent_as_such_where_all_rows_have_it():

@@ -62,9 +62,9 @@ def encode_request(client_id: str, rows: Sequence[Row]) -> service_pb2.ModelInfe
             options.append(row.options.encode())
     message.inputs.add(name="ROWS", datatype="INT64", shape=[1, len(rows), 4])
     message.raw_input_contents.append(np.array(table, "<i8").tobytes())
-    if options:
-        message.inputs.add(name="OPTIONS", datatype="BYTES", shape=[1, len(options)])
-        message.raw_input_contents.append(b"".join(_LENGTH.pack(len(text)) + text for text in options))
+    # Also where it is empty: the server batches only requests with the same inputs.
+    message.inputs.add(name="OPTIONS", datatype="BYTES", shape=[1, len(options)])
+    message.raw_input_contents.append(b"".join(_LENGTH.pack(len(text)) + text for text in options))
     return message
 
 
