@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.model.config import AttentionContext
 from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.decoder_stage import StreamResult
+from penstock.pipeline.results import StreamResult
 from penstock.pipeline.words import Token
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, Request, long_speech, oracle_model, random_batches

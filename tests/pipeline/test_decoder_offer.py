@@ -9,7 +9,8 @@ from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, CtcConfig, IlmPair
 from penstock.pipeline.decoder_offer import offer_decoders
-from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoder_rows import DecoderRequest
+from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.decoding_config import CTC_DECODERS, DECODERS, TRANSDUCER_DECODERS, WFST, DecodingConfig
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger

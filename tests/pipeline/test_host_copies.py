@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from penstock.model.config import AttentionContext
 from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoder_rows import DecoderRequest
+from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
 from penstock.pipeline.features_stage import FeatureReply, FeatureStage
 from penstock.pipeline.slots.ledger import SlotLedger

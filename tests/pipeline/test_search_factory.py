@@ -12,7 +12,8 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline import search_factory
 from penstock.pipeline.decoder_offer import DecoderOffer
-from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoder_rows import DecoderRequest
+from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.decoding_config import LM_FUSIONS, DecodingConfig
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.search_factory import SearchFactory, fusion_strategy

@@ -15,7 +15,8 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline import decoder_stage, encoder_stage, features_stage
 from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoder_rows import DecoderRequest
+from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
 from penstock.pipeline.features_stage import FeatureReply, FeatureStage
 from penstock.pipeline.slots.ledger import SlotLedger

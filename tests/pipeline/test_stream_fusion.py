@@ -13,7 +13,8 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline import decoder_stage as decoder
 from penstock.pipeline.decoder_offer import DecoderOffer
-from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoder_rows import DecoderRequest
+from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease

@@ -7,7 +7,8 @@ import torch
 
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.pipeline import search_factory
-from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoder_rows import DecoderRequest
+from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease

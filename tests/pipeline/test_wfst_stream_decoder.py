@@ -14,7 +14,8 @@ from penstock.model.bundle import Checkpoint, sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline import decoder_builder
 from penstock.pipeline.decoder_offer import offer_decoders
-from penstock.pipeline.decoder_stage import DecoderRequest, DecoderStage
+from penstock.pipeline.decoder_rows import DecoderRequest
+from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger

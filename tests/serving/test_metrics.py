@@ -4,6 +4,7 @@ import importlib
 import sys
 import types
 
+import numpy as np
 import pytest
 
 from penstock.errors import StreamError
@@ -121,15 +122,19 @@ def test_nothing_is_told_that_has_not_changed(rig):
     assert rig.board.calls == calls
 
 
+def decoded(received_ns: int, *frames: int) -> DecodedFrames:
+    return DecodedFrames(received_ns, np.array(frames), np.arange(len(frames)), np.arange(0))
+
+
 def test_a_chunk_is_late_after_its_own_duration():
     board, now = Board(), [0]
     metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560, clock_ns=lambda: now[0])
     received_ns = 5_000_000_000
     now[0] = received_ns + 560_000_000
-    metrics.update([DecodedFrames(7, received_ns), DecodedFrames(0, 0), DecodedFrames(15, received_ns)])
+    metrics.update([decoded(received_ns, 7), decoded(0, 0), decoded(received_ns, 15)])
     assert (board["chunks_total"], board["chunks_late_total"]) == (4, 0)
     now[0] += 1
-    metrics.update([DecodedFrames(14, received_ns), DecodedFrames(1, received_ns + 1)])
+    metrics.update([decoded(received_ns, 14, 0), decoded(received_ns + 1, 1)])
     assert (board["chunks_total"], board["chunks_late_total"]) == (7, 2)
 
 

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from penstock.errors import ErrorCode, StreamError
@@ -81,7 +82,7 @@ def test_a_flood_of_rejections_is_counted(log, events, monkeypatch):
 def test_a_stream_is_logged_at_its_end(log, events, ended_by, samples, level):
     latency = LatencyTable(3)
     if samples:
-        latency.add(1, 20_000_000)
+        latency.add(np.array([1]), 20_000_000)
     record = StreamRecord("s", Lease(1, 1), "alsd", samples, 2, ended_by)
     StreamLog(log, latency, 16000).ended(record)
     (event,) = events()

@@ -110,9 +110,7 @@ class SampleState:
             places = slots[rows]
             filled = self.filled_samples[places]
             taken = np.minimum(size - filled, left[rows])
-            parts = zip(places.tolist(), filled.tolist(), start[rows].tolist(), taken.tolist(), strict=True)
-            for slot, at, first, count in parts:
-                self.windows[slot, at : at + count] = samples[first : first + count]
+            self._copy(places, filled, samples, start[rows], taken)
             filled += taken
             # 2) copy complete windows; the next one begins with the overlap
             is_done = filled == size
@@ -129,6 +127,22 @@ class SampleState:
             start[rows] += taken
             rows = rows[left[rows] > 0]
         return complete
+
+    def _copy(
+        self, slots: np.ndarray, filled: np.ndarray, samples: np.ndarray, starts: np.ndarray, counts: np.ndarray
+    ) -> None:
+        """Copies `counts` [n] of `samples`, from `starts` [n] on, behind the `filled` [n] samples of `slots` [n].
+
+        At once for all streams with the same `filled` and count, as most have that send whole chunks.
+        """
+        kinds, kind_of = np.unique(filled * (self._geometry.window_samples + 1) + counts, return_inverse=True)
+        for kind in range(len(kinds)):
+            rows = np.flatnonzero(kind_of == kind)
+            at, count = int(filled[rows[0]]), int(counts[rows[0]])
+            parts = np.lib.stride_tricks.as_strided(
+                samples, (len(samples) - count + 1, count), 2 * samples.strides, writeable=False
+            )
+            self.windows[slots[rows], at : at + count] = parts[starts[rows]]
 
     def received_samples(self, slots: np.ndarray) -> np.ndarray:
         """Samples [n] of the segments so far."""

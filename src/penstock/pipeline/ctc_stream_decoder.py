@@ -8,7 +8,7 @@ from penstock.decoding.ctc.greedy import CtcTokens, decode_greedily
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.ctc.state import CtcStateStore
 from penstock.decoding.host_copy import copy_to_device, tree_to_host
-from penstock.pipeline.stream_decoders import Chunk, Decoded, StreamDecoder, rows_of_tokens
+from penstock.pipeline.stream_decoders import NOTHING, Chunk, Decoded, StreamDecoder, rows_of_tokens
 from penstock.pipeline.stream_options import StreamOptions
 from penstock.pipeline.words import Token
 
@@ -37,7 +37,8 @@ class CtcStreamDecoder(StreamDecoder):
         update, states = decode_greedily(log_probs, chunk.lengths, self._state.gather(slots))
         self._state.scatter(slots, states)
         host = update if update.open.labels.device.type == "cpu" else tree_to_host(update)
-        return [Decoded(*row, []) for row in zip(_tokens(host.closed), _tokens(host.open), strict=True)]
+        rows = zip(_tokens(host.closed), _tokens(host.open), strict=True)
+        return [Decoded(*row, []) if any(row) else NOTHING for row in rows]
 
 
 def _tokens(tokens: CtcTokens) -> list[list[Token]]:

@@ -3,30 +3,36 @@
 Groups a batch by stream decoder. Independent of searches and of the network's heads.
 """
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from penstock.decoding.host_copy import copy_to_device
 from penstock.errors import ErrorCode, StreamError
-from penstock.graphs.select import select_driver
+from penstock.frontend.ranks import ranks
+from penstock.graphs.select import NO_GRAPHS, select_driver
 from penstock.kernels.capability import TORCH, resolve
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.decoder_builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.decoder_offer import offer_decoders
+from penstock.pipeline.decoder_rows import (
+    DecodedRows,
+    DecoderRequest,
+    DecoderRows,
+    rows_of_requests,
+    rows_of_tickets,
+)
 from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.decoding_steps import SegmentPart, Step, Steps, StreamEndpoints
+from penstock.pipeline.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
 from penstock.pipeline.language_offer import offer_languages
 from penstock.pipeline.results import StreamResult, StreamText
-from penstock.pipeline.rounds import process_in_rounds
-from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS, SlotGuard
+from penstock.pipeline.server_memory import MAX_DECODER_STEP
+from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.table import Lease
-from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column, Ticket
+from penstock.pipeline.slots.ticket import END, FINALIZE, START, Column, Ticket
 from penstock.pipeline.stream_decoders import Chunk, Decoded
 from penstock.pipeline.stream_fusion import StreamFusion
 from penstock.pipeline.stream_options import StreamOptions
@@ -34,51 +40,7 @@ from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters, Trun
 from penstock.runtime import check_device_works, prepare_device, send_to_device
 
 MAX_CAPTURED_BATCH = 64
-"""`max_batch_size` in the decoder's config.pbtxt. Larger batches are decoded without CUDA graphs."""
-
-
-@dataclass(slots=True)
-class DecoderRequest:
-    """The encoder frames that one request of one stream completed, zero or more."""
-
-    lease: Lease
-    encoded: torch.Tensor
-    """[T, D] float32"""
-    covered_samples: int
-    """Samples of the stream that the frames cover so far, as in `penstock.frontend.log_mel.MelChunks`."""
-    is_start: bool
-    is_end: bool
-    options: StreamOptions | None = None
-    """The stream's options, with its start; None stands for the defaults."""
-    finalize: bool = False
-    """A segment ends with this request and the stream continues."""
-    number: int = NOT_COUNTED
-    """The stream's requests before this one."""
-    wants_result: bool = True
-    """False where the client gets only news: the result of a request that decodes nothing may be left out."""
-
-    @property
-    def is_final(self) -> bool:
-        """True if a segment ends with this request."""
-        return self.is_end or self.finalize
-
-    @property
-    def flags(self) -> int:
-        """The flags of its row of a ticket."""
-        return START * self.is_start + END * self.is_end + FINALIZE * self.finalize
-
-
-class DecodedRows(NamedTuple):
-    """The replies to the rows of one Triton request."""
-
-    answers: dict[int, StreamResult | StreamError]
-    """By row. A row of a batched request that decoded nothing has none."""
-    is_batched: bool
-
-    @property
-    def errors(self) -> dict[int, StreamError]:
-        """The rejected rows."""
-        return {row: answer for row, answer in self.answers.items() if isinstance(answer, StreamError)}
+"""Streams of one step with CUDA graphs; without them `MAX_DECODER_STEP`."""
 
 
 class DecoderStage:
@@ -121,9 +83,13 @@ class DecoderStage:
         """CUDA graph mode of the searches, for the log."""
         self.kernels = TORCH if offer.ilm else resolve(decoding.kernels, self._device, torch.float32)
         """Kernels of greedy search, "torch" or "fused", for the log."""
+        # Of each slot's stream:
         self._options = [StreamOptions()] * slots
-        self._texts: dict[int, StreamText] = {}  # by slot
-        self._endpoints: dict[int, StreamEndpoints] = {}  # by slot, of streams with endpointing
+        self._decoder_numbers = np.zeros(slots, np.int64)  # in `decoders`
+        self._texts: dict[int, StreamText] = {}
+        self._has_unstable = np.zeros(slots, bool)  # tokens in its text
+        self._max_step = MAX_DECODER_STEP if choice.driver.name == NO_GRAPHS else MAX_CAPTURED_BATCH
+        self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames)
         self._guard = SlotGuard("decoder", slots, ledger)
 
     @property
@@ -162,12 +128,8 @@ class DecoderStage:
         """
         problems = [self._shape_problem(request.encoded) for request in requests]
         good = [request for request, problem in zip(requests, problems, strict=True) if problem is None]
-        leases = np.array([(*r.lease, r.number, r.flags) for r in good], np.int64).reshape(len(good), 4)
-        errors = self._guard.admit(*leases.T)
-        answers = self._decode_in_order([request for row, request in enumerate(good) if row not in errors])
-        self._guard.settle(leases[:, 0], leases[:, 1])
-        decoded = (answer for answer in answers if answer is not None)  # all of them: each wants its result
-        found = iter([errors[row] if row in errors else next(decoded) for row in range(len(good))])
+        answers = self._process(rows_of_requests(good, self._config.encoder.d_model))
+        found = iter([answers[row] for row in range(len(good))])
         return [next(found) if problem is None else problem for problem in problems]
 
     def process_tickets(
@@ -194,78 +156,12 @@ class DecoderStage:
             reply = DecodedRows(dict(ticket.errors), ticket.is_batched)
             good.append((ticket, reply, frames))
             answers.append(reply)
-        if not good:
-            return answers
-        # 1) all rows that were forwarded, with the request and the row in it that each belongs to
-        rows = np.concatenate([ticket.rows for ticket, _, _ in good])
-        sizes = [len(ticket.rows) for ticket, _, _ in good]
-        request_of = np.repeat(np.arange(len(good)), sizes)
-        row_of = np.concatenate([np.arange(size) for size in sizes])
-        is_forwarded = rows[:, Column.SLOT] != NO_ROW[Column.SLOT]
-        rows, request_of, row_of = rows[is_forwarded], request_of[is_forwarded], row_of[is_forwarded]
-        slots, generations, numbers, flags = rows.T[: Column.FLAGS + 1]
-        errors = self._guard.admit(slots, generations, numbers, flags)
-        # 2) rows that decode or begin something, or whose client wants a result anyway
-        is_direct = np.array([not ticket.is_batched for ticket, _, _ in good])[request_of]
-        is_busy = (rows[:, Column.FRAMES] > 0) | (flags > 0) | is_direct
-        is_busy[list(errors)] = False
-        frames_of = torch.cat([one for *_, one in good]).split(rows[:, Column.FRAMES].tolist())
-        busy = np.flatnonzero(is_busy).tolist()
-        requests = [
-            self._request(rows[place].tolist(), frames_of[place], good[request_of[place]][0], int(row_of[place]))
-            for place in busy
-        ]
-        decoded = zip(busy, self._decode_in_order(requests), strict=True)
-        self._guard.settle(slots, generations)
-        # 3) what each request is answered
-        for place, answer in (*errors.items(), *decoded):
-            if answer is not None:
-                good[request_of[place]][1].answers[int(row_of[place])] = answer
+        if good:
+            read, replies, frames_of = zip(*good, strict=True)
+            rows, ticket_of, row_of = rows_of_tickets(read, frames_of)
+            for place, answer in self._process(rows).items():
+                replies[ticket_of[place]].answers[int(row_of[place])] = answer
         return answers
-
-    @staticmethod
-    def _request(row: list[int], encoded: torch.Tensor, ticket: Ticket, number: int) -> DecoderRequest:
-        slot, generation, order, flags, _, _, covered, _ = row
-        return DecoderRequest(
-            Lease(slot, generation), encoded, covered, bool(flags & START), bool(flags & END),
-            ticket.options.get(number), bool(flags & FINALIZE), order, not ticket.is_batched,
-        )  # fmt: skip
-
-    def _decode_in_order(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError | None]:
-        """The results or errors of admitted requests; those behind a failed one of their stream are rejected."""
-        failed: set[Lease] = set()
-
-        def decode(some: list[DecoderRequest]) -> list[StreamResult | StreamError | None]:
-            found = iter(self._decode_round([request for request in some if request.lease not in failed]))
-            why = "an earlier request of this stream failed in the decoder; start the stream again"
-            answers = [
-                self._guard.reject(*request.lease, why) if request.lease in failed else next(found) for request in some
-            ]
-            failed.update(
-                request.lease for request, answer in zip(some, answers, strict=True) if isinstance(answer, StreamError)
-            )
-            return answers
-
-        return process_in_rounds(decode, requests, lambda request: request.lease.slot)
-
-    @torch.inference_mode()
-    def _decode_round(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError | None]:
-        """The results or errors of admitted requests, all of different streams."""
-        answers: list = [None] * len(requests)
-        try:
-            self._open(requests, answers)
-            decoded = self._decode([r for r, answer in zip(requests, answers, strict=True) if answer is None])
-        except STEP_ERRORS as error:  # the states of these streams are undefined now
-            check_device_works(self._device, error)
-            return [
-                self._guard.reject(*request.lease, f"the decoder failed: {error}") if answer is None else answer
-                for request, answer in zip(requests, answers, strict=True)
-            ]
-        rows = iter(decoded)
-        return [
-            self._answer(request, next(rows)) if answer is None else answer
-            for request, answer in zip(requests, answers, strict=True)
-        ]
 
     def _shape_problem(self, encoded: torch.Tensor) -> StreamError | None:
         width = self._config.encoder.d_model
@@ -275,28 +171,88 @@ class DecoderStage:
             )
         return None
 
-    def _open(self, requests: list[DecoderRequest], answers: list) -> None:
-        """Opens the streams that start; puts the error of a rejected one into `answers`."""
+    def _process(self, rows: DecoderRows) -> dict[int, StreamResult | StreamError]:
+        """Returns the results and errors by row, in rounds: the next row of each stream in each.
+
+        Only a row that wants no result may have none. Rows behind a failed one of their stream are rejected.
+        """
+        answers: dict[int, StreamResult | StreamError] = {}
+        errors = self._guard.admit(rows.slots, rows.generations, rows.numbers, rows.flags)
+        answers.update(errors)
+        is_busy = (rows.frames > 0) | (rows.flags > 0) | rows.wants_result
+        is_busy[list(errors)] = False
+        busy = np.flatnonzero(is_busy)
+        rank = ranks(rows.slots[busy])
+        failed: set[tuple[int, int]] = set()  # slots and generations
+        for number in range(int(rank.max(initial=-1)) + 1):
+            places = busy[rank == number]
+            if failed:
+                why = "an earlier request of this stream failed in the decoder; start the stream again"
+                leases = zip(rows.slots[places].tolist(), rows.generations[places].tolist(), strict=True)
+                is_behind = np.array([lease in failed for lease in leases], bool)
+                answers.update(self._reject(rows, places[is_behind], why))
+                places = places[~is_behind]
+            for start in range(0, len(places), self._max_step):
+                found = self._decode_part(rows, places[start : start + self._max_step])
+                failed.update(
+                    (int(rows.slots[place]), int(rows.generations[place]))
+                    for place, answer in found.items()
+                    if isinstance(answer, StreamError)
+                )
+                answers.update(found)
+        self._guard.settle(rows.slots, rows.generations)
+        return answers
+
+    def _reject(self, rows: DecoderRows, places: np.ndarray, why: str) -> dict[int, StreamError]:
+        return {
+            place: self._guard.reject(int(rows.slots[place]), int(rows.generations[place]), why)
+            for place in places.tolist()
+        }
+
+    @torch.inference_mode()
+    def _decode_part(self, rows: DecoderRows, places: np.ndarray) -> dict[int, StreamResult | StreamError]:
+        """The results and errors of admitted rows, all of different streams."""
+        answers: dict[int, StreamResult | StreamError] = {}
+        try:
+            answers.update(self._open(rows, places[(rows.flags[places] & START) > 0]))
+            if answers:
+                places = places[~np.isin(places, list(answers))]
+            parts = self._decode(rows, places)
+        except STEP_ERRORS as error:  # the states of these streams are undefined now
+            check_device_works(self._device, error)
+            return answers | self._reject(rows, places, f"the decoder failed: {error}")
+        for place in places[rows.wants_result[places]].tolist():
+            if place not in parts:
+                text = self._texts[int(rows.slots[place])]
+                answers[place] = text.unchanged(int(rows.covered_samples[place]))
+        for place, found in parts.items():
+            answers[place] = self._answer(int(rows.slots[place]), found)
+        for slot in rows.slots[places[(rows.flags[places] & END) > 0]].tolist():
+            del self._texts[slot]
+            self._fusion.close(slot)
+        return answers
+
+    def _open(self, rows: DecoderRows, places: np.ndarray) -> dict[int, StreamError]:
+        """Opens the streams of rows that start; returns the errors of rejected ones."""
+        errors: dict[int, StreamError] = {}
         opened = []
-        for i, request in enumerate(requests):
-            if answers[i] is not None or not request.is_start:
-                continue
-            slot = request.lease.slot
+        for place in places.tolist():
+            slot, options = int(rows.slots[place]), rows.options.get(place, self._default)
             try:
-                options = request.options or self._default
                 self._fusion.open(slot, options)
             except StreamError as error:
-                self._guard.reject(*request.lease, error.message, error.code)
-                answers[i] = error
+                self._guard.reject(slot, int(rows.generations[place]), error.message, error.code)
+                errors[place] = error
                 continue
             self._options[slot] = replace(options, phrases=())  # the phrase cache has them, once for all streams
+            self._decoder_numbers[slot] = self.decoders.index(options.decoder)
             self._texts[slot] = StreamText(self._tokenizer, self._config, options.keeps_tags)
-            self._endpoints.pop(slot, None)
-            if options.endpoint.is_on:
-                self._endpoints[slot] = StreamEndpoints(options.endpoint, self._config, self._chunk_encoder_frames)
+            self._has_unstable[slot] = False
+            self._endpoints.open(slot, options.endpoint)
             opened.append(slot)
         self._set_prompts(opened)
         self._begin(opened)
+        return errors
 
     def _set_prompts(self, slots: list[int]) -> None:
         if self._prompts is not None and slots:
@@ -321,85 +277,64 @@ class DecoderStage:
             begin = decoder.begin_segment if goes_on else decoder.open
             begin(group, [self._options[slot] for slot in group])
 
-    def _answer(self, request: DecoderRequest, parts: list[SegmentPart]) -> StreamResult | None:
-        text = self._texts[request.lease.slot]
-        if not (request.wants_result or any(part.is_final for part in parts) or text.unstable):
-            decoded = parts[0].decoded
-            if decoded is None or not (decoded.stable or decoded.unstable):
-                return None
+    def _answer(self, slot: int, parts: list[SegmentPart]) -> StreamResult:
+        text = self._texts[slot]
         *earlier, last = [
-            text.unchanged(part.covered_samples)
-            if part.decoded is None
-            else text.update(part.decoded, part.covered_samples, part.is_final, part.next_start_samples)
-            for part in parts
+            text.update(part.decoded, part.covered_samples, part.is_final, part.next_start_samples) for part in parts
         ]
-        if request.is_end:
-            self._close(request.lease.slot)
+        self._has_unstable[slot] = bool(text.unstable)
         return replace(last, earlier=tuple(earlier)) if earlier else last
 
-    def _close(self, slot: int) -> None:
-        del self._texts[slot]
-        self._endpoints.pop(slot, None)
-        self._fusion.close(slot)
+    def _decode(self, rows: DecoderRows, places: np.ndarray) -> dict[int, list[SegmentPart]]:
+        """Decodes rows of different streams, step by step; returns the parts of segments in those with news."""
+        slots, flags, covered = rows.slots[places], rows.flags[places], rows.covered_samples[places]
+        is_final = (flags & (END | FINALIZE)) > 0
+        changing = np.flatnonzero(self._has_unstable[slots]).tolist()
+        unstable = {row: self._texts[int(slots[row])].unstable for row in changing}
+        steps = RowSteps(self._endpoints, slots, rows.frames[places], covered, is_final, unstable)
+        first_frames = (rows.frames.cumsum() - rows.frames)[places]
+        while step := steps.next():
+            own = slots[step.rows]
+            steps.take(step, self._decode_step(own, step, first_frames[step.rows] + step.first_frames, rows.encoded))
+            self._begin(own[step.is_endpoint].tolist(), goes_on=True)
+        is_finalized = (flags & FINALIZE) > 0
+        self._endpoints.restart(slots[is_finalized], covered[is_finalized])
+        self._begin(slots[is_finalized].tolist())
+        return {int(places[row]): parts for row, parts in steps.parts().items()}
 
-    def _decode(self, requests: list[DecoderRequest]) -> list[list[SegmentPart]]:
-        """Decodes the requests, step by step; returns the parts of segments in each."""
-        parts: list[list[SegmentPart]] = [[] for _ in requests]
-        plain: dict[int, Step] = {}  # of streams without endpointing: one step with all frames
-        running: dict[int, Steps] = {}
-        for i, request in enumerate(requests):
-            slot = request.lease.slot
-            if slot in self._endpoints:
-                running[i] = self._steps(request)
-            elif request.encoded.shape[0] or request.is_final:
-                plain[i] = Step(request.encoded, request.is_final, self._texts[slot].unstable)
-            else:
-                parts[i] = [SegmentPart(None, request.covered_samples, False, request.covered_samples)]
-        decoded: dict[int, Decoded] = {}
-        while plain or running:
-            steps = dict(plain)
-            for i, generator in [*running.items()]:
-                try:
-                    steps[i] = generator.send(decoded[i]) if decoded else next(generator)
-                except StopIteration as stopped:
-                    parts[i] = stopped.value
-                    del running[i]
-            slots = [requests[i].lease.slot for i in steps]
-            decoded = dict(zip(steps, self._decode_step(slots, list(steps.values())), strict=True))
-            for i in plain:
-                covered = requests[i].covered_samples
-                parts[i] = [SegmentPart(decoded[i], covered, requests[i].is_final, covered)]
-            plain = {}
-        finalized = [request for request in requests if request.finalize]
-        for request in finalized:
-            if endpoints := self._endpoints.get(request.lease.slot):
-                endpoints.restart(request.covered_samples)
-        self._begin([request.lease.slot for request in finalized])
-        return parts
-
-    def _steps(self, request: DecoderRequest) -> Steps:
-        slot = request.lease.slot
-        unstable = self._texts[slot].unstable
-        return self._endpoints[slot].steps(request.encoded, request.covered_samples, request.is_final, unstable)
-
-    def _decode_step(self, slots: list[int], steps: list[Step]) -> list[Decoded]:
-        """Decodes one step each of different streams."""
-        decoded = [Decoded([], step.unstable, []) for step in steps]
-        by_decoder: dict[str, list[int]] = {}
-        for i, (slot, step) in enumerate(zip(slots, steps, strict=True)):
-            name = self._options[slot].decoder
-            if step.encoded.shape[0] or not self._stream_decoders[name].needs_frames:
-                by_decoder.setdefault(name, []).append(i)
-        for name, rows in by_decoder.items():
-            chunk = self._chunk([slots[i] for i in rows], [steps[i] for i in rows])
-            for i, found in zip(rows, self._stream_decoders[name].decode(chunk), strict=True):
+    def _decode_step(
+        self, slots: np.ndarray, step: Step, first_frames: np.ndarray, encoded: torch.Tensor
+    ) -> list[Decoded | None]:
+        """Decodes a step of different streams, from `first_frames` [n] of `encoded` [T, D] on; None where a stream
+        decoder needs frames and there are none.
+        """
+        decoded: list[Decoded | None] = [None] * len(slots)
+        numbers = self._decoder_numbers[slots]
+        for number, decoder in enumerate(self._stream_decoders.values()):
+            runs = numbers == number
+            if decoder.needs_frames:
+                runs &= step.frames > 0
+            if not runs.any():
+                continue
+            frames = _padded(encoded, first_frames[runs], step.frames[runs])
+            own, lengths = slots[runs].tolist(), send_to_device(torch.from_numpy(step.frames[runs]), self._device)
+            is_final = step.is_final[runs].tolist()
+            chunk = Chunk(own, send_to_device(frames, self._device), lengths, is_final, self._prompts_of(own))
+            for i, found in zip(np.flatnonzero(runs).tolist(), decoder.decode(chunk), strict=True):
                 decoded[i] = found
-        self._begin([slot for slot, step in zip(slots, steps, strict=True) if step.is_endpoint], goes_on=True)
         return decoded
 
-    def _chunk(self, slots: list[int], steps: list[Step]) -> Chunk:
-        device = self._device
-        lengths = copy_to_device([step.encoded.shape[0] for step in steps], torch.int64, device)
-        padded = torch.nn.utils.rnn.pad_sequence([step.encoded for step in steps], batch_first=True)
-        encoded = send_to_device(padded, device)
-        return Chunk(slots, encoded, lengths, [step.is_final for step in steps], self._prompts_of(slots))
+
+def _padded(encoded: torch.Tensor, first: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
+    """Runs of `encoded` [T, D] as [B, max, D] with zeros behind them; first, lengths: [B] int64, in ascending order."""
+    longest, total = int(lengths.max()), int(lengths.sum())
+    within = np.arange(total) - np.repeat(lengths.cumsum() - lengths, lengths)
+    if total < len(encoded):  # else each frame belongs to one of the runs
+        chosen = torch.from_numpy(np.repeat(first, lengths) + within)
+        encoded = encoded.index_select(0, send_to_device(chosen, encoded.device))
+    batch, width = len(lengths), encoded.shape[1]
+    if total == batch * longest:
+        return encoded.reshape(batch, longest, width)
+    padded = encoded.new_zeros(batch * longest, width)
+    places = torch.from_numpy(np.repeat(np.arange(batch) * longest, lengths) + within)
+    return padded.index_copy_(0, send_to_device(places, encoded.device), encoded).view(batch, longest, width)

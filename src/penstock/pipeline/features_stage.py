@@ -271,9 +271,10 @@ class FeatureStage:
             row: f"{rows.lengths[row]} samples in one request, at most {most} ({MAX_REQUEST_S:g} s)"
             for row in np.flatnonzero(rows.lengths > most).tolist()
         }
-        # NaN compares false, so one comparison also finds NaN.
-        usable = np.abs(rows.samples) <= MAX_MAGNITUDE
-        if not usable.all():
+        # NaN compares false, and a minimum or maximum with it is NaN: so each comparison also finds NaN.
+        samples = rows.samples
+        if len(samples) and not (samples.min() >= -MAX_MAGNITUDE and samples.max() <= MAX_MAGNITUDE):
+            usable = np.abs(samples) <= MAX_MAGNITUDE
             ends = rows.lengths.cumsum()
             unusable = np.bincount(np.searchsorted(ends, np.flatnonzero(~usable), side="right"), minlength=len(ends))
             for row in np.flatnonzero(unusable).tolist():

@@ -10,8 +10,8 @@ from penstock.pipeline.decoding_config import DecodingConfig
 from penstock.pipeline.slots.table import slot_count
 from penstock.pipeline.stream_memory import bytes_per_stream
 
-MAX_BATCH = 64
-"""`max_batch_size` of the models."""
+MAX_DECODER_STEP = 256
+"""Streams of one decoding step: a batched request has up to 1,024, which are decoded one step after another."""
 _FLOAT_BYTES = 4
 _GREEDY_WINDOW_ENCODER_FRAMES = 8
 _SCORE_TENSORS = 6
@@ -53,7 +53,7 @@ def server_memory(
         weights=_weight_bytes(config, decoding),
         streams=slots * bytes_per_stream(config, context, decoding),
         phrases=decoding.phrase_memory_mib * 2**20,
-        step=_step_bytes(config, context, decoding, min(max_streams, MAX_BATCH)),
+        step=_step_bytes(config, context, decoding, min(max_streams, MAX_DECODER_STEP)),
     )
 
 

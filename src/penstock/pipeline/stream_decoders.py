@@ -70,6 +70,10 @@ class Decoded:
     """With the alternatives of a search over a decoding graph."""
 
 
+NOTHING = Decoded([], [], [])
+"""Of most chunks: no tokens. Shared, and compared with `is`."""
+
+
 class StreamDecoder(ABC):
     """One search with the states of its streams."""
 
@@ -89,7 +93,7 @@ class StreamDecoder(ABC):
 
     @abstractmethod
     def decode(self, chunk: Chunk) -> list[Decoded]:
-        """Decodes the chunk and saves the states; returns the new tokens of each stream."""
+        """Decodes the chunk and saves the states; returns each stream's new tokens, NOTHING without any."""
 
 
 class GreedyStreamDecoder(StreamDecoder):
@@ -121,7 +125,7 @@ class GreedyStreamDecoder(StreamDecoder):
         projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
         hyps, states = search.decode(projected, chunk.lengths, self._state.gather(slots))
         self._state.scatter(slots, states)
-        return [Decoded(tokens, [], []) for tokens in _greedy_tokens(hyps)]
+        return [Decoded(tokens, [], []) if tokens else NOTHING for tokens in _greedy_tokens(hyps)]
 
 
 class BeamStreamDecoder(StreamDecoder):
@@ -187,8 +191,10 @@ class BeamStreamDecoder(StreamDecoder):
             if is_final:
                 best = alternatives[row]
                 found.append(Decoded(stable[row], best[0].tokens, best[: self._n_best[slot]]))
-            else:
+            elif stable[row] or unstable[row]:
                 found.append(Decoded(stable[row], unstable[row], []))
+            else:
+                found.append(NOTHING)
         return found
 
 
@@ -209,7 +215,7 @@ def rows_of_tokens(fields: tuple[torch.Tensor, ...], lengths: torch.Tensor) -> l
     longest = max(counts)
     columns = [field[:, :longest].tolist() for field in fields]
     return [
-        [Token(*values) for values in zip(*(column[row][:count] for column in columns), strict=True)]
+        [Token(*values) for values in zip(*(column[row][:count] for column in columns), strict=True)] if count else []
         for row, count in enumerate(counts)
     ]
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from penstock.errors import StreamError
-from penstock.pipeline.decoder_stage import DecodedRows
+from penstock.pipeline.decoder_rows import DecodedRows
 from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import START, Column, Ticket
@@ -88,28 +88,27 @@ class StreamMetrics:
 
 
 class DecodedFrames(NamedTuple):
-    """Encoder frames of one request."""
+    """Encoder frames of the rows of one request; arrays are [R] int64."""
 
-    encoder_frames: int
     received_ns: int
     """When the `features` model received their audio."""
-    slot: int = 0
-    is_start: bool = False
+    encoder_frames: np.ndarray
+    slots: np.ndarray
+    started: np.ndarray
+    """Slots [n] of the rows that start a stream."""
 
 
 def decoded_frames(
     tickets: Sequence[Ticket | StreamError], replies: Sequence[DecodedRows | StreamError]
 ) -> list[DecodedFrames]:
-    """What a batch of requests decoded: rows with frames, and those that start a stream."""
+    """What a batch of requests decoded, without rejected rows."""
     found = []
     for ticket, reply in zip(tickets, replies, strict=True):
         if isinstance(ticket, StreamError) or isinstance(reply, StreamError):
             continue
-        frames, flags = ticket.rows[:, Column.FRAMES], ticket.rows[:, Column.FLAGS]
-        for row in np.flatnonzero((frames > 0) | (flags & START > 0)).tolist():
-            if not isinstance(reply.answers.get(row), StreamError):
-                slot = int(ticket.rows[row, Column.SLOT])
-                found.append(DecodedFrames(int(frames[row]), ticket.received_ns, slot, bool(flags[row] & START)))
+        rows = np.delete(ticket.rows, list(reply.errors), axis=0) if reply.errors else ticket.rows
+        slots, is_start = rows[:, Column.SLOT], rows[:, Column.FLAGS] & START > 0
+        found.append(DecodedFrames(ticket.received_ns, rows[:, Column.FRAMES], slots, slots[is_start]))
     return found
 
 
@@ -152,15 +151,15 @@ class ChunkMetrics:
     def update(self, batch: list[DecodedFrames], truncation: TruncationCounters = NO_TRUNCATION) -> None:
         """Is called once per batch, when its results are ready; truncation: totals of all beams."""
         now_ns = self._clock_ns()
-        for frames, received_ns, slot, is_start in batch:
+        for received_ns, frames, slots, started in batch:
+            taken_ns = now_ns - received_ns
             if self._latency:
-                if is_start:
-                    self._latency.reset(slot)
-                if frames:
-                    self._latency.add(slot, now_ns - received_ns)
-            chunks = -(-frames // self._chunk_encoder_frames)  # the last chunk of a segment may be short
+                self._latency.reset(started)
+                self._latency.add(slots[frames > 0], taken_ns)
+            # The last chunk of a segment may be short.
+            chunks = int((-(-frames // self._chunk_encoder_frames)).sum())
             self._total += chunks
-            self._total_late += chunks if now_ns - received_ns > self._chunk_ns else 0
+            self._total_late += chunks if taken_ns > self._chunk_ns else 0
         self._chunks.show(self._total)
         self._late.show(self._total_late)
         self._forced.show(truncation.forced_blanks)

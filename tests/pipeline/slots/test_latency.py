@@ -18,7 +18,7 @@ def test_a_stream_without_chunks_has_no_latency(tables):
 def test_the_median_is_within_five_percent_and_the_maximum_is_exact(tables, scale_ms):
     latencies_ms = scale_ms * np.random.default_rng(1).lognormal(0.0, 0.5, 1001)
     for latency_ms in latencies_ms:
-        tables[0].add(1, int(1e6 * latency_ms))
+        tables[0].add(np.array([1]), int(1e6 * latency_ms))
     median_ms, longest_ms = tables[1].summary(1)
     assert abs(median_ms / np.median(latencies_ms) - 1) < 0.05
     assert longest_ms == np.ceil(latencies_ms.max())
@@ -26,10 +26,17 @@ def test_the_median_is_within_five_percent_and_the_maximum_is_exact(tables, scal
 
 
 def test_one_chunk_and_extreme_times(tables):
-    tables[0].add(0, 300)
+    tables[0].add(np.array([0]), 300)
     assert tables[1].summary(0) == (1.0, 1.0)
-    tables[0].reset(0)
-    tables[0].add(0, 10**13)  # beyond the last bin
+    tables[0].reset(np.array([0]))
+    tables[0].add(np.array([0]), 10**13)  # beyond the last bin
     assert tables[1].summary(0)[1] == 10_000_000
-    tables[0].reset(0)
+    tables[0].reset(np.array([0]))
     assert tables[1].summary(0) is None
+
+
+def test_rows_of_one_request(tables):
+    tables[0].add(np.array([0, 2, 0]), 5_000_000)
+    tables[0].add(np.array([0]), 90_000_000)
+    assert [tables[1].summary(slot) and tables[1].summary(slot)[1] for slot in range(3)] == [90.0, None, 5.0]
+    assert tables[1].summary(0)[0] == pytest.approx(5, rel=0.05), "two of its three requests took 5 ms"

@@ -4,11 +4,12 @@ import itertools
 import math
 from pathlib import Path
 
+import numpy as np
+
 from penstock.pipeline.slots.shared_cells import shared_cells
 
 _BINS, _BINS_PER_DOUBLING = 136, 8  # 1 ms to 130 s, each bin 9 % wider than the one before
 _CELLS = _BINS + 1  # of a slot: the bins, then the longest time in ms, rounded up
-_EMPTY = memoryview(bytes(4 * _CELLS)).cast("i")
 
 
 class LatencyTable:
@@ -16,23 +17,22 @@ class LatencyTable:
 
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared by the stages' processes; None within one process."""
-        self._cells = shared_cells(slots * _CELLS, "i", path)
+        self._cells = np.frombuffer(shared_cells(slots * _CELLS, "i", path), np.int32).reshape(slots, _CELLS)
 
-    def reset(self, slot: int) -> None:
-        """Forgets the slot's earlier stream."""
-        self._cells[slot * _CELLS : (slot + 1) * _CELLS] = _EMPTY
+    def reset(self, slots: np.ndarray) -> None:
+        """Forgets the earlier streams of the slots [n]."""
+        self._cells[slots] = 0
 
-    def add(self, slot: int, latency_ns: int) -> None:
-        """Records one request."""
+    def add(self, slots: np.ndarray, latency_ns: int) -> None:
+        """Records requests of slots [n] that took the same time; a slot may occur several times."""
         latency_ms = latency_ns / 1e6
-        position = int(_BINS_PER_DOUBLING * math.log2(latency_ms)) if latency_ms > 1 else 0
-        self._cells[slot * _CELLS + min(position, _BINS - 1)] += 1
-        if latency_ms > self._cells[slot * _CELLS + _BINS]:
-            self._cells[slot * _CELLS + _BINS] = math.ceil(latency_ms)
+        position = min(int(_BINS_PER_DOUBLING * math.log2(latency_ms)) if latency_ms > 1 else 0, _BINS - 1)
+        np.add.at(self._cells[:, position], slots, 1)
+        self._cells[slots, _BINS] = np.maximum(self._cells[slots, _BINS], math.ceil(latency_ms))
 
     def summary(self, slot: int) -> tuple[float, float] | None:
         """Median (to within 5 %) and maximum in ms; None without a request."""
-        *counts, longest_ms = self._cells[slot * _CELLS : (slot + 1) * _CELLS].tolist()
+        *counts, longest_ms = self._cells[slot].tolist()
         if not any(counts):
             return None
         half = (sum(counts) + 1) // 2

@@ -1,16 +1,40 @@
 """Each rule ends a segment at its limit, not before, and 0 turns it off."""
 
+import numpy as np
 import pytest
 
-from penstock.endpointing.rules import EndpointRules, SegmentFrames
+from penstock.endpointing.rules import EndpointRules
+from penstock.endpointing.segment_frames import SegmentFrames
 
 FRAME_MS = 80.0
 NOTHING = (0, 0)
 
 
+class Segment:
+    """The current segment of one of three streams."""
+
+    def __init__(self, rules: EndpointRules):
+        self._streams = SegmentFrames(3, FRAME_MS)
+        self._streams.open(1, rules)
+        assert self._streams.are_on.tolist() == [False, rules.is_on, False]
+
+    @property
+    def frames(self) -> int:
+        return int(self._streams.frames[1])
+
+    def begin(self) -> None:
+        self._streams.begin(np.array([1]))
+
+    def add(self, frames: int, stable_end: int, unstable_end: int) -> bool:
+        ends = np.array([[stable_end, 0], [unstable_end, 0]])
+        is_ended, other = self._streams.add(np.array([1, 2]), frames, *ends)
+        assert not other, "it has no rules"
+        return bool(is_ended)
+
+
 def ends(rules: EndpointRules, chunk: int, ends_of_labels: dict[int, int], chunks: int = 400) -> list[float]:
     """Seconds of the segments of a stream; ends_of_labels: by chunk of the segment, where its label ends in frames."""
-    segment, durations, number = SegmentFrames(rules, FRAME_MS), [], 0
+    segment, durations, number = Segment(rules), [], 0
     for _ in range(chunks):
         if segment.add(chunk, ends_of_labels.get(number, 0), 0):
             durations.append(segment.frames * FRAME_MS / 1000)
@@ -40,14 +64,14 @@ def test_silence_without_a_label_is_not_the_silence_behind_one():
 
 
 def test_an_unstable_label_is_one():
-    segment = SegmentFrames(EndpointRules(silence_ms=800, no_speech_ms=200), FRAME_MS)
+    segment = Segment(EndpointRules(silence_ms=800, no_speech_ms=200))
     assert not segment.add(7, 0, 7)
     assert not segment.add(7, 0, 7)
     assert segment.add(7, 0, 0), "the best hypothesis has lost it"
 
 
 def test_a_label_may_last_into_the_next_chunk():
-    segment = SegmentFrames(EndpointRules(silence_ms=200), FRAME_MS)
+    segment = Segment(EndpointRules(silence_ms=200))
     assert not segment.add(2, 4, 0)
     assert [segment.add(1, *NOTHING) for _ in range(5)] == [False] * 4 + [True]
 

@@ -1,0 +1,47 @@
+"""Where the segments of many streams end by their rules. On the host; independent of searches, audio and torch."""
+
+from dataclasses import astuple
+
+import numpy as np
+
+from penstock.endpointing.rules import LONGEST_SILENCE_MS, MAX_OVERRUN_S, EndpointRules
+
+
+class SegmentFrames:
+    """The encoder frames and labels of the current segments of S streams, and the rules that end them."""
+
+    def __init__(self, streams: int, encoder_frame_ms: float):
+        self._frame_ms = encoder_frame_ms
+        self.are_on = np.zeros(streams, bool)
+        """[S], whether any rule may end the stream's segments."""
+        self.frames = np.zeros(streams, np.int64)
+        """[S], encoder frames of the segment so far."""
+        self._rules = np.zeros((3, streams), np.int64)  # the fields of `EndpointRules`
+        self._stable_end = np.zeros(streams, np.int64)  # of the last label that will not change, in frames; 0 before
+
+    def open(self, stream: int, rules: EndpointRules) -> None:
+        """A stream begins."""
+        self.are_on[stream], self._rules[:, stream] = rules.is_on, astuple(rules)
+        self.begin(np.array([stream]))
+
+    def begin(self, streams: np.ndarray) -> None:
+        """A segment begins in each of `streams` [n]."""
+        self.frames[streams] = self._stable_end[streams] = 0
+
+    def add(self, streams: np.ndarray, frames: int, stable_end: np.ndarray, unstable_end: np.ndarray) -> np.ndarray:
+        """Adds a chunk to each of `streams` [n], all different; returns where the segment ends with it, [n] bool.
+
+        stable_end, unstable_end: [n] in frames from the segment's start, ends of the last label that will not change
+        and of the best hypothesis's last one that may, each 0 without one in the chunk.
+        """
+        self.frames[streams] += frames
+        self._stable_end[streams] = np.where(stable_end > 0, stable_end, self._stable_end[streams])
+        last_end = np.where(unstable_end > 0, unstable_end, self._stable_end[streams])
+        total, (silence_ms, no_speech_ms, longest_s) = self.frames[streams], self._rules[:, streams]
+        # 1) silence since the end of the last label, which may lie ahead (TDT), or since the start
+        limit_ms, since_ms = np.where(last_end > 0, silence_ms, no_speech_ms), (total - last_end) * self._frame_ms
+        is_silent = (limit_ms > 0) & (since_ms >= limit_ms)
+        # 2) the longest duration, at a short pause or at last without one
+        beyond_ms = total * self._frame_ms - 1000 * longest_s
+        may_end = (since_ms >= LONGEST_SILENCE_MS) | (beyond_ms >= 1000 * MAX_OVERRUN_S)
+        return is_silent | ((longest_s > 0) & (beyond_ms >= 0) & may_end)
