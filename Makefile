@@ -33,7 +33,7 @@ PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark side-by-side loadtest loadtest-ui gateway-load capacity serving-ratio soak fault-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load capacity serving-ratio soak fault-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -132,6 +132,9 @@ benchmark: setup oracle-setup ## all benchmarks, also beside NeMo
 # The bundled model in one process beside the same weights in NeMo and sherpa-onnx, in interleaved rounds.
 side-by-side: $(ORACLE_VENV)/.sherpa ## the recognizer beside NeMo and sherpa-onnx
 	$(ORACLE_VENV)/bin/python -m recipes.an4.export_nemo $(MODEL) build/side-by-side/model.nemo && $(ORACLE_VENV)/bin/python scripts/export_sherpa.py build/side-by-side/model.nemo build/side-by-side/sherpa && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --model $(MODEL) --rounds 4 --contexts 70,6 70,1 70,0 --with-nemo build/side-by-side/model.nemo --with-sherpa build/side-by-side/sherpa --json build/side-by-side/recognizer.json $(BENCHMARK_ARGS)
+
+host-budget: setup ## host work per row of a batched request
+	$(BIN)/python -m benchmarks.host_budget $(BENCHMARK_ARGS)
 
 # Against a server of its own, in real time (docs/load_testing.md).
 loadtest: setup ## STREAMS streams for MINUTES minutes, with a report

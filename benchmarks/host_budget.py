@@ -2,9 +2,9 @@
 
     python -m benchmarks.host_budget [--rows 64 512 1024] [--context 70,0] [--rounds 30] [--threads 1]
 
-Rows pass the three stages as they do in the server, without Triton: arrays to rows, tickets, slots, chunks, results.
-The network's parts are replaced by ones that return zeros at once: the log-mel transform, the encoder's step, and a
-greedy search that finds nothing. A row brings one whole chunk of a stream, or audio that completes none.
+Rows pass the three stages as they do in the server, without Triton: arrays to rows, tickets, slots, chunks, results and
+metrics. The network's parts are replaced by ones that return zeros at once: the log-mel transform, the encoder's step,
+and a greedy search that finds nothing. A row brings one whole chunk of a stream, or audio that completes none.
 """
 
 import argparse
@@ -25,12 +25,14 @@ from penstock.pipeline.batched_rows import read_rows
 from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.encoder_stage import EncoderStage
 from penstock.pipeline.features_stage import FeatureStage
+from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import START, Ticket, TicketSigner
-from penstock.pipeline.stream_decoders import Chunk, Decoded, GreedyStreamDecoder
+from penstock.pipeline.stream_decoders import NOTHING, Chunk, Decoded, GreedyStreamDecoder
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
+from penstock.serving.metrics import ChunkMetrics, decoded_frames
 from penstock.serving.news import NewsFilter
 from penstock.serving.settings import parse_context
 
@@ -51,6 +53,8 @@ class Pipeline:
         self._encoder = EncoderStage(checkpoint, context, table.slots, ledger)
         self._decoder = DecoderStage(checkpoint, table.slots, ledger, context=context)
         self._news = NewsFilter(table.slots)
+        latency = LatencyTable(table.slots)
+        self._metrics = ChunkMetrics(lambda *_: mock.Mock(), context.chunk_encoder_frames, 80, latency)
         self.chunk_samples = self._features._extractor.geometry.chunk_samples
         self.run(rows, self.chunk_samples, START)
 
@@ -69,6 +73,7 @@ class Pipeline:
         times.append(time.thread_time())
         ticket = self._signer.unpack(packed, reads_rest=True)
         (decoded,) = self._decoder.process_tickets([ticket], [encoded.encoded])
+        self._metrics.update(decoded_frames([ticket], [decoded]))
         self._news.of_rows(ticket.rows, decoded.answers)
         times.append(time.thread_time())
         assert not reply.errors and not encoded.errors and not decoded.errors
@@ -87,7 +92,7 @@ def _no_encoding(encoder: StreamingEncoder, slots: torch.Tensor, mel: torch.Tens
 
 
 def _no_search(decoder: GreedyStreamDecoder, chunk: Chunk) -> list[Decoded]:
-    return [Decoded([], [], []) for _ in chunk.slots]
+    return [NOTHING] * len(chunk.slots)
 
 
 def measure(model: Path, context: AttentionContext, rows: int, rounds: int) -> list[list[object]]:
