@@ -2,6 +2,7 @@
 
 import functools
 import io
+import os
 import random
 
 import numpy as np
@@ -15,6 +16,8 @@ _SOUND_FILES = (
 )  # fmt: skip
 _MEDIA = (("webm", "libopus"), ("mp4", "aac"))
 _RATE_HZ = 16_000
+NIGHTLY_MESSAGES = int(os.environ.get("PENSTOCK_RANDOM_MESSAGES", "10000"))
+"""Of the long random tests of a protocol; 100,000 take up to 25 minutes (CONTRIBUTING.md)."""
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams
-from gateway.tests.helpers.random_audio import recordings, spoiled
+from gateway.tests.helpers.random_audio import NIGHTLY_MESSAGES, recordings, spoiled
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.openai.request_fields import FIELDS
@@ -261,5 +261,5 @@ async def test_random_requests(gateway, caplog, capfd):
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 async def test_many_random_requests(gateway, caplog, capfd):
-    await send(gateway, itertools.count(1_000_000), requests=100_000)
+    await send(gateway, itertools.count(1_000_000), requests=NIGHTLY_MESSAGES)
     check_log(caplog, capfd)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from gateway.tests.helpers.fake_streams import FakeStreams, speech
-from gateway.tests.helpers.random_audio import recordings, spoiled
+from gateway.tests.helpers.random_audio import NIGHTLY_MESSAGES, recordings, spoiled
 from gateway.tests.helpers.riva_client import audio, client, configuration, finals, pieces
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
@@ -236,5 +236,5 @@ async def test_random_messages(gateway, caplog, capfd):
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 async def test_many_random_messages(gateway, caplog, capfd):
-    await send(gateway, itertools.count(1_000_000), messages=100_000)
+    await send(gateway, itertools.count(1_000_000), messages=NIGHTLY_MESSAGES)
     check_log(caplog, capfd)
