@@ -73,6 +73,12 @@ def test_a_copy_differs_in_its_delays_alone(tmp_path, delay_ms, expected_us):
             )
 
 
+@pytest.mark.parametrize(("chunk_ms", "first_us"), [("80", 20_000), ("160", 40_000), ("1120", 40_000)])
+def test_by_default_requests_wait_a_quarter_of_a_chunk_at_most(tmp_path, chunk_ms, first_us):
+    copy = copy_models(find_model_repository(), tmp_path / "models", None, {"chunk_ms": chunk_ms})
+    assert delays_us(copy) == {"features": first_us, "encoder": 3000, "decoder": 3000}
+
+
 def test_information_becomes_parameters_of_the_ensembles(tmp_path):
     model_config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
     information = {"model": 'an "odd" \\ näme', "languages": ""}

@@ -28,8 +28,9 @@ def find_model_repository(named: str | None = None, environment: Mapping[str, st
 def copy_models(repository: Path, directory: Path, delay_ms: int | None, information: Mapping[str, str]) -> Path:
     """Creates `directory`: the models of `repository` with a batching delay, and `information` in the ensembles.
 
-    The information becomes parameters, which clients read. The delay applies to the first model. The later models wait
-    for the rest of its batch, for as long as `repository` says but at most `delay_ms`. None keeps the delays.
+    The information becomes parameters, which clients read. The delay applies to the first model; by default it is what
+    `repository` says, but at most a quarter of a chunk, after which the next chunks come. The later models wait for
+    the rest of its batch, for as long as `repository` says but at most as long as the first model.
     Configurations are copied; everything else is linked.
     """
     for config in repository.glob("*/config.pbtxt"):
@@ -39,12 +40,9 @@ def copy_models(repository: Path, directory: Path, delay_ms: int | None, informa
             if entry != config:
                 (model / entry.name).symlink_to(entry.absolute())
         text = config.read_text(encoding="utf-8")
-        if delay_ms is not None:
-            if model.name == _FIRST_MODEL and not _DELAY.search(text):
-                raise SettingError(
-                    f"{config}: has no max_queue_delay_microseconds, which {QUEUE_DELAY_MS.flag} changes"
-                )
-            text = _with_delay(text, 1000 * delay_ms, model.name == _FIRST_MODEL)
+        if delay_ms is not None and model.name == _FIRST_MODEL and not _DELAY.search(text):
+            raise SettingError(f"{config}: has no max_queue_delay_microseconds, which {QUEUE_DELAY_MS.flag} changes")
+        text = _with_delay(text, delay_ms, model.name == _FIRST_MODEL, information)
         if model.name in _ENSEMBLES:
             text += "".join(_parameter(name, value) for name, value in information.items())
         (model / config.name).write_text(text, encoding="utf-8")
@@ -65,5 +63,8 @@ def _quoted(text: str) -> str:
     )
 
 
-def _with_delay(text: str, delay_us: int, is_first: bool) -> str:
-    return _DELAY.sub(lambda found: f" {delay_us if is_first else min(int(found[0]), delay_us)}", text)
+def _with_delay(text: str, delay_ms: int | None, is_first: bool, information: Mapping[str, str]) -> str:
+    if delay_ms is not None and is_first:
+        return _DELAY.sub(f" {1000 * delay_ms}", text)
+    most_us = 1000 * delay_ms if delay_ms is not None else 250 * float(information.get("chunk_ms", "inf"))
+    return _DELAY.sub(lambda found: f" {min(int(found[0]), most_us):.0f}", text)

@@ -75,7 +75,7 @@ MAX_THREADS = 256
 THREADS = Setting("threads", whole(1, MAX_THREADS), 1, "N", "CPU threads of each model process")
 QUEUE_DELAY_MS = Setting(
     "queue_delay_ms", whole(0, 1000), None, "MS", "batching delay, in milliseconds",
-    unset="40, in config.pbtxt of the features model", page="serving.md#batching-delay",
+    unset="40, or a quarter of the chunk if that is less", page="serving.md#batching-delay",
 )  # fmt: skip
 HTTP_PORT = Setting("http_port", whole(0, 65535), 8000, "PORT", "HTTP port; 0 for any free port")
 GRPC_PORT = Setting("grpc_port", whole(0, 65535), 8001, "PORT", "gRPC port; 0 for any free port")
