@@ -15,6 +15,7 @@ from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.riva_client import Client, audio, client, configuration, finals, pieces
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.riva.service import _rejecting
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
@@ -272,3 +273,16 @@ async def test_a_stream_with_backpressure_is_not_read_ahead(gateway):
         assert not stream.pushed and sent < 100  # gRPC's own buffers are full
         sender.cancel()
         call.cancel()
+
+
+class Cancelled:
+    """The context of a call that its client has cancelled."""
+
+    async def abort(self, *_):
+        raise grpc.aio.InternalError
+
+
+async def test_a_rejection_that_nobody_hears_is_a_cancelled_call(gateway):
+    with pytest.raises(asyncio.CancelledError):
+        async with _rejecting(Cancelled(), gateway):
+            raise GatewayError(ErrorCode.FIELD_INVALID, "no", "field")
