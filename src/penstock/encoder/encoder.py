@@ -11,7 +11,7 @@ import torch
 
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded, TorchStep
-from penstock.model.bundle import Checkpoint, tensor_shapes
+from penstock.model.bundle import Checkpoint, encoder_shapes
 from penstock.model.config import AttentionContext
 from penstock.runtime import prepare_device
 
@@ -98,7 +98,6 @@ def first_batches(largest: int, device: torch.device, engine: str) -> list[int]:
 
 
 def _choose_engine(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> str:
-    shapes = tensor_shapes(checkpoint.config).items()
-    numbers = sum(math.prod(shape) for name, shape in shapes if name.startswith("encoder."))
+    numbers = sum(map(math.prod, encoder_shapes(checkpoint.config.encoder).values()))
     fits = device.type == "cpu" and dtype == torch.float32 and numbers in _OPENVINO_NUMBERS
     return OPENVINO if fits and can_use_openvino() else TORCH

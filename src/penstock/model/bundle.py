@@ -44,15 +44,21 @@ def tensor_shapes(config: ModelConfig) -> Shapes:
         "features.window": (config.features.window_samples,),
         "features.mel_filterbank": (config.features.mel_bins, config.features.fft_samples // 2 + 1),
     }
-    shapes |= _subsampling_shapes(config.encoder)
-    for layer in range(config.encoder.n_layers):
-        shapes |= {f"encoder.layers.{layer}.{name}": s for name, s in _layer_shapes(config.encoder).items()}
+    shapes |= encoder_shapes(config.encoder)
     if config.prompt is not None:
         shapes |= _prompt_shapes(config.prompt, config.encoder.d_model)
     if config.transducer is not None:
         shapes |= _transducer_shapes(config.transducer, config.encoder.d_model)
     if config.ctc is not None:
         shapes |= _linear("ctc", config.encoder.d_model, config.ctc.vocabulary_size + 1, True)
+    return shapes
+
+
+def encoder_shapes(config: EncoderConfig) -> Shapes:
+    """Returns the shapes of the encoder's tensors alone."""
+    shapes = _subsampling_shapes(config)
+    for layer in range(config.n_layers):
+        shapes |= {f"encoder.layers.{layer}.{name}": s for name, s in _layer_shapes(config).items()}
     return shapes
 
 
