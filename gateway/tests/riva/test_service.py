@@ -282,7 +282,7 @@ class Cancelled:
         raise grpc.aio.InternalError
 
 
-async def test_a_rejection_that_nobody_hears_is_a_cancelled_call(gateway):
+async def test_a_rejection_of_a_cancelled_call_is_quiet(gateway):
     with pytest.raises(asyncio.CancelledError):
         async with _rejecting(Cancelled(), gateway):
             raise GatewayError(ErrorCode.FIELD_INVALID, "no", "field")
