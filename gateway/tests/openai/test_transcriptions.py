@@ -11,6 +11,7 @@ import soundfile
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security import limits
 
 pytestmark = pytest.mark.anyio
 AUDIO = speech(0.3, 1.2, 0.2)
@@ -188,6 +189,25 @@ async def test_a_client_that_disconnects_while_it_uploads_is_no_failure(gateway,
         async with httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
             assert (await post(client, encoded())).status_code == 200
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/realtime/client_secrets"])
+async def test_a_request_that_does_not_go_on_is_rejected(gateway, path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_SILENT_S", 0.05)
+    async with running(gateway) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
+        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+        writer.write(head.encode() + b"Content-Length: 1000\r\n\r\n--x\r\n")
+        status = await reader.readline()
+        assert b" 408 " in status
+        assert b"no part of the request arrived for 0.05 s" in await reader.read()
+        writer.close()
+
+
+async def test_a_request_for_a_secret_has_a_limited_size(client):
+    response = await client.post("/v1/realtime/client_secrets", content=b" " * ((64 << 10) + 1))
+    assert response.status_code == 413
+    assert response.json()["error"]["message"].endswith("the request has more than 65,536 bytes")
 
 
 async def test_a_file_that_breaks_off_in_the_middle_is_rejected_and_frees_its_stream(client, streams, monkeypatch):

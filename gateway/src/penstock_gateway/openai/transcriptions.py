@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.http_body import limited
 from penstock_gateway.http_errors import CLIENT_GONE
 from penstock_gateway.openai.formats import Transcription, render
 from penstock_gateway.openai.job import PROTOCOL, TranscriptionJob
@@ -41,7 +42,8 @@ class Transcriptions:
         access = self._gateway.access
         access.origins.check(request.headers.get("origin"), request.headers.get("host"))
         key = access.authenticate_header(request.headers.get("authorization"))
-        request = _checked(request)
+        _check_charset(request)
+        request = limited(request, MAX_FORM_BYTES, "file")
         async with request.form(max_files=1, max_fields=MAX_FIELDS) as form:
             wanted, data = await self._read(form)
         ignored = ",".join(wanted.ignored)[:_MAX_IGNORED_CHARS]
@@ -123,30 +125,13 @@ class _EventStream(StreamingResponse):
             yield events.done(self._job.duration_s)
 
 
-def _checked(request: Request) -> Request:
-    """The request with a limited body. GatewayError for a larger one, at once if its length is stated, and for a form
-    that is not in UTF-8: some of Python's codecs fail in ways that the parser of the form does not know.
-    """
+def _check_charset(request: Request) -> None:
+    """GatewayError for a form that is not in UTF-8: some of Python's codecs fail in ways its parser does not know."""
     _, options = parse_options_header(request.headers.get("content-type"))
     charset = options.get(b"charset", b"utf-8").decode("latin-1")
     if charset.lower() not in _CHARSETS:
         message = f"the charset is {charset[:60]!r}; accepted: {_CHARSETS[0]}"
         raise GatewayError(ErrorCode.FIELD_INVALID, message, "content-type")
-    error = GatewayError(ErrorCode.TOO_LARGE, f"the request has more than {MAX_FORM_BYTES:,} bytes", "file")
-    stated = request.headers.get("content-length", "0")
-    if stated.isdecimal() and int(stated) > MAX_FORM_BYTES:
-        raise error
-    received = 0
-
-    async def receive() -> Message:
-        nonlocal received
-        message = await request.receive()
-        received += len(message.get("body", b""))
-        if received > MAX_FORM_BYTES:
-            raise error
-        return message
-
-    return Request(request.scope, receive)
 
 
 async def _transcription(job: TranscriptionJob) -> Transcription:

@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.http_body import limited
 from penstock_gateway.http_errors import error_response
 from penstock_gateway.json_text import parse_object
 from penstock_gateway.realtime.connection import PROTOCOL, Connection
@@ -77,13 +78,8 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
     return [
         WebSocketRoute("/v1/realtime", connect),
         Route("/v1/realtime", explain),
-        Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"], max_body_size=_MAX_BODY_BYTES),
-        Route(
-            "/v1/realtime/transcription_sessions",
-            transcription_sessions,
-            methods=["POST"],
-            max_body_size=_MAX_BODY_BYTES,
-        ),
+        Route("/v1/realtime/client_secrets", client_secrets, methods=["POST"]),
+        Route("/v1/realtime/transcription_sessions", transcription_sessions, methods=["POST"]),
     ]
 
 
@@ -147,7 +143,7 @@ def _check_intent(query: Mapping[str, str]) -> None:
 
 async def _body(request: Request) -> Mapping[str, Any]:
     """The JSON object of a request; empty without a body."""
-    data = await request.body()
+    data = await limited(request, _MAX_BODY_BYTES, "body").body()
     body = parse_object(data) if data.strip() else {}
     if body is None:
         raise invalid("body", "is not JSON with an object; accepted: an object")
