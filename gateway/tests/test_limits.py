@@ -2,18 +2,17 @@
 
 import asyncio
 import hashlib
-import io
 import json
 import logging
 
 import grpc
 import httpx2
 import pytest
-import soundfile
 import websockets
 
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.security.keys import ApiKey, KeyRing
@@ -26,9 +25,7 @@ SERVICE = "/nvidia.riva.asr.RivaSpeechRecognition/"
 
 
 def recording():
-    file = io.BytesIO()
-    soundfile.write(file, speech(0.3), 16_000, format="WAV")
-    return file.getvalue()
+    return sound_file(speech(0.3))
 
 
 async def http(served, key=KEY, model="", content=None):

@@ -1,7 +1,6 @@
 """Both ports with TLS: https, wss and gRPC with a certificate that clients trust, and nothing without."""
 
 import base64
-import io
 import json
 import ssl
 from pathlib import Path
@@ -9,11 +8,11 @@ from pathlib import Path
 import grpc
 import httpx2
 import pytest
-import soundfile
 import websockets
 
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 
@@ -36,9 +35,7 @@ def trust():
 
 
 def recording():
-    file = io.BytesIO()
-    soundfile.write(file, speech(0.3), 16_000, format="WAV", subtype="PCM_16")
-    return file.getvalue()
+    return sound_file(speech(0.3), subtype="PCM_16")
 
 
 async def transcribe(url, verify=True):

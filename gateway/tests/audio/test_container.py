@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import soxr
 
+from gateway.tests.helpers.sound_files import media_file, sound_file
 from penstock_gateway.audio import container, decode_worker
 from penstock_gateway.audio.container import container_decoder, decode_recording
 from penstock_gateway.audio.decode_worker import MAX_CPU_S
@@ -21,25 +22,6 @@ RATE_HZ = 16_000
 TONE = (0.3 * np.sin(np.arange(3 * 44_100) * 2 * np.pi * 440 / 44_100)).astype(np.float32)  # 3 s at 44.1 kHz
 
 
-def encoded(samples, rate_hz, form, subtype=None):
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate_hz, format=form, subtype=subtype)
-    return file.getvalue()
-
-
-def media(form, codec, samples, rate_hz):
-    """A file of FFmpeg's encoders."""
-    av = pytest.importorskip("av")
-    file = io.BytesIO()
-    with av.open(file, "w", format=form) as out:
-        stream = out.add_stream(codec, rate=rate_hz, layout="mono")
-        frame = av.AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
-        frame.sample_rate = rate_hz
-        for packet in [*stream.encode(frame), *stream.encode(None)]:
-            out.mux(packet)
-    return file.getvalue()
-
-
 async def decoded(data, max_seconds=60.0):
     return np.concatenate([block async for block in decode_recording(data, RATE_HZ, max_seconds)])
 
@@ -47,7 +29,7 @@ async def decoded(data, max_seconds=60.0):
 @pytest.mark.anyio
 @pytest.mark.parametrize(("form", "subtype"), [("WAV", "PCM_24"), ("FLAC", None), ("AIFF", None), ("AU", "ULAW")])
 async def test_a_recording_is_mixed_and_resampled(form, subtype):
-    data = encoded(np.stack([TONE, 0 * TONE], axis=1), 44_100, form, subtype)
+    data = sound_file(np.stack([TONE, 0 * TONE], axis=1), 44_100, form, subtype)
     expected = soxr.resample(soundfile.read(io.BytesIO(data), dtype="float32")[0].mean(axis=1), 44_100, RATE_HZ)
     np.testing.assert_allclose(await decoded(data), expected, atol=1e-6)
 
@@ -56,13 +38,14 @@ async def test_a_recording_is_mixed_and_resampled(form, subtype):
 @pytest.mark.parametrize(("form", "subtype"), [("OGG", "OPUS"), ("OGG", "VORBIS"), ("MP3", None)])
 async def test_compressed_recordings(form, subtype):
     samples = soxr.resample(TONE, 44_100, 48_000)
-    assert_tone(await decoded(encoded(samples, 48_000, form, subtype)))
+    assert_tone(await decoded(sound_file(samples, 48_000, form, subtype)))
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("form", "codec"), [("webm", "libopus"), ("ipod", "aac"), ("adts", "aac")])
 async def test_recordings_of_the_extra_media(form, codec):
-    assert_tone(await decoded(media(form, codec, soxr.resample(TONE, 44_100, 48_000), 48_000)))
+    pytest.importorskip("av")
+    assert_tone(await decoded(media_file(form, codec, soxr.resample(TONE, 44_100, 48_000), 48_000)))
 
 
 def assert_tone(samples):
@@ -82,10 +65,10 @@ def assert_tone(samples):
         (b"fLaC" + bytes(100), "not a readable audio file"),
         (b"\x1aE\xdf\xa3" + bytes(100), "cannot be decoded"),
         (b"\x00\x00\x00\x18ftypisom" + bytes(100), "cannot be decoded"),
-        (encoded(np.zeros(0), RATE_HZ, "WAV"), "no samples"),
-        (encoded(np.full(100, np.nan), RATE_HZ, "WAV", "FLOAT"), "not finite"),
-        (encoded(TONE[:1000], 1, "WAV"), "sample rate of 1 Hz"),
-        (encoded(TONE[:1], 192_000, "WAV"), "no samples"),
+        (sound_file(np.zeros(0), RATE_HZ, "WAV"), "no samples"),
+        (sound_file(np.full(100, np.nan), RATE_HZ, "WAV", "FLOAT"), "not finite"),
+        (sound_file(TONE[:1000], 1, "WAV"), "sample rate of 1 Hz"),
+        (sound_file(TONE[:1], 192_000, "WAV"), "no samples"),
     ],
 )
 async def test_a_recording_that_cannot_be_decoded_is_named(data, message):
@@ -105,7 +88,7 @@ async def test_random_bytes_behind_a_header_are_rejected():
 
 @pytest.mark.anyio
 async def test_a_recording_that_is_too_long_is_rejected_while_it_is_decoded():
-    data = encoded(np.zeros(60 * RATE_HZ), RATE_HZ, "FLAC")  # silence is small
+    data = sound_file(np.zeros(60 * RATE_HZ), RATE_HZ, "FLAC")  # silence is small
     with pytest.raises(GatewayError, match="longer than 30 s") as error:
         await decoded(data, max_seconds=30)
     assert error.value.code is ErrorCode.TOO_LARGE
@@ -117,7 +100,7 @@ async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
     monkeypatch.setattr(container, "DECODERS", decoders)
     monkeypatch.setattr(container.sys, "executable", "/bin/false")
     with pytest.raises(GatewayError, match=r"too much memory or time|ends at once"):
-        await decoded(encoded(TONE, 44_100, "FLAC"))
+        await decoded(sound_file(TONE, 44_100, "FLAC"))
     monkeypatch.undo()
     decoders.stop()
 
@@ -127,7 +110,7 @@ async def test_a_process_that_dies_is_an_error_of_its_recording(monkeypatch):
 async def test_a_process_that_ends_at_any_byte_is_an_error_of_its_recording(monkeypatch, written):
     monkeypatch.setattr(container.DECODERS, "send", lambda order, recording, pipe: os.write(pipe, written))
     with pytest.raises(GatewayError, match="too much memory or time") as error:
-        await decoded(encoded(TONE, 44_100, "FLAC"))
+        await decoded(sound_file(TONE, 44_100, "FLAC"))
     assert error.value.code is ErrorCode.AUDIO_INVALID
 
 
@@ -136,7 +119,7 @@ async def test_a_process_that_has_died_is_started_again(monkeypatch):
     decoders = container.Decoders()
     monkeypatch.setattr(container, "DECODERS", decoders)
     decoders.start().shutdown(socket.SHUT_RDWR)  # its last order
-    assert_tone(await decoded(encoded(soxr.resample(TONE, 44_100, 48_000), 48_000, "FLAC")))
+    assert_tone(await decoded(sound_file(soxr.resample(TONE, 44_100, 48_000), 48_000, "FLAC")))
     decoders.stop()
 
 
@@ -150,7 +133,7 @@ async def test_a_call_that_the_system_rejects_is_an_error_of_its_recording(monke
     def fail(*_, **__):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    data = encoded(TONE, 44_100, "FLAC")
+    data = sound_file(TONE, 44_100, "FLAC")
     with monkeypatch.context() as failing:
         failing.setattr(f"penstock_gateway.audio.container.{call}", fail)
         with pytest.raises(GatewayError, match="Too many open files") as error:
@@ -171,7 +154,7 @@ async def test_a_process_that_takes_no_orders_does_not_stop_the_event_loop(monke
             while True:
                 decoders.send(b"order")
         with pytest.raises(GatewayError) as error:
-            await decoded(encoded(TONE, 44_100, "FLAC"))
+            await decoded(sound_file(TONE, 44_100, "FLAC"))
     assert error.value.code is ErrorCode.OVERLOADED
     decoders.stop()
 
@@ -200,7 +183,7 @@ def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
 
 @pytest.mark.anyio
 async def test_a_reader_that_stops_ends_the_process():
-    data = encoded(np.zeros(600 * RATE_HZ), RATE_HZ, "FLAC")
+    data = sound_file(np.zeros(600 * RATE_HZ), RATE_HZ, "FLAC")
     async with aclosing(decode_recording(data, RATE_HZ, 3600)) as blocks:
         async for block in blocks:
             assert block.size

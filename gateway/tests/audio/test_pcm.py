@@ -7,6 +7,7 @@ import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.tests.helpers.sound_files import sound_file
 from penstock_client.pcm import RawFormat
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.audio.resampler import Resampler
@@ -31,9 +32,7 @@ def decoded(decoder, parts):
 
 
 def wav(samples, rate_hz=RATE_HZ, subtype="PCM_16"):
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate_hz, format="WAV", subtype=subtype)
-    return file.getvalue()
+    return sound_file(samples, rate_hz, subtype=subtype)
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 24_000, 44_100, 48_000])
@@ -72,14 +71,13 @@ def test_a_header_cannot_make_samples_many():
 @given(sizes=st.lists(st.integers(1, 999), min_size=1, max_size=5))
 def test_raw_samples_equal_those_of_libsndfile(encoding, subtype, channels, sizes):
     interleaved = NOISE[:2000].reshape(-1, channels)
-    file = io.BytesIO()
-    soundfile.write(file, interleaved, RATE_HZ, format="RAW", subtype=subtype)
+    data = sound_file(interleaved, RATE_HZ, "RAW", subtype)
     expected, _ = soundfile.read(
-        io.BytesIO(file.getvalue()), dtype="float32", always_2d=True, format="RAW", subtype=subtype,
+        io.BytesIO(data), dtype="float32", always_2d=True, format="RAW", subtype=subtype,
         samplerate=RATE_HZ, channels=channels,
     )  # fmt: skip
     decoder = PcmDecoder(RawFormat(encoding, RATE_HZ, channels), RATE_HZ)
-    np.testing.assert_allclose(decoded(decoder, parts_of(file.getvalue(), sizes)), expected.mean(axis=1), atol=1e-6)
+    np.testing.assert_allclose(decoded(decoder, parts_of(data, sizes)), expected.mean(axis=1), atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 3, 11, 12, 13, 500, 10**6])

@@ -1,14 +1,13 @@
 """Recordings in each format that the gateway decodes, and what is left of them after an accident."""
 
 import functools
-import io
-import os
 import random
+from importlib.util import find_spec
 
 import numpy as np
-import soundfile
 
 from gateway.tests.helpers.fake_streams import speech
+from gateway.tests.helpers.sound_files import media_file, sound_file
 
 _SOUND_FILES = (
     ("WAV", "PCM_16"), ("WAV", "FLOAT"), ("WAV", "ULAW"), ("FLAC", None), ("OGG", "VORBIS"), ("OGG", "OPUS"),
@@ -16,32 +15,16 @@ _SOUND_FILES = (
 )  # fmt: skip
 _MEDIA = (("webm", "libopus"), ("mp4", "aac"))
 _RATE_HZ = 16_000
-NIGHTLY_MESSAGES = int(os.environ.get("PENSTOCK_RANDOM_MESSAGES", "10000"))
-"""Of the long random tests of a protocol; 100,000 take up to 25 minutes (CONTRIBUTING.md)."""
 
 
 @functools.cache
 def recordings() -> tuple[bytes, ...]:
     """0.3 s of speech in each format; those of FFmpeg where it is installed."""
     samples = speech(0.3)
-    found = []
-    for form, subtype in _SOUND_FILES:
-        file = io.BytesIO()
-        soundfile.write(file, np.stack([samples, samples], axis=1), _RATE_HZ, format=form, subtype=subtype)
-        found.append(file.getvalue())
-    try:
-        import av
-    except ImportError:
-        return tuple(found)
-    for form, codec in _MEDIA:
-        file = io.BytesIO()
-        with av.open(file, "w", format=form) as out:
-            stream = out.add_stream(codec, rate=_RATE_HZ, layout="mono")
-            frame = av.AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
-            frame.sample_rate = _RATE_HZ
-            for packet in [*stream.encode(frame), *stream.encode(None)]:
-                out.mux(packet)
-        found.append(file.getvalue())
+    stereo = np.stack([samples, samples], axis=1)
+    found = [sound_file(stereo, _RATE_HZ, form, subtype) for form, subtype in _SOUND_FILES]
+    if find_spec("av") is not None:
+        found += [media_file(form, codec, samples, _RATE_HZ) for form, codec in _MEDIA]
     return tuple(found)
 
 

@@ -6,19 +6,17 @@ A request follows from its number alone, so a failure names the request that rep
 import asyncio
 import itertools
 import json
-import logging
 import random
 from collections import Counter
 from dataclasses import dataclass
 
 import pytest
 
-from gateway.tests.helpers.fake_streams import FakeStreams
-from gateway.tests.helpers.random_audio import NIGHTLY_MESSAGES, recordings, spoiled
+from gateway.tests.helpers.random_audio import recordings, spoiled
+from gateway.tests.helpers.random_tests import NIGHTLY_MESSAGES, CheckedStreams, check_log
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.openai.request_fields import FIELDS
-from penstock_gateway.stream.upstream_options import upstream_options
 
 pytestmark = pytest.mark.anyio
 REQUESTS = 40
@@ -57,14 +55,6 @@ HEADERS = (
     b"Authorization: Bearer ek_\xe9", b"Origin: null", b"Expect: 100-continue", b"A: \xff",
     b"Sec-WebSocket-Protocol: openai-insecure-api-key.x, realtime-token.y",
 )  # fmt: skip
-
-
-class CheckedStreams(FakeStreams):
-    """Also rejects the options that the server's client rejects."""
-
-    async def open(self, options, key, protocol):
-        upstream_options(options, "restart").parameters()
-        return await super().open(options, key, protocol)
 
 
 @pytest.fixture
@@ -245,11 +235,6 @@ def well_formed() -> bytes:
     body = part + recordings()[0] + b"\r\n--x--\r\n"
     head = f"POST {CREATE} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
     return head.encode() + b"Content-Type: multipart/form-data; boundary=x\r\n\r\n" + body
-
-
-def check_log(caplog, capfd) -> None:
-    assert not [record for record in caplog.records if record.levelno > logging.WARNING or record.exc_info]
-    assert "Traceback" not in capfd.readouterr().err
 
 
 async def test_random_requests(gateway, caplog, capfd):

@@ -6,7 +6,6 @@ A call follows from its number alone, so a failure names the call that repeats i
 import asyncio
 import contextlib
 import itertools
-import logging
 import random
 import threading
 from collections import Counter
@@ -17,13 +16,13 @@ import grpc
 import numpy as np
 import pytest
 
-from gateway.tests.helpers.fake_streams import FakeStreams, speech
-from gateway.tests.helpers.random_audio import NIGHTLY_MESSAGES, recordings, spoiled
+from gateway.tests.helpers.fake_streams import speech
+from gateway.tests.helpers.random_audio import recordings, spoiled
+from gateway.tests.helpers.random_tests import NIGHTLY_MESSAGES, CheckedStreams, check_log
 from gateway.tests.helpers.riva_client import audio, client, configuration, finals, pieces
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.security.limits import MAX_MESSAGE_BYTES
-from penstock_gateway.stream.upstream_options import upstream_options
 
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
@@ -40,14 +39,6 @@ KEYS = (
     "decoder", "beam_size", "lm_weight", "ilm_alpha", "language_tags", "endpoint_silence_ms", "endpoint_longest_s",
     "stop_history", "start_history", "neural_vad.onset", "enable_vad_endpointing", "beam", "",
 )  # fmt: skip
-
-
-class CheckedStreams(FakeStreams):
-    """Also rejects the options that the server's client rejects."""
-
-    async def open(self, options, key, protocol):
-        upstream_options(options, "restart").parameters()
-        return await super().open(options, key, protocol)
 
 
 @pytest.fixture
@@ -220,11 +211,6 @@ async def send(gateway, numbers: Iterable[int], messages: int) -> Counter:
                 await asyncio.sleep(0.005)
             gateway.streams.opened.clear()
     return statuses
-
-
-def check_log(caplog, capfd) -> None:
-    assert not [record for record in caplog.records if record.levelno > logging.WARNING or record.exc_info]
-    assert "Traceback" not in capfd.readouterr().err
 
 
 async def test_random_messages(gateway, caplog, capfd):

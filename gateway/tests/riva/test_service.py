@@ -2,18 +2,17 @@
 
 import asyncio
 import hashlib
-import io
 import logging
 from contextlib import asynccontextmanager
 
 import grpc
 import numpy as np
 import pytest
-import soundfile
 
 from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.riva_client import Client, audio, client, configuration, finals, pieces
 from gateway.tests.helpers.running import running
+from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.service import _rejecting
 from penstock_gateway.security import limits
@@ -21,12 +20,6 @@ from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
-
-
-def sound_file(samples, rate_hz, form, subtype=None):
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate_hz, format=form, subtype=subtype)
-    return file.getvalue()
 
 
 async def responses(call):
