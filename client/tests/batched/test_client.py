@@ -3,53 +3,27 @@
 import asyncio
 import random
 import threading
-from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_batch_server import BatchServer
-from client.tests.helpers.fakes import FakeRecognizer, RejectionError
-from penstock_client import (
-    ConnectionLostError,
-    ReplyTimeoutError,
-    ServerFullError,
-    ServerReplyError,
-    ServerUnreachableError,
-    StreamClosedError,
-    StreamError,
-    StreamNotOpenError,
-    StreamOptions,
-    Transcript,
+from client.tests.helpers.batched_client import (
+    CHUNK,
+    WAIT_S,
+    connected,
+    noise,
+    results_of,
+    rows_of,
+    transcript,
+    until,
+    whole_text,
 )
-from penstock_client.batched import client as batched_client
+from penstock_client import (
+    StreamClosedError,
+    StreamOptions,
+)
 from penstock_client.batched.client import BatchedClient
 from penstock_client.batched.wire import END, FINALIZE, START
-from penstock_client.connection import ConnectionOptions
-
-FIRST, CHUNK = 700, 1000
-GEOMETRY = {"first_chunk_samples": str(FIRST), "chunk_samples": str(CHUNK)}
-WAIT_S = 60
-
-
-@pytest.fixture
-def recognizer():
-    recognizer = FakeRecognizer(max_streams=64)
-    recognizer.server_parameters |= GEOMETRY
-    return recognizer
-
-
-@pytest.fixture
-def server(recognizer):
-    server = BatchServer(recognizer)
-    yield server
-    server.close()
-
-
-@asynccontextmanager
-async def connected(server, **arguments):
-    async with BatchedClient(f"127.0.0.1:{server.port}", timeout_s=WAIT_S, **arguments) as client:
-        yield client
 
 
 def test_every_row_is_reported_when_it_is_answered(server):
@@ -68,39 +42,6 @@ def test_every_row_is_reported_when_it_is_answered(server):
 
     asyncio.run(run())
     assert answers == [0, 700, 1700, 1700]
-
-
-async def until(is_met):
-    async def poll():
-        while not is_met():
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(poll(), WAIT_S)
-
-
-async def results_of(stream):
-    return [result async for result in stream]
-
-
-def rows_of(server, number: int) -> list[tuple[int, int]]:
-    """(samples, flags) of a stream's rows, in the order in which the server received them."""
-    return [(row[1], row[2]) for rows in server.batch.batches for row in rows.tolist() if row[0] == number]
-
-
-def noise(samples: int) -> np.ndarray:
-    return np.random.default_rng(0).normal(0, 0.1, samples).astype(np.float32)
-
-
-def transcript(results) -> Transcript:
-    found = Transcript()
-    for result in results:
-        found.add(result)
-    return found
-
-
-def whole_text(samples: int) -> list[str]:
-    """The words of a stream without segments: one in 800 samples."""
-    return [("wörd", "λέξη", "語", "🙂")[index % 4] + str(index) for index in range(-(-samples // 800))]
 
 
 def test_each_of_many_streams_gets_its_own_words(server):
@@ -197,113 +138,6 @@ def test_int16_is_recognized_as_float32_is(server, recognizer):
     asyncio.run(run())
     received = np.concatenate([request.samples for request in recognizer.requests])
     assert np.array_equal(received, pcm.astype(np.float32) / 32768)
-
-
-def test_a_rejected_stream_fails_alone(server, recognizer):
-    recognizer.max_streams = 1
-
-    async def run():
-        async with connected(server) as client:
-            first, second = await client.open_stream(), await client.open_stream()
-            await first.accepted()
-            with pytest.raises(ServerFullError, match=r"STREAM_LIMIT: .*rejected: all 1 slots are taken"):
-                await second.accepted()
-            with pytest.raises(ServerFullError):
-                await second.push(noise(5000))
-            with pytest.raises(ServerFullError):
-                await results_of(second)
-            await first.push(noise(1600))
-            await first.finish()
-            assert transcript(await results_of(first)).text.split() == whole_text(1600)
-
-    asyncio.run(run())
-    assert rows_of(server, 2) == [(0, START)]  # nothing was opened, so nothing is ended
-
-
-def test_a_stream_that_is_rejected_later_is_ended(server, recognizer):
-    async def run():
-        async with connected(server) as client:
-            stream, other = await client.open_stream(), await client.open_stream()
-            await stream.push(noise(700))
-            await stream.push(np.full(1000, np.nan, np.float32))
-            with pytest.raises(StreamError, match="AUDIO_INVALID"):
-                await results_of(stream)
-            await other.finish()
-            await results_of(other)
-            await until(lambda: not recognizer.received)
-
-    asyncio.run(run())
-    assert rows_of(server, 1)[-1] == (0, END)
-
-
-def test_a_stream_that_the_server_dropped_is_not_ended_again(server, recognizer):
-    async def run():
-        async with connected(server) as client, await client.open_stream() as stream:
-            await stream.accepted()
-            recognizer.received.clear()
-            await stream.push(noise(700))
-            with pytest.raises(StreamNotOpenError):
-                await results_of(stream)
-
-    asyncio.run(run())
-    assert (0, END) not in rows_of(server, 1)
-
-
-def test_a_request_that_is_rejected_whole_fails_its_streams(server):
-    answer = server.batch.answer
-
-    def reject(client, tensors):
-        if tensors["ROWS"][0, :, 1].any():
-            tensors["ROWS"] = tensors["ROWS"] + [0, 1, 0, 0]
-        return answer(client, tensors)
-
-    server.batch.answer = reject
-
-    async def run():
-        async with connected(server) as client:
-            streams = [await client.open_stream() for _ in range(3)]
-            for stream in streams:
-                await stream.accepted()
-                await stream.push(noise(700))
-            for stream in streams:
-                with pytest.raises(StreamError, match="REQUEST_INVALID: "):
-                    await results_of(stream)
-            await until(lambda: not server.batch.recognizer.received)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("is_first_model", [True, False])
-@pytest.mark.parametrize("rejected", [START, 0, END])
-def test_streams_of_a_request_that_is_rejected_whole_are_ended(server, recognizer, rejected, is_first_model):
-    """A later model's rejection leaves streams open, or closed, that its first one opened or closed."""
-    answer, rejections = server.batch.answer, []
-
-    def reject_once(client, tensors):
-        is_chosen = not rejections and rejected in tensors["ROWS"][0, :, 2]
-        found = None if is_chosen and is_first_model else answer(client, tensors)
-        if is_chosen:
-            rejections.append(tensors)
-            raise RejectionError("in ensemble 'asr_batch', no memory for the outputs")
-        return found
-
-    server.batch.answer = reject_once
-
-    async def run():
-        async with connected(server) as client:
-            stream = await client.open_stream()
-            with pytest.raises(StreamError, match="no memory for the outputs"):
-                await stream.accepted()
-                await stream.push(noise(700))
-                await stream.finish()
-                await results_of(stream)
-            async with await client.open_stream() as other:
-                await other.finish()
-                await results_of(other)
-            assert recognizer.received == {}
-
-    asyncio.run(run())
-    assert len(rejections) == 1
 
 
 def test_a_cancelled_stream_frees_its_slot(server, recognizer):
@@ -422,73 +256,6 @@ def test_a_request_stays_below_the_size_that_servers_take_by_default(server):
     asyncio.run(run())
     samples = [rows[:, 1].sum() for rows in server.batch.batches]
     assert sum(samples) == 40 * 32_000 and max(samples) <= 900_000
-
-
-def test_a_lost_server_fails_all_streams_and_the_next_one_connects_anew(server, recognizer):
-    async def run():
-        async with connected(server) as client:
-            streams = [await client.open_stream() for _ in range(4)]
-            for stream in streams:
-                await stream.accepted()
-            reading = [asyncio.create_task(results_of(stream)) for stream in streams]
-            port = server.port
-            await asyncio.to_thread(server.close)
-            for read in reading:
-                with pytest.raises(ConnectionLostError, match=f"lost the connection to the server at 127.0.0.1:{port}"):
-                    await read
-            with pytest.raises(ConnectionLostError):
-                await streams[0].push(noise(700))
-            with pytest.raises(ServerUnreachableError):
-                await client.open_stream()
-
-            again = BatchServer(recognizer)
-            try:
-                client._endpoint = BatchedClient(f"127.0.0.1:{again.port}")._endpoint
-                async with await client.open_stream() as stream:
-                    await stream.push(noise(900))
-                    await stream.finish()
-                    assert transcript(await results_of(stream)).text.split() == whole_text(900)
-            finally:
-                await asyncio.to_thread(again.close)
-
-    asyncio.run(run())
-
-
-def test_a_silent_server_is_a_timeout(server, monkeypatch):
-    monkeypatch.setattr(batched_client, "read_parameters", lambda endpoint: GEOMETRY)
-    may_answer = threading.Event()
-    server.on_request = lambda: may_answer.wait(WAIT_S)
-
-    async def run():
-        async with BatchedClient(f"127.0.0.1:{server.port}", timeout_s=0.5) as client:
-            stream = await client.open_stream()
-            try:
-                with pytest.raises(ReplyTimeoutError, match=r"no reply .* for 0\.5 s"):
-                    await results_of(stream)
-            finally:
-                may_answer.set()
-
-    asyncio.run(run())
-
-
-def test_a_server_without_the_model(server):
-    async def run():
-        async with connected(server) as client:
-            client._endpoint = BatchedClient(client.url)._endpoint.__class__(client.url, model="other")
-            with pytest.raises(ServerReplyError, match="has no model 'other'"):
-                await client.open_stream()
-
-    asyncio.run(run())
-
-
-def test_an_absent_server():
-    async def run():
-        options = ConnectionOptions(connect_retry_s=0)
-        async with BatchedClient("127.0.0.1:1", connection_options=options) as client:
-            with pytest.raises(ServerUnreachableError, match=r"cannot reach a server at 127\.0\.0\.1:1"):
-                await client.open_stream()
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
