@@ -16,6 +16,7 @@ from penstock_client.protocol import Request, parse_reply
 from penstock_client.stream import Stream
 from penstock_client.transport.replay import Replay
 from penstock_client.transport.resuming import ResumingTransport
+from penstock_client.transport.session import Session
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 TIMES = ConnectionOptions(reconnect_s=60)
@@ -83,8 +84,10 @@ def test_only_the_current_segment_is_sent_again(client, recognizer, wire, sample
     assert np.array_equal(np.concatenate(resumed), samples[12_800:])
 
 
-def test_without_the_option_the_stream_fails(served_client, recognizer, wire, samples):
-    cut_at(recognizer, wire, 5)
+def test_without_the_option_the_stream_fails(served_client, recognizer, wire, samples, monkeypatch):
+    replies, deliver = [], Session.deliver
+    monkeypatch.setattr(Session, "deliver", lambda session, *results: replies.append(deliver(session, *results)))
+    cut_at(recognizer, wire, 5, when=lambda: replies)
     with pytest.raises(ConnectionLostError):
         served_client.transcribe(samples, request_ms=100)
 
