@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--request-ms", type=float, default=100.0, metavar="MS", help="audio per part, as from a microphone (100)")
     add("--no-align", action="store_true", help="make a request of each part, not of whole chunks of the model")
     add("--batched", action="store_true", help="send all streams of a process in one request per tick (asr_batch)")
-    add("--tick-ms", type=float, metavar="MS", help="of --batched (an eighth of the model's chunk)")
+    add("--tick-ms", type=float, metavar="MS", help="of --batched (a sixteenth of the model's chunk)")
     add("--seed", type=int, default=0, help="random seed of start times and of the order of recordings (0)")
     add("--reply-timeout", type=float, default=30.0, metavar="S", help="a stream fails after S s without a reply (30)")
     add("--metrics-url", default="", metavar="URL", help="http://HOST:PORT/metrics, for queue and compute time")

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from penstock_client import (
     StreamOptions,
 )
 from penstock_client.batched.client import BatchedClient
+from penstock_client.batched.link import REQUESTS_PER_ROUND_TRIP
 from penstock_client.batched.wire import END, FINALIZE, START
 
 
@@ -243,6 +245,32 @@ def test_the_end_of_a_segment_does_not_wait_for_the_tick(server):
 
     assert [result.is_final for result in asyncio.run(run())] == [False, True, True]
     assert [len(rows) for rows in server.batch.batches] == [3, 1]
+
+
+def test_a_slow_server_gets_fewer_requests(server, monkeypatch):
+    reply_s, answer = 0.2, server.batch.answer
+
+    def answer_slowly(*request):
+        time.sleep(reply_s)
+        return answer(*request)
+
+    monkeypatch.setattr(server.batch, "answer", answer_slowly)
+
+    async def run():
+        async with connected(server, tick_ms=0) as client, await client.open_stream() as stream:
+            await stream.accepted()
+            requests, start_s = len(server.batch.batches), time.monotonic()
+            for _ in range(100):
+                await stream.end_segment(noise(10))
+                await asyncio.sleep(0.001)
+            pushed_s = time.monotonic() - start_s
+            await stream.finish()
+            await results_of(stream)
+            apart_s = reply_s / REQUESTS_PER_ROUND_TRIP
+            assert len(server.batch.batches) - requests <= pushed_s / apart_s + 3
+
+    asyncio.run(run())
+    assert len(rows_of(server, 1)) == 102
 
 
 def test_a_request_stays_below_the_size_that_servers_take_by_default(server):

@@ -20,7 +20,10 @@ from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.grpc_wire import call_metadata, open_channel, reason
 
 MAX_UNANSWERED_REQUESTS = 64
-"""Beyond this many, rows wait and share a later request: a server that is behind gets fewer and larger requests."""
+"""Beyond this many, rows wait and share a later request."""
+REQUESTS_PER_ROUND_TRIP = 3
+"""At most this many requests in the time of the newest round trip: a server that is behind gets fewer and larger ones,
+while each of its stages has one to work on."""
 MAX_SAMPLES = 900_000
 """Of one request, if it has more than one row: 3.6 MB; servers and proxies take 4 MB by default."""
 _CLOSE_TIMEOUT_S = 1.0
@@ -39,8 +42,10 @@ class Link:
         self._client_id = secrets.token_hex(16)
         self._streams: set[BatchedStream] = set()
         self._outbox: deque[Pushed] = deque()
-        self._in_flight: deque[list[Pushed]] = deque()
+        self._in_flight: deque[tuple[float, list[Pushed]]] = deque()
+        """The unanswered requests: when each was sent, and its rows."""
         self._last_activity_s = self.now_s()
+        self._next_send_s = self._round_trip_s = 0.0
         self._wake = AsyncSignal()
         """Wakes the sender: there are rows, or room for a request."""
         self._is_urgent, self._urgent = False, AsyncSignal()
@@ -105,14 +110,17 @@ class Link:
             if not self._is_urgent:
                 await self._urgent.wait(self._tick_s)  # the rows of other streams join
             self._is_urgent = False
+            await asyncio.sleep(max(0.0, self._next_send_s - self.now_s()))
             while self._outbox:
                 while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
                     await self._wake.wait(math.inf)
                 if not (rows := self._take()):
                     break  # their streams were cancelled meanwhile
+                now_s = self.now_s()
                 if not self._in_flight:
-                    self._last_activity_s = self.now_s()
-                self._in_flight.append(rows)
+                    self._last_activity_s = now_s
+                self._in_flight.append((now_s, rows))
+                self._next_send_s = now_s + self._round_trip_s / REQUESTS_PER_ROUND_TRIP
                 try:
                     await self._call.write(encode_request(self._client_id, [pushed.row for pushed in rows]))
                 except (grpc.RpcError, asyncio.InvalidStateError):
@@ -144,7 +152,8 @@ class Link:
         if not self._in_flight:
             self._lose("it sent a reply without a request")
             return
-        rows = self._in_flight.popleft()
+        sent_s, rows = self._in_flight.popleft()
+        self._round_trip_s = self._last_activity_s - sent_s
         try:
             results, errors = decode_reply(reply, len(rows))
         except StreamError as error:
