@@ -23,10 +23,11 @@ from penstock.errors import PenstockError, RunError
 from penstock.reporting import commit, date_utc, describe_hardware, markdown_table
 
 IN_PROCESS_STREAMS = LATENCY_STREAMS = 32
-_LOAD_SHARE = 0.7
-"""Share of what one core recognizes in one process: the load at which a server is measured."""
 _STAGGER_S = 4
 BEFORE, DIRECT, BATCHED = "direct, each part", "direct", "batched"
+_LOAD_SHARES = {DIRECT: 0.4, BATCHED: 0.8}
+"""Shares of what one core recognizes in one process: the loads at which a server is measured. Two cores hold it and the
+load generator."""
 ARGUMENTS = {BEFORE: ["--no-align"], DIRECT: [], BATCHED: ["--batched"]}
 GOALS = {"70,6": {DIRECT: 0.65, BATCHED: 0.85}, "70,0": {DIRECT: 0.45, BATCHED: 0.75}}
 MAX_LATENCY_RATIO = 1.1
@@ -53,8 +54,8 @@ class Measured(NamedTuple):
     """All rounds of one context."""
 
     context: str
-    streams: int
-    """Of the trials of the ratio."""
+    streams: dict[str, int]
+    """Of the trials of the ratio, by the kind of client."""
     in_process: list[float]
     """Audio seconds per core-second."""
     loaded: dict[str, list[Trial]]
@@ -93,22 +94,22 @@ def _parser() -> argparse.ArgumentParser:
     add("--contexts", nargs="+", default=list(GOALS), metavar="L,R", help="attention contexts (70,6 70,0)")
     add("--rounds", type=int, default=3, help="rounds, of which figures are medians (3)")
     add("--seconds", type=float, default=30.0, metavar="S", help="measured time of a trial (30)")
-    add("--streams", type=int, metavar="N", help="streams of the ratio's trials (70 %% of what a core recognizes)")
+    add("--streams", type=int, metavar="N", help="streams of the ratio's trials (40, 80 %% of what a core recognizes)")
     add("--out", type=Path, default=DEFAULT_OUT / "serving_ratio", metavar="DIR", help="folder of the reports")
     return parser
 
 
 def _measure(args: argparse.Namespace, context: str) -> Measured:
     in_process = [_in_process(args, context)]
-    streams = args.streams or max(1, round(_LOAD_SHARE * in_process[0]))
-    found = Measured(context, streams, in_process, {DIRECT: [], BATCHED: []}, {name: [] for name in ARGUMENTS})
-    plan = ServerPlan(args.model, context, slots_for(max(streams, LATENCY_STREAMS)), threads=1)
+    streams = {kind: args.streams or max(1, round(share * in_process[0])) for kind, share in _LOAD_SHARES.items()}
+    found = Measured(context, streams, in_process, {kind: [] for kind in streams}, {name: [] for name in ARGUMENTS})
+    plan = ServerPlan(args.model, context, slots_for(max(*streams.values(), LATENCY_STREAMS)), threads=1)
     for turn in range(args.rounds):
         if turn:
             in_process.append(_in_process(args, context))
         with fresh_server(plan) as server:
             for kind, trials in found.loaded.items():
-                trials.append(_trial(args, server, f"{context}-{turn}", kind, streams))
+                trials.append(_trial(args, server, f"{context}-{turn}", kind, streams[kind]))
             for kind, trials in found.light.items():
                 trials.append(_trial(args, server, f"{context}-{turn}", kind, LATENCY_STREAMS))
     return found
@@ -188,7 +189,7 @@ def to_markdown(measured: list[Measured]) -> str:
     """The table of the ratios and that of the latencies."""
     ratios = [
         (
-            f"[{one.context}]", number(statistics.median(one.in_process)), str(one.streams), kind,
+            f"[{one.context}]", number(statistics.median(one.in_process)), str(one.streams[kind]), kind,
             number(statistics.median(trial.audio_per_core for trial in trials)), f"{ratio(one, kind):.2f}",
             str(sum(trial.late_chunks for trial in trials)),
             number(statistics.median(trial.p95_final_ms for trial in trials)),

@@ -27,7 +27,7 @@ def measured(direct=(140.0,) * 3, batched=(180.0,) * 3, latencies=(100.0, 105.0,
         for kind, p95_ms in zip((BEFORE, DIRECT, BATCHED), latencies, strict=True)
     }
     loaded = {DIRECT: [trial(each) for each in direct], BATCHED: [trial(each) for each in batched]}
-    return Measured("70,6", 140, [200.0, 190.0, 210.0], loaded, light)._replace(**changes)
+    return Measured("70,6", {DIRECT: 140, BATCHED: 140}, [200.0, 190.0, 210.0], loaded, light)._replace(**changes)
 
 
 def test_ratios_are_medians_of_the_rounds():
