@@ -10,6 +10,7 @@ from penstock.encoder.openvino_graph import StepGraph
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded
 from penstock.model.bundle import Checkpoint
+from penstock.runtime import trim_heap
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """A model of fixed shapes is up to 1.6 times as fast as one for any batch (docs/log.md). Each takes half a second to
@@ -131,4 +132,5 @@ class OpenVinoStep:
             memory[f"kv.{layer}"] = state.keys_values(layer)
         for name, values in memory.items():
             request.set_tensor(name, ov.Tensor(values.numpy(), shared_memory=True))
+        trim_heap()  # a compilation leaves five times the weights behind
         return run
