@@ -24,6 +24,8 @@ MAX_UNANSWERED_REQUESTS = 64
 REQUESTS_PER_ROUND_TRIP = 3
 """At most this many requests in the time of the newest round trip: a server that is behind gets fewer and larger ones,
 while each of its stages has one to work on."""
+_MAX_APART_S = 0.25
+"""However long the newest round trip was: after a stall, rows do not wait for as long again."""
 MAX_SAMPLES = 900_000
 """Of one request, if it has more than one row: 3.6 MB; servers and proxies take 4 MB by default."""
 _CLOSE_TIMEOUT_S = 1.0
@@ -120,7 +122,7 @@ class Link:
                 if not self._in_flight:
                     self._last_activity_s = now_s
                 self._in_flight.append((now_s, rows))
-                self._next_send_s = now_s + self._round_trip_s / REQUESTS_PER_ROUND_TRIP
+                self._next_send_s = now_s + min(self._round_trip_s / REQUESTS_PER_ROUND_TRIP, _MAX_APART_S)
                 try:
                     await self._call.write(encode_request(self._client_id, [pushed.row for pushed in rows]))
                 except (grpc.RpcError, asyncio.InvalidStateError):
