@@ -111,8 +111,8 @@ class Link:
                 await self._wake.wait(math.inf)
             if not self._is_urgent:
                 await self._urgent.wait(self._tick_s)  # the rows of other streams join
-            self._is_urgent = False
             await asyncio.sleep(max(0.0, self._next_send_s - self.now_s()))
+            self._is_urgent = False
             while self._outbox:
                 while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
                     await self._wake.wait(math.inf)
