@@ -113,11 +113,13 @@ class Link:
                 await self._urgent.wait(self._tick_s)  # the rows of other streams join
             await asyncio.sleep(max(0.0, self._next_send_s - self.now_s()))
             self._is_urgent = False
-            while self._outbox:
+            are_left = True
+            while are_left:
                 while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
                     await self._wake.wait(math.inf)
                 if not (rows := self._take()):
                     break  # their streams were cancelled meanwhile
+                are_left = bool(self._outbox)  # those that come while it is written wait for the next one
                 now_s = self.now_s()
                 if not self._in_flight:
                     self._last_activity_s = now_s
