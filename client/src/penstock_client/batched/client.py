@@ -4,7 +4,6 @@ import asyncio
 import json
 
 from penstock_client.alignment import ChunkGeometry, read_geometry
-from penstock_client.batched import TICKS_PER_CHUNK
 from penstock_client.batched.link import Link
 from penstock_client.batched.stream import BatchedStream, OnAnswer
 from penstock_client.batched.wire import MODEL_NAME
@@ -18,6 +17,7 @@ from penstock_client.transport.grpc_wire import check_certificates
 from penstock_client.transport.model_config import read_parameters
 
 _MAX_UNANSWERED_S = 20.0
+_TICKS_PER_CHUNK = 16
 _TICK_WITHOUT_CHUNKS_S = 0.01
 """By default, with a server that does not publish its chunks."""
 
@@ -27,9 +27,9 @@ class BatchedClient:
 
     Rows of different streams that are ready within `tick_ms` share a request, by default within a sixteenth of the
     model's chunk; the end of a segment does not wait, and takes along what does. Requests are a third of the server's
-    newest reply time apart: the busier it is, the fewer and larger they are. Where the server is lost, or leaves a
-    request unanswered for `timeout_s`, all streams fail; the next `open_stream` connects anew. No audio is sent twice.
-    Raises ValueError for an invalid url, protocol, certificate file or number.
+    newest reply time (at most 250 ms) apart: the busier it is, the fewer and larger they are. Where the server is lost,
+    or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream` connects anew. No audio is
+    sent twice. Raises ValueError for an invalid url, protocol, certificate file or number.
     """
 
     def __init__(
@@ -122,4 +122,4 @@ def _default_tick_s(geometry: ChunkGeometry | None) -> float:
     """An encoder step takes less time per chunk the more chunks it has, and longer chunks can wait longer."""
     if geometry is None:
         return _TICK_WITHOUT_CHUNKS_S
-    return geometry.chunk_samples / SAMPLE_RATE_HZ / TICKS_PER_CHUNK
+    return geometry.chunk_samples / SAMPLE_RATE_HZ / _TICKS_PER_CHUNK

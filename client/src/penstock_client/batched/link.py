@@ -120,15 +120,18 @@ class Link:
                 if not (rows := self._take()):
                     break  # their streams were cancelled meanwhile
                 are_left = bool(self._outbox)  # those that come while it is written wait for the next one
-                now_s = self.now_s()
-                if not self._in_flight:
-                    self._last_activity_s = now_s
-                self._in_flight.append((now_s, rows))
-                self._next_send_s = now_s + min(self._round_trip_s / REQUESTS_PER_ROUND_TRIP, _MAX_APART_S)
+                self._note_sent(rows)
                 try:
                     await self._call.write(encode_request(self._client_id, [pushed.row for pushed in rows]))
                 except (grpc.RpcError, asyncio.InvalidStateError):
                     return  # the receiver reports why
+
+    def _note_sent(self, rows: list[Pushed]) -> None:
+        now_s = self.now_s()
+        if not self._in_flight:
+            self._last_activity_s = now_s
+        self._in_flight.append((now_s, rows))
+        self._next_send_s = now_s + min(self._round_trip_s / REQUESTS_PER_ROUND_TRIP, _MAX_APART_S)
 
     def _take(self) -> list[Pushed]:
         """The rows of the next request."""
