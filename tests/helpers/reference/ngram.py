@@ -59,10 +59,11 @@ def write_random_arpa(
     lines = []
     counts = []
     for length in range(1, order + 1):
-        ngrams = {(word,) for word in vocabulary} if length == 1 else set()
+        # a dict, for its order: a set of strings has another in each process
+        ngrams = dict.fromkeys((word,) for word in vocabulary) if length == 1 else {}
         while length > 1 and len(ngrams) < per_order:
             first = chance.choice(["<s>", *inner])
-            ngrams.add((first, *chance.choices(inner, k=length - 2), chance.choice(["</s>", *inner])))
+            ngrams[first, *chance.choices(inner, k=length - 2), chance.choice(["</s>", *inner])] = None
         counts.append(f"ngram {length}={len(ngrams)}")
         lines.append(f"\n\\{length}-grams:")
         for ngram in sorted(ngrams, key=lambda _: chance.random()):
