@@ -63,7 +63,8 @@ def write_random_arpa(
         ngrams = dict.fromkeys((word,) for word in vocabulary) if length == 1 else {}
         while length > 1 and len(ngrams) < per_order:
             first = chance.choice(["<s>", *inner])
-            ngrams[first, *chance.choices(inner, k=length - 2), chance.choice(["</s>", *inner])] = None
+            ngram = (first, *chance.choices(inner, k=length - 2), chance.choice(["</s>", *inner]))
+            ngrams[ngram] = None
         counts.append(f"ngram {length}={len(ngrams)}")
         lines.append(f"\n\\{length}-grams:")
         for ngram in sorted(ngrams, key=lambda _: chance.random()):
