@@ -99,6 +99,20 @@ def test_padding_to_buckets_changes_nothing(make, driver):
         assert_same_labels(decode_whole(network, captured, streams[:batch]), expected)
 
 
+@pytest.mark.parametrize("durations", [(), (0, 2, 4), IlmPair(0.6, 0.6)], ids=str)
+def test_leaving_streams_out_is_only_for_eager_search_and_changes_nothing(make, monkeypatch, durations):
+    streams = random_streams(6, tuple(range(1, 31)))
+    weights, phrases = torch.linspace(-0.3, 0.7, 30).tolist(), [number % 4 for number in range(30)]
+    monkeypatch.setattr(
+        "tests.helpers.decoding.fresh_states",
+        lambda network, batch: fresh_states(network, batch)._replace(fusion=fusion_states(weights, phrases)),
+    )
+    network = make(durations)
+    search = LabelLooping(network, max_symbols=3, fusion=random_fusion(network.blank))
+    captured = CapturedSearch(search, EagerDriver(), max_batch=30, frames=30)
+    assert_same_labels(decode_whole(network, search, streams), decode_whole(network, captured, streams))
+
+
 def test_a_batch_above_the_largest_bucket_is_decoded_eagerly(make):
     network = make()
     search = LabelLooping(network)

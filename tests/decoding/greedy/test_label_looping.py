@@ -9,7 +9,7 @@ import torch
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
 from penstock.decoding.networks import open_network
-from penstock.decoding.transducer import Choice, TransducerNetwork
+from penstock.decoding.transducer import Choice, Prediction, PredictorState, TransducerNetwork
 from penstock.model.bundle import Checkpoint
 from tests.helpers.decoding import (
     HEADS,
@@ -97,6 +97,25 @@ def test_the_window_does_not_matter(tmp_path, durations, window):
     expected = decode_by_reference(checkpoint, streams)
     assert_same_labels(decode_whole(network, search, streams), expected)
     assert_same_labels(decode_in_chunks(network, search, streams, random.Random(1), max_frames=20), expected)
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4), (0, 9), *PAIRS], ids=str)
+def test_streams_that_are_through_with_a_chunk_are_left_out(tmp_path, monkeypatch, durations):
+    checkpoint, network = make(tmp_path, 1, durations)
+    chance = random.Random(4)
+    streams = random_streams(4, tuple(chance.randint(0, 14) for _ in range(24)))
+    predict, sizes = network.predict, []
+
+    def recorded(labels: torch.Tensor, state: PredictorState) -> Prediction:
+        sizes.append(len(labels))
+        return predict(labels, state)
+
+    expected = decode_by_reference(checkpoint, streams)
+    monkeypatch.setattr(network, "predict", recorded)
+    search = LabelLooping(network)
+    assert_same_labels(decode_whole(network, search, streams), expected)
+    assert sizes[1:] == sorted(sizes[1:], reverse=True) and sizes[-1] <= 16  # the first is the start's
+    assert_same_labels(decode_in_chunks(network, search, streams, chance, 6), expected)
 
 
 class AsTdt:

@@ -62,8 +62,12 @@ class BatchedHyps:
         timestamps: torch.Tensor,
         durations: torch.Tensor,
         scores: torch.Tensor,
+        rows: torch.Tensor | None = None,
     ) -> None:
-        """Appends a label where `is_added` [B] bool holds; all [B]. Storage that cannot grow must have room."""
+        """Appends a label where `is_added` [B] bool holds; all [B]. Storage that cannot grow must have room.
+
+        rows: [b] int64, the hypotheses that the others are of, then [b]; by default all.
+        """
         if self._is_growable:
             self._additions += 1
             if self._additions > self.max_labels:
@@ -71,9 +75,14 @@ class BatchedHyps:
         score_bits = scores.double().view(torch.int64)
         values = torch.stack([labels, timestamps, durations, score_bits], dim=1)
         # Where nothing is added, the write goes to the last place, which is never read.
-        place = torch.where(is_added, self.lengths + 1, self._nowhere)
-        self._storage.scatter_(0, place.view(1, -1, 1).expand(1, -1, _FIELDS), values.unsqueeze(0))
-        self.lengths += is_added
+        if rows is None:
+            place = torch.where(is_added, self.lengths + 1, self._nowhere)
+            self._storage.scatter_(0, place.view(1, -1, 1).expand(1, -1, _FIELDS), values.unsqueeze(0))
+            self.lengths += is_added
+        else:
+            place = torch.where(is_added, self.lengths.index_select(0, rows) + 1, self._nowhere)
+            self._storage[place, rows] = values
+            self.lengths.index_add_(0, rows, is_added.long())
 
     def extend(self, other: "BatchedHyps") -> None:
         """Appends all labels of `other` [B], for which there must be room. Does not synchronize."""

@@ -18,6 +18,8 @@ from penstock.scoring.fusion import Fusion
 _WINDOW_ENCODER_FRAMES = 8
 _LARGE_VOCABULARY, _WINDOW_OF_LARGE_VOCABULARY = 4096, 4
 """On the CPU. A frame behind the label found was scored in vain, which takes longer the larger the joint is."""
+_LEAST_LEFT_OUT = 8
+"""Leaving out fewer takes longer than scoring them in vain."""
 
 
 class LabelLooping(GreedySearch):
@@ -40,7 +42,8 @@ class LabelLooping(GreedySearch):
     def _program(self, workspace: GreedyWorkspace) -> Program:
         offsets = torch.arange(min(self.window_encoder_frames, workspace.max_frames), device=workspace.lengths.device)
         skip_blanks = While(IS_SEARCHING, (partial(self._search_window, workspace, offsets),))
-        emit_labels = While(IS_EMITTING, (partial(self._emit, workspace), skip_blanks))
+        leave_out = (partial(_leave_out, workspace),) if workspace.is_narrowable else ()
+        emit_labels = While(IS_EMITTING, (*leave_out, partial(self._emit, workspace), skip_blanks))
         begin, finish = partial(self._begin, workspace), partial(self._finish, workspace)
         return Program(workspace.flags, (begin, skip_blanks, emit_labels, finish))
 
@@ -78,6 +81,14 @@ class LabelLooping(GreedySearch):
         torch.logical_and(stop < window, has_frame, out=workspace.is_label)
         torch.any(workspace.is_label, out=workspace.is_emitting)
         torch.any(has_frame & ~workspace.is_label, out=workspace.is_searching)
+
+
+def _leave_out(workspace: GreedyWorkspace) -> None:
+    """Goes on without the hypotheses that have found no label, so are through with the chunk, if they are enough."""
+    kept = workspace.is_label.nonzero().squeeze(1)
+    left_out = len(workspace.is_label) - len(kept)
+    if left_out >= max(_LEAST_LEFT_OUT, len(kept) // 3):
+        workspace.narrow(kept)
 
 
 def _default_window(network: TransducerNetwork) -> int:

@@ -42,7 +42,8 @@ class GreedySearch(ABC):
         Synchronizes once per round of each loop.
         """
         hyps = BatchedHyps(len(lengths), 2 * projected_frames.shape[1] + 2, projected_frames.device, is_growable=True)
-        workspace = GreedyWorkspace(projected_frames, lengths, map_tensors(torch.clone, states), hyps)
+        states, is_narrowable = map_tensors(torch.clone, states), projected_frames.is_cpu
+        workspace = GreedyWorkspace(projected_frames, lengths, states, hyps, is_narrowable)
         run_eagerly(self.program(workspace))
         return hyps, workspace.states
 
@@ -70,7 +71,7 @@ class GreedySearch(ABC):
             self._choose_fused_label(self._fusion, workspace)
         # 2) store the labels
         timestamp = states.frames_seen + workspace.frame
-        workspace.hyps.add(is_label, workspace.label, timestamp, jump, workspace.score)
+        workspace.hyps.add(is_label, workspace.label, timestamp, jump, workspace.score, workspace.rows)
         # 3) advance time by the label's duration, or by one frame after max_symbols labels at the frame
         labels_here = states.labels_at_frame * (timestamp == states.next_frame) + is_label
         is_forced = is_label & (jump == 0) & (labels_here >= self.max_symbols)
@@ -107,6 +108,7 @@ class GreedySearch(ABC):
         overwrite(states.fusion, workspace.is_label, transitions.follow(label), states.fusion)
 
     def _finish(self, workspace: GreedyWorkspace) -> None:
+        workspace.widen()
         states = workspace.states
         next_frame = states.frames_seen + workspace.frame
         states.labels_at_frame.mul_(next_frame == states.next_frame)

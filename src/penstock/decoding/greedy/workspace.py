@@ -4,7 +4,7 @@ import torch
 
 from penstock.decoding.greedy.batched_hyps import BatchedHyps
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
-from penstock.decoding.tensor_tree import copy_into, first
+from penstock.decoding.tensor_tree import copy_into, first, leaves, map_tensors
 from penstock.decoding.transducer import TransducerNetwork
 
 IS_SEARCHING, IS_EMITTING = 0, 1
@@ -21,8 +21,15 @@ class GreedyWorkspace:
     fusion needs them and the network writes them; flags [2] bool.
     """
 
-    def __init__(self, projected_frames: torch.Tensor, lengths: torch.Tensor, states: GreedyStates, hyps: BatchedHyps):
-        """Does not copy: the steps write into `states` and `hyps`."""
+    def __init__(
+        self,
+        projected_frames: torch.Tensor,
+        lengths: torch.Tensor,
+        states: GreedyStates,
+        hyps: BatchedHyps,
+        is_narrowable: bool = False,
+    ):
+        """Does not copy: the steps write into `states` and `hyps`. is_narrowable: the steps may `narrow`."""
         batch, device = len(lengths), lengths.device
         self.projected_frames, self.lengths, self.states, self.hyps = projected_frames, lengths, states, hyps
         self.frame, self.label, self.jump = torch.zeros(3, batch, dtype=torch.int64, device=device).unbind()
@@ -32,6 +39,35 @@ class GreedyWorkspace:
         self.flags = torch.zeros(2, dtype=torch.bool, device=device)
         self.is_searching, self.is_emitting = self.flags.unbind()
         self.label_scores: torch.Tensor | None = None
+        self.is_narrowable = is_narrowable
+        self.rows: torch.Tensor | None = None
+        """[b] int64, the rows of `hyps` that the other tensors are of; None where they are of all."""
+        self._wide: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, GreedyStates]] = []
+
+    def narrow(self, kept: torch.Tensor) -> None:
+        """Goes on with the hypotheses `kept` [b] int64 alone, until `widen`.
+
+        Replaces all tensors, so not inside a captured graph.
+        """
+
+        def take(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.index_select(0, kept)
+
+        self._wide.append((kept, self.lengths, self.frame, self.states))
+        self.projected_frames, self.lengths, self.states = map_tensors(
+            take, (self.projected_frames, self.lengths, self.states)
+        )
+        scratch = (self.frame, self.label, self.jump, self.score, self.is_label, self.label_scores)
+        self.frame, self.label, self.jump, self.score, self.is_label, self.label_scores = map_tensors(take, scratch)
+        self.rows = kept if self.rows is None else take(self.rows)
+
+    def widen(self) -> None:
+        """Goes back to all hypotheses, with their states and frames; what else is scratch does not count any more."""
+        while self._wide:
+            kept, lengths, frame, states = self._wide.pop()
+            for place, values in zip(leaves((frame, states)), leaves((self.frame, self.states)), strict=True):
+                place.index_copy_(0, kept, values)
+            self.lengths, self.frame, self.states = lengths, frame, states
 
     def allocate_label_scores(self, labels: int) -> None:
         """Makes room for `label_scores`."""
