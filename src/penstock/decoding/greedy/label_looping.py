@@ -60,7 +60,10 @@ class LabelLooping(GreedySearch):
         # 2) follow the blanks' jumps to the first label, or out of the window or chunk: [B]
         jump = self._advance(choice.duration, choice.is_blank)
         keeps_searching = choice.is_blank & (frames < workspace.lengths.unsqueeze(1))
-        stop = _follow(torch.where(keeps_searching, offsets + jump, offsets), window)
+        if self.network.config.is_tdt:
+            stop = _follow(torch.where(keeps_searching, offsets + jump, offsets), window)
+        else:  # each jump is one frame
+            stop = keeps_searching.cumprod(1).sum(1)
         # 3) store the choice there
         at = stop.clamp(max=window - 1).unsqueeze(1)
 
