@@ -60,7 +60,7 @@ def test_what_is_under_way_at_an_endpoint_is_dropped_and_sent_again():
     rig.send(audio(24_000, 32_000))  # not on its way yet
     rig.session.deliver(result(0, 0.4))
     rig.session.deliver(result(0, 0.8, (Word("yes", 160, 320),), is_final=True), result(1, 0.9))
-    border = 8 * (320 + 800)
+    border = 16 * (800 - 400)
     assert rig.session.restarted_samples == border
     assert described(rig.received()) == [(None, 0, "segment"), (border, 32_000 - border, "")]
     rig.session.deliver(result(1, 1.2, (Word("lost", 900, 1000),)))
@@ -84,7 +84,7 @@ def test_the_end_waits_for_all_answers_and_the_callers_ends_are_repeated():
     rig.send(audio(20_000, 24_000), is_end=True)
     assert described(rig.received()) == [(0, 16_000, ""), (16_000, 4000, "segment"), (20_000, 4000, "")]
     rig.session.deliver(result(0, 0.8, (Word("yes", 160, 320),), is_final=True))
-    border = 8 * (320 + 800)
+    border = 16 * (800 - 400)
     assert described(rig.received()) == [
         (None, 0, "segment"),
         (border, 20_000 - border, "segment"),

@@ -110,7 +110,7 @@ def test_other_clients_and_many_streams_at_once(server: RunningServer, recognize
 
 
 def test_each_segment_of_a_restarting_stream_is_that_of_its_audio_alone(server: RunningServer, speech):
-    """The border is in the middle between the last word and the place of the endpoint, a multiple of 5 ms."""
+    """The border is 0.4 s before the place of the endpoint, but not before the end of the last word."""
     options = StreamOptions(endpoint_silence_ms=400)
     with Client(server.url("grpc")) as client:
         borders = [0]
@@ -122,7 +122,7 @@ def test_each_segment_of_a_restarting_stream_is_that_of_its_audio_alone(server: 
             for result in stream:
                 end_ms = result.new_words[-1].end_ms if result.new_words else end_ms
                 if result.is_final and not stream.transcript.is_complete:
-                    borders.append(round((end_ms + 1000 * result.audio_processed_s) * 8))
+                    borders.append(round(16 * max(end_ms, 1000 * result.audio_processed_s - 400)))
             segments = stream.transcript.segments
         assert len(segments) == len(borders) > 2
         for number, start in enumerate(borders[:-1]):

@@ -57,8 +57,8 @@ class StreamOptions:
     endpoint_longest_s: int | None = None
     """Duration from which on any short pause ends a segment, 5 to 120; 0: off."""
     segments: Segments = "restart"
-    """What endpoints of the options above do. "restart": the audio from the middle of the pause on is sent again, so
-    that each segment is recognized as its audio alone. "soft": the search goes on."""
+    """What endpoints of the options above do. "restart": the last 0.4 s of the pause are sent again, so that each
+    segment is recognized as its audio alone. "soft": the search goes on."""
 
     def __post_init__(self) -> None:
         if self.decoder is not None and self.decoder not in get_args(Decoder):

@@ -158,7 +158,7 @@ def test_segments_depend_on_the_audio_alone(piece, seed, geometry):
     assert starts_ms(finals) == pytest.approx(STARTS_MS, abs=FRAME_MS)
     assert [final.segment for final, _ in finals] == list(range(len(finals)))
     assert not any(final.answers_finalize for final, _ in finals)
-    assert finals[0][0].end_s == pytest.approx((0.3 + 1.2) / 2)  # the pause is seen after four chunks
+    assert finals[0][0].end_s == pytest.approx(1.2 - 0.4)  # the pause is seen after four chunks
     assert finals[-1][0].end_s == finals[-1][0].audio_processed_s == pytest.approx(len(AUDIO) / RATE_HZ)
 
 

@@ -111,7 +111,7 @@ class FakeStream:
         alternatives = tuple(
             Alternative(self._text(words), -0.5 * (rank + 1), words) for rank in range(self.options.n_best)
         )
-        end_s = self._seconds if forced or is_last or not words else (words[-1].end_ms / 1000 + self._seconds) / 2
+        end_s = self._seconds if forced or is_last or not words else max(words[-1].end_ms / 1000, self._seconds - 0.4)
         self._events.put_nowait(
             Final(self._segment, self._text(words), words, alternatives, self._seconds, end_s, is_last, forced)
         )

@@ -1,9 +1,9 @@
 """Where a stream restarts after an endpoint, and with which audio, so that each segment is a stream of its own audio.
 
 At an endpoint the recognizer has decoded audio up to p, and the segment's last word ended at e. The next segment begins
-in the middle of the pause, b = (e + p) / 2: the recognizer ends its segment (`finalize`), its results up to that one's
-final are dropped, and the audio from b on is sent again. No I/O. This file is in the client and in the core; a test
-keeps the copies equal.
+0.4 s before p, but not before e: the recognizer ends its segment (`finalize`), its results up to that one's final are
+dropped, and the audio from there on is sent again. No I/O. This file is in the client and in the core; a test keeps the
+copies equal.
 """
 
 from collections import deque
@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 MAX_UNANSWERED_S = 2.0
 """Audio that may be on its way: what follows an endpoint is decoded in vain."""
-_MAX_REPEATED_S = 6.0
-"""Audio before p that may be sent again: half the longest silence, 10 s, and a chunk."""
+_LEAD_MS = 400
+"""Audio before p that is sent again: a word that has begun there may have no label yet (docs/endpointing.md)."""
 _GRID_MS = 10
 """Chunks and encoder frames are multiples of it. The recognizer rounds times: to whole ms, and to float32."""
 
@@ -70,7 +70,7 @@ class Restarts:
     def note_processed(self, recognizer_s: float) -> None:
         """Forgets audio that no endpoint behind `recognizer_s` sends again."""
         processed = round(recognizer_s * self._rate_hz) - self._recognizer_start
-        kept_from = processed - int(_MAX_REPEATED_S * self._rate_hz) - self._grid_samples
+        kept_from = processed - (_LEAD_MS // _GRID_MS + 1) * self._grid_samples
         while self._pieces and self._dropped + len(self._pieces[0].samples) <= kept_from:
             self._dropped += len(self._pieces.popleft().samples)
 
@@ -95,8 +95,7 @@ class Restarts:
         # 1) the border, in samples since the last start
         processed = self._on_grid(recognizer_s)
         last_end = 0 if last_word_ms is None else min(self._on_grid(last_word_ms / 1000), processed)
-        earliest = processed - int(_MAX_REPEATED_S * 1000) // _GRID_MS
-        border = max((last_end + processed) * self._grid_samples // 2, earliest * self._grid_samples, 0)
+        border = max(last_end, processed - _LEAD_MS // _GRID_MS) * self._grid_samples
         # 2) the audio behind it, as few pieces
         received = self._sent - unsent_samples
         parts: list[npt.NDArray[Any]] = []

@@ -96,7 +96,7 @@ class RestartingStream:
         ]
 
     def _restart(self, processed_s: float, last_word_ms: int | None) -> None:
-        """Sends the audio from the middle of the pause on again, before what waits."""
+        """Sends the audio from the border on again, before what waits."""
         unsent = 0  # of what was to be sent again
         while self._waiting and not self._waiting[0].is_new:
             unsent += len(self._waiting.popleft().request.samples)
