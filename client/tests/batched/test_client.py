@@ -232,6 +232,23 @@ def test_pushing_waits_while_too_much_is_unanswered(server):
     assert max(samples for samples, _ in rows_of(server, 1)) <= 8000 + CHUNK
 
 
+def test_a_row_waits_only_behind_another_request(server):
+    async def run():
+        async with connected(server) as client:
+            client._tick_s = 3600.0
+            async with await client.open_stream() as stream:
+                replies = aiter(stream)
+                await stream.push(noise(900))
+                await anext(replies)
+                await stream.push(noise(900))
+                await asyncio.sleep(0.05)
+                assert len(server.batch.batches) == 1
+                await stream.finish()
+                return await results_of(stream)
+
+    assert asyncio.run(run())[-1].is_last
+
+
 def test_the_end_of_a_segment_does_not_wait_for_the_tick(server):
     async def run():
         async with connected(server) as client:

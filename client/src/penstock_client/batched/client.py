@@ -25,11 +25,11 @@ _TICK_WITHOUT_CHUNKS_S = 0.01
 class BatchedClient:
     """Carries any number of streams to the server at `url`, the host:port of its gRPC port. For one event loop.
 
-    Rows of different streams that are ready within `tick_ms` share a request, by default within a sixteenth of the
-    model's chunk; the end of a segment does not wait, and takes along what does. Requests are a third of the server's
-    newest reply time (at most 250 ms) apart: the busier it is, the fewer and larger they are. Where the server is lost,
-    or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream` connects anew. No audio is
-    sent twice. Raises ValueError for an invalid url, protocol, certificate file or number.
+    Requests are `tick_ms` apart, by default a sixteenth of the model's chunk, and the rows of different streams that
+    are ready then share one; the end of a segment does not wait for it, and takes along what does. Requests are also a
+    third of the server's newest reply time (at most 250 ms) apart: the busier it is, the fewer and larger they are.
+    Where the server is lost, or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream`
+    connects anew. No audio is sent twice. Raises ValueError for an invalid url, protocol, certificate file or number.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One call of `asr_batch` on one server: the rows of all its streams, one request per tick, replies in their order."""
+"""One call of `asr_batch` on one server: rows of all its streams, at most one request per tick, replies in order."""
 
 import asyncio
 import math
@@ -47,7 +47,7 @@ class Link:
         self._in_flight: deque[tuple[float, list[Pushed]]] = deque()
         """The unanswered requests: when each was sent, and its rows."""
         self._last_activity_s = self.now_s()
-        self._next_send_s = self._round_trip_s = 0.0
+        self._next_tick_s = self._next_send_s = self._round_trip_s = 0.0
         self._wake = AsyncSignal()
         """Wakes the sender: there are rows, or room for a request."""
         self._is_urgent, self._urgent = False, AsyncSignal()
@@ -109,8 +109,9 @@ class Link:
         while True:
             while not self._outbox:
                 await self._wake.wait(math.inf)
-            if not self._is_urgent:
-                await self._urgent.wait(self._tick_s)  # the rows of other streams join
+            # The rows of other streams join meanwhile.
+            if not self._is_urgent and (left_s := self._next_tick_s - self.now_s()) > 0:
+                await self._urgent.wait(left_s)
             await asyncio.sleep(max(0.0, self._next_send_s - self.now_s()))
             self._is_urgent = False
             are_left = True
@@ -131,6 +132,7 @@ class Link:
         if not self._in_flight:
             self._last_activity_s = now_s
         self._in_flight.append((now_s, rows))
+        self._next_tick_s = now_s + self._tick_s
         self._next_send_s = now_s + min(self._round_trip_s / REQUESTS_PER_ROUND_TRIP, _MAX_APART_S)
 
     def _take(self) -> list[Pushed]:
