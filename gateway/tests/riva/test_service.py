@@ -14,7 +14,7 @@ from gateway.tests.helpers.riva_client import Client, audio, client, configurati
 from gateway.tests.helpers.running import running
 from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.riva.service import _rejecting
+from penstock_gateway.riva.service import RivaService, _rejecting
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
@@ -269,7 +269,16 @@ async def test_a_stream_with_backpressure_is_not_read_ahead(gateway):
 
 
 class Cancelled:
-    """The context of a call that its client has cancelled."""
+    """The context of a call that its client has cancelled behind the first message."""
+
+    def invocation_metadata(self):
+        return ()
+
+    async def read(self):
+        return configuration()
+
+    async def send_initial_metadata(self, _):
+        raise grpc.aio.InternalError
 
     async def abort(self, *_):
         raise grpc.aio.InternalError
@@ -279,3 +288,9 @@ async def test_a_rejection_of_a_cancelled_call_is_quiet(gateway):
     with pytest.raises(asyncio.CancelledError):
         async with _rejecting(Cancelled(), gateway):
             raise GatewayError(ErrorCode.FIELD_INVALID, "no", "field")
+
+
+async def test_a_stream_that_is_cancelled_before_its_metadata_is_quiet(gateway):
+    with pytest.raises(asyncio.CancelledError):
+        await RivaService(gateway).streaming_recognize(None, Cancelled())
+    assert [stream.is_cancelled for stream in gateway.streams.opened] == [True]

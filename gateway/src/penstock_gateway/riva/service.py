@@ -113,14 +113,14 @@ class RivaService:
 async def _rejecting(context: _Context, gateway: Gateway) -> AsyncIterator[None]:
     """Ends the call with the status of an error."""
     try:
-        yield
-    except GatewayError as error:
-        gateway.note_rejection(PROTOCOL, error)
-        trailing = (("retry-after", f"{error.retry_after_s:g}"),) if error.retry_after_s is not None else ()
         try:
+            yield
+        except GatewayError as error:
+            gateway.note_rejection(PROTOCOL, error)
+            trailing = (("retry-after", f"{error.retry_after_s:g}"),) if error.retry_after_s is not None else ()
             await context.abort(grpc.StatusCode[error.code.status.grpc], str(error)[:_MAX_METADATA_CHARS], trailing)
-        except grpc.aio.InternalError:  # the client has cancelled the call, and hears no status
-            raise asyncio.CancelledError from None
+    except grpc.aio.InternalError:  # the client has cancelled the call, and hears nothing
+        raise asyncio.CancelledError from None
 
 
 def parse(kind: type[_M], data: bytes) -> _M:
