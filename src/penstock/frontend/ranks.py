@@ -5,7 +5,7 @@ import numpy as np
 
 def ranks(values: np.ndarray) -> np.ndarray:
     """[n] int64: how many earlier entries of `values` [n] are equal to each."""
-    if len(values) < 2:  # as often as not, and much faster
+    if len(values) < 2:  # a stream alone: nothing to sort
         return np.zeros(len(values), np.int64)
     order = np.argsort(values, kind="stable")
     ordered = values[order]

@@ -68,6 +68,7 @@ class GreedyWorkspace:
             for place, values in zip(leaves((frame, states)), leaves((self.frame, self.states)), strict=True):
                 place.index_copy_(0, kept, values)
             self.lengths, self.frame, self.states = lengths, frame, states
+        self.rows = None
 
     def allocate_label_scores(self, labels: int) -> None:
         """Makes room for `label_scores`."""
