@@ -1,7 +1,7 @@
 """Latency that a gateway adds: the same speech direct to a real server and through a gateway, at the same time.
 
-Streams of all ways begin at moments spread over one chunk, so that none is favoured. Each sends 100 ms of audio when it
-is spoken. Three times are taken: from the last part of a chunk to its text, from the end of the audio to the last
+Streams begin at random moments: which ones share a batch decides how long each waits for it, for all of its chunks. So
+each is a row of short ones. Each sends 100 ms of audio when it is spoken. Three times are taken: from the last part of a chunk to its text, from the end of the audio to the last
 text, and from the end of a segment's last word to its final text where a pause ends the segment.
 """
 
@@ -26,6 +26,8 @@ from penstock_client import AsyncClient
 SILENCE_MS = 800
 _DIRECT = "direct"
 _ADDED_LIMIT_MS = 15.0
+_PARTS = 6
+"""Streams one after another, in place of one long one."""
 _FINAL_LIMIT_MS = 150.0
 """Beyond the pause and one chunk."""
 
@@ -80,16 +82,18 @@ async def _play(
     gateway: RunningGateway, url: str, streams: int, seconds: float, silence_ms: int, chunk_ms: float
 ) -> dict[str, Times]:
     times: dict[str, Times] = defaultdict(lambda: Times([], [], []))
-    step_s = chunk_ms / 1000 / (streams * len(WAYS))
+    delays_s = np.random.default_rng(0).uniform(0, chunk_ms / 1000, (streams, len(WAYS), _PARTS))
     async with AsyncClient(url, timeout_s=60) as client:
 
-        async def run(way: Way, number: int, delay_s: float) -> None:
-            await asyncio.sleep(delay_s)
-            speech = Speech(_at_rate(joined_recordings(number, seconds), way.rate_hz), way.rate_hz)
-            await _note(way.open(gateway, client, speech, silence_ms), speech, times[way.name])
+        async def run(way: Way, number: int, delays_s: np.ndarray) -> None:
+            for part, delay_s in enumerate(delays_s):
+                await asyncio.sleep(delay_s)
+                samples = joined_recordings(number * _PARTS + part, seconds / _PARTS)
+                speech = Speech(_at_rate(samples, way.rate_hz), way.rate_hz)
+                await _note(way.open(gateway, client, speech, silence_ms), speech, times[way.name])
 
-        jobs = [(way, number) for number in range(streams) for way in WAYS]
-        await asyncio.gather(*(run(way, number, i * step_s) for i, (way, number) in enumerate(jobs)))
+        jobs = [(way, number, delays_s[number, i]) for number in range(streams) for i, way in enumerate(WAYS)]
+        await asyncio.gather(*(run(*job) for job in jobs))
     return times
 
 
