@@ -12,7 +12,7 @@ FLOORS = (
     ("__main__",), ("main",), ("processes",), ("serving",), ("app",),
     ("captions", "health", "openai", "realtime"), ("riva",),
     ("gateway", "http_body", "http_errors"), ("http_server", "stream"),
-    ("audio", "config", "metrics"), ("security",), ("errors", "json_text", "logs", "version"),
+    ("audio", "config", "metrics"), ("security",), ("errors", "json_text", "logs", "runtime", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -26,6 +26,8 @@ def main(words: Sequence[str] | None = None) -> int:
         config = Config.from_flags(parser.parse_args(words))
         # gRPC writes a line for each process that is started while it runs, unless it is told before its import.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+        # Its threads that read the connections of clients would wake each other for every small message.
+        os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")
         # After the flags, which are then checked without a pause.
         from penstock_gateway.logs import configure_logs
         from penstock_gateway.processes import run_gateway

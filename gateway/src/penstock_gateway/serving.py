@@ -16,6 +16,7 @@ from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http_server import http_server
 from penstock_gateway.metrics import Metrics
+from penstock_gateway.runtime import prepare_process
 from penstock_gateway.security.access import Access
 from penstock_gateway.security.client_secrets import ClientSecrets
 from penstock_gateway.security.keys import KeyRing
@@ -53,6 +54,7 @@ async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None
     await streams.start()
     add_grpc_port(rpc, config, shared.grpc_port)
     await rpc.start()
+    prepare_process()
     stop = _Stop()
     serving = asyncio.create_task(http.serve([open_port(config.host, shared.http_port)]))
     try:
