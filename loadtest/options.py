@@ -23,7 +23,7 @@ CHOSEN_OPTIONS = (
 """Options that a command with servers and a load of its own passes to Locust itself."""
 
 STREAMING_OPTIONS = (
-    "url", "protocol", "batched", "no_align", "tick_ms", "reply_timeout", "recordings", "request_ms", "seed",
+    "url", "protocol", "batched", "no_align", "reply_timeout", "recordings", "request_ms", "seed",
     "decoder", "beam_size", "n_best",
     "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost", "boost_every", "language",
     "language_tags", "endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s", "segments",
@@ -43,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--recordings", default=str(DEFAULT_RECORDINGS), metavar="FILE", help="NeMo manifest (the repository's AN4)")
     add("--request-ms", type=float, default=100.0, metavar="MS", help="audio per part, as from a microphone (100)")
     add("--no-align", action="store_true", help="make a request of each part, not of whole chunks of the model")
-    add("--batched", action="store_true", help="send all streams of a process in one request per tick (asr_batch)")
-    add("--tick-ms", type=float, metavar="MS", help="of --batched (a sixteenth of the model's chunk)")
+    add("--batched", action="store_true", help="send all streams of a process in shared requests (asr_batch)")
     add("--seed", type=int, default=0, help="random seed of start times and of the order of recordings (0)")
     add("--reply-timeout", type=float, default=30.0, metavar="S", help="a stream fails after S s without a reply (30)")
     add("--metrics-url", default="", metavar="URL", help="http://HOST:PORT/metrics, for queue and compute time")

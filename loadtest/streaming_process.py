@@ -85,9 +85,7 @@ class Streaming:
         timeout_s, align = options.reply_timeout, not options.no_align
         self._open: Callable[[StreamOptions], AsyncStream | BatchedVoice]
         if options.batched:
-            batched = BatchedClient(
-                options.url, options.protocol, timeout_s=timeout_s, tick_ms=options.tick_ms, align=align
-            )
+            batched = BatchedClient(options.url, options.protocol, timeout_s=timeout_s, align=align)
             self._client, self._open = batched, partial(BatchedVoice, batched)
         else:
             client = AsyncClient(options.url, options.protocol, timeout_s=timeout_s, align=align)

@@ -1,8 +1,9 @@
 """Latency that a gateway adds: the same speech direct to a real server and through a gateway, at the same time.
 
 Streams begin at random moments: which ones share a batch decides how long each waits for it, for all of its chunks. So
-each is a row of short ones. Each sends 100 ms of audio when it is spoken. Three times are taken: from the last part of a chunk to its text, from the end of the audio to the last
-text, and from the end of a segment's last word to its final text where a pause ends the segment.
+each is a row of short ones. Each sends 100 ms of audio when it is spoken. Three times are taken: from the last part of
+a chunk to its text, from the end of the audio to the last text, and from the end of a segment's last word to its final
+text where a pause ends the segment.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ from loadtest.streaming_process import serve  # noqa: E402
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)  # 0.25 s
 OPTIONS = {
-    "protocol": "grpc", "batched": False, "no_align": False, "tick_ms": 1.0, "reply_timeout": 5.0, "request_ms": 100.0,
+    "protocol": "grpc", "batched": False, "no_align": False, "reply_timeout": 5.0, "request_ms": 100.0,
     "seed": 0, "decoder": "greedy", "beam_size": None,
     "n_best": 0, "lm_weight": None, "ilm_alpha": None, "ilm_beta": None, "language": None, "language_tags": None,
     "endpoint_silence_ms": None, "endpoint_no_speech_ms": None, "endpoint_longest_s": None, "segments": "restart",

@@ -1,4 +1,4 @@
-"""The client of `asr_batch`: many live streams over one call, whole chunks of all of them in one request per tick."""
+"""The client of `asr_batch`: many live streams over one call, whose chunks share requests."""
 
 import asyncio
 import json
@@ -17,17 +17,13 @@ from penstock_client.transport.grpc_wire import check_certificates
 from penstock_client.transport.model_config import read_parameters
 
 _MAX_UNANSWERED_S = 20.0
-_TICKS_PER_CHUNK = 16
-_TICK_WITHOUT_CHUNKS_S = 0.01
-"""By default, with a server that does not publish its chunks."""
 
 
 class BatchedClient:
     """Carries any number of streams to the server at `url`, the host:port of its gRPC port. For one event loop.
 
-    Requests are `tick_ms` apart, by default a sixteenth of the model's chunk, and the rows of different streams that
-    are ready then share one; the end of a segment does not wait for it, and takes along what does. Requests are also a
-    third of the server's newest reply time (at most 250 ms) apart: the busier it is, the fewer and larger they are.
+    The further the server is behind, the fewer and larger requests are: they are apart by half of what its newest reply
+    took longer than its quickest one, at most 250 ms. Rows of different streams that are ready by then share one.
     Where the server is lost, or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream`
     connects anew. No audio is sent twice. Raises ValueError for an invalid url, protocol, certificate file or number.
     """
@@ -39,20 +35,16 @@ class BatchedClient:
         *,
         timeout_s: float = 10.0,
         connection_options: ConnectionOptions | None = None,
-        tick_ms: float | None = None,
         max_unanswered_s: float = 2.0,
         align: bool = True,
     ):
         self._endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, connection_options or ConnectionOptions())
         if not self._endpoint.is_grpc:
             raise ValueError(f"protocol is {protocol!r}, expected 'grpc' or 'grpcs': {MODEL_NAME} needs a gRPC stream")
-        if tick_ms is not None and not 0 <= tick_ms <= 1000:
-            raise ValueError(f"tick_ms is {tick_ms!r}, expected 0 to 1000")
         if not 0 < max_unanswered_s <= _MAX_UNANSWERED_S:
             raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected above 0, up to {_MAX_UNANSWERED_S:g}")
         check_certificates(self._endpoint)
         self.url = url
-        self._tick_s = None if tick_ms is None else tick_ms / 1000
         self._max_unanswered_samples = max(1, round(max_unanswered_s * SAMPLE_RATE_HZ))
         self._aligns = align
         self._link: Link | None = None
@@ -111,15 +103,7 @@ class BatchedClient:
                 self._link = None
             if self._link is None:
                 parameters = await asyncio.to_thread(read_parameters, self._endpoint)
-                geometry = read_geometry(parameters)
-                self._geometry = geometry if self._aligns else None
+                self._geometry = read_geometry(parameters) if self._aligns else None
                 self._sample_rate_hz = int(parameters.get("sample_rate_hz", SAMPLE_RATE_HZ))
-                self._link = Link(self._endpoint, _default_tick_s(geometry) if self._tick_s is None else self._tick_s)
+                self._link = Link(self._endpoint)
             return self._link
-
-
-def _default_tick_s(geometry: ChunkGeometry | None) -> float:
-    """An encoder step takes less time per chunk the more chunks it has, and longer chunks can wait longer."""
-    if geometry is None:
-        return _TICK_WITHOUT_CHUNKS_S
-    return geometry.chunk_samples / SAMPLE_RATE_HZ / _TICKS_PER_CHUNK

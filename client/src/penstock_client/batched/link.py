@@ -1,4 +1,4 @@
-"""One call of `asr_batch` on one server: rows of all its streams, at most one request per tick, replies in order."""
+"""One call of `asr_batch` on one server: rows of all its streams share requests, replies come in order."""
 
 import asyncio
 import math
@@ -13,7 +13,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client.batched.stream import BatchedStream, Pushed
-from penstock_client.batched.wire import END, FINALIZE, MAX_ROWS, decode_reply, encode_request
+from penstock_client.batched.wire import MAX_ROWS, decode_reply, encode_request
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ConnectionLostError, ReplyTimeoutError, StreamError
 from penstock_client.transport.async_channel import AsyncSignal
@@ -21,13 +21,13 @@ from penstock_client.transport.grpc_wire import call_metadata, open_channel, rea
 
 MAX_UNANSWERED_REQUESTS = 64
 """Beyond this many, rows wait and share a later request."""
-REQUESTS_PER_ROUND_TRIP = 3
-"""At most this many requests in the time of the newest round trip: a server that is behind gets fewer and larger ones,
-while each of its stages has one to work on."""
+REQUESTS_WHILE_BEHIND = 2
+"""At most this many requests in the time that the server is behind."""
 _MAX_APART_S = 0.25
-"""However long the newest round trip was: after a stall, rows do not wait for as long again."""
+"""However far the server is behind: after a stall, rows do not wait for as long again."""
 MAX_SAMPLES = 900_000
 """Of one request, if it has more than one row: 3.6 MB; servers and proxies take 4 MB by default."""
+_POLL_S = 0.01
 _CLOSE_TIMEOUT_S = 1.0
 """How long closing waits for the server to take the ends of unfinished streams."""
 
@@ -38,20 +38,19 @@ class Link:
     Made in a running event loop. Stream numbers are this link's own: the server tells links apart by a random name.
     """
 
-    def __init__(self, endpoint: Endpoint, tick_s: float):
+    def __init__(self, endpoint: Endpoint):
         self._endpoint = endpoint
-        self._tick_s = tick_s
         self._client_id = secrets.token_hex(16)
         self._streams: set[BatchedStream] = set()
         self._outbox: deque[Pushed] = deque()
         self._in_flight: deque[tuple[float, list[Pushed]]] = deque()
         """The unanswered requests: when each was sent, and its rows."""
         self._last_activity_s = self.now_s()
-        self._next_tick_s = self._next_send_s = self._round_trip_s = 0.0
+        self._quickest_s = math.inf
+        """The shortest time to a reply."""
+        self._round_trip_s = self._last_sent_s = 0.0
         self._wake = AsyncSignal()
         """Wakes the sender: there are rows, or room for a request."""
-        self._is_urgent, self._urgent = False, AsyncSignal()
-        """The end of a segment does not wait for the tick: its final text is awaited."""
         self._channel = open_channel(grpc.aio, endpoint)
         stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._call = stub.ModelStreamInfer(metadata=call_metadata(endpoint.options))
@@ -79,9 +78,6 @@ class Link:
             return
         self._outbox.append(pushed)
         self._wake.give()
-        if pushed.row.flags & (END | FINALIZE):
-            self._is_urgent = True
-            self._urgent.give()
 
     def forget(self, stream: BatchedStream) -> int:
         """Drops the stream and its unsent rows; returns all flags of these."""
@@ -97,7 +93,7 @@ class Link:
             stream.cancel()
         deadline_s = self.now_s() + _CLOSE_TIMEOUT_S
         while not self.is_lost and (self._outbox or self._in_flight) and self.now_s() < deadline_s:
-            await asyncio.sleep(self._tick_s)
+            await asyncio.sleep(_POLL_S)
         self.is_lost = True
         for task in self._tasks:
             task.cancel()
@@ -110,10 +106,7 @@ class Link:
             while not self._outbox:
                 await self._wake.wait(math.inf)
             # The rows of other streams join meanwhile.
-            if not self._is_urgent and (left_s := self._next_tick_s - self.now_s()) > 0:
-                await self._urgent.wait(left_s)
-            await asyncio.sleep(max(0.0, self._next_send_s - self.now_s()))
-            self._is_urgent = False
+            await asyncio.sleep(max(0.0, self._last_sent_s + self._spacing_s() - self.now_s()))
             are_left = True
             while are_left:
                 while len(self._in_flight) >= MAX_UNANSWERED_REQUESTS:
@@ -127,13 +120,18 @@ class Link:
                 except (grpc.RpcError, asyncio.InvalidStateError):
                     return  # the receiver reports why
 
+    def _spacing_s(self) -> float:
+        """A server that is behind gets fewer and larger requests: each row takes less of its time."""
+        waited_s = self.now_s() - self._in_flight[0][0] if self._in_flight else 0.0
+        behind_s = max(self._round_trip_s, waited_s) - self._quickest_s
+        return min(max(0.0, behind_s / REQUESTS_WHILE_BEHIND), _MAX_APART_S)
+
     def _note_sent(self, rows: list[Pushed]) -> None:
         now_s = self.now_s()
         if not self._in_flight:
             self._last_activity_s = now_s
         self._in_flight.append((now_s, rows))
-        self._next_tick_s = now_s + self._tick_s
-        self._next_send_s = now_s + min(self._round_trip_s / REQUESTS_PER_ROUND_TRIP, _MAX_APART_S)
+        self._last_sent_s = now_s
 
     def _take(self) -> list[Pushed]:
         """The rows of the next request."""
@@ -163,6 +161,7 @@ class Link:
             return
         sent_s, rows = self._in_flight.popleft()
         self._round_trip_s = self._last_activity_s - sent_s
+        self._quickest_s = min(self._quickest_s, self._round_trip_s)
         try:
             results, errors = decode_reply(reply, len(rows))
         except StreamError as error:
