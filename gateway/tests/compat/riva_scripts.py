@@ -15,6 +15,7 @@ MICROPHONE_S = 60.0
 CLIENTS = 3
 PINNED = {
     "transcribe_file.py": "649f420b4356c7cfca4699b97d955337892b5997379e6aa79aaf4978738920bc",
+    "transcribe_file_offline.py": "6e976751bb4cf6ff52f3d4859abef9998d18fe669ce1ff6cef4741ff63ada3e2",
     "riva_streaming_asr_client.py": "c5d6049ae1b7b6f19afa9a889afbbedb48ba81b7a1cff2e62f80e2341d75b5a4",
     "realtime_asr_client.py": "e3c22fe2da976c3ae058e71d6ef46a1ee557cdd57e97a96dcb57f2b1929adbb9",
     "transcribe_mic.py": "b20f17202f17906900e75e99744769a63f338ef10a64ced6ded1389161c87602",
