@@ -50,7 +50,7 @@ def plan_batches(chunk_frames: int) -> list[list[int]]:
 
 
 class _Run(NamedTuple):
-    """A compiled model of one batch size, with the memory of its inputs."""
+    """A compiled model of one batch size B, with the memory of its inputs and outputs."""
 
     request: Any
     mel: torch.Tensor
@@ -59,6 +59,30 @@ class _Run(NamedTuple):
     """[B] int32, as the others."""
     slots: torch.Tensor
     row: torch.Tensor
+    frames: torch.Tensor
+    """[B, T, D] float32, as the others. The next run overwrites them."""
+    keys_values: torch.Tensor
+    """[layers, B, 2 * heads, T * dh]"""
+    tails: torch.Tensor
+    """[layers, B, k - 1, D]"""
+    columns: list[torch.Tensor]
+    """[B, F, C] of each subsampling layer."""
+
+    def first(self, batch: int) -> "_Run":
+        """The memory of the first `batch` streams."""
+        if batch == len(self.slots):
+            return self
+        return _Run(
+            self.request,
+            mel=self.mel[:batch],
+            valid_mel_frames=self.valid_mel_frames[:batch],
+            slots=self.slots[:batch],
+            row=self.row[:batch],
+            frames=self.frames[:batch],
+            keys_values=self.keys_values[:, :batch],
+            tails=self.tails[:, :batch],
+            columns=[column[:batch] for column in self.columns],
+        )
 
 
 class OpenVinoStep:
@@ -87,24 +111,19 @@ class OpenVinoStep:
         self, size: int, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor, frames: torch.Tensor
     ) -> None:
         """Runs the model of `size` streams for B <= size of them; writes `frames` [B, T, D] and their state."""
-        state, batch, pages = self._state, len(slots), self._state.pages_per_slot
-        run = self._run(size)
+        state, pages, run = self._state, self._state.pages_per_slot, self._run(size).first(len(slots))
         # 1) the inputs; streams to spare keep what was there, and their results are dropped
         seen = state.chunks_seen.index_select(0, slots)
         page = torch.remainder(seen, pages)
-        run.mel[:batch] = mel
-        run.valid_mel_frames[:batch] = valid_mel_frames
-        run.slots[:batch] = slots
-        run.row[:batch] = torch.where(seen < pages, page, page + pages)  # the pages of the streams, by their ages
+        run.mel.copy_(mel)
+        run.valid_mel_frames.copy_(valid_mel_frames)
+        run.slots.copy_(slots)
+        run.row.copy_(torch.where(seen < pages, page, page + pages))  # the pages of the streams, by their ages
         # 2) run the network
         run.request.infer()
-        # 3) write the state back; outputs are the request's memory, which its next run overwrites
-        encoded, new, tails, *columns = (torch.from_numpy(tensor.data) for tensor in run.request.output_tensors)
-        layers = state.config.n_layers
-        new = new.view(layers, size, new.shape[1], -1)[:, :batch]
-        tails = tails.view(layers, size, *tails.shape[1:])[:, :batch]
-        state.scatter_chunk(slots, seen, page, new, tails, [column[:batch] for column in columns])
-        frames.copy_(encoded[:batch])
+        # 3) write the state back
+        state.scatter_chunk(slots, seen, page, run.keys_values, run.tails, run.columns)
+        frames.copy_(run.frames)
 
     def _run(self, size: int) -> _Run:
         if size not in self._runs:
@@ -112,7 +131,7 @@ class OpenVinoStep:
         return self._runs[size]
 
     def _compile(self, size: int) -> _Run:
-        """The model of a batch size, with its inputs' and the state's memory."""
+        """The model of a batch size. It reads the state's memory in place."""
         # Float32 on CPUs that have bfloat16, too; no thread is tied to a core that another process may need.
         options = {
             "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": torch.get_num_threads(),
@@ -125,12 +144,18 @@ class OpenVinoStep:
         model = self._model.clone()
         model.reshape({name: ov.PartialShape(list(values.shape)) for name, values in memory.items()})
         request = _core().compile_model(model, "CPU", options).create_infer_request()
-        run = _Run(request, **memory)
+        inputs = dict(memory)
         memory |= {f"column.{layer}": columns for layer, columns in enumerate(state.subsampling_columns)}
         for layer in range(config.n_layers):
             memory[f"tail.{layer}"] = state.conv_tails[layer]
             memory[f"kv.{layer}"] = state.keys_values(layer)
         for name, values in memory.items():
             request.set_tensor(name, ov.Tensor(values.numpy(), shared_memory=True))
+        outputs = [torch.zeros(list(port.shape)) for port in request.model_outputs]
+        for i, values in enumerate(outputs):
+            request.set_output_tensor(i, ov.Tensor(values.numpy(), shared_memory=True))
         trim_heap()  # a compilation leaves five times the weights behind
-        return run
+        frames, keys_values, tails, *columns = outputs
+        keys_values = keys_values.view(config.n_layers, size, keys_values.shape[1], -1)
+        tails = tails.view(config.n_layers, size, *tails.shape[1:])
+        return _Run(request, **inputs, frames=frames, keys_values=keys_values, tails=tails, columns=columns)
