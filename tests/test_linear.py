@@ -40,6 +40,9 @@ def test_the_product(monkeypatch, rows, minimum):
     torch.testing.assert_close(Linear(weight, bias)(x).double(), exact + bias, **tolerance)
     torch.testing.assert_close(Linear(weight, bias).add_to(residual, x).double(), exact + bias + residual, **tolerance)
     torch.testing.assert_close(Linear(weight).add_to(residual, x).double(), exact + residual, **tolerance)
+    both = Linear(weight, bias, has_single_rows=True)
+    torch.testing.assert_close(both(x).double(), exact + bias, **tolerance)
+    torch.testing.assert_close(both.add_to(residual, x).double(), exact + bias + residual, **tolerance)
 
 
 @torch.inference_mode()

@@ -14,30 +14,35 @@ class Linear:
     single row (docs/log.md). Either way the last bits of a row may depend on how many rows there are.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
-        """weight: [out, in]; bias: [out]. Stores a copy of `weight`."""
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, has_single_rows: bool = False):
+        """weight: [out, in]; bias: [out]. Stores a copy of `weight`; with `has_single_rows` one in each layout."""
         self.bias = bias
         self._outputs = len(weight)
         self._packed: torch.Tensor | None = None
+        self._weight: torch.Tensor | None = None
         if _is_packed(weight):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-        else:
+        if self._packed is None or has_single_rows:
             self._weight = weight.t().contiguous()  # [in, out]: several times faster on the CPU for few rows
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Maps x [M, in] to [M, out]."""
-        if self._packed is not None:
-            if not len(x):  # oneDNN has no product without rows
-                return x.new_zeros(0, self._outputs)
-            return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
-        return torch.mm(x, self._weight) if self.bias is None else torch.addmm(self.bias, x, self._weight)
+        if (plain := self._plain_weight(x)) is not None:
+            return torch.mm(x, plain) if self.bias is None else torch.addmm(self.bias, x, plain)
+        if not len(x):  # oneDNN has no product without rows
+            return x.new_zeros(0, self._outputs)
+        return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 
     def add_to(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Returns residual [M, out] + self(x)."""
-        if self._packed is not None:
-            return self(x).add_(residual)
-        out = torch.addmm(residual, x, self._weight)
-        return out if self.bias is None else out.add_(self.bias)
+        if (plain := self._plain_weight(x)) is not None:
+            out = torch.addmm(residual, x, plain)
+            return out if self.bias is None else out.add_(self.bias)
+        return self(x).add_(residual)
+
+    def _plain_weight(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The weight where its plain layout is the only one, or the faster one for x."""
+        return self._weight if self._packed is None or len(x) == 1 else None
 
 
 def _is_packed(weight: torch.Tensor) -> bool:

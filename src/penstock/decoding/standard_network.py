@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock.decoding.frame_projection import FrameProjection
-from penstock.decoding.lstm import Lstm, Tensors
+from penstock.decoding.lstm import Lstm, Tensors, kernel_weights
 from penstock.decoding.tensor_tree import copy_into
 from penstock.decoding.transducer import (
     Choice,
@@ -46,8 +46,8 @@ class StandardNetwork(TransducerNetwork):
         super().__init__(head_of(checkpoint), device, dtype)
         tensors = {n: t.to(device, dtype) for n, t in checkpoint.tensors("predictor.", "joint.").items()}
         self._lstm = Lstm(tensors, self.config.predictor_layers)
-        self._predictor_weight = tensors["joint.predictor.weight"].t().contiguous()
-        self._predictor_bias = tensors["joint.predictor.bias"]
+        weight, bias = tensors["joint.predictor.weight"], tensors["joint.predictor.bias"]
+        self._predictor_projection = Linear(weight, bias, has_single_rows=True)
         self._projection = FrameProjection(checkpoint, tensors["joint.encoder.weight"], tensors["joint.encoder.bias"])
         self._output = Linear(tensors["joint.output.weight"], tensors["joint.output.bias"])
         self._activation = _ACTIVATIONS[self.config.joint_activation]
@@ -64,7 +64,7 @@ class StandardNetwork(TransducerNetwork):
     def predict(self, labels: torch.Tensor, state: PredictorState) -> Prediction:
         """The prediction after `labels` [N] int64."""
         output, state = self._lstm.step(labels, state)
-        return Prediction(torch.addmm(self._predictor_bias, output, self._predictor_weight), state)
+        return Prediction(self._predictor_projection(output), state)
 
     def replace_(self, labels: torch.Tensor, is_label: torch.Tensor, prediction: Prediction) -> None:
         """As in `TransducerNetwork`."""
@@ -99,10 +99,13 @@ class StandardNetwork(TransducerNetwork):
         from penstock.kernels.joint import FusedJoint  # here, because they import Triton
         from penstock.kernels.predictor import FusedPredictor
 
-        config, lstm = self.config, self._lstm
-        weight, bias = tensors["joint.output.weight"].t().contiguous(), tensors["joint.output.bias"]
-        joint = JointWeights(weight, bias, config.vocabulary_size, config.joint_activation)
-        predictor = PredictorWeights(lstm.label_gates, lstm.weights(), self._predictor_weight, self._predictor_bias)
+        config, layers = self.config, kernel_weights(tensors, self.config.predictor_layers)
+        (output, output_bias), (projection, projection_bias) = (
+            (tensors[f"joint.{name}.weight"].t().contiguous(), tensors[f"joint.{name}.bias"])
+            for name in ("output", "predictor")
+        )
+        joint = JointWeights(output, output_bias, config.vocabulary_size, config.joint_activation)
+        predictor = PredictorWeights(self._lstm.label_gates, layers, projection, projection_bias)
         return FusedJoint(joint), FusedPredictor(predictor)
 
     def score(
