@@ -72,8 +72,7 @@ class _Run(NamedTuple):
         """The memory of the first `batch` streams."""
         if batch == len(self.slots):
             return self
-        return _Run(
-            self.request,
+        return self._replace(
             mel=self.mel[:batch],
             valid_mel_frames=self.valid_mel_frames[:batch],
             slots=self.slots[:batch],
