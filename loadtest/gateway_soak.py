@@ -50,6 +50,7 @@ class GatewaySoak:
         self._played: Counter[str] = Counter()
         self._errors: list[str] = []
         self._wrong: list[str] = []
+        self._wrong_recordings: set[int] = set()
         self._latencies_s: list[float] = []
         self._recordings = [joined_recordings(number, _MIN_RECORDING_S) for number in range(_RECORDINGS)]
         self._expected: list[tuple[Word, ...]] = []
@@ -98,6 +99,7 @@ class GatewaySoak:
             else:
                 self._played[protocol] += 1
                 if words != self._expected[recording]:
+                    self._wrong_recordings.add(recording)
                     self._wrong.append(f"{protocol}, recording {recording}: {words}, not {self._expected[recording]}")
             if protocol == "uploads":  # as much audio in a time as the others
                 await asyncio.sleep(begin_s + len(samples) / RATE_HZ - time.monotonic())
@@ -134,6 +136,10 @@ class GatewaySoak:
             "utterances": sum(self._played.values()) + len(self._errors),
             "recordings_with_equal_words": sum(self._played.values()) - len(self._wrong),
             "played": dict(self._played),
+            "words": {
+                "recordings": len(self._recordings),
+                "recordings_with_several_texts": len(self._wrong_recordings),
+            },
             "errors": {"count": len(self._errors)},
             "rejections": {"count": 0},
             "chunks": len(self._latencies_s),

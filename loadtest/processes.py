@@ -1,4 +1,4 @@
-"""CPU time and memory of the server's processes and of the load generator's, read with psutil, and their use over time.
+"""CPU time and memory of the server's processes and of the load generator's, and their use over time.
 
 A process name is "tritonserver", a model's name for its stub, or "load generator".
 """
@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil
 
@@ -14,7 +15,7 @@ from loadtest.triton_metrics import MODELS
 
 SERVER = "tritonserver"
 GENERATOR = "load generator"
-_MIB = 2**20
+_MEMORY = ("Pss_Anon:", "Pss_Shmem:")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Usage:
     cpu_s: Mapping[str, float] = field(default_factory=dict)
     """Process name -> CPU seconds."""
     pss_mib: Mapping[str, float] = field(default_factory=dict)
-    """Process name -> proportional set size: a shared page counts by its part, so that these add up."""
+    """Process name -> proportional set size: a shared page counts by its part, so that these add up. Without the pages
+    of files, whose parts depend on other programs with the same libraries, and which the kernel drops when it must."""
     generator_cpu_s: Mapping[int, float] = field(default_factory=dict)
     """Process id -> CPU seconds of each load generator process on this machine."""
 
@@ -139,9 +141,14 @@ def read_processes(process_ids: Iterable[int]) -> tuple[float, float]:
     for process_id in process_ids:
         try:
             process = psutil.Process(process_id)
-            times, memory = process.cpu_times(), process.memory_full_info()
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            times, kib = process.cpu_times(), _pss_kib(process_id)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
         cpu_s += times.user + times.system
-        pss_mib += memory.pss / _MIB
+        pss_mib += kib / 1024
     return cpu_s, pss_mib
+
+
+def _pss_kib(process_id: int) -> int:
+    lines = Path(f"/proc/{process_id}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(_MEMORY))

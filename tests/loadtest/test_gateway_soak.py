@@ -9,6 +9,7 @@ from loadtest import gateway_soak
 from loadtest.fresh_gateway import RunningGateway
 from loadtest.gateway_clients import Text
 from loadtest.gateway_soak import PROTOCOLS, GatewaySoak, descriptor_reasons
+from loadtest.soak import soak_document
 
 WORDS = (("one", 0, 80),)
 GATEWAY = RunningGateway("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", os.getpid())
@@ -41,6 +42,13 @@ def test_all_protocols_play_and_equal_words_pass(soak):
     assert window["recordings_with_equal_words"] == window["utterances"] == sum(window["played"].values())
 
 
+def test_the_result_of_a_soak_reads_the_window(soak):
+    window = play(soak)
+    found = soak_document([soak.read_usage() for _ in range(3)], window, window["seconds"], 0.0, 1e9)
+    assert found["reasons"] == []
+    assert found["lines"][-1].endswith("0 of 6 recordings with several texts")
+
+
 def test_other_words_are_reported(soak, monkeypatch):
     async def texts(*_):
         await asyncio.sleep(0.001)
@@ -50,6 +58,7 @@ def test_other_words_are_reported(soak, monkeypatch):
     window = play(soak)
     (reason,) = window["reasons"]
     assert "have other words than direct, the first: riva, recording" in reason
+    assert window["words"]["recordings_with_several_texts"] > 0
     assert window["recordings_with_equal_words"] == window["played"]["realtime"] + window["played"]["uploads"]
 
 
