@@ -78,7 +78,9 @@ class UnprojectedNetwork(StandardNetwork):
         self, projected_frames: torch.Tensor, projected_predictions: torch.Tensor, ilm: IlmWeights = ()
     ) -> Scores:
         """Projects both, then scores."""
-        frames = self._projection(projected_frames.flatten(0, -2).unsqueeze(0))[0].unflatten(
-            0, projected_frames.shape[:-1]
+        frames = self._projection(projected_frames.flatten(0, -2).unsqueeze(0))[0]
+        predictions = self._predictor_projection(projected_predictions.flatten(0, -2))
+        return super().score(
+            frames.unflatten(0, projected_frames.shape[:-1]),
+            predictions.unflatten(0, projected_predictions.shape[:-1]),
         )
-        return super().score(frames, torch.matmul(projected_predictions, self._predictor_weight) + self._predictor_bias)
