@@ -49,8 +49,8 @@ class GatewaySoak:
         """Of the gateway's processes, at each reading."""
         self._played: Counter[str] = Counter()
         self._errors: list[str] = []
-        self._wrong: list[str] = []
-        self._wrong_recordings: set[int] = set()
+        self._wrong: list[tuple[int, str]] = []
+        """Recordings with other words than direct, and what was heard."""
         self._latencies_s: list[float] = []
         self._recordings = [joined_recordings(number, _MIN_RECORDING_S) for number in range(_RECORDINGS)]
         self._expected: list[tuple[Word, ...]] = []
@@ -99,8 +99,8 @@ class GatewaySoak:
             else:
                 self._played[protocol] += 1
                 if words != self._expected[recording]:
-                    self._wrong_recordings.add(recording)
-                    self._wrong.append(f"{protocol}, recording {recording}: {words}, not {self._expected[recording]}")
+                    found = f"{protocol}, recording {recording}: {words}, not {self._expected[recording]}"
+                    self._wrong.append((recording, found))
             if protocol == "uploads":  # as much audio in a time as the others
                 await asyncio.sleep(begin_s + len(samples) / RATE_HZ - time.monotonic())
 
@@ -127,7 +127,9 @@ class GatewaySoak:
         late = sum(latency_s > self._chunk_s for latency_s in self._latencies_s)
         reasons = [f"{len(self._errors)} streams failed, the first: {self._errors[0]}"] if self._errors else []
         if self._wrong:
-            reasons.append(f"{len(self._wrong)} recordings have other words than direct, the first: {self._wrong[0]}")
+            reasons.append(
+                f"{len(self._wrong)} recordings have other words than direct, the first: {self._wrong[0][1]}"
+            )
         reasons += descriptor_reasons(self.descriptors)
         if missing := [name for name in PROTOCOLS if not self._played[name]]:
             reasons.append(f"no recording was played over {', '.join(missing)}")
@@ -138,7 +140,7 @@ class GatewaySoak:
             "played": dict(self._played),
             "words": {
                 "recordings": len(self._recordings),
-                "recordings_with_several_texts": len(self._wrong_recordings),
+                "recordings_with_several_texts": len({recording for recording, _ in self._wrong}),
             },
             "errors": {"count": len(self._errors)},
             "rejections": {"count": 0},
