@@ -23,7 +23,8 @@ class BatchedClient:
     """Carries any number of streams to the server at `url`, the host:port of its gRPC port. For one event loop.
 
     The further the server is behind, the fewer and larger requests are: they are apart by half of what its newest reply
-    took longer than its quickest one, at most 250 ms. Rows of different streams that are ready by then share one.
+    took, or the next one takes already, longer than its quickest one, at most 250 ms. Rows of different streams that
+    are ready by then share one.
     Where the server is lost, or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream`
     connects anew. No audio is sent twice. Raises ValueError for an invalid url, protocol, certificate file or number.
     """

@@ -21,13 +21,13 @@ from penstock_client.transport.grpc_wire import call_metadata, open_channel, rea
 
 MAX_UNANSWERED_REQUESTS = 64
 """Beyond this many, rows wait and share a later request."""
-REQUESTS_WHILE_BEHIND = 2
+_REQUESTS_WHILE_BEHIND = 2
 """At most this many requests in the time that the server is behind."""
 _MAX_APART_S = 0.25
 """However far the server is behind: after a stall, rows do not wait for as long again."""
 MAX_SAMPLES = 900_000
 """Of one request, if it has more than one row: 3.6 MB; servers and proxies take 4 MB by default."""
-_POLL_S = 0.01
+_CLOSE_POLL_S = 0.01
 _CLOSE_TIMEOUT_S = 1.0
 """How long closing waits for the server to take the ends of unfinished streams."""
 
@@ -93,7 +93,7 @@ class Link:
             stream.cancel()
         deadline_s = self.now_s() + _CLOSE_TIMEOUT_S
         while not self.is_lost and (self._outbox or self._in_flight) and self.now_s() < deadline_s:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_CLOSE_POLL_S)
         self.is_lost = True
         for task in self._tasks:
             task.cancel()
@@ -124,7 +124,7 @@ class Link:
         """A server that is behind gets fewer and larger requests: each row takes less of its time."""
         waited_s = self.now_s() - self._in_flight[0][0] if self._in_flight else 0.0
         behind_s = max(self._round_trip_s, waited_s) - self._quickest_s
-        return min(max(0.0, behind_s / REQUESTS_WHILE_BEHIND), _MAX_APART_S)
+        return min(max(0.0, behind_s / _REQUESTS_WHILE_BEHIND), _MAX_APART_S)
 
     def _note_sent(self, rows: list[Pushed]) -> None:
         now_s = self.now_s()
