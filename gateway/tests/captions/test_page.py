@@ -1,19 +1,21 @@
 """The captions page in a headless Chromium, with fake streams: microphone, files, settings, and what can go wrong."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import soundfile
 
 from gateway.tests.captions.browser import browser
-from gateway.tests.helpers.fake_streams import speech
+from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 RATE_HZ = 16_000
+KEYS = KeyRing([(ApiKey("team", 4), hashlib.sha256(b"right").digest())])
 FINALS = "document.getElementById('finals').children"
 READY = "document.getElementById('status').textContent === 'Ready'"
 NO_MODELS = ["Failed to load resource: the server responded with a status of 404 (Not Found)"]
@@ -145,8 +147,7 @@ async def test_a_lost_stream_loses_no_word(captions, recording, streams):
 
 
 async def test_a_server_with_keys(make_gateway, recording, streams):
-    keys = KeyRing([(ApiKey("team", 4), hashlib.sha256(b"right").digest())])
-    async with running(make_gateway(keys, captions=True)) as served, browser(recording(0.1, 30.0)) as page:
+    async with running(make_gateway(KEYS, captions=True)) as served, browser(recording(0.1, 30.0)) as page:
         await page.open(f"{served.url}/captions")
         await page.click("microphone")
         await page.wait("document.getElementById('message-text').textContent === 'This server needs an API key.'")
@@ -159,3 +160,24 @@ async def test_a_server_with_keys(make_gateway, recording, streams):
                 await page.wait(f"document.getElementById('message-text').textContent === '{shown}'")
         await page.wait("document.getElementById('interim').textContent.includes('w0 w1')")
     assert streams.opened[0].key == ApiKey("team", 4)
+
+
+async def test_a_server_with_keys_that_is_full_starts_again_and_has_two_models(make_gateway, recording, streams):
+    streams.groups, streams.max_streams = (GROUP, replace(GROUP, name="other")), 0
+    gateway = make_gateway(KEYS, captions=True)
+    async with running(gateway) as served, browser(recording(0.1, 30.0)) as page:
+        await page.open(f"{served.url}/captions")
+        await page.evaluate("document.getElementById('key').value = 'right'")
+        await page.evaluate("document.getElementById('key').dispatchEvent(new Event('change'))")
+        await page.wait("!document.getElementById('model-row').hidden")
+        assert await page.evaluate("document.getElementById('model').length") == 2
+        await page.click("microphone")
+        await page.wait("document.getElementById('message-text').textContent === 'The server is full.'")
+        assert await page.text("status") == "Reconnecting"
+        streams.max_streams = 4
+        await page.wait("document.getElementById('interim').textContent.includes('w0 w1')")
+        gateway.access.secrets._signing_key = b"n" * 32  # that of a server which was started again without --secret
+        streams.opened[0].fail(GatewayError(ErrorCode.STREAM_LOST, "the replica is gone"))
+        await page.wait("document.getElementById('message-text').textContent === 'The client secret has expired.'")
+        await page.wait("document.getElementById('interim').textContent.includes('w0 w1')")
+    assert len(streams.opened) == 2

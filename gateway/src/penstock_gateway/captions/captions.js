@@ -37,14 +37,17 @@ function settings() {
   };
 }
 
+const apiKey = () => $("key").value.trim();
+const bearer = (token) => (token ? {Authorization: `Bearer ${token}`} : {});
+
 // A client secret of this page, where the server has keys: a page must not put a key into a WebSocket's address.
 async function clientSecret() {
-  const key = $("key").value.trim();
+  const key = apiKey();
   if (!key) return null;
   if (secret && secret.expiresAt > Date.now() / 1000 + 10) return secret.value;
   const response = await request("v1/realtime/client_secrets", {
     method: "POST",
-    headers: {Authorization: `Bearer ${key}`, "Content-Type": "application/json"},
+    headers: {...bearer(key), "Content-Type": "application/json"},
     body: JSON.stringify({expires_after: {anchor: "created_at", seconds: 600}}),
   });
   if (!response.ok) throw await failure(response);
@@ -55,8 +58,13 @@ async function clientSecret() {
 
 // Why the server rejected the WebSocket: a script cannot read that from the socket itself.
 async function refusal() {
+  const used = secret?.value;
   try {
-    const response = await request("v1/realtime", {cache: "no-store"});
+    const response = await request("v1/realtime", {cache: "no-store", headers: bearer(used ?? apiKey())});
+    if (response.status === 401 && used) { // such as by a server that was started again: the key makes another one
+      secret = null;
+      return new Error("The client secret has expired.");
+    }
     return response.ok ? new Error("The connection was lost.") : await failure(response);
   } catch (error) {
     return error;
@@ -71,7 +79,7 @@ function request(path, options) {
 
 async function failure(response) {
   if (response.status === 401) {
-    const hasKey = $("key").value.trim() !== "";
+    const hasKey = apiKey() !== "";
     $("key-row").hidden = false;
     openPanel(true);
     $("key").focus();
@@ -87,11 +95,11 @@ function fatal(message) {
 }
 
 async function listModels() {
-  const response = await request("v1/models").catch(() => null);
+  const response = await request("v1/models", {headers: bearer(apiKey())}).catch(() => null);
   if (!response?.ok) return;
   const {data} = await response.json();
   if (data.length < 2) return;
-  for (const {id} of data) $("model").append(new Option(id));
+  $("model").replaceChildren(...data.map(({id}) => new Option(id)));
   $("model-row").hidden = false;
 }
 
@@ -371,6 +379,7 @@ $("panel").onsubmit = (event) => {
   clearMessage();
   session?.configure();
 };
+$("key").onchange = listModels;
 $("message-close").onclick = clearMessage;
 document.onkeydown = (event) => event.key === "Escape" && openPanel(false);
 
