@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer
 
 COMMAND = (sys.executable, "-m", "penstock_gateway")
+TLS = Path(__file__).parent / "helpers" / "tls"
 FREE_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 
 
@@ -85,6 +87,8 @@ def test_wrong_flags_files_and_ports_are_named(tmp_path, replica):
         (["--keys", str(tmp_path / "none")], "none"),
         (["--secret", str(secret)], "32 or more"),
         (["--tls-cert", str(secret), "--tls-key", str(tmp_path / "none")], "none"),
+        (["--tls-cert", str(secret), "--tls-key", str(keys)], f"--tls-cert {secret}, --tls-key {keys}: no PEM"),
+        (["--workers", "2", "--tls-cert", str(TLS / "cert.pem"), "--tls-key", str(keys)], "no PEM"),
     ):
         done = run("--replicas", replica, *words)
         assert (done.returncode, done.stdout) == (2, "")

@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import ssl
 import tempfile
 import time
 from collections.abc import Coroutine
@@ -30,9 +31,7 @@ _RESTART_S = 1.0
 def run_gateway(config: Config) -> None:
     """Serves until a signal. ValueError or OSError for files and ports that cannot be used."""
     keys = KeyRing() if config.keys is None else KeyRing.read(Path(config.keys))
-    for path in (config.tls_cert, config.tls_key):
-        if path is not None:
-            Path(path).read_bytes()
+    _check_tls(config)
     with claim_port(config.host, config.http_port) as http, claim_port(config.host, config.grpc_port) as rpc:
         # Bound as long as the gateway runs: a port of 0 is chosen once for all processes.
         shared = Shared(config, keys, _signing_key(config.secret), http.getsockname()[1], rpc.getsockname()[1])
@@ -40,6 +39,19 @@ def run_gateway(config: Config) -> None:
             _run_one(shared)
         else:
             _run_workers(shared)
+
+
+def _check_tls(config: Config) -> None:
+    """OSError where a file cannot be read, ValueError where the two are no certificate and its key."""
+    if config.tls_cert is None or config.tls_key is None:
+        return
+    for path in (config.tls_cert, config.tls_key):
+        Path(path).read_bytes()  # the error names the file
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key, password="")
+    except OSError as error:
+        files = f"--tls-cert {config.tls_cert}, --tls-key {config.tls_key}"
+        raise ValueError(f"{files}: no PEM certificate with its private key ({error})") from error
 
 
 def _signing_key(path: str | None) -> bytes:
