@@ -13,6 +13,7 @@ from gateway.tests.helpers.fake_streams import GROUP, speech
 from gateway.tests.helpers.riva_client import Client, audio, client, configuration, finals, pieces
 from gateway.tests.helpers.running import running
 from gateway.tests.helpers.sound_files import sound_file
+from penstock_gateway.audio import container
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.service import RivaService, _rejecting
 from penstock_gateway.security import limits
@@ -216,6 +217,33 @@ async def test_a_lost_stream_ends_the_call_while_the_client_is_silent(gateway):
         gateway.streams.opened[0].fail(GatewayError(ErrorCode.STREAM_IDLE, "no audio arrived for 60 s"))
         async with rejected(gateway, Code.DEADLINE_EXCEEDED, "STREAM_IDLE"):
             await responses(call)
+
+
+@pytest.fixture
+async def decoder_place(monkeypatch):
+    """The only place of the decoder, which is taken."""
+    place = asyncio.Semaphore(0)
+    monkeypatch.setitem(container._places, asyncio.get_running_loop(), place)
+    return place
+
+
+async def test_compressed_audio_is_no_silence(gateway, decoder_place, monkeypatch):
+    """Nor is the time in which it waits for the decoder. The time limit of the test ends a stream that hears none."""
+    monkeypatch.setattr("penstock_gateway.riva.call._NOTE_S", 0.02)
+    data = sound_file(speech(0.3), 16_000, "FLAC")
+    async with client(gateway) as riva_client:
+        call = riva_client.stream()
+        await call.write(configuration())
+        for count, part in enumerate((data[:100], data[100:]), start=1):
+            await call.write(audio(part))
+            while not gateway.streams.opened or len(gateway.streams.opened[0].pushed) < count:
+                await asyncio.sleep(0.005)
+        await call.done_writing()
+        while len(gateway.streams.opened[0].pushed) < 5:
+            await asyncio.sleep(0.005)
+        decoder_place.release()
+        (response,) = await responses(call)
+    assert response.results[0].alternatives[0].transcript == "w0 w1 w2 "
 
 
 async def test_a_client_that_sends_nothing_is_closed(gateway, monkeypatch):

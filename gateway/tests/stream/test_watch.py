@@ -1,6 +1,7 @@
 """A stream's age, silence and keep-alive, without waiting for them."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_SILENT_S
+from penstock_gateway.stream import replica_stream
 from penstock_gateway.stream.live_stream import StreamOptions
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +31,19 @@ async def test_a_silent_or_old_stream_ends_with_its_reason(server, open_streams,
             await stream.push(np.zeros(1, np.float32))
         assert streams.live == 0
         await until(lambda: not server.batch.recognizer.received)
+
+
+async def test_a_push_without_samples_is_not_silence_and_sends_nothing(server, open_streams, monkeypatch):
+    now_s = 0.0
+    monkeypatch.setattr(replica_stream, "time", SimpleNamespace(monotonic=lambda: now_s))
+    async with open_streams(server) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        now_s = MAX_SILENT_S
+        await stream.push(np.zeros(0, np.float32))
+        await stream.watch(now_s + MAX_SILENT_S, 2 * MAX_SILENT_S)
+        await stream.finish()
+        assert [event.is_last async for event in stream.events()] == [True]
+        assert len(server.batch.recognizer.requests) == 3  # the start, and two of the end
 
 
 async def test_a_stream_that_finishes_is_not_idle(server, open_streams):

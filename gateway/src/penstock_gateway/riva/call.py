@@ -5,15 +5,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
+import numpy as np
+
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.audio_input import AudioInput
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import is_forced_end
 from penstock_gateway.riva.result_mapping import ResultFormat, final_result, interim_result, is_answer, offline_result
 from penstock_gateway.stream.events import Final
-from penstock_gateway.stream.live_stream import LiveStream, Samples
+from penstock_gateway.stream.live_stream import LiveStream
 
 _PIECE_BYTES = 32_000
+_NOTE_S = 10.0
+_NO_SAMPLES = np.zeros(0, np.float32)
 Messages = AsyncIterator[riva.StreamingRecognizeRequest]
 Write = Callable[[riva.StreamingRecognizeResponse], Awaitable[None]]
 
@@ -39,7 +43,7 @@ class Call:
 
     async def _push_recording(self, audio: bytes) -> None:
         for start in range(0, len(audio), _PIECE_BYTES):
-            await self._push(self._audio.push(audio[start : start + _PIECE_BYTES]))
+            await self._live.push(self._audio.push(audio[start : start + _PIECE_BYTES]))
         await self._finish()
 
     async def _push_messages(self, messages: Messages) -> None:
@@ -51,21 +55,29 @@ class Call:
                 )  # fmt: skip
             if message.HasField("id"):
                 self._id = message.id
-            await self._push(self._audio.push(message.audio_content))
+            if message.audio_content:  # also where it gives no samples yet, so that the stream is not idle
+                await self._live.push(self._audio.push(message.audio_content))
             if is_forced_end(message.runtime_config):
-                await self._push(self._audio.flush())
+                await self._live.push(self._audio.flush())
                 await self._live.end_segment()
         await self._finish()
 
     async def _finish(self) -> None:
-        async with aclosing(self._audio.rest()) as blocks:
-            async for samples in blocks:
-                await self._push(samples)
+        noting = asyncio.create_task(self._note_decoding())
+        try:
+            async with aclosing(self._audio.rest()) as blocks:
+                async for samples in blocks:
+                    await self._live.push(samples)
+        finally:
+            noting.cancel()
+            await asyncio.gather(noting, return_exceptions=True)
         await self._live.finish()
 
-    async def _push(self, samples: Samples) -> None:
-        if samples.size:
-            await self._live.push(samples)
+    async def _note_decoding(self) -> None:
+        """Waiting for the decoder, or for a place there, is not silence."""
+        while True:
+            await asyncio.sleep(_NOTE_S)
+            await self._live.push(_NO_SAMPLES)
 
     async def _collect(self, results: list[riva.SpeechRecognitionResult]) -> None:
         async for event in self._live.events():

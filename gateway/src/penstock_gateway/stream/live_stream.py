@@ -58,7 +58,10 @@ class LiveStream(Protocol):
     """One stream. One task pushes, one reads events. Every method raises GatewayError once the stream has failed."""
 
     async def push(self, samples: Samples) -> None:
-        """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered."""
+        """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered.
+
+        No samples only show that the client is not silent.
+        """
 
     async def end_segment(self) -> None:
         """Ends the segment behind the audio pushed so far. A Final with `forced` answers it, also for silence."""

@@ -36,7 +36,10 @@ class ReplicaStream:
         self._is_finished = self._is_cancelled = self._is_over = False
 
     async def push(self, samples: Samples) -> None:
-        """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered."""
+        """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered.
+
+        No samples only show that the client is not silent.
+        """
         self._last_audio_s = time.monotonic()
         self._report.pushed(len(samples))
         if len(samples):
