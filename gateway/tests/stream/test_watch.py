@@ -1,5 +1,7 @@
 """A stream's age, silence and keep-alive, without waiting for them."""
 
+import asyncio
+import threading
 import time
 from types import SimpleNamespace
 
@@ -63,6 +65,19 @@ async def test_a_stream_is_kept_open_on_the_server(server, open_streams, until):
         await stream.watch(now_s + KEEP_ALIVE_S - 1, KEEP_ALIVE_S)
         await stream.watch(now_s + KEEP_ALIVE_S + 1, KEEP_ALIVE_S)
         await stream.watch(now_s + KEEP_ALIVE_S + 2, KEEP_ALIVE_S)
+        await until(lambda: stream._upstream.is_answered)
         await stream.watch(now_s + 2 * KEEP_ALIVE_S + 2, KEEP_ALIVE_S)
         await until(lambda: len(requests) == 3)
         assert not any(request.samples.size for request in requests)
+
+
+async def test_keeping_a_stream_open_does_not_wait_for_its_audio(server, open_streams):
+    stalled = threading.Event()
+    async with open_streams(server) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        server.on_request = lambda: stalled.wait(20)
+        await stream.push(np.zeros(40_000, np.float32))
+        await asyncio.wait_for(stream.watch(time.monotonic() + KEEP_ALIVE_S + 1, KEEP_ALIVE_S), 5)
+        stalled.set()
+        await stream.finish()
+        assert [event async for event in stream.events()][-1].is_last

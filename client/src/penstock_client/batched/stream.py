@@ -102,6 +102,11 @@ class BatchedStream:
         """Samples at the end of what was pushed that complete no chunk, and wait here for those that do."""
         return self._aligner.held_samples
 
+    @property
+    def is_answered(self) -> bool:
+        """True while the server owes no answer, so that `push` does not wait."""
+        return not self._unanswered_rows
+
     async def accepted(self) -> None:
         """Returns once the server has accepted the stream. Raises ClientError if it does not."""
         await self._wait_until(lambda: self._is_accepted)

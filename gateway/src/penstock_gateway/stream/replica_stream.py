@@ -99,6 +99,11 @@ class ReplicaStream:
             self.fail(GatewayError(ErrorCode.STREAM_IDLE, f"no audio arrived for {MAX_SILENT_S:g} s"))
         elif now_s - self._last_kept_s > keep_alive_s:  # also where samples arrive, which may complete no chunk
             self._last_kept_s = now_s
+            await self._keep_open()
+
+    async def _keep_open(self) -> None:
+        """Audio on its way does so, too: a push behind it might wait, and all other streams with it."""
+        if self._upstream.is_answered:
             try:
                 await self._upstream.push(_NO_SAMPLES)
             except ClientError as error:
