@@ -52,16 +52,17 @@ class Player:
         self, open_stream: Callable[[], AsyncStream | BatchedVoice], recording: int, start_s: float
     ) -> Utterance:
         """Plays from `start_s` on and returns after the last answer, or without it. Errors end up in the record."""
+        opened_s = self._clock()
         try:
             async with open_stream() as stream:
                 outcome = await self._stream(stream, start_s)
                 text = stream.transcript.text if outcome == COMPLETE else ""
-                return Utterance(recording, outcome, text, requests=request_table(self._sent))
-        except ServerFullError as error:
-            after_s = self._clock() - self._sent[0].sent_s
-            return Utterance(recording, REJECTED, "", _describe(error), after_s, request_table(self._sent))
+                return Utterance(recording, outcome, text, requests=request_table(self._sent), opened_s=opened_s)
+        except ServerFullError as error:  # of a batched stream maybe before a part made a request
+            after_s = self._clock() - (self._sent[0].sent_s if self._sent else opened_s)
+            return Utterance(recording, REJECTED, "", _describe(error), after_s, request_table(self._sent), opened_s)
         except ClientError as error:
-            return Utterance(recording, FAILED, "", _describe(error), None, request_table(self._sent))
+            return Utterance(recording, FAILED, "", _describe(error), None, request_table(self._sent), opened_s)
 
     async def _stream(self, stream: AsyncStream | BatchedVoice, start_s: float) -> str:
         free_s = start_s

@@ -55,9 +55,16 @@ class Utterance:
     error: str = ""
     """Why it was rejected or failed: the kind of error, a colon, and its message."""
     rejected_after_s: float | None = None
-    """From the first request to the rejection."""
+    """From the first request, without one from `opened_s`, to the rejection."""
     requests: np.ndarray = field(default_factory=lambda: np.empty(0, REQUEST))
     """[n] of REQUEST."""
+    opened_s: float = 0.0
+    """When its stream was opened."""
+
+    @property
+    def last_sent_s(self) -> float:
+        """When its last request was sent; without one, as where the server was not reached, `opened_s`."""
+        return float(self.requests["sent_s"][-1]) if self.requests.size else self.opened_s
 
     def to_message(self) -> dict:
         """Returns values that msgpack can carry."""

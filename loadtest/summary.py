@@ -67,7 +67,7 @@ def summarize(
     begin_s, end_s = began_s + window.begin_s, began_s + window.end_s
     requests = requests_between(utterances, begin_s, end_s)
     # An utterance belongs to the window in which its last request was sent.
-    ended = [u for u in utterances if u.requests.size and begin_s <= u.requests["sent_s"][-1] < end_s]
+    ended = [utterance for utterance in utterances if begin_s <= utterance.last_sent_s < end_s]
     use = machine_use(before.usage, after.usage, conditions.cores)
     streams, losses = _streams(requests, conditions.chunk_s, begin_s, end_s), _losses(ended)
     rejections = losses["rejections"]["count"]

@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.player import ANSWER_WAIT_S, Player
 from loadtest.records import COMPLETE, CUT_SHORT, FAILED, REJECTED, Utterance
-from penstock_client import ConnectionLostError, Result, ServerFullError, Transcript
+from penstock_client import ConnectionLostError, Result, ServerFullError, ServerUnreachableError, Transcript
 
 REQUEST = 1600
 
@@ -169,6 +169,26 @@ def test_any_other_error_is_a_failure():
     utterance = play(FakeStream(clock, errors={2: ConnectionLostError("s", "lost the server")}), clock)
     assert (utterance.outcome, len(utterance.requests)) == (FAILED, 3)
     assert utterance.error.startswith("CONNECTION_LOST: ")
+
+
+def test_a_rejection_before_the_first_request_is_timed_from_the_opening():
+    """A batched stream's start is sent at once: its rejection may come while the first parts are held."""
+    clock = Clock()
+    stream = AligningStream(clock, errors={-1: ServerFullError("s", "rejected: all slots are taken")})
+    utterance = play(stream, clock)
+    assert (utterance.outcome, utterance.requests.size) == (REJECTED, 0)
+    assert (utterance.opened_s, utterance.rejected_after_s) == pytest.approx((1000.0, 0.6))
+
+
+def test_a_stream_that_cannot_be_opened_is_a_failure_of_that_moment():
+    class Unreachable(FakeStream):
+        async def __aenter__(self) -> "FakeStream":
+            raise ServerUnreachableError("localhost:1", "connection refused")
+
+    clock = Clock()
+    utterance = play(Unreachable(clock), clock)
+    assert (utterance.outcome, utterance.requests.size, utterance.opened_s) == (FAILED, 0, 1000.0)
+    assert utterance.last_sent_s == 1000.0
 
 
 def test_a_test_that_ends_cuts_it_short_without_another_wait():

@@ -49,6 +49,12 @@ def test_rejections_and_errors_are_counted_apart_and_fail_the_trial():
     assert found["bottlenecks"][0]["resource"] == "slots"
 
 
+def test_streams_that_failed_before_their_first_request_are_counted():
+    failed = [Utterance(0, FAILED, error="SERVER_UNREACHABLE: s", opened_s=BEGAN_S + at_s) for at_s in (9, 12, 20)]
+    found = summary([*failed, spoken(13.0, text="ada lovelace")])
+    assert (found["errors"]["count"], found["utterances"], found["reasons"]) == (1, 2, ["1 streams failed"])
+
+
 def test_a_load_that_was_not_attempted_proves_nothing():
     """One request of 100 ms in 10 s is a hundredth of a stream."""
     window = Window(1, 10.0, 20.0)
