@@ -7,6 +7,7 @@ from pathlib import Path
 from loadtest import plan
 from loadtest.plan import Plan
 from penstock_client.cli.arguments import add_option_arguments
+from penstock_client.options import ENDPOINTS
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT_RECORDINGS = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
@@ -79,11 +80,20 @@ def read_plan(options: argparse.Namespace) -> Plan:
         raise ValueError(f"--stagger-seconds is {stagger_s:g}, expected 0 or more")
     if options.boost_every < 1:
         raise ValueError(f"--boost-every is {options.boost_every}, expected 1 or more")
+    _check_answers(options)
     if options.shape == "ramp" and len(counts) <= 2:
         return plan.ramp(counts[0] if len(counts) == 2 else 1, counts[-1], measured_s)
     if options.shape == "sweep" or (options.shape == "constant" and len(counts) == 1):
         return plan.sweep(counts, measured_s, stagger_s)
     raise ValueError(f"--streams is {options.streams}: too many numbers for --shape {options.shape}")
+
+
+def _check_answers(options: argparse.Namespace) -> None:
+    """Raises ValueError for options with which the answers would not tell when each request was answered."""
+    for name in ENDPOINTS:
+        if getattr(options, name):
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(f"{flag}: a load test allows no endpoints: a request with one has several results")
 
 
 def stream_counts(text: str) -> list[int]:

@@ -51,6 +51,13 @@ def test_bad_times_are_rejected():
         read_plan(options("--minutes", "0"))
 
 
+@pytest.mark.parametrize("name", ["--endpoint-silence-ms", "--endpoint-no-speech-ms", "--endpoint-longest-s"])
+def test_endpoints_are_rejected_and_can_be_switched_off(name):
+    with pytest.raises(ValueError, match=f"^{name}: a load test allows no endpoints"):
+        read_plan(options(name, "800"))
+    read_plan(options(name, "0"))
+
+
 @pytest.mark.parametrize("request_ms", [0.0, -1.0, 30_001.0])
 def test_request_sizes_that_the_server_rejects(request_ms):
     with pytest.raises(ValueError, match="--request-ms is"):
