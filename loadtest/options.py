@@ -89,7 +89,9 @@ def read_plan(options: argparse.Namespace) -> Plan:
 
 
 def _check_answers(options: argparse.Namespace) -> None:
-    """Raises ValueError for options with which the answers would not tell when each request was answered."""
+    """Raises ValueError for options with which an answer does not tell the request or the chunk that it completes."""
+    if options.batched and options.no_align:
+        raise ValueError("--batched --no-align: the answers would not tell which requests completed a chunk")
     for name in ENDPOINTS:
         if getattr(options, name):
             flag = "--" + name.replace("_", "-")

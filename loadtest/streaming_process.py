@@ -82,13 +82,13 @@ class Streaming:
         self._boosted = read_options(options)
         self._plain = replace(self._boosted, boosted_phrases=(), boost=None)
         self._boost_every = options.boost_every
-        timeout_s, align = options.reply_timeout, not options.no_align
+        timeout_s = options.reply_timeout
         self._open: Callable[[StreamOptions], AsyncStream | BatchedVoice]
         if options.batched:
-            batched = BatchedClient(options.url, options.protocol, timeout_s=timeout_s, align=align)
+            batched = BatchedClient(options.url, options.protocol, timeout_s=timeout_s)
             self._client, self._open = batched, partial(BatchedVoice, batched)
         else:
-            client = AsyncClient(options.url, options.protocol, timeout_s=timeout_s, align=align)
+            client = AsyncClient(options.url, options.protocol, timeout_s=timeout_s, align=not options.no_align)
             self._client, self._open = client, lambda stream_options: client.open_stream(options=stream_options)
 
     async def play_user(self, number: int, stagger_s: float, stop: StopSignal) -> None:

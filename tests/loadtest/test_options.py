@@ -51,6 +51,13 @@ def test_bad_times_are_rejected():
         read_plan(options("--minutes", "0"))
 
 
+def test_batched_streams_send_whole_chunks():
+    """Their answers name the audio that was sent, not what was processed."""
+    with pytest.raises(ValueError, match="--batched --no-align"):
+        read_plan(options("--batched", "--no-align"))
+    read_plan(options("--batched"))
+
+
 @pytest.mark.parametrize("name", ["--endpoint-silence-ms", "--endpoint-no-speech-ms", "--endpoint-longest-s"])
 def test_endpoints_are_rejected_and_can_be_switched_off(name):
     with pytest.raises(ValueError, match=f"^{name}: a load test allows no endpoints"):
