@@ -25,7 +25,7 @@ class ServerPlan:
     model: Path
     """A bundle."""
     context: str | None
-    """L,R; None for the checkpoint's first."""
+    """L,R; None for `ModelConfig.default_context`."""
     max_streams: int
     threads: int
     """Per model."""

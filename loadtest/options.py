@@ -62,7 +62,7 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--protocol", choices=("grpc", "http"), default="grpc", help="protocol (grpc)")
     add("--model", type=Path, default=BUNDLE, metavar="BUNDLE", help="bundle to serve")
-    add("--context", metavar="L,R", help="attention context to serve (the checkpoint's first)")
+    add("--context", metavar="L,R", help="attention context to serve (with 560 ms chunks, else the first)")
     add("--threads", type=int, default=1, metavar="N", help="CPU threads per model (1)")
     add(
         "--processes",

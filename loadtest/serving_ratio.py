@@ -1,8 +1,8 @@
 """`python -m loadtest.serving_ratio`: audio seconds per core-second of the server, divided by those in one process.
 
-Per context: the recognizer in one process with 32 streams; a server with direct clients and with batched ones, at a
-load that fills most of a core; and 32 streams of direct clients with and without whole chunks and of batched ones,
-whose final latencies are compared. All in interleaved rounds on one machine; figures are medians of the rounds.
+Per context: the recognizer in one process with 32 streams; a server with direct clients and with batched ones, at
+loads chosen for [70,6]; and 32 streams of direct clients with and without whole chunks and of batched ones, whose final
+latencies are compared. All in interleaved rounds on one machine; figures are medians of the rounds.
 """
 
 import argparse
@@ -26,8 +26,8 @@ IN_PROCESS_STREAMS = LATENCY_STREAMS = 32
 _STAGGER_S = 4
 BEFORE, DIRECT, BATCHED = "direct, each part", "direct", "batched"
 _LOAD_SHARES = {DIRECT: 0.4, BATCHED: 0.8}
-"""Shares of what one core recognizes in one process: the loads at which a server is measured. Two cores hold it and the
-load generator."""
+"""Shares of what one core recognizes in one process: the loads at which a server is measured. Chosen for [70,6]: at
+[70,0] two cores do not sustain the server and the load generator."""
 ARGUMENTS = {BEFORE: ["--no-align"], DIRECT: [], BATCHED: ["--batched"]}
 GOALS = {"70,6": {DIRECT: 0.65, BATCHED: 0.85}, "70,0": {DIRECT: 0.45, BATCHED: 0.75}}
 MAX_LATENCY_RATIO = 1.1
