@@ -55,7 +55,7 @@ class ConnectionOptions:
     wait_for_slot_s: float = 0.0
     """How long the start of a stream is repeated while the server is full, with increasing back-off.
 
-    With it the first request of each stream is answered before the second one is sent.
+    With it the first request of each stream is answered before the second one is sent. Not for `BatchedClient`.
     """
     reconnect_s: float = 0.0
     """How long a stream that has had results reconnects after a lost connection; `Client` only.

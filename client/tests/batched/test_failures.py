@@ -25,6 +25,7 @@ from penstock_client import (
     ServerFullError,
     ServerReplyError,
     ServerUnreachableError,
+    StreamClosedError,
     StreamError,
     StreamNotOpenError,
 )
@@ -206,3 +207,59 @@ def test_an_absent_server():
                 await client.open_stream()
 
     asyncio.run(run())
+
+
+def test_streams_opened_meanwhile_share_one_attempt_to_connect(server, monkeypatch):
+    """Also its failure: an attempt of each, one after the other, would keep the last one waiting for minutes."""
+    attempts, may_end = [], threading.Event()
+
+    def read(endpoint):
+        attempts.append(endpoint)
+        may_end.wait(WAIT_S)
+        if len(attempts) == 1:
+            raise ServerUnreachableError(endpoint.url, "it is down")
+        return GEOMETRY
+
+    monkeypatch.setattr(batched_client, "read_parameters", read)
+
+    async def run():
+        async with connected(server) as client:
+            opening = [asyncio.create_task(client.open_stream()) for _ in range(5)]
+            await until(lambda: attempts)
+            opening.pop().cancel()  # a caller that gives up takes nothing from the others
+            await asyncio.sleep(0)
+            may_end.set()
+            for task in opening:
+                with pytest.raises(ServerUnreachableError, match="it is down"):
+                    await task
+            assert len(attempts) == 1
+            streams = await asyncio.gather(*(client.open_stream() for _ in range(5)))
+            assert len(attempts) == 2
+            for stream in streams:
+                await stream.accepted()
+
+    asyncio.run(run())
+
+
+def test_a_client_closed_while_it_connects(server, monkeypatch):
+    may_end = threading.Event()
+    monkeypatch.setattr(batched_client, "read_parameters", lambda endpoint: may_end.wait(WAIT_S) and GEOMETRY)
+
+    async def run():
+        client = BatchedClient(f"127.0.0.1:{server.port}")
+        opening = asyncio.create_task(client.open_stream())
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        may_end.set()
+        await closing
+        with pytest.raises(StreamClosedError, match="the client is closed"):
+            await opening
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["wait_for_slot_s", "reconnect_s"])
+def test_options_of_other_clients_are_rejected(name):
+    with pytest.raises(ValueError, match=f"{name} is set, but BatchedClient does not have it"):
+        BatchedClient("localhost:8001", connection_options=ConnectionOptions(**{name: 1.0}))

@@ -22,11 +22,12 @@ _MAX_UNANSWERED_S = 20.0
 class BatchedClient:
     """Carries any number of streams to the server at `url`, the host:port of its gRPC port. For one event loop.
 
-    The further the server is behind, the fewer and larger requests are: they are apart by half of what its newest reply
-    took, or the next one takes already, longer than its quickest one, at most 250 ms. Rows of different streams that
-    are ready by then share one.
+    When replies slow down, it sends fewer, larger requests: rows of more streams share one. The gap between requests is
+    half of the extra delay, at most 250 ms. The extra delay is the newest round trip, or the age of the oldest
+    unanswered request if that is longer, minus the shortest round trip so far.
     Where the server is lost, or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream`
-    connects anew. No audio is sent twice. Raises ValueError for an invalid url, protocol, certificate file or number.
+    connects anew. No audio is sent twice. Raises ValueError for an invalid url, protocol, certificate file, number or
+    connection option.
     """
 
     def __init__(
@@ -44,15 +45,18 @@ class BatchedClient:
             raise ValueError(f"protocol is {protocol!r}, expected 'grpc' or 'grpcs': {MODEL_NAME} needs a gRPC stream")
         if not 0 < max_unanswered_s <= _MAX_UNANSWERED_S:
             raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected above 0, up to {_MAX_UNANSWERED_S:g}")
+        for name in ("wait_for_slot_s", "reconnect_s"):
+            if getattr(self._endpoint.options, name):
+                raise ValueError(f"{name} is set, but BatchedClient does not have it: use Client")
         check_certificates(self._endpoint)
         self.url = url
         self._max_unanswered_samples = max(1, round(max_unanswered_s * SAMPLE_RATE_HZ))
         self._aligns = align
         self._link: Link | None = None
         self._geometry: ChunkGeometry | None = None
-        self._sample_rate_hz = SAMPLE_RATE_HZ
         self._numbers = 0
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[None] | None = None
+        """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
         self._is_closed = False
 
     async def open_stream(
@@ -67,8 +71,8 @@ class BatchedClient:
         self._numbers += 1
         restarting, max_unanswered = None, self._max_unanswered_samples
         if options is not None and options.restarts:
-            restarting = RestartingStream(self._sample_rate_hz)
-            max_unanswered = min(max_unanswered, round(MAX_UNANSWERED_S * self._sample_rate_hz))
+            restarting = RestartingStream(SAMPLE_RATE_HZ)
+            max_unanswered = min(max_unanswered, round(MAX_UNANSWERED_S * SAMPLE_RATE_HZ))
         stream = BatchedStream(
             self._numbers,
             link,
@@ -84,10 +88,11 @@ class BatchedClient:
     async def close(self) -> None:
         """Ends the remaining streams and the connection."""
         self._is_closed = True
-        async with self._connecting:
-            if self._link is not None:
-                await self._link.close()
-                self._link = None
+        if self._connecting is not None:
+            await asyncio.wait([self._connecting])
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
 
     async def __aenter__(self) -> "BatchedClient":
         return self
@@ -96,15 +101,25 @@ class BatchedClient:
         await self.close()
 
     async def _connect(self) -> Link:
-        async with self._connecting:
-            if self._is_closed:
-                raise StreamClosedError(self._numbers + 1, "the client is closed")
-            if self._link is not None and self._link.is_lost:
-                await self._link.close()
-                self._link = None
-            if self._link is None:
-                parameters = await asyncio.to_thread(read_parameters, self._endpoint)
-                self._geometry = read_geometry(parameters) if self._aligns else None
-                self._sample_rate_hz = int(parameters.get("sample_rate_hz", SAMPLE_RATE_HZ))
-                self._link = Link(self._endpoint)
-            return self._link
+        """The link to the server; connects where there is none, or where it was lost."""
+        while not self._is_closed:
+            if self._link is not None and not self._link.is_lost:
+                return self._link
+            if self._connecting is None:
+                self._connecting = asyncio.create_task(self._open_link())
+                self._connecting.add_done_callback(self._note_attempt)
+            await asyncio.shield(self._connecting)  # a stream given up does not end the attempt of the others
+        raise StreamClosedError(self._numbers + 1, "the client is closed")
+
+    async def _open_link(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+        parameters = await asyncio.to_thread(read_parameters, self._endpoint)
+        self._geometry = read_geometry(parameters) if self._aligns else None
+        self._link = Link(self._endpoint)
+
+    def _note_attempt(self, attempt: "asyncio.Task[None]") -> None:
+        self._connecting = None
+        if not attempt.cancelled():
+            attempt.exception()  # those that wait for it report it; without this, asyncio does where there are none
