@@ -63,7 +63,7 @@ class Pipeline:
         table = np.stack(np.broadcast_arrays(np.arange(1, rows + 1), samples, flags, -1), axis=1)[None]
         audio = np.zeros(rows * samples, np.float32)
         times = [time.thread_time()]
-        request = read_rows("benchmark", table, audio, [])
+        request = read_rows("benchmark", table, audio, [], len(audio))
         times.append(time.thread_time())
         (reply,) = self._features.process_rows([request])
         ticket = Ticket(reply.rows, 0, True, reply.options, reply.errors)

@@ -9,8 +9,10 @@ from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.audio_rows import StreamNumber
 from penstock.pipeline.batched_rows import read_client, read_rows, read_samples
 from penstock.pipeline.decoder_stage import DecodedRows, DecoderStage
+from penstock.pipeline.features_stage import FeatureStage
 from penstock.pipeline.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import StreamTable, slot_count
 from penstock.pipeline.slots.ticket import START, Ticket
 from penstock.pipeline.stream_options import StreamOptions
 from tests.helpers.random_models import frames_of, random_ctc_checkpoint, silent_frame
@@ -31,7 +33,7 @@ def rejection(call, *arguments) -> StreamError:
 def test_rows_are_read_in_order():
     samples = np.arange(10, dtype=np.float32)
     rows = rows_of((5, 3, 1, 1), (7, 0, 0, -1), (5, 7, 6, -1))
-    found = read_rows("me", rows, samples, [b"{}", b'{"n_best": 2}'])
+    found = read_rows("me", rows, samples, [b"{}", b'{"n_best": 2}'], 10)
     assert (found.errors, found.problems, found.is_batched) == ({}, {}, True)
     assert found.samples is samples
     assert found.lengths.tolist() == [3, 0, 7]
@@ -47,6 +49,18 @@ def test_rows_are_read_in_order():
         ((-LARGEST - 1, 0, 1, -1), "REQUEST_INVALID", f"the stream number is {-LARGEST - 1}; accepted: 1 or more"),
         ((2, 0, 8, -1), "REQUEST_INVALID", "flags are 8; accepted: sums of 1 (start), 2 (end) and 4 (finalize)"),
         ((2, 0, -1, -1), "REQUEST_INVALID", "flags are -1; accepted: sums"),
+    ],
+)
+def test_a_row_of_no_stream_is_rejected_alone(row, code, message):
+    found = read_rows("me", rows_of((1, 4, 1, 0), row, (3, 2, 0, -1)), np.zeros(6, np.float32), [b"{}"], 6)
+    assert (list(found.options), list(found.errors), found.problems) == ([0], [1], {})
+    error = found.errors[1]
+    assert (error.code.name, error.message.startswith(f"stream {row[0]}: {message}")) == (code, True), error.message
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "message"),
+    [
         ((2, 0, 1, 5), "REQUEST_INVALID", "the options are number 5 of 5; accepted: -1 to 4"),
         ((2, 0, 1, -2), "REQUEST_INVALID", "the options are number -2 of 5; accepted: -1 to 4"),
         ((2, 0, 1, LARGEST), "REQUEST_INVALID", f"the options are number {LARGEST} of 5"),
@@ -57,13 +71,32 @@ def test_rows_are_read_in_order():
         ((2, 0, 1, 4), "OPTION_INVALID", "the options are not JSON: 'utf-8' codec"),
     ],
 )
-def test_a_bad_row_is_rejected_alone(row, code, message):
+def test_a_row_whose_options_cannot_be_used_is_rejected_alone(row, code, message):
     options = [b"{}", b"{", b"[1]", b"[" * 100_000, b"\xff\xfe{}"]
-    found = read_rows("me", rows_of((1, 4, 1, 0), row, (3, 2, 0, -1)), np.zeros(6, np.float32), options)
-    assert list(found.options) == [0]
-    (error,) = found.errors.values()
-    assert list(found.errors) == [1]
-    assert (error.code.name, error.message.startswith(f"stream {row[0]}: {message}")) == (code, True), error.message
+    found = read_rows("me", rows_of((1, 4, 1, 0), row, (3, 2, 0, -1)), np.zeros(6, np.float32), options, 6)
+    assert (list(found.options), list(found.problems), found.errors) == ([0], [1], {})
+    error = found.problems[1]
+    assert (error.code.name, error.message.startswith(message)) == (code, True), error.message
+
+
+def test_the_rows_of_a_stream_share_a_limit():
+    rows = rows_of((1, 4, 0, -1), (2, 5, 0, -1), (1, 2, 0, -1), (1, 0, 2, -1), (3, 6, 0, -1))
+    found = read_rows("me", rows, np.zeros(17, np.float32), [], 5)
+    assert (list(found.problems), found.errors) == ([2, 3, 4], {})
+    assert {error.code for error in found.problems.values()} == {ErrorCode.AUDIO_INVALID}
+    assert found.problems[2].message == "6 samples in one request, at most 5"
+
+
+@pytest.mark.parametrize("end", [(7, 0, 2, 0), (7, 6, 2, -1)], ids=["options after the start", "too long"])
+def test_a_rejected_end_ends_its_stream(end, tmp_path):
+    checkpoint = random_ctc_checkpoint(tmp_path, 3)
+    table = StreamTable(1, SlotLedger(slot_count(1)))
+    stage = FeatureStage(checkpoint, checkpoint.config.encoder.select_context(None), table)
+    for row, live in (((7, 0, 1, -1), 1), (end, 0)):
+        request = read_rows("me", rows_of(row), np.zeros(row[1], np.float32), [b"{}"], 5)
+        (reply,) = stage.process_rows([request])
+        assert table.live_streams == live
+    assert reply.errors[0].message.startswith("stream 7 of client 'me': ")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +113,7 @@ def test_a_bad_row_is_rejected_alone(row, code, message):
     ],
 )
 def test_arrays_that_do_not_fit_together_are_rejected_as_a_whole(rows, message):
-    error = rejection(read_rows, "me", rows, np.zeros(10, np.float32), [])
+    error = rejection(read_rows, "me", rows, np.zeros(10, np.float32), [], 10)
     assert error.code is ErrorCode.REQUEST_INVALID
     assert message in error.message
 

@@ -41,7 +41,7 @@ class TritonPythonModel:
     def execute(self, requests):
         """Returns one response per request; a rejected request or row does not affect its batch."""
         received_ns = time.monotonic_ns()
-        batch = [triton_io.audio_rows(request) for request in requests]
+        batch = [triton_io.audio_rows(request, self._stage.max_request_samples) for request in requests]
         replies = self._stage.process_rows(batch)
         triton_io.wait_for_device(self._device)
         self._metrics.update(self._stage.samples_taken)

@@ -4,6 +4,7 @@ A bad row is rejected alone. A request whose arrays do not fit together is rejec
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,11 +44,14 @@ def read_samples(audio: np.ndarray | None, pcm: np.ndarray | None) -> np.ndarray
     return given[0] if audio is not None else given[0].astype(np.float32) * _PCM_FULL_SCALE
 
 
-def read_rows(client: str, rows: np.ndarray, samples: np.ndarray, options: Sequence[bytes]) -> AudioRows:
+def read_rows(
+    client: str, rows: np.ndarray, samples: np.ndarray, options: Sequence[bytes], max_stream_samples: int
+) -> AudioRows:
     """Splits a request.
 
     rows: ROWS [1, R, 4] int64: stream number, samples, flags, index into `options` or -1; samples: of all rows [n]
-    float32, one row after another; options: JSON objects of streams that start.
+    float32, one row after another; options: JSON objects of streams that start; max_stream_samples: limit of the
+    samples of one stream, however many rows they have.
     StreamError REQUEST_INVALID if they do not fit together.
     """
     if rows.ndim != 3 or rows.shape[0] != 1 or rows.shape[2] != 4:
@@ -60,29 +64,51 @@ def read_rows(client: str, rows: np.ndarray, samples: np.ndarray, options: Seque
     if (lengths < 0).any() or (lengths > len(samples)).any() or int(lengths.sum()) != len(samples):
         raise _invalid(f"the samples of ROWS do not add up to the {len(samples)} samples given")
     errors: dict[int, StreamError] = {}
+    problems = _too_long(numbers, lengths, max_stream_samples) if len(samples) > max_stream_samples else {}
     chosen: dict[int, Mapping[str, Any]] = {}
     parsed: dict[int, Mapping[str, Any] | StreamError] = {}
     is_plain = (numbers >= 1) & (flags >= 0) & (flags <= _FLAGS) & (choices == -1)
     for row in np.flatnonzero(~is_plain).tolist():
         number, flag, choice = int(numbers[row]), int(flags[row]), int(choices[row])
-        found: Mapping[str, Any] | StreamError | None = _row_problem(number, flag, choice, len(options))
+        if (error := _row_error(number, flag)) is not None:
+            errors[row] = error
+            continue
+        found: Mapping[str, Any] | StreamError | None = _options_problem(flag, choice, len(options))
         if found is None:
             if choice not in parsed:
                 parsed[choice] = _read_options(options[choice])
             found = parsed[choice]
         if isinstance(found, StreamError):
-            errors[row] = StreamError(found.code, f"stream {number}: {found.message}")
+            problems[row] = found
         else:
             chosen[row] = found
     stream_ids = [StreamNumber(client, number) for number in numbers.tolist()]
-    return AudioRows(stream_ids, samples, lengths, flags, chosen, errors, {}, is_batched=True)
+    return AudioRows(stream_ids, samples, lengths, flags, chosen, errors, problems, is_batched=True)
 
 
-def _row_problem(number: int, flags: int, choice: int, options: int) -> StreamError | None:
+def _too_long(numbers: np.ndarray, lengths: np.ndarray, most: int) -> dict[int, StreamError]:
+    """By row: why it is rejected, where its stream has more than `most` samples up to its end."""
+    totals: Counter[int] = Counter()
+    problems = {}
+    for row, (number, length) in enumerate(zip(numbers.tolist(), lengths.tolist(), strict=True)):
+        totals[number] += length
+        if totals[number] > most:
+            message = f"{totals[number]} samples in one request, at most {most}"
+            problems[row] = StreamError(ErrorCode.AUDIO_INVALID, message)
+    return problems
+
+
+def _row_error(number: int, flags: int) -> StreamError | None:
+    """Why a row is no request of any stream."""
     if number < 1:
-        return _invalid(f"the stream number is {number}; accepted: 1 or more")
+        return _invalid(f"stream {number}: the stream number is {number}; accepted: 1 or more")
     if not 0 <= flags <= _FLAGS:
-        return _invalid(f"flags are {flags}; accepted: sums of {START} (start), {END} (end) and {FINALIZE} (finalize)")
+        accepted = f"sums of {START} (start), {END} (end) and {FINALIZE} (finalize)"
+        return _invalid(f"stream {number}: flags are {flags}; accepted: {accepted}")
+    return None
+
+
+def _options_problem(flags: int, choice: int, options: int) -> StreamError | None:
     if not -1 <= choice < options:
         return _invalid(f"the options are number {choice} of {options}; accepted: -1 to {options - 1}")
     if choice >= 0 and not flags & START:

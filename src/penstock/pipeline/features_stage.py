@@ -87,7 +87,8 @@ class FeatureStage:
         self._graph_words = read_words(decoding.graph) if decoding.graph else None
         self.samples_taken = 0
         """Samples of all accepted requests."""
-        self._max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
+        self.max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
+        """Of one stream."""
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
@@ -266,7 +267,7 @@ class FeatureStage:
 
     def _audio_problems(self, rows: AudioRows) -> dict[int, StreamError]:
         """By row: why its samples cannot be used."""
-        most = self._max_request_samples
+        most = self.max_request_samples
         problems = {
             row: f"{rows.lengths[row]} samples in one request, at most {most} ({MAX_REQUEST_S:g} s)"
             for row in np.flatnonzero(rows.lengths > most).tolist()

@@ -32,8 +32,11 @@ _STATUS = {
 }
 
 
-def audio_rows(request: Any) -> AudioRows | StreamError:
-    """The rows of a request to `features`: with ROWS many, from `asr_batch`, else the one of an `asr` request."""
+def audio_rows(request: Any, max_stream_samples: int) -> AudioRows | StreamError:
+    """The rows of a request to `features`: with ROWS many, from `asr_batch`, else the one of an `asr` request.
+
+    max_stream_samples: limit of one stream's samples in a request with ROWS.
+    """
     rows = pb_utils.get_input_tensor_by_name(request, "ROWS")
     try:
         if rows is None:
@@ -41,7 +44,7 @@ def audio_rows(request: Any) -> AudioRows | StreamError:
         samples = read_samples(_array_of(request, "AUDIO"), _array_of(request, "PCM"))
         options = _array_of(request, "OPTIONS")
         texts = () if options is None else options.ravel().tolist()
-        return read_rows(read_client(_parameters(request)), rows.as_numpy(), samples, texts)
+        return read_rows(read_client(_parameters(request)), rows.as_numpy(), samples, texts, max_stream_samples)
     except StreamError as error:
         return error
 
