@@ -1,6 +1,10 @@
 """Rows that tell their client nothing new get no entry in a reply of `asr_batch`."""
 
+import numpy as np
+
+from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.results import StreamResult
+from penstock.pipeline.slots.ticket import START, Column
 from penstock.pipeline.words import Token, Word
 from penstock.serving.news import NewsFilter
 
@@ -24,20 +28,37 @@ def test_only_what_changes_is_news():
         (result("", segment=1, is_final=True), True),
     ]
     for place, (one, is_news) in enumerate(history):
-        assert news.news(1, place == 0, [one]) == [one] * is_news, place
+        assert news.news(1, [one]) == [one] * is_news, place
+
+
+def ticket_row(slot: int, flags: int = 0) -> np.ndarray:
+    row = np.zeros((1, len(Column)), np.int64)
+    row[0, Column.SLOT], row[0, Column.FLAGS] = slot, flags
+    return row
 
 
 def test_a_slot_forgets_its_last_stream():
-    news = NewsFilter(2)
-    assert news.news(0, True, [result("ten")])
-    assert news.news(0, True, [result("ten")])
-    assert not news.news(0, False, [result("ten")])
-    assert not news.news(1, True, [result("")])
+    news, yes = NewsFilter(2), result("yes")
+    for flags, answers, found in (
+        (START, {0: yes}, {0: [yes]}),
+        (0, {0: yes}, {0: []}),
+        (START, {}, {}),  # a start without audio has no answer
+        (0, {0: yes}, {0: [yes]}),
+        (START, {0: yes}, {0: [yes]}),
+    ):
+        assert news.of_rows(ticket_row(0, flags), answers) == found
+
+
+def test_a_rejected_start_changes_no_slot():
+    news, yes, error = NewsFilter(2), result("yes"), StreamError(ErrorCode.STREAM_LIMIT, "full")
+    assert news.of_rows(ticket_row(1), {0: yes}) == {0: [yes]}
+    assert news.of_rows(ticket_row(-1, START), {0: error}) == {0: error}
+    assert news.of_rows(ticket_row(1), {0: yes}) == {0: []}
 
 
 def test_results_of_one_request_are_compared_one_after_the_other():
     news = NewsFilter(1)
     ends = [result("ten", is_final=True), result("", segment=1)]
-    assert news.news(0, True, ends) == ends[:1]
+    assert news.news(0, ends) == ends[:1]
     more = [result("one", segment=1, is_final=True), result("two", segment=2)]
-    assert news.news(0, False, more) == more
+    assert news.news(0, more) == more

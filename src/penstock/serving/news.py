@@ -19,17 +19,18 @@ class NewsFilter:
         self, rows: np.ndarray, answers: Mapping[int, StreamResult | StreamError]
     ) -> dict[int, Sequence[StreamResult] | StreamError]:
         """The news of the answers to a request, and its errors; rows: those of its ticket."""
-        return {
-            row: answer
-            if isinstance(answer, StreamError)
-            else self.news(int(rows[row, Column.SLOT]), bool(rows[row, Column.FLAGS] & START), answer.entries)
-            for row, answer in sorted(answers.items())
-        }
+        found: dict[int, Sequence[StreamResult] | StreamError] = {}
+        starts = np.flatnonzero((rows[:, Column.FLAGS] & START > 0) & (rows[:, Column.SLOT] >= 0)).tolist()
+        for row in sorted({*starts, *answers}):
+            slot = int(rows[row, Column.SLOT])
+            if row in starts:  # also of a row without an answer: the slot's last stream may have ended without a final
+                self._texts[slot] = ""
+            if (answer := answers.get(row)) is not None:
+                found[row] = answer if isinstance(answer, StreamError) else self.news(slot, answer.entries)
+        return found
 
-    def news(self, slot: int, is_start: bool, results: Sequence[StreamResult]) -> list[StreamResult]:
+    def news(self, slot: int, results: Sequence[StreamResult]) -> list[StreamResult]:
         """Those of a request's results with new text, words or tokens, or with the end of a segment."""
-        if is_start:
-            self._texts[slot] = ""
         found = []
         for result in results:
             if result.is_final or result.words or result.tokens or result.text != self._texts[slot]:
