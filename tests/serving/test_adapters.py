@@ -78,6 +78,15 @@ def test_a_rejected_request_does_not_affect_its_batch(ensemble):
     assert (unknown.error.code, nan.error.code) == ("NOT_FOUND", "INVALID_ARG")
 
 
+def test_a_rejected_row_is_logged_once(ensemble, caplog):
+    rows = np.array([[[1, 0, START, -1], [2, 0, 0, -1]]])
+    batched = Request({"AUDIO": np.zeros((1, 0), np.float32), "ROWS": rows}, '{"client": "me"}')
+    (answer,) = ensemble.answer([batched])
+    assert (answer.error, answer["ERROR_ROWS"].tolist()) == (None, [[1]])
+    (logged,) = [record.fields for record in caplog.records if record.message.startswith("request rejected: ")]
+    assert (logged["code"], logged["stream"], logged["row"]) == ("STREAM_NOT_OPEN", None, 1)
+
+
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_the_end_of_a_stream_frees_its_slot_at_once_if_a_request_was_lost_between_models(ensemble, stages, has_begun):

@@ -3,6 +3,7 @@ import logging
 
 import pytest
 
+from penstock.pipeline.audio_rows import StreamNumber
 from penstock.serving.log_format import Event, RateLimit, is_logged, level_of, model_logger, render
 from tests.helpers.model_logging import kept_logging
 
@@ -24,6 +25,12 @@ def test_json_has_the_same_as_an_object():
         "time": "1970-01-01T00:00:01.500Z", "level": "warning", "source": "features", "message": "stream\nended",
         "stream": "a b=1", "audio_s": 1.235,
     }  # fmt: skip
+
+
+def test_an_id_of_several_parts_is_a_text():
+    event = EVENT._replace(fields={"stream": StreamNumber("x' ended_by=end y='", 7), "n": 2})
+    assert render(event, "text").endswith("""stream="7 of client \\"x' ended_by=end y='\\"" n=2""")
+    assert json.loads(render(event, "json"))["stream"] == """7 of client "x' ended_by=end y='\""""
 
 
 def test_a_long_text_of_a_client_is_cut():

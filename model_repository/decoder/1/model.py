@@ -52,8 +52,8 @@ class TritonPythonModel:
         if isinstance(reply, StreamError):
             return triton_io.error_response(reply, request, self.log)
         if reply.is_batched:
-            for row, error in reply.errors.items():
-                self.log.rejection(error, f"row {row}", request.request_id())
+            for row in reply.errors.keys() - ticket.errors.keys():  # `features` has logged its own
+                self.log.rejection(reply.errors[row], None, request.request_id(), row)
             return triton_io.batched_response(self._news.of_rows(ticket.rows, reply.answers))
         answer = reply.answers[0]
         if isinstance(answer, StreamError):

@@ -41,7 +41,7 @@ class TritonPythonModel:
                 responses.append(triton_io.error_response(reply, request, self.log))
                 continue
             for row, error in reply.errors.items():
-                self.log.rejection(error, f"row {row}", request.request_id())
+                self.log.rejection(error, None, request.request_id(), row)
             responses.append(triton_io.encoded_response(reply.encoded))
         return responses
 

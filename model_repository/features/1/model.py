@@ -54,7 +54,7 @@ class TritonPythonModel:
 
     def _response(self, reply, request, received_ns):
         for row, error in reply.errors.items():
-            self.log.rejection(error, f"row {row}", request.request_id())
+            self.log.rejection(error, None, request.request_id(), row)
         ticket = Ticket(reply.rows, received_ns, reply.is_batched, reply.options, reply.errors)
         return triton_io.feature_response(reply.mel, ticket, self._signer)
 

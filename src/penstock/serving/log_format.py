@@ -27,7 +27,7 @@ class Event(NamedTuple):
     """A model, "server" or "triton"."""
     message: str
     fields: Mapping[str, Any]
-    """Numbers and texts; None is left out."""
+    """Numbers and texts, or what has a text, as an id; None is left out."""
     time_s: float
     """Since the epoch."""
 
@@ -56,13 +56,13 @@ def is_logged(level: str, least: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(least)
 
 
-def _short(value: Any) -> Any:
+def _short(value: Any) -> int | float | str:
     if isinstance(value, float):
         return round(value, 3)
-    return cut(value, _MAX_FIELD_CHARACTERS) if isinstance(value, str) else value
+    return value if isinstance(value, int) else cut(str(value), _MAX_FIELD_CHARACTERS)
 
 
-def _text(value: Any) -> str:
+def _text(value: int | float | str) -> str:
     """A text is quoted unless it is one plain word, so that a client's text cannot imitate other fields."""
     if isinstance(value, str) and not re.fullmatch(r"[\w.,:/+@-]+", value, re.ASCII):
         return json.dumps(value, ensure_ascii=False)

@@ -32,11 +32,11 @@ class ModelLog:
         """Logs why the model's process ends."""
         self._log.error("the process ends: %s", error.message, extra={"fields": {"code": error.code.name}})
 
-    def rejection(self, error: StreamError, stream_id: object, request_id: str) -> None:
-        """Logs a request that gets an error."""
+    def rejection(self, error: StreamError, stream_id: object, request_id: str, row: int | None = None) -> None:
+        """Logs a request that gets an error, or one row of it; stream_id: None where it is not known."""
         if not self._limit.passes():
             return
-        fields = {"code": error.code.name, "stream": stream_id, "request": request_id or None}
+        fields = {"code": error.code.name, "stream": stream_id, "row": row, "request": request_id or None}
         if self._limit.held_back:
             fields["not_logged"], self._limit.held_back = self._limit.held_back, 0
         log = self._log.error if error.kind is StreamErrorKind.INTERNAL else self._log.warning
