@@ -18,7 +18,7 @@ from penstock.model.config import AttentionContext
 from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
-from penstock.pipeline.slots.ticket import FINALIZE, NO_ROW, START, Column, Ticket
+from penstock.pipeline.slots.ticket import FINALIZE, NO_ROW, START, Column, Ticket, encoder_frame_counts
 from penstock.runtime import check_device_works, send_to_device
 
 MAX_STEP = 64
@@ -84,7 +84,12 @@ class EncoderStage:
         answers: list[torch.Tensor | StreamError | None] = [self._shape_problem(r.chunks.mel) for r in requests]
         good = [request for request, problem in zip(requests, answers, strict=True) if problem is None]
         rows = np.array([request.row() for request in good], np.int64).reshape(len(good), len(Column))
-        rows[:, Column.FRAMES] = self._frame_counts(rows)
+        rows[:, Column.FRAMES] = encoder_frame_counts(
+            rows[:, Column.CHUNKS],
+            rows[:, Column.LAST_VALID],
+            self._chunk_shape[0],
+            self._encoder.config.subsampling_factor,
+        )
         encoded, errors = self._encode(rows, [request.chunks.mel for request in good])
         parts = zip(encoded.split(rows[:, Column.FRAMES].tolist()), range(len(good)), strict=True) if good else iter(())
         found = iter([errors.get(row, frames) for frames, row in parts])
@@ -136,12 +141,6 @@ class EncoderStage:
         if found != expected:  # a wrong shape would fail the whole batch
             return StreamError(ErrorCode.REQUEST_INVALID, f"chunks are {found} each, expected {expected}")
         return None
-
-    def _frame_counts(self, rows: np.ndarray) -> np.ndarray:
-        """[R] int64, the encoder frames of rows: ceil(valid / factor) of the last chunk, the others whole."""
-        factor = self._encoder.config.subsampling_factor
-        whole = self._chunk_shape[0] // factor
-        return np.maximum(rows[:, Column.CHUNKS] - 1, 0) * whole - (-rows[:, Column.LAST_VALID] // factor)
 
     @torch.inference_mode()
     def _encode(self, rows: np.ndarray, mels: list[torch.Tensor]) -> tuple[torch.Tensor, dict[int, StreamError]]:

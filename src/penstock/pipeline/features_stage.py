@@ -21,7 +21,7 @@ from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.language_offer import offer_languages
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import Lease, StreamTable
-from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column
+from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column, encoder_frame_counts
 from penstock.pipeline.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.stream_options import MAX_REQUEST_S, StreamOptions, parse_stream_options
 from penstock.runtime import check_device_works, prepare_device
@@ -163,9 +163,10 @@ class FeatureStage:
                     self.table.close(stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
             return FeatureRows(ticket, self._extractor.no_chunks(), {}, errors, rows.is_batched)
         self.samples_taken += len(samples)
-        factor = self._subsampling_factor
-        whole = self._extractor.geometry.chunk_mel_frames // factor
-        frames = np.maximum(found.chunks - 1, 0) * whole - (-found.last_valid_mel_frames // factor)
+        chunk_mel_frames = self._extractor.geometry.chunk_mel_frames
+        frames = encoder_frame_counts(
+            found.chunks, found.last_valid_mel_frames, chunk_mel_frames, self._subsampling_factor
+        )
         columns = (own, generations[admitted], numbers[admitted], flags[admitted], found.chunks)
         ticket[admitted] = np.stack([*columns, found.last_valid_mel_frames, found.covered_samples, frames], axis=1)
         return FeatureRows(ticket, found.mel, options, errors, rows.is_batched)

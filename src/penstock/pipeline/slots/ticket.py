@@ -52,6 +52,17 @@ class Column(IntEnum):
     """Encoder frames of the chunks."""
 
 
+def encoder_frame_counts(
+    chunks: np.ndarray, last_valid: np.ndarray, chunk_mel_frames: int, subsampling_factor: int
+) -> np.ndarray:
+    """`Column.FRAMES` [R] int64 of rows: ceil(valid / factor) of the last chunk, the others whole.
+
+    chunks, last_valid: [R] int64, `Column.CHUNKS` and `Column.LAST_VALID`.
+    """
+    whole = chunk_mel_frames // subsampling_factor
+    return np.maximum(chunks - 1, 0) * whole - (-last_valid // subsampling_factor)
+
+
 NO_ROW = np.array([-1, *[0] * (len(Column) - 1)], np.int64)
 """A rejected row."""
 
