@@ -1,7 +1,9 @@
 """The command as a process: its ports, its signals, its exit status."""
 
+import base64
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,11 +14,13 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from websockets.sync.client import connect
 
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer
 
 COMMAND = (sys.executable, "-m", "penstock_gateway")
+SECOND = b"\x00\x20" * 24_000
 TLS = Path(__file__).parent / "helpers" / "tls"
 FREE_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 
@@ -31,7 +35,8 @@ def replica():
 @contextlib.contextmanager
 def started(*words):
     """A gateway, and its HTTP and metrics ports."""
-    with subprocess.Popen([*COMMAND, *FREE_PORTS, *words], stderr=subprocess.PIPE, text=True) as process:
+    command = [*COMMAND, *FREE_PORTS, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             line = process.stderr.readline()
             found = re.search(r"gateway at http://127\.0\.0\.1:(\d+) .* metrics at port (\d+)", line)
@@ -65,6 +70,36 @@ def test_it_serves_until_a_signal(replica, workers):
         assert "penstock_gateway_replicas_up" in get(metrics_port, "/metrics")[1]
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_a_signal_to_all_processes_lets_live_streams_end(replica):
+    with started("--replicas", replica, "--workers", "2") as (process, http_port, _):
+        get(http_port, "/health/ready")
+        with connect(f"ws://127.0.0.1:{http_port}/v1/realtime") as socket:
+            socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": base64.b64encode(SECOND).decode()}))
+            while not json.loads(socket.recv(60))["type"].endswith("speech_started"):
+                pass
+            os.killpg(process.pid, signal.SIGINT)  # Ctrl-C
+            time.sleep(2.0)
+            socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+            while "transcript" not in (event := json.loads(socket.recv(60))):
+                assert event["type"] != "error"
+        assert process.wait(60) == 0
+
+
+def workers_of(process):
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def test_a_signal_while_a_worker_starts_again(replica):
+    with started("--replicas", replica, "--workers", "2") as (process, http_port, _):
+        get(http_port, "/health/ready")
+        os.kill(workers_of(process)[0], signal.SIGKILL)
+        while "starting another one" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
 
 
 def test_without_a_replica_it_is_live_but_not_ready():

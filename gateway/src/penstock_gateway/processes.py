@@ -99,14 +99,19 @@ def _supervise(workers: list[SpawnProcess], shared: Shared) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal is_stopping
         is_stopping = True
-        for worker in workers:
-            if worker.is_alive() and worker.pid is not None:
-                os.kill(worker.pid, signal.SIGTERM)
+        for worker in filter(SpawnProcess.is_alive, workers):
+            worker.terminate()
+
+    def start(worker: SpawnProcess) -> None:
+        if not is_stopping:
+            worker.start()
+        if is_stopping and worker.is_alive():  # `stop` came while it started
+            worker.terminate()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     for worker in workers:
-        worker.start()
+        start(worker)
     context = multiprocessing.get_context("spawn")
     while any(worker.is_alive() for worker in workers) or not is_stopping:
         time.sleep(_RESTART_S / 10)
@@ -117,7 +122,7 @@ def _supervise(workers: list[SpawnProcess], shared: Shared) -> None:
                     forget_process(worker.pid)
                 time.sleep(_RESTART_S)
                 workers[i] = context.Process(target=_work, args=(shared, i))
-                workers[i].start()
+                start(workers[i])
 
 
 def _work(shared: Shared, process: int) -> None:

@@ -27,6 +27,7 @@ from penstock_gateway.stream.replica_streams import ReplicaStreams
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.1
+_SAME_SIGNAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Shared:
 
 
 async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None) -> None:
-    """Serves until SIGTERM or SIGINT; a second signal ends live streams at once."""
+    """Serves until SIGTERM or SIGINT; a second signal, at least 1 s later, ends live streams at once."""
     config, metrics = shared.config, metrics or Metrics()
     admission = Admission(shared.keys.names, shared.counts, process)
     streams = ReplicaStreams(config, admission, metrics)
@@ -110,16 +111,24 @@ def add_grpc_port(server: grpc.aio.Server, config: Config, port: int) -> int:
 
 
 class _Stop:
-    """The first signal asks to stop, the second to stop at once."""
+    """The first signal asks to stop, the second to stop at once.
+
+    One of a process group reaches a worker twice: from its sender and from the supervisor.
+    """
 
     def __init__(self) -> None:
         self.asked, self.asked_again = asyncio.Event(), asyncio.Event()
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
+        self._asked_s = 0.0
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._note)
+            self._loop.add_signal_handler(number, self._note)
 
     def _note(self) -> None:
-        (self.asked_again if self.asked.is_set() else self.asked).set()
+        if not self.asked.is_set():
+            self._asked_s = self._loop.time()
+            self.asked.set()
+        elif self._loop.time() - self._asked_s >= _SAME_SIGNAL_S:
+            self.asked_again.set()
 
 
 async def _drain(streams: ReplicaStreams, seconds: float, stop: _Stop) -> None:
