@@ -115,6 +115,23 @@ async def test_models_are_found_by_name(servers, open_streams):
         assert caught.value.code is ErrorCode.MODEL_NOT_FOUND
 
 
+async def test_a_group_that_never_answered_is_not_replaced_by_another(servers, open_streams):
+    big, small = servers(), servers()
+    big.close()
+    groups = tuple(
+        ReplicaGroup(name, (f"127.0.0.1:{server.port}",)) for name, server in (("big", big), ("small", small))
+    )
+    async with open_streams(groups=groups) as streams:
+        for name in ("", "whisper-1", "big"):
+            assert (await rejection(opened(streams, model=name))).code is ErrorCode.NO_REPLICA
+        with pytest.raises(GatewayError, match="accepted: big, small") as caught:
+            streams.group("medium")
+        assert caught.value.code is ErrorCode.MODEL_NOT_FOUND
+        assert [group.name for group in streams.groups] == ["small"]
+        streams.check_room(ANONYMOUS)
+        await opened(streams, model="small")
+
+
 async def test_a_group_without_a_name_has_that_of_its_model(server, open_streams):
     async with open_streams(server) as streams:
         assert streams.group("fake").chunk_ms == 560

@@ -86,7 +86,7 @@ class Streams(Protocol):
     def group(self, model: str) -> ModelGroup:
         """The group of this name, or the first for "" and OpenAI's names.
 
-        Raises GatewayError: MODEL_NOT_FOUND, or NO_REPLICA while none has answered.
+        Raises GatewayError: MODEL_NOT_FOUND, or NO_REPLICA until a replica of it has answered.
         """
 
     def check_room(self, key: ApiKey) -> None:

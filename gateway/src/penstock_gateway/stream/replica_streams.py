@@ -85,13 +85,13 @@ class ReplicaStreams:
     def group(self, model: str) -> ModelGroup:
         """The group of this name, or the first for "" and OpenAI's names.
 
-        Raises GatewayError: MODEL_NOT_FOUND, or NO_REPLICA while none has answered.
+        Raises GatewayError: MODEL_NOT_FOUND, or NO_REPLICA until a replica of it has answered.
         """
         return self._find(model)[1]
 
     def check_room(self, key: ApiKey) -> None:
         """Raises GatewayError where every stream would be rejected now: STREAMS_EXHAUSTED, NO_REPLICA."""
-        self._find("")
+        self._check_running()
         self._admission.check(key)
         if not any(group.candidates() for group in self._groups):
             raise _no_room(any(group.is_up for group in self._groups))
@@ -119,19 +119,21 @@ class ReplicaStreams:
         self._streams[stream] = replica
         return stream
 
-    def _find(self, name: str) -> tuple[Group, ModelGroup]:
+    def _check_running(self) -> None:
         if self._is_draining:
             raise GatewayError(ErrorCode.NO_REPLICA, "the gateway is stopping", retry_after_s=RETRY_AFTER_S)
-        known = [(group, group.model) for group in self._groups if group.model is not None]
-        if not known:
-            raise GatewayError(ErrorCode.NO_REPLICA, "no replica answers", retry_after_s=RETRY_AFTER_S)
-        for group, model in known:
-            if model.name == name:
-                return group, model
-        if not name or name in MODEL_ALIASES:
-            return known[0]
-        accepted = ", ".join(model.name for _, model in known)
-        raise GatewayError(ErrorCode.MODEL_NOT_FOUND, f"there is no model {name[:80]!r}; accepted: {accepted}", "model")
+
+    def _find(self, name: str) -> tuple[Group, ModelGroup]:
+        self._check_running()
+        groups, first = {group.name: group for group in self._groups}, self._groups[0]
+        is_first = not name or name in MODEL_ALIASES or not first.name  # without a name it is the only one
+        group = groups.get(name, first if is_first else None)
+        if group is None:
+            message = f"there is no model {name[:80]!r}; accepted: {', '.join(groups)}"
+            raise GatewayError(ErrorCode.MODEL_NOT_FOUND, message, "model")
+        if group.model is None:
+            raise _no_room(is_full=False)
+        return group, group.model
 
     async def _probe(self) -> None:
         while True:

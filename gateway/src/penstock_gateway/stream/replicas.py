@@ -108,6 +108,11 @@ class Group:
         self._model: ModelGroup | None = None
 
     @property
+    def name(self) -> str:
+        """What clients write as the model; "" until a replica has answered, if the configuration gives none."""
+        return self._model.name if self._model is not None else self._name
+
+    @property
     def model(self) -> ModelGroup | None:
         """What the group serves; None until a replica has answered. It is kept while none answers."""
         return self._model
