@@ -261,6 +261,35 @@ async def test_a_replica_with_another_model_takes_no_streams(servers, open_strea
         assert not other.batch.recognizer.received
 
 
+async def test_a_replica_with_another_model_waits_for_the_probe_of_its_sibling(servers, caplog):
+    caplog.set_level("INFO", "penstock_gateway.stream.replicas")
+    addresses = [f"127.0.0.1:{servers(context=context).port}" for context in ("70,6", "70,1")]
+    group = replicas.Group(ReplicaGroup("", tuple(addresses)), 60.0)
+    first, other = group.replicas
+    try:
+        await group.probe()
+        answers = [await replica.probe() for replica in group.replicas]
+        release = asyncio.Event()
+
+        async def slow():
+            await release.wait()
+            return answers[0]
+
+        first.probe = slow
+        probing = asyncio.create_task(group.probe())
+        await asyncio.wait((probing,), timeout=0.2)
+        assert group.candidates() == [first]
+        release.set()
+        await probing
+        assert group.candidates() == [first]
+    finally:
+        await group.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"replica {first.address} is up: fake",
+        f"replica {other.address} gets no streams: serves fake (70, 1), not fake (70, 6)",
+    ]
+
+
 async def test_while_it_drains_no_stream_starts_and_live_ones_end(server, open_streams):
     async with open_streams(server) as streams:
         stream = await opened(streams)

@@ -40,11 +40,12 @@ class Replica:
             address, timeout_s=_PROBE_TIMEOUT_S, model="asr_batch", connection_options=_NO_RETRY
         )
         self.information: ServerInfo | None = None
-        """None while it does not answer."""
+        """None while it does not answer, or serves another model than its group."""
         self.live = 0
         """Streams of this process."""
         self._closed_until_s = 0.0
         self._failed_probes = 0
+        self._mismatch = ""
 
     @property
     def load(self) -> float:
@@ -80,19 +81,29 @@ class Replica:
             log.warning("replica %s is down: %s", self.address, reason)
         self.information = None
 
-    async def probe(self) -> None:
-        """Asks what it offers."""
+    def note_up(self, information: ServerInfo) -> None:
+        """It answers, with the model of its group."""
+        if self.information is None:
+            log.info("replica %s is up: %s", self.address, information.model)
+        self.information, self._mismatch = information, ""
+
+    def note_mismatch(self, reason: str) -> None:
+        """It answers, with another model than its group."""
+        if reason != self._mismatch:
+            log.warning("replica %s gets no streams: %s", self.address, reason)
+        self.information, self._mismatch = None, reason
+
+    async def probe(self) -> ServerInfo | None:
+        """Asks what it offers; None while it does not answer."""
         try:
             information = await self._probe_client.server_info()
         except ClientError as error:
             self._failed_probes += 1
             if self._failed_probes >= _MAX_FAILED_PROBES or not self.live:
                 self.note_down(error.text)
-            return
+            return self.information
         self._failed_probes = 0
-        if self.information is None:
-            log.info("replica %s is up: %s", self.address, information.model)
-        self.information = information
+        return information
 
     async def close(self) -> None:
         """Ends its streams and connections."""
@@ -127,22 +138,34 @@ class Group:
         return sorted((replica for replica in self.replicas if replica.has_room), key=lambda replica: replica.load)
 
     async def probe(self) -> None:
-        """Probes all replicas. One with another model or context than the first takes no streams."""
-        await asyncio.gather(*(replica.probe() for replica in self.replicas))
-        for replica in self.replicas:
-            if replica.information is None:
-                continue
-            model = _model_group(self._name, replica.information)
-            if self._model is None or not any(other.information for other in self.replicas if other is not replica):
-                self._model = model
-            elif (model.model, model.context) != (self._model.model, self._model.context):
-                replica.note_down(
-                    f"serves {model.model} {model.context}, not {self._model.model} {self._model.context}"
-                )
+        """Probes all replicas. One with another model or context than the group takes no streams."""
+        found = await asyncio.gather(*(replica.probe() for replica in self.replicas))
+        answers = [
+            (replica, information, _model_group(self._name, information))
+            for replica, information in zip(self.replicas, found, strict=True)
+            if information is not None
+        ]
+        if not answers:
+            return
+        wanted = self._model = self._choose([model for _, _, model in answers])
+        for replica, information, model in answers:
+            if _is_alike(model, wanted):
+                replica.note_up(information)
+            else:
+                replica.note_mismatch(f"serves {model.model} {model.context}, not {wanted.model} {wanted.context}")
+
+    def _choose(self, models: Sequence[ModelGroup]) -> ModelGroup:
+        """What the group serves: the same as before while a replica does, else the first of these models."""
+        last = self._model
+        return next((model for model in models if last is not None and _is_alike(model, last)), models[0])
 
     async def close(self) -> None:
         """Closes its replicas."""
         await asyncio.gather(*(replica.close() for replica in self.replicas))
+
+
+def _is_alike(one: ModelGroup, other: ModelGroup) -> bool:
+    return (one.model, one.context) == (other.model, other.context)
 
 
 def _model_group(name: str, information: ServerInfo) -> ModelGroup:
