@@ -194,6 +194,20 @@ async def test_statuses_of_a_stream_that_cannot_start(gateway, make_gateway):
             await riva_client.send_all([configuration()])
 
 
+async def test_a_fault_is_counted_and_logged_and_not_shown(gateway, caplog):
+    gateway.streams.open_error = ValueError("a secret")
+    async with client(gateway) as riva_client:
+        for call in (riva_client.recognize(b""), riva_client.send_all([configuration()])):
+            with pytest.raises(grpc.RpcError) as error:
+                await call
+            assert (error.value.code(), error.value.details()) == (Code.INTERNAL, "INTERNAL: the gateway failed")
+    labels = {"protocol": "riva", "reason": "INTERNAL"}
+    assert gateway.metrics.registry.get_sample_value("penstock_gateway_rejected_total", labels) == 2
+    faults = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.name for record in faults] == ["penstock_gateway.riva"] * 2
+    assert all(isinstance(record.exc_info[1], ValueError) for record in faults)
+
+
 async def test_keys(make_gateway):
     gateway = make_gateway(KeyRing([(ApiKey("shop", 5), hashlib.sha256(b"secret").digest())]))
     async with client(gateway) as riva_client:

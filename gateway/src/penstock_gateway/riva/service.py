@@ -1,6 +1,7 @@
 """Riva's gRPC service: messages in, results out. Knows a stream only as a `LiveStream`."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ PROTOCOL = "riva"
 SERVICE = "nvidia.riva.asr.RivaSpeechRecognition"
 IGNORED = "penstock-ignored"
 """Key of the initial metadata that names the fields without an effect."""
+_log = logging.getLogger("penstock_gateway.riva")
 _MAX_METADATA_CHARS = 500
 """Clients accept 8 KiB of metadata, in which a character is up to 12 bytes."""
 _M = TypeVar("_M", bound=Message)
@@ -116,11 +118,20 @@ async def _rejecting(context: _Context, gateway: Gateway) -> AsyncIterator[None]
         try:
             yield
         except GatewayError as error:
-            gateway.note_rejection(PROTOCOL, error)
-            trailing = (("retry-after", f"{error.retry_after_s:g}"),) if error.retry_after_s is not None else ()
-            await context.abort(grpc.StatusCode[error.code.status.grpc], str(error)[:_MAX_METADATA_CHARS], trailing)
+            await _abort(context, gateway, error)
+        except grpc.aio.BaseError:  # the call is over already
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, the client gets the status of the table
+            _log.exception("a Riva call failed")
+            await _abort(context, gateway, GatewayError(ErrorCode.INTERNAL, "the gateway failed"))
     except grpc.aio.InternalError:  # the client has cancelled the call, and hears nothing
         raise asyncio.CancelledError from None
+
+
+async def _abort(context: _Context, gateway: Gateway, error: GatewayError) -> None:
+    gateway.note_rejection(PROTOCOL, error)
+    trailing = (("retry-after", f"{error.retry_after_s:g}"),) if error.retry_after_s is not None else ()
+    await context.abort(grpc.StatusCode[error.code.status.grpc], str(error)[:_MAX_METADATA_CHARS], trailing)
 
 
 def parse(kind: type[_M], data: bytes) -> _M:
