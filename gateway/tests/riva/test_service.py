@@ -194,6 +194,18 @@ async def test_statuses_of_a_stream_that_cannot_start(gateway, make_gateway):
             await riva_client.send_all([configuration()])
 
 
+@pytest.mark.parametrize("form", ["RAW", "WAV"])
+async def test_a_recording_is_not_longer_than_the_limit_and_a_live_stream_is(make_gateway, form):
+    gateway = make_gateway(max_file_minutes=1)
+    minute = speech(0.1, 59.9)
+    long = np.concatenate([minute, speech(0, 0.1)])
+    async with client(gateway) as riva_client:
+        assert (await riva_client.recognize(sound_file(minute, form=form, subtype="PCM_16"))).results
+        async with rejected(gateway, Code.RESOURCE_EXHAUSTED, "TOO_LARGE: the audio is longer than 60 s"):
+            await riva_client.recognize(sound_file(long, form=form, subtype="PCM_16"))
+        assert await finals(riva_client.send_all([configuration(), *pieces(long, 16_000)]))
+
+
 async def test_a_fault_is_counted_and_logged_and_not_shown(gateway, caplog):
     gateway.streams.open_error = ValueError("a secret")
     async with client(gateway) as riva_client:

@@ -34,10 +34,12 @@ class AudioInput:
     """
 
     def __init__(self, form: AudioForm, rate_hz: int, max_seconds: float):
-        """`rate_hz`: of the model; `max_seconds`: of a compressed recording."""
+        """`rate_hz`: of the model; `max_seconds`: of a recording."""
         self._form = form
         self._rate_hz = rate_hz
         self._max_seconds = max_seconds
+        self._samples = 0
+        """Of a whole recording so far."""
         self._pcm: PcmDecoder | None = None
         self._compressed = bytearray()  # also the first bytes, until they are four
 
@@ -53,6 +55,14 @@ class AudioInput:
         if len(self._compressed) > MAX_UPLOAD_BYTES:
             raise GatewayError(ErrorCode.TOO_LARGE, f"FLAC and Ogg streams have at most {MAX_UPLOAD_BYTES} bytes")
         return _NO_SAMPLES
+
+    def push_recording(self, data: bytes) -> Samples:
+        """As `push`, for a part of a whole recording. GatewayError TOO_LARGE for a longer one."""
+        samples = self.push(data)
+        self._samples += samples.size
+        if self._samples > self._max_seconds * self._rate_hz:
+            raise GatewayError(ErrorCode.TOO_LARGE, f"the audio is longer than {self._max_seconds:g} s")
+        return samples
 
     def flush(self) -> Samples:
         """The samples [n] held back, before a forced end. Compressed audio has none."""

@@ -43,7 +43,7 @@ class Call:
 
     async def _push_recording(self, audio: bytes) -> None:
         for start in range(0, len(audio), _PIECE_BYTES):
-            await self._live.push(self._audio.push(audio[start : start + _PIECE_BYTES]))
+            await self._live.push(self._audio.push_recording(audio[start : start + _PIECE_BYTES]))
         await self._finish()
 
     async def _push_messages(self, messages: Messages) -> None:
