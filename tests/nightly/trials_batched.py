@@ -206,12 +206,15 @@ def _bad_row(chance: random.Random, open_numbers: list[int]) -> _Sent:
         _Sent(Row(known, _SILENCE, START), "REQUEST_INVALID", choice=chance.choice([-2, 100, _MAX_INT64])),
         _Sent(Row(unknown, chance.choice([nan, loud, long]), START), "AUDIO_INVALID"),
         _Sent(Row(unknown, _SILENCE, START, chance.choice(_BAD_OPTIONS)), "OPTION_INVALID"),
-        _Sent(Row(known, _SILENCE, flags, "{}"), "OPTION_INVALID"),
-        _Sent(Row(unknown, _SILENCE, flags), "STREAM_NOT_OPEN"),
+        _Sent(Row(unknown, _SILENCE, flags, chance.choice([None, "{}"])), "STREAM_NOT_OPEN"),
     ]
     if known in open_numbers:
-        bad_audio = Row(known, chance.choice([nan, loud, long]), chance.choice([0, FINALIZE]))
-        kinds += [_Sent(bad_audio, "AUDIO_INVALID"), _Sent(Row(known, _SILENCE, START), "REQUEST_INVALID")]
+        not_last = chance.choice([0, FINALIZE])
+        kinds += [
+            _Sent(Row(known, chance.choice([nan, loud, long]), not_last), "AUDIO_INVALID"),
+            _Sent(Row(known, _SILENCE, not_last, "{}"), "OPTION_INVALID"),
+            _Sent(Row(known, _SILENCE, START), "REQUEST_INVALID"),
+        ]
     return chance.choice(kinds)
 
 

@@ -87,14 +87,14 @@ def read_rows(
 
 
 def _too_long(numbers: np.ndarray, lengths: np.ndarray, most: int) -> dict[int, StreamError]:
-    """By row: why it is rejected, where its stream has more than `most` samples up to its end."""
-    totals: Counter[int] = Counter()
+    """By row that would bring its stream above `most` samples: why it is rejected."""
+    taken: Counter[int] = Counter()
     problems = {}
     for row, (number, length) in enumerate(zip(numbers.tolist(), lengths.tolist(), strict=True)):
-        totals[number] += length
-        if totals[number] > most:
-            message = f"{totals[number]} samples in one request, at most {most}"
-            problems[row] = StreamError(ErrorCode.AUDIO_INVALID, message)
+        if (total := taken[number] + length) > most:
+            problems[row] = StreamError(ErrorCode.AUDIO_INVALID, f"{total} samples in one request, at most {most}")
+        else:
+            taken[number] = total
     return problems
 
 
