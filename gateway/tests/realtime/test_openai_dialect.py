@@ -284,6 +284,7 @@ def test_a_configuration_without_endpoints_starts_without_turn_detection():
         ({"audio": {"output": {}}}, "session.audio.output"),
         ({"audio": {"input": {"input_audio_format": "pcm16"}}}, "session.audio.input.input_audio_format"),
         ({"audio": {"input": {"format": {"type": "audio/opus"}}}}, "session.audio.input.format.type"),
+        ({"audio": {"input": {"format": {"rates": 8000}}}}, "session.audio.input.format.rates"),
         ({"audio": {"input": {"format": {"rate": 44100}}}}, "session.audio.input.format.rate"),
         ({"audio": {"input": {"format": {"rate": True}}}}, "session.audio.input.format.rate"),
         ({"audio": {"input": {"format": {"type": "audio/pcmu", "rate": 16000}}}}, "session.audio.input.format.rate"),
@@ -296,6 +297,8 @@ def test_a_configuration_without_endpoints_starts_without_turn_detection():
          "session.audio.input.transcription.keywords"),
         ({"audio": {"input": {"transcription": {"delay": "none"}}}}, "session.audio.input.transcription.delay"),
         ({"audio": {"input": {"turn_detection": {"type": "vad"}}}}, "session.audio.input.turn_detection.type"),
+        ({"audio": {"input": {"turn_detection": {"silence_duration": 300}}}},
+         "session.audio.input.turn_detection.silence_duration"),
         ({"audio": {"input": {"turn_detection": {"silence_duration_ms": 0}}}},
          "session.audio.input.turn_detection.silence_duration_ms"),
         ({"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": 1}}}},
@@ -317,8 +320,13 @@ def test_a_wrong_field_is_named_and_changes_nothing(protocol, session, param):
     [
         ({"noise_reduction": {"type": "near_field"}}, "session.audio.input.noise_reduction"),
         ({"transcription": {"prompt": "letters"}}, "session.audio.input.transcription.prompt"),
+        *(({"turn_detection": {name: value}}, f"session.audio.input.turn_detection.{name}")
+          for name, value in [("threshold", 0.9), ("prefix_padding_ms", 300), ("idle_timeout_ms", 6000),
+                              ("create_response", True), ("interrupt_response", True), ("eagerness", "low")]),
+        ({"turn_detection": {"type": "semantic_vad", "silence_duration_ms": 300}},
+         "session.audio.input.turn_detection.silence_duration_ms"),
     ],
-)
+)  # fmt: skip
 def test_fields_without_an_effect_are_errors_of_a_strict_gateway(protocol, fields, param):
     assert update(protocol, **fields)[-1]["type"] == "session.updated"
     strict = RealtimeProtocol(FakeStreams(), Config(strict=True))

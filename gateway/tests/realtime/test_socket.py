@@ -5,12 +5,13 @@ import base64
 import hashlib
 import json
 import socket as sockets
+from dataclasses import replace
 
 import httpx2
 import pytest
 import websockets
 
-from gateway.tests.helpers.fake_streams import speech
+from gateway.tests.helpers.fake_streams import GROUP, FakeStreams, speech
 from gateway.tests.helpers.running import running
 from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -21,6 +22,7 @@ from penstock_gateway.security.keys import ApiKey, KeyRing
 pytestmark = pytest.mark.anyio
 PATH = "/v1/realtime?intent=transcription"
 KEYS = KeyRing([(ApiKey("team", 4), hashlib.sha256(b"right").digest())])
+OTHER = replace(GROUP, name="other")
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 
 
@@ -263,6 +265,24 @@ async def test_a_client_secret_has_the_settings_of_its_session(make_gateway, str
             assert (await receive(socket, "session.created"))["session"]["audio"] == created["audio"]
     assert [stream.options.phrases for stream in streams.opened] == [(("Łódź", 1.5),), ()]
     assert [stream.options.endpoint_silence_ms for stream in streams.opened] == [0, 0]
+
+
+async def test_the_address_names_the_first_model(gateway, streams):
+    streams.group = lambda name: {"": GROUP, "other": OTHER}.get(name) or FakeStreams().group(name)
+    async with running(gateway) as served:
+        for words in ("?model=other", "?model=other&intent=transcription"):
+            async with websockets.connect(f"{served.ws_url}/v1/realtime{words}") as socket:
+                session = (await receive(socket, "session.created"))["session"]
+                assert session["audio"]["input"]["transcription"]["model"] == "other"
+                await append(socket, speech(0.2, rate_hz=24_000))
+                await receive(socket, "input_audio_buffer.speech_started")
+        offered = ["realtime", "realtime-token.none"]
+        async with websockets.connect(f"{served.ws_url}/v1/realtime?model=other", subprotocols=offered) as socket:
+            await append(socket, speech(0.2), 1600)
+            await receive(socket, "conversation.item.input_audio_transcription.delta")
+        response = await rejected(f"{served.ws_url}/v1/realtime?model=none")
+        assert (response.status_code, json.loads(response.body)["error"]["code"]) == (404, "model_not_found")
+    assert [stream.options.model for stream in streams.opened] == ["other"] * 3
 
 
 async def test_a_session_of_a_secret_that_is_no_longer_accepted_is_rejected(make_gateway):

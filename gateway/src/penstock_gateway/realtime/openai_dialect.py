@@ -26,10 +26,10 @@ _MIN_CONFIDENCE = 1e-9  # ln(0) is no number in JSON
 class OpenAIDialect:
     """One connection."""
 
-    def __init__(self, streams: Streams, config: Config, names: Names, given: Mapping[str, Any]):
-        """`given`: the settings of the client's secret. GatewayError names a wrong one."""
+    def __init__(self, streams: Streams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""):
+        """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
         self._streams, self._config, self._names = streams, config, names
-        self._session = OpenAISession(silence_ms=config.endpoint_silence_ms or None).update(given, config)
+        self._session = OpenAISession(config.endpoint_silence_ms or None, model=model).update(given, config)
         self._session_name = names.new("sess")
         self._configured: Configure | None = None
         self._item: Item | None = None

@@ -18,6 +18,8 @@ _DELAYS = ("minimal", "low", "medium", "high", "xhigh")
 _EAGERNESS_MS = {"high": 500, "medium": 800, "auto": 800, "low": 1200}
 DEFAULT_SILENCE_MS = 800
 """Of server_vad in a gateway whose segments do not end in pauses by default."""
+_IGNORED_DETECTION = ("threshold", "prefix_padding_ms", "idle_timeout_ms", "create_response", "interrupt_response")
+"""OpenAI's fields of `turn_detection` without an effect."""
 KEYWORD_NATS = 1.5
 """Boost of a keyword: sane with every search."""
 LOGPROBS = "item.input_audio_transcription.logprobs"
@@ -69,6 +71,7 @@ class OpenAISession:
     def _with_format(self, given: Mapping[str, Any] | None, path: str) -> "OpenAISession":
         if given is None:
             return self
+        check_names(given, ("type", "rate"), path)
         kind = read(given, "type", str, path, "audio/pcm")
         if kind not in _CODINGS:
             raise invalid(f"{path}.type", f"is {shown(kind)}; accepted: {', '.join(_CODINGS)}")
@@ -158,16 +161,24 @@ class OpenAISession:
 
 def _check_no_ignored(given: Mapping[str, Any], path: str) -> None:
     """GatewayError for a field that is set and has no effect (`--strict`)."""
-    for at, name in ((given, "noise_reduction"), (given.get("transcription"), "prompt")):
-        if isinstance(at, Mapping) and at.get(name):
-            full = f"{path}.{name}" if at is given else f"{path}.transcription.{name}"
-            raise invalid(full, "has no effect, and this gateway is strict; accepted: null")
+    detection = given.get("turn_detection")
+    is_semantic = isinstance(detection, Mapping) and detection.get("type") == "semantic_vad"
+    other = "silence_duration_ms" if is_semantic else "eagerness"
+    for at, names, full in (
+        (given, ("noise_reduction",), path),
+        (given.get("transcription"), ("prompt",), f"{path}.transcription"),
+        (detection, (*_IGNORED_DETECTION, other), f"{path}.turn_detection"),
+    ):
+        for name in names:
+            if isinstance(at, Mapping) and at.get(name):
+                raise invalid(f"{full}.{name}", "has no effect, and this gateway is strict; accepted: null")
 
 
 def _silence_ms(detection: Mapping[str, Any] | None, default_ms: int, path: str) -> int | None:
     """The pause that ends an item: that of server_vad, or that of semantic_vad's eagerness; None without detection."""
     if detection is None:
         return None
+    check_names(detection, ("type", "silence_duration_ms", "eagerness", *_IGNORED_DETECTION), path)
     kind = read(detection, "type", str, path, "server_vad")
     if kind == "semantic_vad":
         eagerness = read(detection, "eagerness", str, path, "auto")

@@ -56,14 +56,15 @@ class RealtimeProtocol:
         config: Config,
         is_riva: bool = False,
         presets: Mapping[str, Mapping[str, Any]] | None = None,
+        model: str = "",
     ):
         """`presets`: of a client secret: the settings of its session, by the name of their dialect (`openai`, `riva`).
 
-        GatewayError where they are not accepted any more.
+        `model`: the session's first one, where they name none. GatewayError where they are not accepted any more.
         """
-        self._streams, self._config, self._presets = streams, config, presets or {}
+        self._streams, self._config, self._presets, self._model = streams, config, presets or {}, model
         self._names = Names()
-        self._openai = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}))
+        self._openai = OpenAIDialect(streams, config, self._names, self._presets.get("openai", {}), model)
         self._dialect: Dialect = self._riva() if is_riva else self._openai
         self._is_chosen = False
         self._client_event: object = None
@@ -102,7 +103,7 @@ class RealtimeProtocol:
         return self._dialect.rejected(error, self._client_event)
 
     def _riva(self) -> RivaDialect:
-        return RivaDialect(self._streams, self._config, self._names, self._presets.get("riva", {}))
+        return RivaDialect(self._streams, self._config, self._names, self._presets.get("riva", {}), self._model)
 
     def _choose(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")

@@ -29,10 +29,10 @@ _TRANSCRIPTION = "conversation.item.input_audio_transcription"
 class RivaDialect:
     """One connection."""
 
-    def __init__(self, streams: Streams, config: Config, names: Names, given: Mapping[str, Any]):
-        """`given`: the settings of the client's secret. GatewayError names a wrong one."""
+    def __init__(self, streams: Streams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""):
+        """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
         self._streams, self._config, self._names = streams, config, names
-        self._session = merge(default_session(streams.group(""), config.language), given)
+        self._session = merge(default_session(streams.group(model), config.language), given)
         self._is_configured = False
         self._is_done = False
         self._text = ""  # the last delta

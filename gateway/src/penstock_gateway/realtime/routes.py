@@ -40,10 +40,11 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
     async def connect(socket: WebSocket) -> None:
         offered = socket.scope.get("subprotocols", [])
         try:
-            key, presets = _admit(gateway, socket.headers, offered)
+            model = socket.query_params.get("model", "")
+            key, presets = _admit(gateway, socket.headers, offered, model)
             _check_intent(socket.query_params)
             is_riva = any(name.startswith(_RIVA_SUBPROTOCOL) for name in offered)
-            protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva, presets)
+            protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva, presets, model)
         except GatewayError as error:
             return await socket.send_denial_response(rejection(error))
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
@@ -53,7 +54,8 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
         """Why a handshake is rejected: a page's script cannot read that from its WebSocket."""
         try:
             offered = request.headers.get("sec-websocket-protocol", "").split(",")
-            _admit(gateway, request.headers, [name.strip() for name in offered])
+            model = request.query_params.get("model", "")
+            _admit(gateway, request.headers, [name.strip() for name in offered], model)
         except GatewayError as error:
             return rejection(error)
         return JSONResponse({"protocol": "websocket"})
@@ -83,10 +85,10 @@ def realtime_routes(gateway: Gateway) -> Sequence[BaseRoute]:
     ]
 
 
-def _admit(gateway: Gateway, headers: Headers, offered: Sequence[str]) -> Credential:
+def _admit(gateway: Gateway, headers: Headers, offered: Sequence[str], model: str) -> Credential:
     """The credential of a handshake that would be accepted now. GatewayError for others."""
     credential = _authenticate(gateway, headers, offered)
-    gateway.streams.group("")
+    gateway.streams.group(model)
     gateway.streams.check_room(credential.key)
     return credential
 
