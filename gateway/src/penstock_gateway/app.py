@@ -15,6 +15,7 @@ from penstock_gateway.gateway import Gateway
 from penstock_gateway.health import health_routes
 from penstock_gateway.http_errors import on_disconnect, on_failure, on_http_error
 from penstock_gateway.openai.routes import openai_routes
+from penstock_gateway.openai.transcriptions import IGNORED_HEADER
 from penstock_gateway.realtime.routes import realtime_routes
 from penstock_gateway.riva.service import add_riva_service
 from penstock_gateway.security.limits import MAX_RECOGNIZE_BYTES
@@ -30,10 +31,11 @@ SERVICES: Sequence[Callable[[Gateway, grpc.aio.Server], None]] = (add_riva_servi
 
 def build_app(gateway: Gateway) -> Starlette:
     """The application of the HTTP port."""
-    allowed = gateway.config.origins
+    allowed = gateway.access.origins.allowed
     cross_origin = Middleware(
-        CORSMiddleware, allow_origins=allowed, allow_methods=["GET", "POST"], allow_headers=["authorization"]
-    )
+        CORSMiddleware, allow_origins=allowed, allow_methods=["GET", "POST"], allow_headers=["*"],
+        expose_headers=[IGNORED_HEADER, "retry-after"],
+    )  # fmt: skip
     return Starlette(
         routes=[route for routes in ROUTES for route in routes(gateway)],
         middleware=[cross_origin] if allowed else [],

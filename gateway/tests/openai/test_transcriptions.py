@@ -277,13 +277,19 @@ async def test_strict_rejects_fields_without_an_effect(make_gateway):
 
 
 async def test_pages_of_other_origins(make_gateway):
-    gateway = make_gateway(origins=("https://good.example",))
+    gateway = make_gateway(origins=("https://good.example/",))
     async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
         path = "/v1/audio/transcriptions"
-        allowed = await client.options(
-            path, headers={"Origin": "https://good.example", "Access-Control-Request-Method": "POST"}
-        )
+        asked = {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "authorization,x-stainless-os",
+        }
+        allowed = await client.options(path, headers={"Origin": "https://good.example", **asked})
+        assert allowed.status_code == 200
         assert allowed.headers["access-control-allow-origin"] == "https://good.example"
+        assert "x-stainless-os" in allowed.headers["access-control-allow-headers"]
+        read = await client.get("/v1/models", headers={"Origin": "https://good.example"})
+        assert read.headers["access-control-expose-headers"] == "penstock-ignored, retry-after"
         rejected = await client.post(path, headers={"Origin": "https://bad.example"})
         assert error(rejected, 403)[0] == "origin_rejected"
         assert "access-control-allow-origin" not in rejected.headers

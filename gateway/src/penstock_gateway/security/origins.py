@@ -10,13 +10,14 @@ class Origins:
 
     def __init__(self, allowed: Collection[str] = ()):
         """`allowed`: such as `https://example.com`, or `*` for all."""
-        self._allowed = {origin.rstrip("/").lower() for origin in allowed}
+        self.allowed = frozenset(origin.rstrip("/").lower() for origin in allowed)
+        """As browsers write them."""
 
     def is_allowed(self, origin: str, host: str | None) -> bool:
         """Whether a page of `origin` may use the gateway; `host` is the request's Host header."""
         text = origin.lower()
         is_own = host is not None and text.partition("://")[2] == host.lower()
-        return "*" in self._allowed or text in self._allowed or is_own
+        return "*" in self.allowed or text in self.allowed or is_own
 
     def check(self, origin: str | None, host: str | None) -> None:
         """GatewayError for a page of another origin; None is a client that is not a browser."""
