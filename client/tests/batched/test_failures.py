@@ -226,7 +226,7 @@ def test_streams_opened_meanwhile_share_one_attempt_to_connect(server, monkeypat
         async with connected(server) as client:
             opening = [asyncio.create_task(client.open_stream()) for _ in range(5)]
             await until(lambda: attempts)
-            opening.pop().cancel()  # a caller that gives up takes nothing from the others
+            opening.pop().cancel()  # the others still wait for it
             await asyncio.sleep(0)
             may_end.set()
             for task in opening:

@@ -108,7 +108,7 @@ class BatchedClient:
             if self._connecting is None:
                 self._connecting = asyncio.create_task(self._open_link())
                 self._connecting.add_done_callback(self._note_attempt)
-            await asyncio.shield(self._connecting)  # a stream given up does not end the attempt of the others
+            await asyncio.shield(self._connecting)  # a cancelled caller does not cancel the attempt of the others
         raise StreamClosedError(self._numbers + 1, "the client is closed")
 
     async def _open_link(self) -> None:
