@@ -92,6 +92,7 @@ async def test_a_recording_that_is_too_long_is_rejected_while_it_is_decoded():
     with pytest.raises(GatewayError, match="longer than 30 s") as error:
         await decoded(data, max_seconds=30)
     assert error.value.code is ErrorCode.TOO_LARGE
+    assert len(await decoded(data, max_seconds=60)) == 60 * RATE_HZ
 
 
 @pytest.mark.anyio

@@ -114,11 +114,11 @@ def _mono(blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max
 def _resampled(
     blocks: Iterable[tuple[int, npt.NDArray[np.float32]]], to_hz: int, max_seconds: float
 ) -> Iterator[Samples]:
-    resampler, seconds = None, 0.0
+    resampler, count = None, 0
     for rate_hz, samples in blocks:
         resampler = resampler or Resampler(rate_hz, to_hz)
-        seconds += len(samples) / rate_hz
-        if seconds > max_seconds:
+        count += len(samples)
+        if count > max_seconds * rate_hz:
             raise _TooLongError
         if not np.isfinite(samples).all():
             raise ValueError("has samples that are not finite numbers")
