@@ -108,6 +108,18 @@ def test_without_a_replica_it_is_live_but_not_ready():
         assert get(http_port, "/health/ready")[0] == 503
 
 
+def test_a_client_writes_no_line_of_its_own_into_the_log(replica):
+    with started("--replicas", replica) as (process, http_port, _):
+        get(http_port, "/health/ready")
+        body = json.dumps({"a\n2026 INFO stream\x1b[2J\u2028": 1}).encode()
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(f"http://127.0.0.1:{http_port}/v1/realtime/client_secrets", body)
+        process.terminate()
+        lines = process.stderr.read().splitlines()
+    assert not [line for line in lines if line.startswith("2026 ")]
+    assert any(r"body.a\n2026 INFO stream\x1b[2J\u2028 is unknown" in line for line in lines)
+
+
 def run(*words):
     return subprocess.run([*COMMAND, *FREE_PORTS, *words], capture_output=True, text=True, timeout=60)
 

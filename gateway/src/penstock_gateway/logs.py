@@ -2,8 +2,11 @@
 
 import json
 import logging
+import re
 import sys
 import time
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 class _Formatter(logging.Formatter):
@@ -15,11 +18,11 @@ class _Formatter(logging.Formatter):
         fields = getattr(record, "fields", {})
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         message = record.getMessage()
-        if record.exc_info:
-            message += "\n" + self.formatException(record.exc_info)
+        trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
         if self._is_json:
-            return json.dumps({"time": when, "level": record.levelname.lower(), "message": message, **fields})
-        return " ".join([when, record.levelname, message, *(f"{name}={value}" for name, value in fields.items())])
+            return json.dumps({"time": when, "level": record.levelname.lower(), "message": message + trace, **fields})
+        line = " ".join([when, record.levelname, message, *(f"{name}={value}" for name, value in fields.items())])
+        return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], line) + trace
 
 
 def configure_logs(log_format: str) -> None:

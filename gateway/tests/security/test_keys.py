@@ -106,6 +106,15 @@ def test_the_lifetime_of_a_secret_is_limited(ring, seconds):
     assert rejected(access_of(ring).secrets.create, ANONYMOUS, seconds) is ErrorCode.FIELD_INVALID
 
 
+def test_a_client_secret_makes_no_others_but_a_key_with_its_letters_does():
+    ring = KeyRing([(ApiKey("week", 4), hashlib.sha256(b"sk-week_12").digest())])
+    access = access_of(ring)
+    assert access.authenticate_key_header("Bearer sk-week_12").name == "week"
+    secret, _ = access.secrets.create(ApiKey("week", 4))
+    for header in (f"Bearer {secret}", f"bearer  {secret}", "Bearer ek_", None):
+        assert rejected(access.authenticate_key_header, header) is ErrorCode.INVALID_API_KEY
+
+
 @pytest.mark.parametrize("header", [None, "", "sk-shop", "Basic sk-shop", "Bearer", "Bearer x"])
 def test_only_a_bearer_header_counts(ring, header):
     assert rejected(access_of(ring).authenticate_header, header) is ErrorCode.INVALID_API_KEY

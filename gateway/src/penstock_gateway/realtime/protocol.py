@@ -117,5 +117,5 @@ class RealtimeProtocol:
 def _parse(text: str | bytes) -> Mapping[str, Any]:
     event = parse_object(text)
     if event is None:
-        raise invalid("", "the message is not JSON with an object; accepted: one event, with its type")
+        raise invalid("message", "is not JSON with an object; accepted: one event, with its type")
     return event

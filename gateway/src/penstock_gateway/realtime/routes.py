@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http_body import limited
 from penstock_gateway.http_errors import error_response
@@ -21,7 +21,7 @@ from penstock_gateway.realtime.openai_session import OpenAISession
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.realtime.riva_dialect import configure
 from penstock_gateway.realtime.riva_session import default_session, merge
-from penstock_gateway.security.client_secrets import DEFAULT_LIFETIME_S, PREFIX, Credential
+from penstock_gateway.security.client_secrets import DEFAULT_LIFETIME_S, Credential
 from penstock_gateway.security.keys import ApiKey
 
 SUBPROTOCOL = "realtime"
@@ -104,12 +104,9 @@ def _authenticate(gateway: Gateway, headers: Headers, offered: Sequence[str]) ->
 
 
 def _key_itself(gateway: Gateway, request: Request) -> ApiKey:
-    """The key of a request that makes a client secret; a client secret cannot make others."""
+    """The key of a request that makes a client secret."""
     gateway.access.origins.check(request.headers.get("origin"), request.headers.get("host"))
-    authorization = request.headers.get("authorization")
-    if PREFIX in (authorization or ""):
-        raise GatewayError(ErrorCode.INVALID_API_KEY, "a client secret makes no client secrets; accepted: an API key")
-    return gateway.access.authenticate_header(authorization)
+    return gateway.access.authenticate_key_header(request.headers.get("authorization"))
 
 
 def _client_secret(gateway: Gateway, request: Request, body: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:

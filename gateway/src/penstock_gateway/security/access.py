@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.client_secrets import PREFIX, ClientSecrets, Credential
 from penstock_gateway.security.keys import ApiKey, KeyRing
 from penstock_gateway.security.origins import Origins
@@ -25,9 +26,22 @@ class Access:
 
     def read_header(self, authorization: str | None) -> Credential:
         """`read` of an Authorization header or metadata entry, `Bearer KEY`. GatewayError for a wrong one."""
-        text = authorization or ""
-        return self.read(text[len(_SCHEME) :].strip() if text.lower().startswith(_SCHEME) else None)
+        return self.read(_token(authorization))
 
     def authenticate_header(self, authorization: str | None) -> ApiKey:
         """The key of an Authorization header or metadata entry. GatewayError for a wrong one."""
         return self.read_header(authorization).key
+
+    def authenticate_key_header(self, authorization: str | None) -> ApiKey:
+        """The same for a key only: GatewayError for a client secret, which cannot make others."""
+        token = _token(authorization)
+        if token is not None and token.startswith(PREFIX):
+            message = "a client secret makes no client secrets; accepted: an API key"
+            raise GatewayError(ErrorCode.INVALID_API_KEY, message)
+        return self.keys.authenticate(token)
+
+
+def _token(authorization: str | None) -> str | None:
+    """What stands behind `Bearer `; None without it."""
+    text = authorization or ""
+    return text[len(_SCHEME) :].strip() if text.lower().startswith(_SCHEME) else None
