@@ -32,7 +32,7 @@ class ErrorCode(Enum):
     STREAM_IDLE = ErrorStatus("no audio arrived for 60 s", 408, 4408, "DEADLINE_EXCEEDED")
     STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 4010, "OUT_OF_RANGE")
     RESULTS_UNREAD = ErrorStatus("the client did not read its results for 10 s", 408, 4408, "DEADLINE_EXCEEDED")
-    OVERLOADED = ErrorStatus("the gateway has no memory, process or descriptor left", 503, 1013, "UNAVAILABLE")
+    OVERLOADED = ErrorStatus("the gateway has no memory, disk, process or descriptor left", 503, 1013, "UNAVAILABLE")
     INTERNAL = ErrorStatus("the gateway failed", 500, 1011, "INTERNAL")
 
     @property

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tempfile
 
 import httpx2
 import pytest
@@ -221,6 +222,19 @@ async def test_without_a_free_stream_no_file_is_decoded(client, streams, monkeyp
     monkeypatch.setattr(job, "decode_recording", None)
     streams.max_streams = 0
     assert error(await post(client, encoded()), 429)[0] == "streams_exhausted"
+
+
+async def test_without_a_free_stream_no_body_is_read(client, streams):
+    streams.max_streams = 0
+    assert error(await client.post("/v1/audio/transcriptions", content=b"no form"), 429)[0] == "streams_exhausted"
+
+
+async def test_an_upload_that_cannot_be_stored(client, streams, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # as with a full disk, its write fails
+    response = await post(client, bytes(2 << 20))
+    assert error(response, 503)[0] == "overloaded"
+    assert response.headers["retry-after"] == "2"
+    assert not streams.opened
 
 
 async def test_a_lost_stream_is_a_503_or_an_error_event(client, streams):

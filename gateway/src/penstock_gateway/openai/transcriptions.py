@@ -18,7 +18,7 @@ from penstock_gateway.openai.formats import Transcription, render
 from penstock_gateway.openai.job import PROTOCOL, TranscriptionJob
 from penstock_gateway.openai.request_fields import TranscriptionRequest, parse_fields
 from penstock_gateway.openai.sse import TranscriptEvents, error_event
-from penstock_gateway.security.limits import MAX_UPLOAD_BYTES, WriteLimit
+from penstock_gateway.security.limits import MAX_UPLOAD_BYTES, RETRY_AFTER_S, WriteLimit
 from penstock_gateway.stream.events import Final
 
 _T = TypeVar("_T")
@@ -43,9 +43,8 @@ class Transcriptions:
         access.origins.check(request.headers.get("origin"), request.headers.get("host"))
         key = access.authenticate_header(request.headers.get("authorization"))
         _check_charset(request)
-        request = limited(request, MAX_FORM_BYTES, "file")
-        async with request.form(max_files=1, max_fields=MAX_FIELDS) as form:
-            wanted, data = await self._read(form)
+        self._gateway.streams.check_room(key)
+        wanted, data = await self._read(limited(request, MAX_FORM_BYTES, "file"))
         ignored = ",".join(wanted.ignored)[:_MAX_IGNORED_CHARS]
         headers = {IGNORED_HEADER: ascii(ignored)[1:-1]} if ignored else {}  # names are the client's
         starting = TranscriptionJob.start(self._gateway, wanted, data, key)
@@ -63,8 +62,16 @@ class Transcriptions:
         content, media_type = render(transcription, wanted)
         return Response(content, headers=headers, media_type=media_type)
 
-    async def _read(self, form: FormData) -> tuple[TranscriptionRequest, bytes]:
-        """The request and the content of its file."""
+    async def _read(self, request: Request) -> tuple[TranscriptionRequest, bytes]:
+        """The request and the content of its file. Larger ones are on the disk until they are read."""
+        try:
+            async with request.form(max_files=1, max_fields=MAX_FIELDS) as form:
+                return await self._parse(form)
+        except OSError as error:
+            message = f"the upload cannot be stored: {error.strerror}"
+            raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S) from error
+
+    async def _parse(self, form: FormData) -> tuple[TranscriptionRequest, bytes]:
         values: dict[str, list[str]] = {}
         upload: UploadFile | None = None
         for name, value in form.multi_items():
