@@ -11,7 +11,7 @@ SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
     ("__main__",), ("main",), ("processes",), ("serving",), ("app",),
     ("captions", "health", "openai", "realtime"), ("riva",),
-    ("gateway", "http_body", "http_errors"), ("http_server", "stream"),
+    ("gateway", "http_body", "http_errors", "openai_words"), ("http_server", "stream"),
     ("audio", "config", "metrics"), ("security",), ("errors", "json_text", "logs", "runtime", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""

@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import NamedTuple
 
+_MAX_SHOWN_CHARS = 60
+
 
 class ErrorStatus(NamedTuple):
     """What a code means, and its status in each protocol."""
@@ -56,3 +58,9 @@ class GatewayError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
+
+
+def shown(value: object) -> str:
+    """A client's value for an error, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."

@@ -10,9 +10,9 @@ from typing import Any
 from penstock_client import Word as ClientWord
 from penstock_client.cli.subtitles import cues, srt, vtt
 from penstock_gateway.openai.request_fields import TranscriptionRequest
-from penstock_gateway.stream.events import Final, Word
+from penstock_gateway.openai_words import logprob, logprobs
+from penstock_gateway.stream.events import Final
 
-_MIN_CONFIDENCE = 1e-6
 _MEDIA_TYPES = {"json": "application/json", "verbose_json": "application/json", "vtt": "text/vtt"}
 
 
@@ -32,15 +32,6 @@ class Transcription:
 def usage(duration_s: float) -> dict[str, Any]:
     """OpenAI's account of the audio, in started seconds."""
     return {"type": "duration", "seconds": math.ceil(duration_s)}
-
-
-def logprobs(words: Sequence[Word], is_first: bool) -> list[dict[str, Any]]:
-    """A token per word; the blank in front of a word belongs to it."""
-    texts = [f"{'' if is_first and i == 0 else ' '}{word.text}" for i, word in enumerate(words)]
-    return [
-        {"token": text, "logprob": _ln(word.confidence), "bytes": list(text.encode())}
-        for text, word in zip(texts, words, strict=True)
-    ]
 
 
 def render(transcription: Transcription, request: TranscriptionRequest) -> tuple[str, str]:
@@ -86,7 +77,7 @@ def _verbose_json(transcription: Transcription, request: TranscriptionRequest) -
 def _segment(index: int, final: Final) -> dict[str, Any]:
     """A segment from its first word to its last one. Whisper's own fields have neutral values."""
     encoded = final.text.encode()
-    confidences = [_ln(word.confidence) for word in final.words]
+    confidences = [logprob(word) for word in final.words]
     return {
         "id": index,
         "seek": 0,
@@ -103,7 +94,3 @@ def _segment(index: int, final: Final) -> dict[str, Any]:
 
 def _subtitled(final: Final) -> list[ClientWord]:
     return [ClientWord(word.text, word.start_ms, word.end_ms) for word in final.words]
-
-
-def _ln(confidence: float) -> float:
-    return round(math.log(max(confidence, _MIN_CONFIDENCE)), 4)

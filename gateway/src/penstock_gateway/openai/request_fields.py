@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 from penstock_gateway.config import MAX_SILENCE_MS, MIN_SILENCE_MS, Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.json_text import parse_object
+from penstock_gateway.openai_words import KEYWORD_NATS
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
 
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 GRANULARITIES = ("segment", "word")
-KEYWORD_NATS = 1.5
-"""Boost per token of a keyword."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,14 @@ from typing import Any
 
 import pybase64
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError, shown
 
 _NAMES = {str: "a string", int: "an integer", bool: "true or false", dict: "an object", list: "an array"}
-_MAX_SHOWN = 60
 
 
 def invalid(path: str, problem: str) -> GatewayError:
     """The error for a wrong field."""
     return GatewayError(ErrorCode.FIELD_INVALID, f"{path} {problem}", path)
-
-
-def shown(value: object) -> str:
-    """A client's value for an error, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def read(values: Mapping[str, Any], name: str, kind: type, path: str, default: Any = None) -> Any:

@@ -3,16 +3,16 @@
 Knows no socket. An item is a segment: its deltas come while it is spoken, `committed` and `completed` at its end.
 """
 
-import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock_gateway.config import Config
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.http_errors import error_body
+from penstock_gateway.openai_words import logprobs
 from penstock_gateway.realtime.actions import END_SEGMENT, Action, Audio, Configure, ServerEvent
-from penstock_gateway.realtime.fields import invalid, read, read_audio, shown
+from penstock_gateway.realtime.fields import invalid, read, read_audio
 from penstock_gateway.realtime.items import Item, Names
 from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, OpenAISession
 from penstock_gateway.stream.events import Event, Final, Partial, Word
@@ -20,7 +20,6 @@ from penstock_gateway.stream.live_stream import Streams
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 COMMIT_EMPTY = "input_audio_buffer_commit_empty"
-_MIN_CONFIDENCE = 1e-9  # ln(0) is no number in JSON
 
 
 class OpenAIDialect:
@@ -188,7 +187,7 @@ class OpenAIDialect:
         seconds = round(event.end_s - self._segment_start_s, 3)
         fields: dict[str, Any] = {"usage": {"type": "duration", "seconds": max(0.0, seconds)}}
         if LOGPROBS in self._session.include:
-            fields["logprobs"] = [_logprob(word, index) for index, word in enumerate(event.words)]
+            fields["logprobs"] = logprobs(event.words, is_first=True)
         if WORDS in self._session.include:
             fields["words"] = [self._word(word) for word in event.words]
         return self._event(f"{TRANSCRIPTION}.completed", item_id=name, content_index=0, transcript=event.text, **fields)
@@ -214,8 +213,3 @@ class OpenAIDialect:
 
     def _event(self, kind: str, **fields: Any) -> ServerEvent:
         return {"type": kind, "event_id": self._names.new("event"), **fields}
-
-
-def _logprob(word: Word, index: int) -> dict[str, Any]:
-    token = f" {word.text}" if index else word.text
-    return {"token": token, "logprob": math.log(max(word.confidence, _MIN_CONFIDENCE)), "bytes": list(token.encode())}

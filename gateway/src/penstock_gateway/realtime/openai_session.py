@@ -6,7 +6,9 @@ from typing import Any
 
 from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_gateway.config import MAX_SILENCE_MS, MIN_SILENCE_MS, Config
-from penstock_gateway.realtime.fields import check_names, invalid, read, read_texts, shown
+from penstock_gateway.errors import shown
+from penstock_gateway.openai_words import KEYWORD_NATS
+from penstock_gateway.realtime.fields import check_names, invalid, read, read_texts
 from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
 
@@ -20,8 +22,6 @@ DEFAULT_SILENCE_MS = 800
 """Of server_vad in a gateway whose segments do not end in pauses by default."""
 _IGNORED_DETECTION = ("threshold", "prefix_padding_ms", "idle_timeout_ms", "create_response", "interrupt_response")
 """OpenAI's fields of `turn_detection` without an effect."""
-KEYWORD_NATS = 1.5
-"""Boost of a keyword: sane with every search."""
 LOGPROBS = "item.input_audio_transcription.logprobs"
 INTERIM = "item.input_audio_transcription.interim"
 WORDS = "item.input_audio_transcription.words"

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayError
+from penstock_gateway.errors import GatewayError, shown
 from penstock_gateway.realtime.actions import END_SEGMENT, FINISH, Action, Audio, Configure, ServerEvent
-from penstock_gateway.realtime.fields import invalid, read, read_audio, shown
+from penstock_gateway.realtime.fields import invalid, read, read_audio
 from penstock_gateway.realtime.items import Names
 from penstock_gateway.realtime.riva_session import (
     WITH_HEADER,

@@ -7,8 +7,10 @@ from typing import Any
 from google.protobuf import json_format
 
 from penstock_client.pcm import RawEncoding, RawFormat
-from penstock_gateway.realtime.fields import invalid, read, shown
+from penstock_gateway.errors import shown
+from penstock_gateway.realtime.fields import invalid, read
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.request_mapping import MAX_CHANNELS, MAX_RATE_HZ, MIN_RATE_HZ
 from penstock_gateway.stream.languages import shown_language
 from penstock_gateway.stream.live_stream import ModelGroup
 
@@ -19,7 +21,6 @@ _CODINGS: Mapping[str, RawEncoding] = {
     "g711_ulaw": "mulaw",
     "g711_alaw": "alaw",
 }
-_MIN_RATE_HZ, _MAX_RATE_HZ, _MAX_CHANNELS = 8_000, 96_000, 8
 _SECTIONS = (
     "input_audio_transcription", "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting",
     "endpointing_config",
@@ -76,11 +77,11 @@ def raw_format(session: Mapping[str, Any]) -> RawFormat:
         raise invalid("session.input_audio_format", f"is {shown(name)}; accepted: {', '.join(_CODINGS)}")
     path = "session.input_audio_params"
     rate = read(session["input_audio_params"], "sample_rate_hz", int, path, 16_000)
-    if not _MIN_RATE_HZ <= rate <= _MAX_RATE_HZ:
-        raise invalid(f"{path}.sample_rate_hz", f"is {rate}; accepted: {_MIN_RATE_HZ} to {_MAX_RATE_HZ}")
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+        raise invalid(f"{path}.sample_rate_hz", f"is {rate}; accepted: {MIN_RATE_HZ} to {MAX_RATE_HZ}")
     channels = read(session["input_audio_params"], "num_channels", int, path, 1)
-    if not 1 <= channels <= _MAX_CHANNELS:
-        raise invalid(f"{path}.num_channels", f"is {channels}; accepted: 1 to {_MAX_CHANNELS}")
+    if not 1 <= channels <= MAX_CHANNELS:
+        raise invalid(f"{path}.num_channels", f"is {channels}; accepted: 1 to {MAX_CHANNELS}")
     return RawFormat(_CODINGS[name], rate, channels)
 
 

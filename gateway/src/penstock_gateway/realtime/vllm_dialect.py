@@ -3,15 +3,14 @@
 Knows no socket. Its session is `model` alone, audio is 16-bit PCM at 16 kHz, and an error's `error` is a string.
 """
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock_client.pcm import RawFormat
 from penstock_gateway.config import Config
-from penstock_gateway.errors import GatewayError
+from penstock_gateway.errors import GatewayError, shown
 from penstock_gateway.realtime.actions import END_SEGMENT, Action, Audio, Configure, ServerEvent
-from penstock_gateway.realtime.fields import invalid, read, read_audio, shown
+from penstock_gateway.realtime.fields import invalid, read, read_audio
 from penstock_gateway.realtime.items import Item
 from penstock_gateway.stream.events import Event, Partial
 from penstock_gateway.stream.live_stream import StreamOptions, Streams
@@ -27,7 +26,7 @@ class VllmDialect:
         self._texts: list[str] = []  # of the segments since the last `transcription.done`
         self._item = Item("")
         self._has_audio = False
-        self._ends: deque[None] = deque()  # final commits that are not answered yet
+        self._ends = 0  # final commits that are not answered yet
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
         """What a client event asks for. GatewayError for a wrong one, which then has no effect."""
@@ -50,7 +49,7 @@ class VllmDialect:
         if not self._has_audio:
             return (_done(""),)
         self._has_audio = False
-        self._ends.append(None)
+        self._ends += 1
         return (END_SEGMENT,)
 
     def result(self, event: Event) -> list[ServerEvent]:
@@ -66,7 +65,7 @@ class VllmDialect:
         self._texts.append(event.text)
         self._item = Item("")
         if event.forced and self._ends:
-            self._ends.popleft()
+            self._ends -= 1
             events.append(_done(" ".join(text for text in self._texts if text)))
             self._texts.clear()
         return events

@@ -11,7 +11,7 @@ from enum import Enum
 
 from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_gateway.config import MAX_SILENCE_MS, MIN_SILENCE_MS, Config
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
@@ -133,9 +133,9 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         n_best=n_best,
         extra=custom,
     )
-    shown = language or ("" if group.languages else settings.language)  # without a code the server chooses
+    reported = language or ("" if group.languages else settings.language)  # without a code the server chooses
     results = ResultFormat(
-        language=shown, max_alternatives=max(1, n_best), has_word_times=config.enable_word_time_offsets
+        language=reported, max_alternatives=max(1, n_best), has_word_times=config.enable_word_time_offsets
     )
     return RecognitionRequest(options, _audio_form(config), results, tuple(ignored))
 
@@ -145,11 +145,11 @@ def is_forced_end(runtime_config: Mapping[str, str]) -> bool:
     for key in runtime_config:
         if key != FORCE_EOU:
             raise GatewayError(
-                ErrorCode.FIELD_INVALID, f"runtime_config has {_shown(key)}; accepted: {FORCE_EOU}", "runtime_config"
+                ErrorCode.FIELD_INVALID, f"runtime_config has {shown(key)}; accepted: {FORCE_EOU}", "runtime_config"
             )
     value = runtime_config.get(FORCE_EOU, "")
     if value.lower() not in ("", "0", "1", "false", "true"):
-        raise _invalid(f"runtime_config.{FORCE_EOU}", f"is {_shown(value)}; accepted: true, 1, false, 0")
+        raise _invalid(f"runtime_config.{FORCE_EOU}", f"is {shown(value)}; accepted: true, 1, false, 0")
     return value.lower() in ("1", "true")
 
 
@@ -170,7 +170,7 @@ def _search(max_alternatives: int, custom: dict[str, Option], group: ModelGroup)
     """Decoder and number of alternatives; alternatives need a beam search, so they choose one."""
     decoder = custom.pop("decoder", None)
     if decoder is not None and decoder not in group.decoders:
-        raise _invalid("custom_configuration.decoder", f"is {_shown(decoder)}; accepted: {', '.join(group.decoders)}")
+        raise _invalid("custom_configuration.decoder", f"is {shown(decoder)}; accepted: {', '.join(group.decoders)}")
     if max_alternatives < 0:
         raise _invalid("max_alternatives", f"is {max_alternatives}; accepted: 0 or more")
     if max_alternatives > 1 and decoder is None:
@@ -221,7 +221,7 @@ def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Option]
             accepted = ", ".join((*_OPTION_TYPES, *_IGNORED_KEYS, "neural_vad.*"))
             raise GatewayError(
                 ErrorCode.FIELD_INVALID,
-                f"custom_configuration has {_shown(key)}; accepted: {accepted}",
+                f"custom_configuration has {shown(key)}; accepted: {accepted}",
                 "config.custom_configuration",
             )
         kind = _OPTION_TYPES[key]
@@ -230,7 +230,7 @@ def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Option]
         except ValueError:
             value = math.nan
         if not isinstance(value, str) and not abs(value) <= _MAX_NUMBER:
-            raise _invalid(name, f"is {_shown(text)}; accepted: {'an integer' if kind is int else 'a finite number'}")
+            raise _invalid(name, f"is {shown(text)}; accepted: {'an integer' if kind is int else 'a finite number'}")
         options[key] = value
     return options, ignored
 
@@ -238,9 +238,3 @@ def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Option]
 def _invalid(name: str, problem: str) -> GatewayError:
     path = name if name.startswith("runtime_config") else f"config.{name}"
     return GatewayError(ErrorCode.FIELD_INVALID, f"{path} {problem}", path)
-
-
-def _shown(text: object) -> str:
-    """A client's text for an error, cut where it is long."""
-    shown = repr(text)
-    return shown if len(shown) <= 60 else f"{shown[:60]}..."
