@@ -42,8 +42,8 @@ def test_borders_do_not_depend_on_what_was_on_its_way(in_flight):
     assert restarts.stream_ms(round(received / 16 + 400)) == round(restarts.start_samples / 16 + 400)
 
 
-@pytest.mark.parametrize(("processed_s", "border"), [(2.4, 32_000), (0.3, 0)])
-def test_a_segment_without_words_is_a_pause_from_its_start(processed_s, border):
+@pytest.mark.parametrize(("processed_s", "border"), [(2.4, 32_000), (0.8, 6400), (0.3, 2400), (0.01, 160)])
+def test_a_segment_without_words_is_a_pause_whose_last_half_at_most_is_sent_again(processed_s, border):
     restarts = Restarts(RATE_HZ)
     restarts.note(Piece(audio(0, 40_000)))
     restarts.restart(processed_s, None)

@@ -1,9 +1,9 @@
 """Where a stream restarts after an endpoint, and with which audio, so that each segment is a stream of its own audio.
 
 At an endpoint the recognizer has decoded audio up to p, and the segment's last word ended at e. The next segment begins
-0.4 s before p, but not before e: the recognizer ends its segment (`finalize`), its results up to that one's final are
-dropped, and the audio from there on is sent again. No I/O. This file is in the client and in the core; a test keeps the
-copies equal.
+0.4 s before p, but not before e, or p / 2 without a word: the recognizer ends its segment (`finalize`), its results up
+to that one's final are dropped, and the audio from there on is sent again. No I/O. This file is in the client and in
+the core; a test keeps the copies equal.
 """
 
 from collections import deque
@@ -94,8 +94,10 @@ class Restarts:
         self.segment += 1
         # 1) the border, in samples since the last start
         processed = self._on_grid(recognizer_s)
-        last_end = 0 if last_word_ms is None else min(self._on_grid(last_word_ms / 1000), processed)
-        border = max(last_end, processed - _LEAD_MS // _GRID_MS) * self._grid_samples
+        earliest = -(-processed // 2)  # a border at the start would bring the same endpoint for ever
+        if last_word_ms is not None:
+            earliest = min(self._on_grid(last_word_ms / 1000), processed)
+        border = max(earliest, processed - _LEAD_MS // _GRID_MS) * self._grid_samples
         # 2) the audio behind it, as few pieces
         received = self._sent - unsent_samples
         parts: list[npt.NDArray[Any]] = []
