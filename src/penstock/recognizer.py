@@ -48,7 +48,8 @@ class Stream:
         self._recognizer = recognizer
         self._is_started = False
         self._is_ended = False
-        self._requests = recognizer.restarting_stream(stream_id, self._options, segments)
+        self._segments = segments
+        self._requests = self._new_requests()
         """None where no endpoint restarts the stream."""
 
     def push(self, samples: np.ndarray) -> StreamResult:
@@ -86,9 +87,17 @@ class Stream:
         self._recognizer.check_samples(samples)  # before the first part of them is decoded
         self._requests.add(samples, finalize, is_end)
         entries: list[StreamResult] = []
-        while self._requests.has_request:
-            entries += self._requests.take(self._process(self._requests.next_request()))
+        try:
+            while self._requests.has_request:
+                entries += self._requests.take(self._process(self._requests.next_request()))
+        except StreamError:
+            if not self._is_started:  # nothing was taken: the caller may try the start again
+                self._requests = self._new_requests()
+            raise
         return self._collected(folded(entries))
+
+    def _new_requests(self) -> RestartingStream | None:
+        return self._recognizer.restarting_stream(self.id, self._options, self._segments)
 
     def _collected(self, result: StreamResult) -> StreamResult:
         for entry in result.entries:

@@ -61,14 +61,12 @@ class RestartingStream:
         request = self._sent.request
         if self._sent.is_new and not request.is_end:
             self._restarts.note(Piece(request.samples, request.finalize))
-        if self._is_started:
-            return request
-        self._is_started = True
-        return replace(request, is_start=True, options=self._options)
+        return request if self._is_started else replace(request, is_start=True, options=self._options)
 
     def take(self, result: StreamResult) -> list[StreamResult]:
         """Takes the result of the request; returns the results of the stream that it holds, any number."""
         assert self._sent is not None
+        self._is_started = True
         (request, _, is_obsolete), taken = self._sent, []
         entries = () if is_obsolete else result.entries
         for number, entry in enumerate(entries, start=1):
