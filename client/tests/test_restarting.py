@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from penstock_client import StreamOptions
+from penstock_client import ConnectionLostError, StreamOptions
 from penstock_client.alignment import ChunkGeometry
 from penstock_client.protocol import Request, RequestSplitter, Result, Word
 from penstock_client.stream import Stream
+from penstock_client.transport.channel import Channel
 from penstock_client.transport.replay import Replay
+from penstock_client.transport.resuming import ResumingTransport
 from penstock_client.transport.session import Session
 
 OPTIONS = StreamOptions(endpoint_silence_ms=400)
@@ -177,3 +179,53 @@ def test_a_stream_is_not_resumed_behind_an_endpoint():
         replay.add(request)
     assert replay.take(result(1, 0.6, is_final=True)) == result(1, 0.6, is_final=True)
     assert replay.restart() == []
+
+
+class PlayedTransport(Channel):
+    """A transport whose server is the test."""
+
+    def __init__(self) -> None:
+        super().__init__("s", "memory", 10.0)
+
+    def close(self) -> None:
+        self.cancel()
+
+    def take_all(self) -> None:
+        with self.update() as session:
+            session.connected()
+            while session.next_request() is not None:
+                pass
+
+
+@pytest.mark.parametrize("is_received", [True, False])
+@pytest.mark.parametrize("flags", [{"is_end": True}, {"finalize": True}], ids=["end", "finalize"])
+def test_a_stream_is_not_resumed_behind_an_endpoint_in_its_last_request(flags, is_received):
+    """What follows the endpoint is to be sent again: a new stream would miss it, and wait for an answer to nothing."""
+    opened: list[PlayedTransport] = []
+
+    def open_transport() -> PlayedTransport:
+        opened.append(PlayedTransport())
+        return opened[-1]
+
+    transport = ResumingTransport(open_transport, 60.0)
+    splitter = RequestSplitter("s", parameters=OPTIONS.parameters(), restarts=True)
+    for last in ({}, flags):
+        for request in splitter.split(audio(0, 16_000), **last):
+            transport.send(request)
+        opened[0].take_all()
+        if not last:
+            with opened[0].update() as session:
+                session.deliver(result(0, 0.9))
+            transport.receive(0)
+    endpoint = result(0, 1.5, (Word("yes", 800, 1000),), is_final=True)
+    with opened[0].update() as session:
+        session.deliver(endpoint, *([result(1, 2.0, is_final=True)] if "finalize" in flags else []))
+    if is_received:
+        assert transport.receive(0).text == "yes"
+    with opened[0].update() as session:
+        session.connection_lost("gone")
+    if not is_received:
+        assert transport.receive(0).text == "yes"
+    with pytest.raises(ConnectionLostError):
+        transport.receive(None)
+    assert len(opened) == 1

@@ -32,8 +32,8 @@ class AsyncStream(StreamBase):
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
         Samples wait in the client until they complete a chunk of the server's model, if the client aligns; no samples
-        make a request at once. Returns before the reply, but waits while a minute of audio or 64 requests are
-        unanswered. Raises ClientError.
+        make a request at once. Returns before the reply, but waits while a minute of audio, or 2 s where endpoints
+        restart the stream, or 64 requests are unanswered. Raises ClientError.
         """
         await self._send(samples)
 

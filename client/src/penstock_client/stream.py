@@ -117,8 +117,8 @@ class Stream(StreamBase):
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
         Samples wait in the client until they complete a chunk of the server's model, if the client aligns; no samples
-        make a request at once. Returns before the reply, but blocks while a minute of audio or 64 requests are
-        unanswered. Raises ClientError.
+        make a request at once. Returns before the reply, but blocks while a minute of audio, or 2 s where endpoints
+        restart the stream, or 64 requests are unanswered. Raises ClientError.
         """
         self._send(samples)
 

@@ -36,7 +36,7 @@ class Replay:
         self._segment: int | None = None
         """The caller's index of the current segment."""
         self._segment_shift: int | None = 0
-        self._offset_samples = 0
+        self.offset_samples = 0
         """Where the server's stream begins in the caller's."""
         self._restarted_s = -1.0
         self._restarts = False
@@ -66,7 +66,7 @@ class Replay:
         """The requests to send to a new stream, whose first takes the options of the caller's."""
         self._repeated = self._answered
         self._segment_shift = None
-        self._offset_samples = self._samples
+        self.offset_samples = self._samples
         self._restarted_s = self._now_s()
         requests = [sent.request for sent in self._requests]
         if requests:
@@ -104,13 +104,13 @@ class Replay:
         return result.is_final and not self._requests[self._answered].request.is_final
 
     def _shifted(self, result: Result, segment: int, delay_s: float) -> Result:
-        if not self._offset_samples and segment == result.segment and not delay_s:
+        if not self.offset_samples and segment == result.segment and not delay_s:
             return result
-        shift_ms = round(1000 * self._offset_samples / SAMPLE_RATE_HZ)
+        shift_ms = round(1000 * self.offset_samples / SAMPLE_RATE_HZ)
         return replace(
             result,
             segment=segment,
-            audio_processed_s=result.audio_processed_s + self._offset_samples / SAMPLE_RATE_HZ,
+            audio_processed_s=result.audio_processed_s + self.offset_samples / SAMPLE_RATE_HZ,
             new_words=_shift(result.new_words, shift_ms),
             alternatives=tuple(_shift_alternative(each, shift_ms) for each in result.alternatives),
             round_trip_s=result.round_trip_s + delay_s,
