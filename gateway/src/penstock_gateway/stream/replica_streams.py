@@ -32,9 +32,13 @@ from penstock_gateway.stream.stream_report import StreamReport
 from penstock_gateway.stream.upstream_options import upstream_options
 
 MODEL_ALIASES = frozenset(
-    ("whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-realtime-whisper")
-)
-"""Names of OpenAI's models that mean the first group, so that a client changes only its address."""
+    (
+        "whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-realtime-whisper",
+        "gpt-realtime", "gpt-realtime-mini", "gpt-4o-realtime-preview", "gpt-4o-mini-realtime-preview",
+    )
+)  # fmt: skip
+"""Names of OpenAI's models that mean the first group, so that a client changes only its address. Those of conversations
+stand in the address of Realtime connections that transcribe, too."""
 _WATCH_S = 1.0
 _MAX_KEEP_ALIVE_S = 10.0
 _GONE = (ConnectionLostError, ReplyTimeoutError, ServerReplyError, ServerUnreachableError, StreamClosedError)
