@@ -52,8 +52,9 @@ class TritonPythonModel:
         if isinstance(reply, StreamError):
             return triton_io.error_response(reply, request, self.log)
         if reply.is_batched:
-            for row in reply.errors.keys() - ticket.errors.keys():  # `features` has logged its own
-                self.log.rejection(reply.errors[row], None, request.request_id(), row)
+            for row, error in reply.errors.items():
+                if row not in ticket.errors:  # `features` has logged its own
+                    self.log.rejection(error, None, request.request_id(), row)
             return triton_io.batched_response(self._news.of_rows(ticket.rows, reply.answers))
         answer = reply.answers[0]
         if isinstance(answer, StreamError):

@@ -20,8 +20,9 @@ class NewsFilter:
     ) -> dict[int, Sequence[StreamResult] | StreamError]:
         """The news of the answers to a request, and its errors; rows: those of its ticket."""
         found: dict[int, Sequence[StreamResult] | StreamError] = {}
-        starts = np.flatnonzero((rows[:, Column.FLAGS] & START > 0) & (rows[:, Column.SLOT] >= 0)).tolist()
-        for row in sorted({*starts, *answers}):
+        is_start = (rows[:, Column.FLAGS] & START > 0) & (rows[:, Column.SLOT] >= 0)
+        starts = set(np.flatnonzero(is_start).tolist())
+        for row in sorted(starts | answers.keys()):
             slot = int(rows[row, Column.SLOT])
             if row in starts:  # also of a row without an answer: the slot's last stream may have ended without a final
                 self._texts[slot] = ""
