@@ -94,7 +94,7 @@ class Replica:
         self.information, self._mismatch = None, reason
 
     async def probe(self) -> ServerInfo | None:
-        """Asks what it offers; None while it does not answer."""
+        """Queries its model and limits: its last answer while few probes have failed, then None."""
         try:
             information = await self._probe_client.server_info()
         except ClientError as error:
