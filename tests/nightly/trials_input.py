@@ -29,8 +29,8 @@ INPUTS = {
     "encoder": {"MEL": "FP32", "TICKET": "INT64"},
     "decoder": {"ENCODED": "FP32", "TICKET": "INT64"},
 }
-_STAGES_WITH_DEVICE_INPUTS, _OVERFLOWS = ("encoder", "decoder"), 1 << 61
-"""A size of 64 bits or more ends their processes (docs/serving.md, Safety)."""
+_OVERFLOWS = 1 << 61
+"""A tensor of as many numbers, 64 bits of bytes, ends a model's process (docs/serving.md, Safety)."""
 _TIMEOUT_S, _NO_ROWS_TIMEOUT_S = 10, 1
 _NO_ROWS = "no rows, not answered"
 
@@ -72,7 +72,7 @@ def _message(chance: random.Random):
     for name, datatype in INPUTS[model].items():
         for _ in range(rarely(1, [0, 2])):
             shape = rarely(_usual_shape(chance, name), SHAPES)
-            if model in _STAGES_WITH_DEVICE_INPUTS and math.prod(shape) >= _OVERFLOWS:
+            if math.prod(shape) >= _OVERFLOWS:
                 shape = _usual_shape(chance, name)
             tensor = request.inputs.add(name=rarely(name, ["NAME", ""]), datatype=rarely(datatype, DATATYPES))
             tensor.shape.extend(shape)

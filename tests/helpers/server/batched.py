@@ -3,6 +3,7 @@
 import queue
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton_grpc
@@ -47,8 +48,9 @@ class BatchedConnection:
         self._client.start_stream(lambda result, error: self._replies.put(error or result))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._client.stop_stream()
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        """Waits for unanswered requests only without an error: a server that has failed would not answer them."""
+        self._client.stop_stream(cancel_requests=error_type is not None)
         self._client.close()
 
     def send(self, arrays: dict[str, np.ndarray], parameters: dict | None = None) -> None:
@@ -109,8 +111,8 @@ class BatchedRawStream:
         self._connection.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._connection.__exit__()
+    def __exit__(self, *error: Any) -> None:
+        self._connection.__exit__(*error)
 
     def send(self, samples: np.ndarray, start: bool = False, end: bool = False) -> StreamReply:
         """Sends one request of audio. A row without news repeats the last reply, without its words."""
