@@ -13,7 +13,7 @@ from penstock_client.protocol import Parameter
 LanguageTags = Literal["remove", "keep"]
 Segments = Literal["restart", "soft"]
 Decoder = Literal["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"]
-"""The searches; `PenstockClient.server_info` names those of a server."""
+"""The searches; `Client.server_info` names those of a server."""
 _BEAMS: tuple[Decoder, ...] = ("alsd", "aes", "ctc_beam")
 _N_BEST: tuple[Decoder, ...] = (*_BEAMS, "wfst")
 ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
@@ -51,14 +51,14 @@ class StreamOptions:
     language_tags: LanguageTags | None = None
     """The model's language tags, such as `<en-US>`, in text and words: "remove" (the server's default) or "keep"."""
     endpoint_silence_ms: int | None = None
-    """Endpointing: time without words behind a word that ends a segment, 200 to 10,000; 0: off."""
+    """Endpointing: time without words, after a word, that ends a segment, 200 to 10,000; 0: off."""
     endpoint_no_speech_ms: int | None = None
     """Duration of a segment without words, 200 to 60,000; 0: off."""
     endpoint_longest_s: int | None = None
-    """Duration from which on any short pause ends a segment, 5 to 120; 0: off."""
+    """Duration after which any short pause ends a segment, 5 to 120; 0: off."""
     segments: Segments = "restart"
     """What endpoints of the options above do. "restart": the last 0.4 s of the pause are sent again, so that each
-    segment is recognized as its audio alone. "soft": the search goes on."""
+    segment is recognized as its audio alone. "soft": the search continues."""
 
     def __post_init__(self) -> None:
         if self.decoder is not None and self.decoder not in get_args(Decoder):

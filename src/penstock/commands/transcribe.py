@@ -82,7 +82,7 @@ def add_segments(parser: argparse.ArgumentParser) -> None:
         "--segments",
         choices=SEGMENTS,
         default=SEGMENTS[0],
-        help=f"at an endpoint, restart the stream in the pause or go on ({SEGMENTS[0]})",
+        help=f"at an endpoint, restart the stream in the pause, or continue ({SEGMENTS[0]})",
     )
 
 

@@ -119,7 +119,7 @@ class DecodingConfig:
         unset="auto if the model has it, else its first", decoders=DECODERS,
     )  # fmt: skip
     endpoint_silence_ms: int = _option(
-        off_or(whole(200, 10_000)), 0, "MS", "default endpoint: silence behind a word that ends a segment, in ms",
+        off_or(whole(200, 10_000)), 0, "MS", "default endpoint: silence after a word that ends a segment, in ms",
         page="endpointing.md", decoders=DECODERS,
     )  # fmt: skip
     endpoint_no_speech_ms: int = _option(
@@ -127,7 +127,7 @@ class DecodingConfig:
         page="endpointing.md", decoders=DECODERS,
     )  # fmt: skip
     endpoint_longest_s: int = _option(
-        off_or(whole(5, 120)), 0, "S", "default endpoint: duration from which on any short pause ends a segment, in s",
+        off_or(whole(5, 120)), 0, "S", "default endpoint: duration after which any short pause ends a segment, in s",
         page="endpointing.md", decoders=DECODERS,
     )  # fmt: skip
     phrase_memory_mib: int = _option(

@@ -109,7 +109,7 @@ def add_option_arguments(parser: argparse.ArgumentParser) -> None:
         "--segments",
         choices=get_args(Segments),
         default="restart",
-        help="at these endpoints, recognize each segment as its audio alone, or go on (restart)",
+        help="at these endpoints, recognize each segment as its audio alone, or continue (restart)",
     )
     add("--language-tags", choices=get_args(LanguageTags), help="the model's language tags in the text (remove)")
 
