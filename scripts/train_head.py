@@ -256,7 +256,7 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--force", action="store_true", help="replace --out if it is a bundle")
     parser.add_argument("--half", action="store_true", help="store float16 weights")
     parser.add_argument("--kind", choices=HEADS, default=FACTORIZED)
-    parser.add_argument("--init", type=Path, help="bundle whose head is trained on")
+    parser.add_argument("--init", type=Path, help="bundle whose head is trained further")
     parser.add_argument("--ilm-text", type=Path, nargs="+", help="text for the language model, one sentence per line")
     parser.add_argument(
         "--ilm-weight", type=_weight, default=0.0, metavar="LAMBDA",
