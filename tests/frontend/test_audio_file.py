@@ -153,6 +153,27 @@ def test_a_size_that_the_writer_did_not_know_is_no_truncation(tmp_path, stated):
     assert (audio.problem, audio.tracks[0].samples.size) == (None, 8000)
 
 
+def write_flac_of_unknown_length(path: Path, samples: np.ndarray, kept: float = 1.0) -> None:
+    """As flac and ffmpeg write to a pipe: the number of samples in the header is 0."""
+    soundfile.write(path, samples, 16000, format="FLAC")
+    content = bytearray(path.read_bytes())
+    content[21] &= 0xF0  # 36 bits of the block STREAMINFO
+    content[22:26] = bytes(4)
+    path.write_bytes(content[: int(kept * len(content))])
+
+
+@pytest.mark.parametrize("count", [8000, 65_536, 70_000])
+def test_flac_of_unknown_length_is_no_truncation(tmp_path, count):
+    path, noise = tmp_path / "a.flac", np.random.default_rng(0).normal(0, 0.1, count)
+    write_flac_of_unknown_length(path, noise)
+    np.testing.assert_allclose(read_audio(path, 16000), noise, atol=1e-4)
+    assert audio_seconds(path) == count / 16000
+    write_flac_of_unknown_length(path, noise, kept=0.7)
+    audio = load_audio(path, 16000)
+    assert "a.flac: is damaged after" in audio.problem
+    assert 0.3 * count < len(audio.tracks[0].samples) < count
+
+
 STEREO = np.stack([tone(16000, hz=300), tone(16000, hz=500)], axis=1)
 
 

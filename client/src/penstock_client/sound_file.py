@@ -24,6 +24,10 @@ _SHORTFALL = re.compile(r"(?:data|Data Size|SSND)\s*: (\d+) \(should be (\d+)\)"
 """libsndfile's log line for a WAV, AU or AIFF file that is shorter than its header states: bytes stated, present."""
 UNKNOWN_SIZE_BYTES = 0x7FFF0000
 """Programs that write to a pipe state at least this size, because they do not know it yet."""
+_UNKNOWN_FRAMES = 1 << 62
+"""libsndfile counts at least this many in a FLAC file that was written to a pipe: its header has no length."""
+_BAD_SEEK = 39
+"""libsndfile's error where soundfile seeks to the end of such a file, after it has read the last samples."""
 _MAX_OGG_PAGE_BYTES = 65_307
 _BLOCK_FRAMES = 65_536
 
@@ -78,8 +82,9 @@ class SoundReader:
             raise ValueError(_reason(error)) from error
         self.rate_hz: int = self._sound.samplerate
         self.channels: int = self._sound.channels
-        self.seconds: float = self._sound.frames / self.rate_hz
-        """Duration from the header."""
+        is_known = self._sound.frames < _UNKNOWN_FRAMES
+        self.seconds: float | None = self._sound.frames / self.rate_hz if is_known else None
+        """Duration from the header; None where it has none."""
         self.problem: str | None = None
         """Why the file ends early; set after the last block."""
 
@@ -103,7 +108,8 @@ class SoundReader:
         except self._soundfile.LibsndfileError as error:  # it does not say how much it has read before the damage
             is_unread = np.isnan(out).all(axis=1)
             end = int(is_unread.argmax()) if is_unread.any() else len(out)
-            return out[:end], error.error_string.rstrip(".")
+            is_end = self.seconds is None and error.code == _BAD_SEEK
+            return out[:end], None if is_end else error.error_string.rstrip(".")
         except (OSError, RuntimeError) as error:
             raise ValueError(_reason(error)) from error
 
@@ -128,11 +134,15 @@ def tracks(samples: npt.NDArray[np.float32], rate_hz: int, sample_rate_hz: int, 
 
 
 def seconds(path: str | Path) -> float:
-    """Duration from the header of a file. Raises ValueError with the reason, ImportError without libsndfile."""
+    """Duration from the header of a file, which is read to its end where the header has none.
+
+    Raises ValueError with the reason, ImportError without libsndfile.
+    """
     with SoundReader(path) as reader:
-        if not reader.seconds:
+        found = sum(map(len, reader.blocks())) / reader.rate_hz if reader.seconds is None else reader.seconds
+        if not found:
             raise ValueError("has no audio")
-        return reader.seconds
+        return found
 
 
 def open_file(source: str | Path | bytes) -> BinaryIO:
@@ -155,8 +165,11 @@ def open_file(source: str | Path | bytes) -> BinaryIO:
 
 
 def _stated_frames(sound: Any) -> int:
-    """The length in the header. libsndfile itself counts the frames that are there, and only logs the difference."""
-    frames: int = sound.frames
+    """The length in the header, 0 where it has none.
+
+    libsndfile itself counts the frames that are there, and only logs the difference.
+    """
+    frames: int = sound.frames if sound.frames < _UNKNOWN_FRAMES else 0
     if match := _SHORTFALL.search(sound.extra_info):
         stated_bytes, present_bytes = map(int, match.groups())
         if 0 < present_bytes < stated_bytes < UNKNOWN_SIZE_BYTES:

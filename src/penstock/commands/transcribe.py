@@ -198,7 +198,7 @@ def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
     try:
         with named(path), SoundReader(path) as reader:
             names: Sequence[str | None] = channel_names(reader.channels) if channel == EACH else [None]
-            return reader.seconds * len(names), names
+            return (reader.seconds or 0.0) * len(names), names
     except AudioError:  # reported when the file is transcribed
         return 0.0, [None]
 

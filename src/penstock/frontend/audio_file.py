@@ -43,7 +43,7 @@ def load_audio(path: str | Path, sample_rate_hz: int, channel: Channel = MIX) ->
 
 
 def audio_seconds(path: str | Path) -> float:
-    """Duration from the header of a file. Raises AudioError if it is missing, not audio or empty."""
+    """Duration of a file, from its header if that has it. Raises AudioError if it is missing, not audio or empty."""
     with named(path):
         return sound_file.seconds(path)
 
