@@ -101,7 +101,7 @@ def test_the_limits_of_a_beam_can_be_chosen(model, audio, monkeypatch):
 
     monkeypatch.setattr(recognizer, "StreamingRecognizer", make)
     chosen = {"lm_fusion": "eq2-late", "length_normalisation": False, "aes_expansions": 1, "aes_margin": 3.0,
-              "aes_extra_labels": 1, "max_symbols": 2}  # fmt: skip
+              "aes_extra_labels": 1}  # fmt: skip
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items() if value is not False]
     flags.append("--no-length-normalisation")
     assert run("--model", model, "--decoder", "aes", *flags, audio[1]) == 0
@@ -358,6 +358,16 @@ def test_a_missing_manifest_is_named(model, tmp_path):
         (["--model", "MODEL", "--format", "srt", "a.wav"], "--format needs --out DIR"),
         (["--model", "MODEL", "--resume", "a.wav"], "--resume needs --out DIR"),
         (["--model", "MODEL", "--lattices", "o", "a.wav"], "--lattices needs --n-best N"),
+        (["--model", "MODEL", "--lm", "x.arpa", "a.wav"], "--lm needs --lm-weight W, which is 0 by default"),
+        (
+            ["--model", "MODEL", "--decoder", "ctc", "--ilm-beta", "0", AUDIO],
+            "--ilm-beta is given, but the decoder is ctc; accepted with: greedy, alsd, aes",
+        ),
+        (
+            ["--model", "MODEL", "--wfst-beam", "8", AUDIO],
+            "--wfst-beam is given, but the decoder is greedy; accepted with: wfst",
+        ),
+        (["--model", "MODEL", "--decoder", "aes", "--max-symbols", "2", AUDIO], "--max-symbols is given, but the"),
         (["--model", "MODEL", "--json", "--out", "o", "a.wav"], "--json prints to standard output .* --format json"),
         (["--model", "MODEL", "--threads", "0", "a.wav"], "--threads is '0'; accepted: integers from 1"),
         (

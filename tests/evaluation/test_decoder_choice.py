@@ -45,6 +45,7 @@ def test_options_are_converted_and_the_text_is_kept():
         ("greedy:boost=101", "boost: '101'; accepted: numbers from -100 to 100"),
         ("greedy:boost=1,boost=1", "'boost' is given twice"),
         ("ctc:boost=1", "'boost' is not an option of ctc"),
+        ("greedy:lm=x.arpa", "lm needs lm_weight=W, which is 0 by default"),
         ("aes:max_symbols=2", "'max_symbols' is not an option of aes"),
     ],
 )

@@ -12,6 +12,7 @@ from penstock.errors import AudioError, OutputError, SettingError
 from penstock.frontend.audio_file import named
 from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock.frontend.sound_file import SoundReader
+from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, DecodingConfig
 from penstock.pipeline.language_offer import LANGUAGE_TAGS
 from penstock.pipeline.stream_options import MAX_REQUEST_S
@@ -127,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
     prepare_process(threads if processes == 1 else 1)
     recognizer = StreamingRecognizer(model or BUNDLED_MODEL, context, max_streams=streams, decoding=decoding)
     recognizer.check_options(options)
+    _check_decoder(args, args.decoder or offer_decoders(recognizer.config, decoding).default)
     chunk_ms = recognizer.config.chunk_ms(recognizer.context)
     request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
     transcriber = FileTranscriber(recognizer, request_samples, options, channel, args.segments)
@@ -180,8 +182,18 @@ def _check(args: argparse.Namespace) -> None:
             raise SettingError(f"--{name} needs --out DIR")
     if args.lattices and not args.n_best:
         raise SettingError("--lattices needs --n-best N")
+    if args.lm is not None and args.lm_weight is None:
+        raise SettingError("--lm needs --lm-weight W, which is 0 by default")
     if args.json and args.out:
         raise SettingError("--json prints to standard output and cannot be combined with --out; use --format json")
+
+
+def _check_decoder(args: argparse.Namespace, decoder: str) -> None:
+    """SettingError for a flag that changes nothing in this decoder."""
+    for setting in _SETTINGS:
+        if setting.given(args) is not None and decoder not in setting.decoders:
+            accepted = ", ".join(setting.decoders)
+            raise SettingError(f"{setting.flag} is given, but the decoder is {decoder}; accepted with: {accepted}")
 
 
 def _channel(args: argparse.Namespace) -> Channel:

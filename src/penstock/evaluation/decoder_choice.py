@@ -79,6 +79,8 @@ def parse_decoder(text: str) -> DecoderChoice:
             options[setting.name] = setting.parse(value)
         except ValueError as error:
             raise SettingError(f"decoder {text!r}: {option}: {value!r}: {error}") from None
+    if "lm" in options and "lm_weight" not in options:
+        raise SettingError(f"decoder {text!r}: lm needs lm_weight=W, which is 0 by default")
     return DecoderChoice(name, options, boost, text)
 
 
