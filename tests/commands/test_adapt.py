@@ -107,7 +107,8 @@ def test_the_seed_decides_and_a_bundle_is_replaced_with_force(model, text, tmp_p
     weights = [load_file(out / "weights.safetensors")["predictor.output.weight"] for out in outs]
     torch.testing.assert_close(weights[0], weights[1], atol=1e-3, rtol=0)
     assert (weights[0] - weights[2]).abs().max() > 0.01
-    (outs[0] / "README.md").write_text("mine")
+    (outs[0] / "README.md").write_text("of the old weights")
+    (outs[0] / "phrases.txt").write_text("mine")
     capsys.readouterr()
     again = ("--model", outs[0], "--text", text, "--out", outs[0], "--steps", 60, "--seed", 4)
     assert adapt(*again) == 1
@@ -115,7 +116,8 @@ def test_the_seed_decides_and_a_bundle_is_replaced_with_force(model, text, tmp_p
     first = sha256((outs[0] / "config.json").read_bytes()).hexdigest()
     assert adapt(*again, "--force") == 0
     assert Checkpoint(outs[0]).source["adapted_from_config_sha256"] == first
-    assert (outs[0] / "README.md").read_text() == "mine"
+    assert not (outs[0] / "README.md").exists()
+    assert (outs[0] / "phrases.txt").read_text() == "mine"
 
 
 def test_float16_stays_float16_and_is_what_was_measured(model, text, tmp_path, capsys):

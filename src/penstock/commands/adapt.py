@@ -62,7 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--steps", type=int, default=600, metavar="N", help="of 64 sentences (600)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of sentences (0)")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (cpu)")
-    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    parser.add_argument("--force", action="store_true", help="replace an existing bundle and its model card")
     parser.set_defaults(run=run)
 
 
@@ -81,7 +81,11 @@ def run(args: argparse.Namespace) -> int:
     tensors, lines = _adapt(args, checkpoint, texts, device)
     source = {n: value for n, value in checkpoint.source.items() if not n.startswith(_DIGEST)}
     source |= _digests(checkpoint, texts)
-    write_new_bundle(args.out, args.force, lambda scratch: _write(checkpoint, tensors, source, scratch / "bundle"))
+
+    def write(scratch: Path) -> Path:
+        return _write(checkpoint, tensors, source, scratch / "bundle")
+
+    write_new_bundle(args.out, args.force, write, keeps_card=False)  # the card is that of the old weights
     print("\n".join(lines))
     return 0
 

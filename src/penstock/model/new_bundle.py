@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -11,12 +11,17 @@ from safetensors import SafetensorError
 from penstock.errors import CheckpointError
 from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint
 
+CARD_FILE = "README.md"
+"""The model card."""
 
-def write_new_bundle(directory: str | Path, replace: bool, convert: Callable[[Path], Path]) -> Checkpoint:
+
+def write_new_bundle(
+    directory: str | Path, replace: bool, convert: Callable[[Path], Path], keeps_card: bool = True
+) -> Checkpoint:
     """Opens the bundle that `convert` writes into a folder of the scratch directory it is given, moved to `directory`.
 
-    `directory` must be new or empty; with `replace` it may be a bundle, whose additional files (such as a model card)
-    are kept. The bundle appears atomically. Raises CheckpointError, also for what cannot be written.
+    `directory` must be new or empty; with `replace` it may be a bundle, whose additional files are kept, its model
+    card only with `keeps_card`. The bundle appears atomically. Raises CheckpointError, also for what cannot be written.
     """
     directory = Path(directory)
     try:
@@ -25,7 +30,7 @@ def write_new_bundle(directory: str | Path, replace: bool, convert: Callable[[Pa
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
             bundle = convert(Path(scratch))
             if replace and directory.exists():
-                _replace(directory, bundle, Path(scratch) / "old")
+                _replace(directory, bundle, Path(scratch) / "old", () if keeps_card else (CARD_FILE,))
             else:
                 os.replace(bundle, directory)  # fails if another process was faster
     except (OSError, SafetensorError) as error:
@@ -45,27 +50,27 @@ def check_new_bundle(directory: Path, replace: bool) -> None:
         raise CheckpointError(f"{directory}: {'is a bundle' if is_bundle else 'is not empty'}; accepted: {accepted}")
 
 
-def _replace(directory: Path, bundle: Path, old: Path) -> None:
-    """Replaces a bundle, which is moved to `old`; additional files are kept.
+def _replace(directory: Path, bundle: Path, old: Path, dropped: Sequence[str]) -> None:
+    """Replaces a bundle, which is moved to `old`; additional files are kept except those named `dropped`.
 
     If that fails, the old bundle is restored, or the bundle that another process created meanwhile stays.
     """
-    _copy_own_files(directory, bundle)
+    _copy_own_files(directory, bundle, dropped)
     directory.rename(old)
     try:
         os.replace(bundle, directory)
     except OSError:
         if directory.exists():
-            _copy_own_files(old, directory)
+            _copy_own_files(old, directory, dropped)
         else:
             old.rename(directory)
         raise
 
 
-def _copy_own_files(source: Path, target: Path) -> None:
-    """Copies the files that are not part of a bundle."""
+def _copy_own_files(source: Path, target: Path, dropped: Sequence[str]) -> None:
+    """Copies the files that are neither part of a bundle nor named `dropped`."""
     for path in source.iterdir():
-        if path.name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE) or (target / path.name).exists():
+        if path.name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE, *dropped) or (target / path.name).exists():
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.copytree(path, target / path.name, symlinks=True)

@@ -23,8 +23,8 @@ def write_head_bundle(
     """Writes `directory`, at once or not at all.
 
     beam_pair, greedy_pair: defaults of a factorized head's streams, by default those of its configuration. source: of
-    the model, for config.json. half: store float16, except for `features.`. replace: as in `write_new_bundle`. Raises
-    CheckpointError.
+    the model, for config.json. half: store float16, except for `features.`. replace: as in `write_new_bundle`; no model
+    card is kept. Raises CheckpointError.
     """
     config = head.config
     if head.ilm is not None:
@@ -41,4 +41,4 @@ def write_head_bundle(
     def convert(scratch: Path) -> Path:
         return write_checkpoint(scratch / "bundle", model, tensors, tokenizer, source).directory
 
-    return write_new_bundle(directory, replace, convert)
+    return write_new_bundle(directory, replace, convert, keeps_card=False)
