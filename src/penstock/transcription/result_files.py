@@ -111,16 +111,18 @@ class ResultFiles:
 
     def exist(self, audio: AudioInput, channels: Sequence[str | None]) -> bool:
         """True if all results of an audio file are there."""
-        return all(path.exists() for channel in channels for path in self._paths(audio, channel))
+        return all(os.path.exists(path) for channel in channels for path in self._paths(audio, channel))
 
     def first_existing(self, audio: AudioInput, channels: Sequence[str | None]) -> Path | None:
         """The first result of an audio file that is there, or None."""
-        return next((path for channel in channels for path in self._paths(audio, channel) if path.exists()), None)
+        return next(
+            (path for channel in channels for path in self._paths(audio, channel) if os.path.exists(path)), None
+        )
 
     def write(self, audio: AudioInput, transcript: "FileTranscript") -> None:
         """Writes the transcript in all formats; a file is complete or not there. Raises OutputError."""
         for name, path in zip(self._formats, self._paths(audio, transcript.channel), strict=True):
-            partial = path.with_name(f".{path.name}.partial")
+            partial = path.with_name(f".penstock-{os.getpid()}.partial")  # short: a name has at most 255 bytes
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 partial.write_text(_WRITERS[name](transcript), encoding="utf-8")
