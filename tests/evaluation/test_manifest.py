@@ -37,6 +37,13 @@ def test_fields(manifest, tmp_path):
     assert (second.audio, second.reference, second.speaker, second.line) == (tmp_path / "tone.wav", "", None, 3)
 
 
+def test_text_as_editors_on_windows_write_it(tmp_path, manifest):
+    path = manifest(entry())
+    line = json.dumps(entry(text="a\u2028b\x85c"), ensure_ascii=False)
+    path.write_bytes(b"\xef\xbb\xbf" + f"{line}\r\n\r\n{line}\r\n".encode())
+    assert [(u.reference, u.line) for u in read_manifest(path)] == [("a\u2028b\x85c", 1), ("a\u2028b\x85c", 3)]
+
+
 def test_the_header_tells_the_length(manifest):
     right, wrong, unstated = read_manifest(
         manifest(entry(duration=0.6), entry(duration=30), {"audio_filepath": "tone.wav", "text": ""})
@@ -68,6 +75,7 @@ def test_boosted_phrases(manifest):
         (entry(boosted_phrases=[["ada"]]), "boosted_phrases: [['ada']], expected a list"),
         (entry(boosted_phrases=[1]), "boosted_phrases: [1], expected a list"),
         ("{", "not JSON: "),
+        ("[" * 100_000, "not JSON: "),
         ("[1]", "'[1]', expected a JSON object"),
         ({"text": "a"}, "audio_filepath: is missing"),
         ({"audio_filepath": "tone.wav"}, "text: is missing"),

@@ -43,7 +43,7 @@ def read_manifest(manifest: Path, limit: int | None = None) -> list[Utterance]:
     Reads the header of every audio file, so that a missing file is found before the work. Raises ManifestError.
     """
     try:
-        lines = manifest.read_text(encoding="utf-8").splitlines()
+        lines = manifest.read_text(encoding="utf-8-sig").split("\n")  # JSON strings may have other line ends
     except OSError as error:
         raise ManifestError(f"{manifest}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -80,7 +80,7 @@ def _parse(manifest: Path, number: int, line: str) -> Utterance:
 def _entry(where: str, line: str) -> dict:
     try:
         entry = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"{where}: not JSON: {error}") from error
     if not isinstance(entry, dict):
         raise ManifestError(f"{where}: {line.strip()[:40]!r}, expected a JSON object with audio_filepath and text")
