@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -205,7 +206,7 @@ def _channel(args: argparse.Namespace) -> Channel:
 
 def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
     """`audio_s` and `channels` of the file's job."""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         return 0.0, [None]
     try:
         with named(path), SoundReader(path) as reader:

@@ -1,6 +1,7 @@
 """The audio that a command is given: files, directories, lists and manifests."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
@@ -28,8 +29,11 @@ def find_audio(arguments: Sequence[str], file_list: str | None, manifest: str | 
 
     Raises PenstockError for a directory without audio and for a list or manifest that cannot be used.
     """
+    if "" in arguments:  # as a path it would be the current directory
+        raise SettingError("AUDIO is empty; accepted: a file, a directory, or - for standard input")
     named = [*arguments, *(_listed(file_list) if file_list else [])]
-    found = [each for path in named for each in (_of_directory(Path(path)) if Path(path).is_dir() else [_file(path)])]
+    # Unlike a Path, os.path takes names that are too long or not allowed for those of no directory.
+    found = [each for path in named for each in (_of_directory(Path(path)) if os.path.isdir(path) else [_file(path)])]
     return found + (_of_manifest(Path(manifest)) if manifest else [])
 
 
@@ -55,11 +59,11 @@ def _of_directory(directory: Path) -> list[AudioInput]:
 
 def _listed(file_list: str) -> list[str]:
     try:
-        text = sys.stdin.read() if file_list == STDIN else Path(file_list).read_text(encoding="utf-8")
+        text = sys.stdin.read() if file_list == STDIN else Path(file_list).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise SettingError(f"--files-from {file_list}: {reason}; accepted: a file with one path per line") from error
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in text.split("\n") if line.strip()]
 
 
 def _of_manifest(manifest: Path) -> list[AudioInput]:
@@ -68,14 +72,14 @@ def _of_manifest(manifest: Path) -> list[AudioInput]:
         return list(_entries(manifest))
     except OSError as error:
         raise ManifestError(f"{manifest}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ManifestError(f"{manifest}: not a manifest, JSON lines with audio_filepath expected: {error}") from error
 
 
 def _entries(manifest: Path) -> Iterator[AudioInput]:
-    for line in manifest.read_text(encoding="utf-8").splitlines():
+    for line in manifest.read_text(encoding="utf-8-sig").split("\n"):  # JSON strings may have other line ends
         if line.strip():
             path = json.loads(line)["audio_filepath"]
-            if not isinstance(path, str):
+            if not isinstance(path, str) or not path:
                 raise TypeError(f"audio_filepath is {path!r}")
             yield _file(path, manifest.parent)
