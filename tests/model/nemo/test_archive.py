@@ -94,6 +94,14 @@ def test_a_header_that_claims_huge_memory(tmp_path):
     assert_rejected(tmp_path / "a.nemo", "a tar header claims 1073741824 bytes")
 
 
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_headers_without_end(tmp_path, kind):
+    """tarfile reads a header of a header by recursion."""
+    one = header("path", kind, size=1).tobuf(tarfile.USTAR_FORMAT) + b"\0".ljust(512, b"\0")
+    (tmp_path / "a.nemo").write_bytes(one * 3000 + bytes(1024))
+    assert_rejected(tmp_path / "a.nemo", "not a tar archive")
+
+
 def test_an_oversized_configuration(tmp_path):
     assert_rejected(
         write_nemo(tmp_path / "a.nemo", nemo_members() | {CONFIG: b"#" * (17 << 20)}),

@@ -179,6 +179,9 @@ def test_no_preemphasis_and_channels_as_wide_as_the_model():
         (b"\xff\xfe\x00", "not plain YAML|accepted: a mapping"),
         (b"a: " + b"9" * 5000, "not plain YAML"),
         (b"? [1, 2]\n: 3", "not plain YAML"),
+        (b"a: !!bool x", "not plain YAML"),
+        (b"a: !!int ''", "not plain YAML"),
+        (b"a: !!timestamp x", "not plain YAML"),
     ],
 )
 def test_hostile_yaml(text, match):

@@ -98,7 +98,7 @@ class NemoArchive:
                         raise CheckpointError(f"more than {MAX_MEMBERS} members")
                     if member.isreg():
                         files[name] = (member.offset_data, member.size)
-        except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
+        except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
             raise CheckpointError(f"not a tar archive, or a truncated one: {error}") from error
         return files
 

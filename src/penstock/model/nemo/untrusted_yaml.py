@@ -16,7 +16,7 @@ def parse_yaml(data: bytes) -> dict[str, Any]:
     try:
         _reject_bombs(data)
         document = yaml.load(data, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:  # the last two: explicit tags
         raise CheckpointError(f"model_config.yaml: not plain YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise CheckpointError(f"model_config.yaml: contains a {type(document).__name__}; accepted: a mapping")
