@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, shown
 
 MAX_SIZE = 1 << 20
 REQUIRED: Any = object()
@@ -19,7 +19,9 @@ class Section:
 
     def __init__(self, name: str, values: object):
         if not isinstance(values, dict):
-            raise CheckpointError(f"{name or 'the configuration'}: {values!r} is not supported; supported: a mapping")
+            raise CheckpointError(
+                f"{name or 'the configuration'}: {shown(values)} is not supported; supported: a mapping"
+            )
         self._name = name
         self._values = values
         self._known: set[str] = set()
@@ -84,7 +86,7 @@ class Section:
     def reject(self, key: str, value: object, supported: str, why: str = "") -> NoReturn:
         """Raises CheckpointError with key, value and what is supported."""
         reason = f"; {why}" if why else ""
-        raise CheckpointError(f"{self.path(key)}: {value!r} is not supported; supported: {supported}{reason}")
+        raise CheckpointError(f"{self.path(key)}: {shown(value)} is not supported; supported: {supported}{reason}")
 
     def path(self, key: str) -> str:
         """Returns the dotted path of a key."""

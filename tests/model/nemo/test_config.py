@@ -189,6 +189,13 @@ def test_hostile_yaml(text, match):
         parse_yaml(text)
 
 
+@pytest.mark.parametrize("value", [16**6000, ["x" * 60] * 1000], ids=["number", "list"])
+def test_a_value_too_long_to_write_is_cut(value):
+    with pytest.raises(CheckpointError, match=r"encoder\.n_heads: .* is not supported; supported: an int") as error:
+        read_nemo_config(set_key(document(), "encoder.n_heads", value))
+    assert len(str(error.value)) < 200
+
+
 def test_an_alias_bomb_costs_nothing():
     levels = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 20)]
     with pytest.raises(CheckpointError, match="aliases"):

@@ -112,13 +112,13 @@ def _normalizer(root: Section) -> _Normalizer:
     if given is None:
         steps = []
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        root.reject("normalizer", shown(given), accepted)
+        root.reject("normalizer", given, accepted)
     charsmap = b""
     if steps and steps[0].get("type") == "Precompiled":
         charsmap = _charsmap(steps[0])
         steps = steps[1:]
     if steps not in ([], [_TRAILING_SPACES, _EXTRA_SPACES]):
-        root.reject("normalizer", shown(steps), accepted)
+        root.reject("normalizer", steps, accepted)
     return _Normalizer(charsmap, bool(steps))
 
 
@@ -133,7 +133,7 @@ def _pieces(model: Section, vocabulary_size: int) -> list[str]:
     """The pieces in the order of their ids."""
     vocabulary = model.get("vocab")
     if not isinstance(vocabulary, dict) or not all(type(index) is int for index in vocabulary.values()):
-        model.reject("vocab", shown(vocabulary), "an object with a whole number for each piece")
+        model.reject("vocab", vocabulary, "an object with a whole number for each piece")
     if len(vocabulary) != vocabulary_size:
         raise CheckpointError(f"model.vocab: has {len(vocabulary)} pieces, expected {vocabulary_size}")
     by_id = {index: piece for piece, index in vocabulary.items()}
@@ -152,12 +152,12 @@ def _pieces(model: Section, vocabulary_size: int) -> list[str]:
 def _kinds(root: Section, pieces: list[str], unknown: str, has_bytes: bool) -> list[_Kind]:
     added = root.get("added_tokens", [])
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        root.reject("added_tokens", shown(added), "a list of objects")
+        root.reject("added_tokens", added, "a list of objects")
     kinds = dict.fromkeys(pieces, _Kind.NORMAL)
     for token in added:
         index, text = token.get("id"), token.get("content")
         if type(index) is not int or not isinstance(text, str):
-            root.reject("added_tokens", shown(token), "objects with id and content")
+            root.reject("added_tokens", token, "objects with id and content")
         if index >= len(pieces):
             continue
         if index < 0 or pieces[index] != text:
@@ -173,7 +173,7 @@ def _scores(model: Section, pieces: list[str]) -> list[float]:
     """Minus the rank of the first merge that makes a piece; pieces that none makes are below, in the order of ids."""
     merges = model.get("merges")
     if not isinstance(merges, list):
-        model.reject("merges", shown(merges), "a list of pairs of pieces")
+        model.reject("merges", merges, "a list of pairs of pieces")
     known, ranks = set(pieces), dict[str, int]()
     for rank, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
