@@ -204,6 +204,22 @@ def test_results_that_exist_are_kept_unless_forced(model, audio, tmp_path, capsy
     assert (out / "short.txt").read_text() != "mine"
 
 
+def test_names_that_are_not_utf8(model, audio, tmp_path, monkeypatch):
+    name = os.fsdecode(b"caf\xe9.wav")
+    path = os.path.join(tmp_path, name)
+    os.rename(audio[1], path)
+    command = ["transcribe", "--model", model, path]
+    for more in ([audio[0]], ["--json"], ["--out", str(tmp_path / "out"), "--format", "txt,json"]):
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+        assert main([*command, *more]) == 0
+        printed = sys.stdout.buffer.getvalue().decode()
+        if more == ["--json"]:
+            assert json.loads(printed)["audio"] == path
+        elif more == [audio[0]]:
+            assert printed.startswith(f"{tmp_path}/caf\\udce9.wav: ")
+    assert json.loads((tmp_path / "out" / os.fsdecode(b"caf\xe9.json")).read_text())["audio"] == path
+
+
 def test_progress_is_shown_on_a_terminal(model, audio, monkeypatch, capsys):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

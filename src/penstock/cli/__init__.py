@@ -1,5 +1,6 @@
 """The command `penstock`: its entry, which imports nothing that takes time."""
 
+import io
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ def main(arguments: list[str] | None = None) -> int:
     During the imports Ctrl-C ends the process by its signal: an exception inside an import would be printed.
     """
     _open_missing_streams()
+    _accept_any_text()
     handler = signal.getsignal(signal.SIGINT)
     is_interruptible = handler is signal.default_int_handler
     if is_interruptible:
@@ -24,6 +26,12 @@ def main(arguments: list[str] | None = None) -> int:
         return command_line.run(parser, arguments)
     except KeyboardInterrupt:
         return 130
+
+
+def _accept_any_text() -> None:
+    """Lets standard output escape what its encoding lacks, as standard error does: a file's name may not be UTF-8."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _open_missing_streams() -> None:

@@ -125,7 +125,8 @@ class ResultFiles:
             partial = path.with_name(f".penstock-{os.getpid()}.partial")  # short: a name has at most 255 bytes
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                partial.write_text(_WRITERS[name](transcript), encoding="utf-8")
+                # A name that is not UTF-8 is escaped, as JSON has it.
+                partial.write_text(_WRITERS[name](transcript), encoding="utf-8", errors="backslashreplace")
                 os.replace(partial, path)
             except OSError as error:
                 with contextlib.suppress(OSError):
