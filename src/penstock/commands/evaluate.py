@@ -16,9 +16,11 @@ from penstock.pipeline.decoding_config import ENDPOINT_SETTINGS
 from penstock.serving.settings import MODEL
 
 if TYPE_CHECKING:
+    from penstock.evaluation.decoder_choice import DecoderChoice
     from penstock.evaluation.manifest import Utterance
     from penstock.evaluation.report import Conditions
     from penstock.evaluation.runs import RunResult
+    from penstock.model.bundle import Checkpoint
     from penstock.model.config import AttentionContext, EncoderConfig
 
 _EXTRA = ("jiwer",)
@@ -160,6 +162,8 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
         print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
     checkpoint = Checkpoint(resolve_model(source or BUNDLED_MODEL))
     decoders = decoders or [DecoderChoice(offer_decoders(checkpoint.config, DEFAULT_DECODING).default)]
+    for decoder in decoders:
+        _check_decoder(decoder, checkpoint)
     contexts = _contexts(checkpoint.config.encoder, args.context)
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
@@ -182,6 +186,18 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
             recognizer = StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
             outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads, args.segments)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
+
+
+def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
+    """Rejects what the model or a file does not allow now, and not after the runs before it."""
+    from penstock.pipeline.decoder_offer import offer_decoders
+    from penstock.pipeline.decoding_files import check_decoding_files
+    from penstock.pipeline.language_offer import offer_languages
+
+    if problem := offer_decoders(checkpoint.config, decoder.decoding).problem_with(decoder.name):
+        raise SettingError(problem)
+    offer_languages(checkpoint.config, decoder.decoding)
+    check_decoding_files(decoder.decoding, checkpoint)
 
 
 def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> list["AttentionContext"]:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import ModelNotFoundError, PenstockError, PortError, SettingError
-from penstock.model.bundle import Checkpoint, sha256_of
+from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
 from penstock.pipeline.decoder_offer import offer_decoders
 from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.decoding_files import check_decoding_files
 from penstock.pipeline.server_memory import ServerMemory, server_memory
 from penstock.pipeline.slots.table import slot_count
 from penstock.runtime import available_memory_bytes, check_device
@@ -131,18 +132,6 @@ def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
         check_lm_file(Path(values.lm))
 
 
-def _check_vocabulary(decoding: DecodingConfig, checkpoint: Checkpoint) -> None:
-    """Rejects a language model or a graph of another model before the model processes start, without torch."""
-    if decoding.lm:
-        from penstock.scoring.ngram.io import check_vocabulary, read_token_names
-
-        check_vocabulary(decoding.lm, read_token_names(checkpoint.tokenizer_path))
-    if decoding.graph:
-        from penstock.scoring.wfst.graph_file import check_graph_file
-
-        check_graph_file(decoding.graph, checkpoint.config.vocabulary_size, sha256_of(checkpoint.tokenizer_path))
-
-
 def _warn_about_wheel(console: Console, install: TritonInstall, address: str) -> None:
     if install.is_wheel:
         reach = "" if address == LOOPBACK else ", and its ports are open to other machines"
@@ -168,7 +157,7 @@ def _load_served(values: argparse.Namespace) -> _Served:
     decoding = DecodingConfig(**chosen | paths)
     checkpoint = Checkpoint(resolve_model(values.model or BUNDLED_MODEL))
     checkpoint.verify()
-    _check_vocabulary(decoding, checkpoint)
+    check_decoding_files(decoding, checkpoint)
     return _Served(checkpoint, settings.select_served_context(checkpoint, values.context), decoding)
 
 
