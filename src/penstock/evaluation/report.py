@@ -53,7 +53,8 @@ def write_report(
     """Writes the report, replacing that of fewer runs."""
     document = report_document(conditions, utterances, results)
     try:
-        path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # JSON's escape of half a surrogate pair
     except OSError as error:
         raise OutputError(f"--json: {path}: {error.strerror}") from error
 
