@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import soundfile
 
+from penstock.cli import main
 from penstock.commands import evaluate
 from penstock.errors import CheckpointError, PenstockError
+from penstock.evaluation.runs import Outcome
 from penstock.transcription.files import FileTranscript
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4, golden_utterances
@@ -151,6 +153,24 @@ def test_an_utterance_that_fails_on_the_way_is_left_out_and_named(bundled_model,
         lost = [FileTranscript("a.wav", error="lost")]
         monkeypatch.setattr(transcribe, lambda self, files, on_audio: ((i, lost) for i, _ in files))
         run("--model", bundled_model, MANIFEST)
+
+
+def test_a_run_that_fails_does_not_lose_those_before_it(bundled_model, monkeypatch, capsys):
+    def only_in_one_context(recognizer, utterances, *_):
+        text = "a" if recognizer.context.right == 6 else None
+        return (Outcome(i, text or "", None if text else "lost") for i in range(len(utterances)))
+
+    monkeypatch.setattr("penstock.evaluation.runs.recognize_in_process", only_in_one_context)
+    with pytest.raises(PenstockError, match="RUN_FAILED: no utterance could be recognized; the first: lost"):
+        run("--model", bundled_model, "--context", "70,6", "--context", "70,1", "--limit", 1, MANIFEST)
+    assert "|  [70,6] |  greedy |" in capsys.readouterr().out
+
+
+def test_half_a_character_of_a_manifest_is_escaped(bundled_model, tmp_path):
+    manifest, report = tmp_path / "set.jsonl", tmp_path / "report.json"
+    manifest.write_text(json.dumps({"audio_filepath": str(golden_utterances()[0].path), "text": "\udc80 one"}))
+    assert main(["evaluate", "--model", str(bundled_model), "--json", str(report), str(manifest)]) == 0
+    assert read(report)["results"][0]["utterances"][0]["reference"] == "\udc80 one"
 
 
 def test_a_wrong_duration_is_warned_of(bundled_model, noise, capsys):

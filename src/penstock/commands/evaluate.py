@@ -82,11 +82,14 @@ def run(args: argparse.Namespace) -> int:
             from penstock.evaluation.joining import join_utterances
 
             utterances = join_utterances(utterances, args.join, _pause_s(args), _JOINED_SAMPLE_RATE_HZ, Path(folder))
-        for conditions, result in (_through_server if args.url else _in_process)(args, utterances):
-            results.append(result)
-            if args.json:  # after every run, so that an interruption loses only one
-                write_report(args.json, conditions, utterances, results)
-    print(render(conditions, results), flush=True)
+        try:
+            for conditions, result in (_through_server if args.url else _in_process)(args, utterances):
+                results.append(result)
+                if args.json:  # after every run, so that an interruption loses only one
+                    write_report(args.json, conditions, utterances, results)
+        finally:  # an error or Ctrl-C in a later run does not lose those before it
+            if results:
+                print(render(conditions, results), flush=True)
     failures = [failure for result in results for failure in result.failures]
     for failure in dict.fromkeys(failures):
         print(f"penstock: error: {failure}", file=sys.stderr)
