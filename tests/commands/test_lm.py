@@ -81,7 +81,6 @@ def test_compile_makes_the_quick_form(bundled_model, text, tmp_path, capsys):
         (TEXT.encode(), ["--prune", "-1"], "--prune holds -1"),
         (TEXT.encode(), ["--heldout", "gone.txt"], r"gone\.txt: No such file"),
         (TEXT.encode(), ["--heldout", "/dev/null"], "/dev/null: there is no text"),
-        (TEXT.encode(), ["--out", "/gone/lm.arpa"], r"/gone/lm\.arpa: No such file"),
         (b"", [], "there is no text to build a language model from"),
         (b" \n\n", [], "there is no text to build a language model from"),
         (b"six\ntw\xff\n", [], r"text\.txt: line 2: not UTF-8"),
@@ -92,6 +91,15 @@ def test_wrong_input_is_named(bundled_model, text, tmp_path, content, arguments,
     (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(PenstockError, match=message):
         run("build", text, "--model", bundled_model, "--out", tmp_path / "lm.arpa", *arguments)
+
+
+def test_a_place_that_cannot_be_written_is_named_before_the_work(tmp_path):
+    for arguments in (["build", "gone.txt"], ["compile", "gone.arpa"]):
+        for out, message in {"/gone/lm.safetensors": "there is no directory /gone", tmp_path: "is a directory"}.items():
+            with pytest.raises(PenstockError, match=f"OUTPUT_FAILED: .*{message}|must end in"):
+                run(*arguments, "--model", "gone", "--out", out)
+    with pytest.raises(PenstockError, match=r"SETTING_INVALID: lm\.arpa: the name must end in \.safetensors"):
+        run("compile", "gone.arpa", "--model", "gone", "--out", "lm.arpa")
 
 
 def test_a_missing_model_or_text_is_named(bundled_model, text, tmp_path):

@@ -65,7 +65,7 @@ def run_build(args: argparse.Namespace) -> int:
     started = time.monotonic()
     check_name(args.out)
     for path in filter(None, (args.out, args.openfst)):
-        _check_output(path, args.force)
+        check_output(path, args.force)
     if not args.model:
         raise SettingError("--model is missing: a bundle directory, a .nemo file or a hub id")
     tokenizer_path = Checkpoint(resolve_model(args.model)).tokenizer_path
@@ -120,7 +120,7 @@ def _entries(args: argparse.Namespace, known: list[str]) -> "Entries":
     return read_entries(path, with_pieces=args.lexicon is not None) if path else {word: [()] for word in known}
 
 
-def _check_output(path: Path, force: bool) -> None:
+def check_output(path: Path, force: bool) -> None:
     """Checks before the work that a file can be written."""
     if path.exists() and not force:
         raise OutputError(f"{path} exists; --force replaces it")

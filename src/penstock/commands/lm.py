@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.commands.graph import check_output
 from penstock.errors import CorpusError, SettingError
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def run_build(args: argparse.Namespace) -> int:
     from penstock.scoring.ngram.arpa import write_arpa
     from penstock.scoring.ngram.estimation.build import build_lm
 
+    check_output(args.out, force=True)
     if any(count < 0 for count in args.prune):
         raise SettingError(f"--prune holds {min(args.prune)}, expected counts from 0 on")
     if args.heldout:
@@ -119,8 +121,10 @@ def _check_heldout(args: argparse.Namespace) -> None:
 
 def run_compile(args: argparse.Namespace) -> int:
     """Prints the size of the model."""
-    from penstock.scoring.ngram.io import TokenFormat, read_tables, read_token_names, save_tables
+    from penstock.scoring.ngram.io import TokenFormat, check_name, read_tables, read_token_names, save_tables
 
+    check_name(args.out)
+    check_output(args.out, force=True)
     names = read_token_names(_checkpoint(args.model).tokenizer_path)
     tables = read_tables(args.arpa, names, TokenFormat(args.tokens) if args.tokens else None)
     save_tables(tables, args.out, names)

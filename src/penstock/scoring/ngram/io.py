@@ -95,11 +95,16 @@ def check_vocabulary(path: str | Path, names: TokenNames) -> None:
         raise LanguageModelError(f"{path}: cannot be read: {error}") from error
 
 
+def check_name(path: Path) -> None:
+    """SettingError unless a compiled file may have this name."""
+    if path.suffix != SUFFIX:
+        raise SettingError(f"{path}: the name must end in {SUFFIX}")
+
+
 def save_tables(tables: NgramTables, path: str | Path, names: TokenNames) -> None:
     """Writes the compiled form; SettingError unless `path` ends in `.safetensors`, by which it is recognized."""
     path = Path(path)
-    if path.suffix != SUFFIX:
-        raise SettingError(f"{path}: the name must end in {SUFFIX}")
+    check_name(path)
     metadata = {"format": FORMAT, "version": FORMAT_VERSION, "tokens": json.dumps(names.pieces)}
     try:
         path.write_bytes(save(tables._asdict(), metadata))
