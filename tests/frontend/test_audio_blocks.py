@@ -95,6 +95,16 @@ def test_samples_that_are_not_finite_are_an_error_when_they_are_reached(tmp_path
         read(track, 2000)
 
 
+def test_after_an_error_no_channel_goes_on(tmp_path):
+    path = tmp_path / "a.wav"
+    samples = noise(9000, 2)
+    samples[4000, 0] = np.nan
+    soundfile.write(path, samples, 16000, subtype="FLOAT")
+    for track in AudioBlocks(path, 16000, "each").tracks:
+        with pytest.raises(AudioError, match=r"a\.wav: some samples are not finite numbers"):
+            read(track, 2000)
+
+
 def test_standard_input_is_read_once_for_all_channels(monkeypatch):
     content = io.BytesIO()
     soundfile.write(content, noise(3500, 2), 16000, format="WAV")

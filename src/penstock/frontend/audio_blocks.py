@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import soxr
 
+from penstock.errors import AudioError
 from penstock.frontend.audio_file import named
 from penstock.frontend.channels import MIX, Channel, MixMonitor, select
 from penstock.frontend.sound_file import SoundReader
@@ -26,6 +27,7 @@ class AudioBlocks:
             self._reader = SoundReader(path)
         self._blocks = self._reader.blocks()
         self._monitor = MixMonitor(channel)
+        self._failure: AudioError | None = None
         try:
             with named(path):
                 block = next(self._blocks, None)
@@ -54,14 +56,20 @@ class AudioBlocks:
         self._reader.close()
 
     def advance(self) -> None:
-        """Reads one block, for all tracks."""
-        with named(self._path):
-            block = next(self._blocks, None)
+        """Reads one block, for all tracks; after an error none: a track would go on behind the hole."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            with named(self._path):
+                block = next(self._blocks, None)
             if block is None:
                 for track in self.tracks:
                     track.end()
             else:
                 self._take(block)
+        except AudioError as error:
+            self._failure = error
+            raise
 
     def _take(self, block: np.ndarray) -> None:
         with named(self._path):
