@@ -30,8 +30,10 @@ def test_its_limits_fit_the_servers(unit):
     assert int(service["LimitNOFILE"]) > 128 + MAX_STREAMS.default
     assert service["Restart"] == "on-failure"
     assert int(service["RestartPreventExitStatus"]) == REJECTED
-    variables = {entry.partition("=")[0] for entry in service["Environment"].split()}
-    assert variables <= {setting.variable for setting in SERVE_SETTINGS} | {"PENSTOCK_CACHE"}
+    variables = dict(entry.split("=") for entry in service["Environment"].split())
+    assert variables.keys() <= {setting.variable for setting in SERVE_SETTINGS} | {"PENSTOCK_CACHE", "HF_HOME"}
+    writable = Path("/var/cache", service["CacheDirectory"])  # all that a dynamic user can write to
+    assert all(Path(variables[name]).is_relative_to(writable) for name in ("PENSTOCK_CACHE", "HF_HOME"))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
