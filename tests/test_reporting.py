@@ -88,6 +88,10 @@ def test_three_digits(value, text):
 
 def test_a_path_that_cannot_be_written_is_an_error(tmp_path):
     check_writable(tmp_path / "new.json")
-    for path, match in [(tmp_path, "is a directory"), (tmp_path / "a" / "b.json", "there is no directory")]:
+    for path, match in [
+        (tmp_path, "is a directory"),
+        (tmp_path / "a" / "b.json", "there is no directory"),
+        (tmp_path / ("a" * 300), "OUTPUT_FAILED: --json: .*: File name too long"),
+    ]:
         with pytest.raises(PenstockError, match=match):
             check_writable(path)

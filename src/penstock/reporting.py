@@ -86,10 +86,14 @@ def percentiles_ms(seconds: Sequence[float] | np.ndarray) -> dict[str, float]:
 
 def check_writable(path: Path) -> None:
     """Raises OutputError, before the work, if no report can be written there."""
-    if path.is_dir() or not path.parent.is_dir():
-        reason = "is a directory" if path.is_dir() else f"there is no directory {path.parent}"
-        raise OutputError(f"--json: {path}: {reason}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    try:
+        if path.is_dir() or not path.parent.is_dir():
+            reason = "is a directory" if path.is_dir() else f"there is no directory {path.parent}"
+            raise OutputError(f"--json: {path}: {reason}")
+        is_writable = os.access(path if path.exists() else path.parent, os.W_OK)
+    except OSError as error:
+        raise OutputError(f"--json: {path}: {error.strerror}") from error
+    if not is_writable:
         raise OutputError(f"--json: {path}: cannot be written")
 
 

@@ -109,6 +109,7 @@ def test_an_existing_file_is_replaced_if_forced(bundled_model, arpa, tmp_path):
     [
         (["--out", "{tmp}/g.bin"], r"SETTING_INVALID: .*ends in \.safetensors"),
         (["--out", "{tmp}/gone/g.safetensors"], "OUTPUT_FAILED: .*there is no directory"),
+        (["--openfst", "{tmp}/" + "a" * 300], "OUTPUT_FAILED: .*: File name too long"),
         (["--openfst", "{tmp}"], "OUTPUT_FAILED: .*(exists|is a directory)"),
         (["--lm", "{tmp}/gone.arpa"], r"LM_INVALID: .*gone\.arpa: No such file"),
         (["--lm", "{tmp}/broken.arpa"], r"LM_INVALID: .*broken\.arpa: line 1: the file ends without"),

@@ -116,6 +116,14 @@ def test_anything_else_is_rejected_with_what_is_accepted(source, tmp_path, monke
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"), [("a" * 300, "File name too long"), ("~no-such-user/m", "Could not determine home directory")]
+)
+def test_a_place_without_access_is_named(source, reason, no_imports):
+    with pytest.raises(CheckpointError, match=f"{source}: cannot be read: {reason}"):
+        resolve_model(source)
+
+
 def test_a_file_or_directory_of_another_kind(tmp_path, no_imports):
     (tmp_path / "model.onnx").write_bytes(b"x")
     with pytest.raises(

@@ -122,8 +122,11 @@ def _entries(args: argparse.Namespace, known: list[str]) -> "Entries":
 
 def check_output(path: Path, force: bool) -> None:
     """Checks before the work that a file can be written."""
-    if path.exists() and not force:
-        raise OutputError(f"{path} exists; --force replaces it")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        reason = "is a directory" if path.is_dir() else f"there is no directory {path.absolute().parent}"
-        raise OutputError(f"{path}: {reason}")
+    try:
+        if path.exists() and not force:
+            raise OutputError(f"{path} exists; --force replaces it")
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            reason = "is a directory" if path.is_dir() else f"there is no directory {path.absolute().parent}"
+            raise OutputError(f"{path}: {reason}")
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror}") from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import ModelNotFoundError, PenstockError, SettingError
+from penstock.errors import CheckpointError, ModelNotFoundError, PenstockError, SettingError
 
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
@@ -55,13 +55,17 @@ def _import(args: argparse.Namespace) -> "Checkpoint":
     from penstock.model.transformers.importer import import_transformers
 
     path, origin = Path(args.source), {}
-    hub_source = None if path.exists() else parse_source(args.source)
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    hub_source = None if exists else parse_source(args.source)
     if hub_source is not None:
         fetched = fetch(hub_source, args.format)
         path, origin = fetched.path, fetched.origin
     elif args.format:
         raise SettingError("--format: only a repository on the hub has several formats; accepted: with a hub id")
-    elif not path.exists():
+    elif not exists:
         raise ModelNotFoundError(f"{path}: no such file or directory; accepted: {_ACCEPTED}")
     import_checkpoint = import_transformers if path.is_dir() else import_nemo
     return import_checkpoint(path, args.directory, half=args.half, replace=args.force, origin=origin)

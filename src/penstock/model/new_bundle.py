@@ -40,12 +40,16 @@ def write_new_bundle(
 
 def check_new_bundle(directory: Path, replace: bool) -> None:
     """Raises CheckpointError if `write_new_bundle` would not write to `directory`, with what it accepts."""
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise CheckpointError(f"{directory}: is a file; accepted: a new or empty directory")
-    is_bundle = (directory / CONFIG_FILE).is_file() and (directory / WEIGHTS_FILE).is_file()
-    if any(directory.iterdir()) and not (replace and is_bundle):
+    try:
+        if not directory.exists():
+            return
+        if not directory.is_dir():
+            raise CheckpointError(f"{directory}: is a file; accepted: a new or empty directory")
+        is_bundle = (directory / CONFIG_FILE).is_file() and (directory / WEIGHTS_FILE).is_file()
+        is_empty = not any(directory.iterdir())
+    except OSError as error:
+        raise CheckpointError(f"{directory}: cannot be written: {error.strerror}") from error
+    if not is_empty and not (replace and is_bundle):
         accepted = "a new or empty directory" + (", or this one with --force" if is_bundle else "")
         raise CheckpointError(f"{directory}: {'is a bundle' if is_bundle else 'is not empty'}; accepted: {accepted}")
 

@@ -30,12 +30,16 @@ def resolve_model(source: str | Path) -> Path:
 
     Raises CheckpointError with one sentence that says what is wrong and what is accepted.
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(source).expanduser()
+        is_directory, is_file = path.is_dir(), path.is_file()
+    except (OSError, RuntimeError) as error:  # no access, or no such user's home
+        raise CheckpointError(f"{source}: cannot be read: {getattr(error, 'strerror', error)}") from error
+    if is_directory:
         if not _is_transformers(path):
             return Checkpoint(path).directory.absolute()
         return _import_to_cache(str(path), _content_key(path, content_sha256))
-    if path.is_file():
+    if is_file:
         if path.suffix != ".nemo":
             raise CheckpointError(f"{source}: is not a model; accepted: {ACCEPTED}")
         return _import_to_cache(str(path), _content_key(path, sha256_of))

@@ -279,6 +279,8 @@ def test_command(tmp_path, capsys):
     assert main([path, str(bundle), "--force"]) == 0
     assert main([str(tmp_path / "none.nemo"), str(tmp_path / "x")]) == 1
     assert "none.nemo: no such file" in capsys.readouterr().err
+    assert main(["a" * 300, str(tmp_path / "x")]) == 1
+    assert "a: cannot be read: File name too long" in capsys.readouterr().err
 
 
 def test_bundles_do_not_depend_on_where_the_file_lies(tmp_path):
