@@ -123,7 +123,10 @@ def test_broken_weights(bundle):
         (lambda d: d["model"]["encoder"].update(contexts=[[6]]), "does not fit the schema"),
         (lambda d: d["model"]["encoder"].update(contexts=[[6, 2, 1]]), "does not fit the schema"),
         (lambda d: d["model"]["encoder"].update(unknown=1), "does not fit the schema"),
-        (lambda d: d["model"]["encoder"].update(n_heads=0), "n_heads: 0 is not supported"),
+        (lambda d: d["model"]["encoder"].update(n_heads=0), r"config\.json: n_heads: 0 is not supported"),
+        (lambda d: d["model"].update(prompt={"prompts": 1, "hidden": 1, "languages": "en", "default": "en"}), "schema"),
+        (lambda d: d.update(source=[1]), r'"source" is \[1\]; accepted: an object'),
+        (lambda d: d.update(sha256=None), '"sha256" is None; accepted: an object'),
         (lambda d: d["model"]["encoder"].update(n_layers="2"), "n_layers: '2' is not supported"),
     ],
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, shown
 from penstock.model.config import (
     AttentionContext,
     CtcConfig,
@@ -198,6 +198,9 @@ class Checkpoint:
         if document.get("version") not in versions:
             supported = " and ".join(map(str, versions))
             raise CheckpointError(f"{path}: version {document.get('version')!r}, supported: {supported}")
+        for key in ("source", "sha256"):
+            if not isinstance(document.get(key, {}), dict):
+                raise CheckpointError(f'{path}: "{key}" is {shown(document[key])}; accepted: an object')
         return document
 
 
@@ -273,7 +276,9 @@ def _config_from_document(document: dict[str, Any], path: Path) -> ModelConfig:
             ctc=_ctc_from_model(model),
             prompt=PromptConfig(**model["prompt"]) if "prompt" in model else None,
         )
-    except (TypeError, KeyError, ValueError) as error:
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error.message}") from error
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise CheckpointError(f'{path}: "model" does not fit the schema: {error}') from error
 
 
