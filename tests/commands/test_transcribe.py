@@ -384,6 +384,10 @@ def test_a_missing_manifest_is_named(model, tmp_path):
             "--wfst-beam is given, but the decoder is greedy; accepted with: wfst",
         ),
         (["--model", "MODEL", "--decoder", "aes", "--max-symbols", "2", AUDIO], "--max-symbols is given, but the"),
+        (
+            ["--model", "MODEL", "--lattices", "o", "--n-best", "2", "--endpoint-silence-ms", "800", "a.wav"],
+            "--lattices is given with an endpoint; accepted: one segment",
+        ),
         (["--model", "MODEL", "--json", "--out", "o", "a.wav"], "--json prints to standard output .* --format json"),
         (["--model", "MODEL", "--threads", "0", "a.wav"], "--threads is '0'; accepted: integers from 1"),
         (

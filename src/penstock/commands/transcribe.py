@@ -14,7 +14,7 @@ from penstock.frontend.audio_file import named
 from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock.frontend.sound_file import SoundReader
 from penstock.pipeline.decoder_offer import offer_decoders
-from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, ENDPOINT_SETTINGS, DecodingConfig
 from penstock.pipeline.language_offer import LANGUAGE_TAGS
 from penstock.pipeline.stream_options import MAX_REQUEST_S
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
@@ -111,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     channel = _channel(args)
     context, threads = (setting.read({}, setting.given(args)) for setting in (CONTEXT, THREADS))
     decoding = DecodingConfig(**{setting.name: setting.read({}, setting.given(args)) for setting in _SETTINGS})
+    if args.lattices and any(getattr(decoding, setting.name) for setting in ENDPOINT_SETTINGS):
+        raise SettingError("--lattices is given with an endpoint; accepted: one segment, of which the lattice is")
     options = _stream_options(args, decoding)
     inputs = find_audio(args.audio, args.files_from, args.from_manifest)
     if not inputs:
