@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from penstock.decoding.transducer import head_of
-from penstock.errors import CheckpointError, PenstockError
+from penstock.errors import CheckpointError, CorpusError, PenstockError
 from penstock.evaluation.errors import EditCounts, compare
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import (
@@ -116,7 +116,12 @@ def load_corpus(chosen: argparse.Namespace, checkpoint: Checkpoint, tokenizer: T
         train, held_out = torch.load(chosen.frames, weights_only=True)
         return Corpus([EncodedUtterance(*u) for u in train], [EncodedUtterance(*u) for u in held_out])
     recordings = [r for path in chosen.train for r in read_recordings(path)]
-    speakers = sorted({r.speaker for r in recordings})[::_HELD_OUT_EVERY]
+    speakers = sorted({r.speaker for r in recordings})
+    if len(speakers) < 2:
+        raise CorpusError(
+            "--train: all recordings are of one speaker; accepted: of several, a tenth of whom is held out"
+        )
+    speakers = speakers[::_HELD_OUT_EVERY]
     apart = [r for r in recordings if r.speaker in speakers]
     rest = [r for r in recordings if r.speaker not in speakers]
     random = np.random.default_rng(chosen.seed)

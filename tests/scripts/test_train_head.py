@@ -1,5 +1,6 @@
 """The script from recordings to a bundle, on a few utterances."""
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -67,6 +68,17 @@ def test_an_output_that_is_not_empty_is_named_before_anything_is_computed(argume
     (tmp_path / "out" / "file").touch()
     assert train_head.main([*arguments, "--out", str(tmp_path / "out")]) == 1
     assert "is not empty; accepted: a new or empty directory" in capsys.readouterr().err
+
+
+def test_recordings_of_one_speaker_are_rejected(encoder, tmp_path, capsys):
+    """Else the speaker is held out, and a head that nothing was learned by is written."""
+    lines = MANIFEST.read_text(encoding="utf-8").splitlines()[:1]
+    entry = json.loads(lines[0]) | {"audio_filepath": str(MANIFEST.parent / json.loads(lines[0])["audio_filepath"])}
+    (tmp_path / "one.jsonl").write_text(json.dumps(entry) + "\n", encoding="utf-8")
+    command = ["--model", str(encoder.directory), "--train", str(tmp_path / "one.jsonl"), "--kind", "standard"]
+    assert train_head.main([*command, "--out", str(tmp_path / "out")]) == 1
+    assert "CORPUS_INVALID: --train: all recordings are of one speaker; accepted: of several" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_head_for_another_encoder_is_named(arguments, tmp_path, capsys):
