@@ -25,6 +25,8 @@ def write_new_bundle(
     """
     directory = Path(directory)
     try:
+        if directory.is_symlink():  # a directory can be renamed to where the link points, but not to the link
+            directory = directory.resolve()
         check_new_bundle(directory, replace)
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:

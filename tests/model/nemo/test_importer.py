@@ -259,6 +259,18 @@ def test_a_failed_import_leaves_everything_as_it_was(tmp_path):
     Checkpoint(bundle).verify()
 
 
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_link_is_written_through(tmp_path, exists):
+    (tmp_path / "disk").mkdir()
+    if exists:
+        (tmp_path / "disk" / "bundle").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "bundle")
+    for name in ("rnnt_hybrid", "tdt_gaps"):
+        import_nemo(golden_case(name).nemo_path, tmp_path / "link", replace=True)
+    assert (tmp_path / "link").is_symlink()
+    assert Checkpoint(tmp_path / "disk" / "bundle").config.transducer.is_tdt
+
+
 def test_a_directory_of_something_else_is_never_replaced(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter.txt").write_text("dear")
