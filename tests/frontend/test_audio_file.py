@@ -88,6 +88,12 @@ def test_unusable_files_are_named(tmp_path, name, content, match):
             read(tmp_path / name)
 
 
+def test_a_sample_rate_that_no_speech_has_is_rejected(tmp_path):
+    soundfile.write(tmp_path / "a.wav", tone(16000), 999)
+    with pytest.raises(AudioError, match=r"a\.wav: has a sample rate of 999 Hz; accepted: from 1000 Hz"):
+        read_audio(tmp_path / "a.wav", 16000)
+
+
 def test_a_directory_is_no_audio(tmp_path):
     with pytest.raises(AudioError, match=f"{tmp_path}: is a directory"):
         read_audio(tmp_path, 16000)

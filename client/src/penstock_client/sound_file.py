@@ -30,6 +30,8 @@ _BAD_SEEK = 39
 """libsndfile's error where soundfile seeks to the end of such a file, after it has read the last samples."""
 _MAX_OGG_PAGE_BYTES = 65_307
 _BLOCK_FRAMES = 65_536
+_MIN_RATE_HZ = 1000
+"""A broken header may state 1 Hz: resampled, a minute of audio would have gigabytes."""
 
 
 class Track(NamedTuple):
@@ -81,6 +83,9 @@ class SoundReader:
             self.close()
             raise ValueError(_reason(error)) from error
         self.rate_hz: int = self._sound.samplerate
+        if self.rate_hz < _MIN_RATE_HZ:
+            self.close()
+            raise ValueError(f"has a sample rate of {self.rate_hz} Hz; accepted: from {_MIN_RATE_HZ} Hz")
         self.channels: int = self._sound.channels
         is_known = self._sound.frames < _UNKNOWN_FRAMES
         self.seconds: float | None = self._sound.frames / self.rate_hz if is_known else None
