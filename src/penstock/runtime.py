@@ -6,6 +6,7 @@ torch is imported inside functions, so that a command's help does not wait for i
 import contextlib
 import ctypes
 import gc
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,15 @@ def prepare_process(threads: int) -> None:
         return
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
     libc.mallopt(_M_TRIM_THRESHOLD, _LARGE_BLOCK_BYTES)
+
+
+def module_command(name: str) -> list[str]:
+    """The command that runs a module as `python -m` does, but without the current directory on Python's path.
+
+    That directory may be a checkpoint's, of which nothing is executed.
+    """
+    path = "import runpy, sys; sys.path[:] = filter(None, sys.path)"
+    return [sys.executable, "-c", f"{path}; runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"]
 
 
 def available_memory_bytes() -> int:

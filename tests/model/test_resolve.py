@@ -100,6 +100,13 @@ def test_a_malicious_file_is_rejected_and_not_cached(tmp_path, cache):
     assert list(cache.iterdir()) == []
 
 
+def test_python_files_beside_a_checkpoint_are_not_executed(tmp_path, cache, monkeypatch):
+    for name in ("yaml", "torch", "penstock"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('executed')")
+    monkeypatch.chdir(tmp_path)
+    Checkpoint(resolve_model(NEMO)).verify()
+
+
 def test_a_killed_import_is_reported(monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, -9, "", ""))
     with pytest.raises(CheckpointError, match="killed by signal 9"):

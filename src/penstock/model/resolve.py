@@ -8,7 +8,6 @@ ORGANIZATION/NAME[@REVISION]   fetched from the Hugging Face hub, then imported,
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from penstock.errors import CheckpointError, ModelNotFoundError, split_code
 from penstock.model.bundle import FORMAT_VERSION, Checkpoint, sha256_of
 from penstock.model.hub import fetch, parse_source
 from penstock.model.transformers.files import content_sha256, model_type
+from penstock.runtime import module_command
 
 ACCEPTED = "a bundle or checkpoint directory, a .nemo file, or a hub id such as nvidia/NAME"
 BUNDLED_MODEL = Path(__file__).parents[1] / "bundled" / "an4-rnnt-hybrid"
@@ -65,7 +65,7 @@ def _import_to_cache(source: str, key: str, *options: str) -> Path:
     if _is_bundle(directory):
         return directory
     shutil.rmtree(directory, ignore_errors=True)  # incomplete, for example because a file was deleted
-    command = [sys.executable, "-m", "penstock.commands.import_model", source, str(directory), *options]
+    command = [*module_command("penstock.commands.import_model"), source, str(directory), *options]
     finished = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if finished.returncode != 0 and not _is_bundle(directory):
         _, reason = split_code(finished.stderr.strip().rpartition("\n")[2].removeprefix("penstock: error: "))

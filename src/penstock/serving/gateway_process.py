@@ -4,12 +4,12 @@ import importlib.util
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from penstock.errors import PackageError
+from penstock.runtime import module_command
 from penstock.serving.launch import LOOPBACK
 
 _PACKAGE = "penstock_gateway"
@@ -25,7 +25,7 @@ class GatewayProcess:
 
     def __init__(self, grpc_port: int, drain_s: int, on_end: Callable[[int], None]):
         """`on_end`: called with its exit status, from a thread, if it ends by itself."""
-        self._command = [sys.executable, "-m", _PACKAGE, "--replicas", f"{LOOPBACK}:{grpc_port}"]
+        self._command = [*module_command(_PACKAGE), "--replicas", f"{LOOPBACK}:{grpc_port}"]
         self._drain_s = drain_s
         self._on_end = on_end
         self._is_stopping = False

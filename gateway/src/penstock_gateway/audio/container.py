@@ -114,7 +114,9 @@ class Decoders:
         """Its socket. OSError where it cannot start."""
         if self._orders is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            command = [sys.executable, "-m", "penstock_gateway.audio.decode_worker"]
+            # As with -m, but without the current directory on the path.
+            run = "import runpy, sys; sys.path[:] = filter(None, sys.path); runpy.run_module"
+            command = [sys.executable, "-c", f"{run}('penstock_gateway.audio.decode_worker', run_name='__main__')"]
             with ExitStack() as on_error, theirs:
                 on_error.enter_context(ours)
                 subprocess.Popen(command, stdin=theirs.fileno(), env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
