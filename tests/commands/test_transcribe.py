@@ -84,7 +84,8 @@ def test_json(model, audio, capsys, request_ms):
         golden = golden_case("rnnt_hybrid").greedy((6, 1), Path(path).stem)
         lists = ["tokens", "timestamps", "words", "alternatives"]
         assert list(document) == ["audio", "text", "segments", "language", *lists, "audio_s"]
-        assert document["segments"] == [{"text": document["text"], "words": len(document["words"])}]
+        counts = {"words": len(document["words"]), "tokens": len(document["tokens"])}
+        assert document["segments"] == [{"text": document["text"], **counts}]
         assert (document["audio"], document["tokens"]) == (path, golden.tokens)
         assert document["timestamps"] == golden.timestamps
         assert document["audio_s"] == len(golden_pcm(Path(path).stem)) / 16000
@@ -231,6 +232,18 @@ def test_progress_is_shown_on_a_terminal(model, audio, monkeypatch, capsys):
     assert "of 2 files, 0:0" in sys.stderr.getvalue()
     assert sys.stderr.getvalue().endswith("\r\x1b[K"), "the line is removed"
     assert len(lines(capsys)) == 2
+
+
+def test_segments_say_which_timestamps_are_theirs(bundled_model, tmp_path, capsys):
+    first, second = (soundfile.read(utterance.path, dtype="float32")[0] for utterance in golden_utterances()[:2])
+    soundfile.write(tmp_path / "two.wav", np.concatenate([first, np.zeros(24_000, np.float32), second]), 16_000)
+    command = ["--model", str(bundled_model), "--endpoint-silence-ms", "800", "--json", str(tmp_path / "two.wav")]
+    assert run(*command) == 0
+    document = json.loads(capsys.readouterr().out)
+    counts = [segment["tokens"] for segment in document["segments"]]
+    assert len(counts) >= 2 and sum(counts) == len(document["timestamps"])
+    times = document["timestamps"]
+    assert times[: counts[0]] == sorted(times[: counts[0]]) and times[counts[0]] < times[counts[0] - 1]
 
 
 def test_real_speech_in_the_default_context(bundled_model, capsys):

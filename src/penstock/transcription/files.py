@@ -29,6 +29,8 @@ class FileSegment:
     text: str = ""
     words: int = 0
     """Number of its words, which follow those of the segments before."""
+    tokens: int = 0
+    """Number of its tokens, likewise; their timestamps count from the segment's start."""
 
 
 @dataclass
@@ -64,6 +66,7 @@ class FileTranscript:
             self.segments.append(FileSegment())
         self.segments[-1].text = result.text
         self.segments[-1].words += len(result.words)
+        self.segments[-1].tokens += len(result.tokens)
         self.text = " ".join(segment.text for segment in self.segments if segment.text)
         self.language = result.language or self.language
         self.tokens += result.tokens

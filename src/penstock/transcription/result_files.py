@@ -20,7 +20,7 @@ def document(transcript: "FileTranscript") -> dict[str, Any]:
         "audio": transcript.audio,
         **({} if transcript.channel is None else {"channel": transcript.channel}),
         "text": transcript.text,
-        "segments": [{"text": segment.text, "words": segment.words} for segment in transcript.segments],
+        "segments": [{"text": s.text, "words": s.words, "tokens": s.tokens} for s in transcript.segments],
         "language": transcript.language,
         "tokens": [token.id for token in transcript.tokens],
         "timestamps": [token.timestamp for token in transcript.tokens],
