@@ -45,12 +45,18 @@ def get_models(port):
 
 def test_it_serves_the_servers_model_until_it_is_stopped(replica, gateway_ports):
     ended = []
-    with GatewayProcess(replica.port, 8, ended.append) as gateway:
+    with GatewayProcess(replica.port, 8, "text", ended.append) as gateway:
         assert get_models(gateway_ports.http) == ["fake"]
         gateway.stop()
     assert not ended
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{gateway_ports.http}/health/live", timeout=60)
+
+
+def test_its_log_has_the_servers_format(replica, gateway_ports, capfd):
+    with GatewayProcess(replica.port, 8, "json", lambda status: None):
+        get_models(gateway_ports.http)
+    assert '"message": "gateway at http://127.0.0.1:' in capfd.readouterr().err
 
 
 def test_an_end_by_itself_is_reported(replica, gateway_ports, monkeypatch):
@@ -61,7 +67,7 @@ def test_an_end_by_itself_is_reported(replica, gateway_ports, monkeypatch):
         statuses.append(status)
         has_ended.set()
 
-    with GatewayProcess(replica.port, 8, on_end):
+    with GatewayProcess(replica.port, 8, "text", on_end):
         assert has_ended.wait(60)
     assert statuses == [2]
 

@@ -79,7 +79,8 @@ def _start_gateway(
         console.say(f"the gateway has ended with status {status}", "error", status=status)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    return beside.enter_context(GatewayProcess(server.ports.grpc, values.drain_seconds, end)).stop
+    gateway = GatewayProcess(server.ports.grpc, values.drain_seconds, values.log_format, end)
+    return beside.enter_context(gateway).stop
 
 
 def _prepare_server(args: argparse.Namespace, values: argparse.Namespace, console: Console) -> TritonServer:

@@ -23,17 +23,22 @@ class GatewayProcess:
     Its own options are the variables PENSTOCK_GATEWAY_..., as for `penstock-gateway`. Use it as a context manager.
     """
 
-    def __init__(self, grpc_port: int, drain_s: int, on_end: Callable[[int], None]):
+    def __init__(self, grpc_port: int, drain_s: int, log_format: str, on_end: Callable[[int], None]):
         """`on_end`: called with its exit status, from a thread, if it ends by itself."""
         self._command = [*module_command(_PACKAGE), "--replicas", f"{LOOPBACK}:{grpc_port}"]
         self._drain_s = drain_s
+        self._log_format = log_format
         self._on_end = on_end
         self._is_stopping = False
         self._process: subprocess.Popen[bytes] | None = None
         self._watch = threading.Thread(target=self._wait, name="penstock gateway", daemon=True)
 
     def __enter__(self) -> "GatewayProcess":
-        environment: Mapping[str, str] = {"PENSTOCK_GATEWAY_DRAIN_SECONDS": str(self._drain_s)} | os.environ
+        defaults = {
+            "PENSTOCK_GATEWAY_DRAIN_SECONDS": str(self._drain_s),
+            "PENSTOCK_GATEWAY_LOG_FORMAT": self._log_format,
+        }
+        environment: Mapping[str, str] = defaults | os.environ
         # Ctrl-C reaches a whole group of processes; this one gets its signal from `stop`.
         self._process = subprocess.Popen(self._command, env=environment, start_new_session=True)
         self._watch.start()
