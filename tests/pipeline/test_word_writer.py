@@ -30,3 +30,13 @@ def writer() -> WordWriter:
 def test_texts_of_tokens(writer, tokens, words, texts, known):
     assert writer.texts(tokens, words, is_final=False) == (texts, known)
     assert writer.texts(tokens, words, is_final=True) == (texts, len(tokens))
+
+
+def test_a_path_of_thousands_of_words(writer):
+    assert writer.texts([3] * 3000, [C] * 3000, is_final=True) == ([" C"] * 3000, 3000)
+
+
+def test_spellings_that_begin_others_take_no_time():
+    writer = WordWriter(make_graph([Arc(0, 4, 0, 0.0, 0)], {0: 0.0}, 4, {"A": [[0], [0, 0]], "B": [[1]]}))
+    assert writer.texts([0] * 90, [A] * 90, is_final=True) == ([" A"] * 90, 90)
+    assert writer.texts([0] * 90 + [2], [A] * 60 + [B], is_final=True)[0].count(" A") == 60, "no spellings fit"

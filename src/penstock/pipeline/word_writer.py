@@ -29,17 +29,40 @@ class WordWriter:
         return texts, len(tokens) if is_final else min(known, len(tokens))
 
     def _counts(self, tokens: Sequence[int], words: Sequence[int]) -> list[int] | None:
-        """Tokens of each word by a spelling of it, so that all fit one after the other; None if none do."""
-        if not words:
-            return []
-        for spelling in sorted(self._graph.spellings(words[0]), key=len, reverse=True):
-            here = list(tokens[: len(spelling)])
-            is_whole = len(here) == len(spelling)
-            if here and here == spelling[: len(here)] and (is_whole or len(words) == 1):
-                rest = self._counts(tokens[len(spelling) :], words[1:])
-                if rest is not None:
-                    return [len(spelling), *rest]
-        return None
+        """Tokens of each word by a spelling of it, so that all fit one after the other; None if none do.
+
+        Depth first, the longest spelling first. A path may have thousands of words, so nothing is called recursively,
+        and no word is tried twice at one place.
+        """
+        counts: list[int] = []
+        choices: list[list[int]] = []  # of each word, the counts not tried yet
+        place = 0
+        seen: set[tuple[int, int]] = set()
+        while len(counts) < len(words):
+            number = len(counts)
+            if len(choices) == number:
+                choices.append(self._fitting(tokens, place, words[number], number == len(words) - 1))
+            if choices[-1]:
+                count = choices[-1].pop()
+                if (number, place + count) not in seen:
+                    seen.add((number, place + count))
+                    counts.append(count)
+                    place += count
+            else:
+                choices.pop()
+                if not counts:
+                    return None
+                place -= counts.pop()
+        return counts
+
+    def _fitting(self, tokens: Sequence[int], place: int, word: int, is_last: bool) -> list[int]:
+        """Lengths of the word's spellings that the tokens at a place are, the longest last; is_last: or begin."""
+        lengths = []
+        for spelling in self._graph.spellings(word):
+            here = list(tokens[place : place + len(spelling)])
+            if here and here == spelling[: len(here)] and (is_last or len(here) == len(spelling)):
+                lengths.append(len(spelling))
+        return sorted(lengths)
 
 
 def word_writer(graph: DecodingGraph, tokenizer: Tokenizer) -> WordWriter | None:
