@@ -42,7 +42,7 @@ def words_of(pieces: list[str | bytes], *timestamps: int, duration: int = 0) -> 
         ([" a", "'s", " b-", "c"], (1, 2, 3, 4), [("a's", 1, 3), ("b-c", 3, 5)]),
         ([b"\xe2", b"\x82", b"\xac", "s"], (4, 5, 6, 7), [("€s", 4, 8)]),
         ([" a", b"\xc3", b"\xa9", " b"], (1, 2, 3, 4), [("aé", 1, 4), ("b", 4, 5)]),
-        ([" a", b"\xe2", " b"], (1, 2, 3), [("a\ufffd", 1, 4), ("b", 3, 4)]),
+        ([" a", b"\xe2", " b"], (1, 2, 3), [("a\ufffd", 1, 3), ("b", 3, 4)]),
         ([" a", b" ", "b"], (1, 2, 3), [("a", 1, 2), ("b", 3, 4)]),
         (["x", " ⁇ ", "y"], (1, 2, 3), [("x", 1, 2), ("⁇", 2, 3), ("y", 3, 4)]),
         ([" a b", "c"], (1, 2), [("a", 1, 2), ("bc", 1, 3)]),
@@ -75,6 +75,31 @@ def test_a_word_is_as_sure_as_its_least_sure_token():
     tokens = [Token(i, i, 1, score) for i, score in enumerate((-0.1, -2.0, -0.5))]
     words = transcript.add(tokens) + transcript.finish()
     assert [word.confidence for word in words] == [math.exp(-2.0), math.exp(-0.5)]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "scores", "words"),
+    [
+        ([" a", b"\xc3", b"\xa9"], (-0.1, -3.0, -0.2), [("aé", -3.0)]),
+        ([b"\xe2", b"\x82", b"\xac", "s"], (-1.0, -2.0, -0.1, -0.1), [("€s", -2.0)]),
+        ([" a", b"\xc3", " b"], (-0.1, -2.0, -4.0), [("a\ufffd", -2.0), ("b", -4.0)]),
+        ([" a", b"\xc3", "<de-DE>"], (-0.1, -2.0, -4.0), [("a\ufffd", -2.0)]),
+        ([b"\xc3", b"\xc3", b"\xa9"], (-1.0, -2.0, -3.0), [("\ufffdé", -3.0)]),
+        ([b"\xe2"], (-2.0,), [("\ufffd", -2.0)]),
+        ([" a", b"\xe3", b"\x80", b"\x80", "b"], (-0.1, -2.0, -3.0, -4.0, -0.5), [("a", -0.1), ("b", -0.5)]),
+    ],
+)
+def test_a_word_is_as_sure_as_all_bytes_of_its_characters(pieces, scores, words):
+    tokens = [Token(i, i, 1, score) for i, score in enumerate(scores)]
+    tags = frozenset(i for i, piece in enumerate(pieces) if piece == "<de-DE>")
+    for heard in range(len(tokens) + 1):
+        transcript = Transcript(Pieces(*pieces), FRAME_MS, dropped=tags)
+        transcript.add(tokens[:heard])
+        ending = transcript.ending_with(tokens[heard:])
+        assert [(word.text, word.confidence) for word in ending.words] == [(text, math.exp(low)) for text, low in words]
+        transcript.add(tokens[heard:])
+        transcript.finish()
+        assert transcript.words == ending.words
 
 
 def test_text_with_what_may_change_leaves_the_transcript_as_it_is():

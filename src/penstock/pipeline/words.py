@@ -50,7 +50,10 @@ class Transcript:
         """
         self._frame_ms = encoder_frame_ms
         self._start_ms = start_ms
+        self._tokenizer = tokenizer
         self._text = IncrementalText(tokenizer, dropped)
+        self._bytes: list[Token] = []
+        """Tokens of an incomplete character."""
         self._word = ""
         self._start_frame = self._end_frame = 0
         self._scores: list[float] = []
@@ -69,7 +72,8 @@ class Transcript:
     def ending_with(self, tokens: list[Token]) -> "Transcript":
         """Returns the segment's transcript as if it ended with `tokens`. An incomplete character becomes U+FFFD."""
         other = copy.copy(self)
-        other._text, other._scores, other.words = self._text.copy(), list(self._scores), list(self.words)
+        other._text, other._bytes = self._text.copy(), list(self._bytes)
+        other._scores, other.words = list(self._scores), list(self.words)
         other.add(tokens)
         other.finish()
         return other
@@ -78,20 +82,33 @@ class Transcript:
         """Appends tokens and returns the words that are complete now."""
         finished = []
         for token in tokens:
-            if not self._word and not self._text.is_inside_character:
+            is_byte = token.text is None and isinstance(self._tokenizer.piece(token.id), bytes)
+            if self._bytes and not is_byte:
+                self._break_character()
+            if not self._word and not self._bytes:
                 self._start_frame = token.timestamp
             part, *others = _SPACE.split(self._text.add(token.id, token.text))
-            self._extend(part, token)
+            if self._text.is_inside_character:
+                self._extend(part, self._bytes)  # a character that this byte does not continue
+                self._bytes = [token] if part else [*self._bytes, token]
+                continue
+            self._extend(part, [*self._bytes, token])
+            self._bytes = []
             for part in others:
                 finished += self._finish_word()
                 self._start_frame = token.timestamp
-                self._extend(part, token)
+                self._extend(part, [token])
         return finished
 
     def finish(self) -> list[Word]:
         """Ends the text and returns the last word, if any."""
-        self._word += self._text.finish()
+        self._break_character()
         return self._finish_word()
+
+    def _break_character(self) -> None:
+        """An incomplete character becomes U+FFFD."""
+        self._extend(self._text.finish(), self._bytes)
+        self._bytes = []
 
     def _continued(self, tokens: list[Token]) -> IncrementalText:
         text = self._text.copy()
@@ -99,11 +116,12 @@ class Transcript:
             text.add(token.id, token.text)
         return text
 
-    def _extend(self, part: str, token: Token) -> None:
-        if part or token.text == "":
+    def _extend(self, part: str, tokens: list[Token]) -> None:
+        """Appends a part of the word, "" for none, and the tokens that it consists of."""
+        if part or (tokens and tokens[-1].text == ""):
             self._word += part
-            self._scores.append(token.score)
-            self._end_frame = token.timestamp + max(token.duration, 1)
+            self._scores += [token.score for token in tokens]
+            self._end_frame = tokens[-1].timestamp + max(tokens[-1].duration, 1)
 
     def _finish_word(self) -> list[Word]:
         text, self._word = self._word, ""
@@ -112,6 +130,6 @@ class Transcript:
             return []
         end_frame = max(self._end_frame, self._start_frame + 1)
         start_ms, end_ms = (round(self._start_ms + frame * self._frame_ms) for frame in (self._start_frame, end_frame))
-        word = Word(text, start_ms, end_ms, word_confidence(scores) if scores else 0.0)
+        word = Word(text, start_ms, end_ms, word_confidence(scores))
         self.words.append(word)
         return [word]
