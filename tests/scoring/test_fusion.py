@@ -32,6 +32,15 @@ def test_scores_of_all_labels(fusions):
     assert torch.equal(found[:, others], plain[:, others])
 
 
+def test_a_bonus_goes_to_labels_that_a_language_model_scores(fusions):
+    with_neutral, plain = fusions
+    found = with_neutral.score_all(STATES, 1.5).scores
+    assert torch.equal(found[:, list(NEUTRAL)], torch.zeros(3, len(NEUTRAL)))
+    others = ~IS_NEUTRAL[:-1]
+    expected = plain.score_all(STATES).scores + 1.5 * STATES.lm_weights.unsqueeze(1)
+    assert torch.equal(found[:, others], expected[:, others])
+
+
 def test_states_after_each_label(fusions):
     found, plain = (fusion.score_all(STATES) for fusion in fusions)
     for label in EVERY_LABEL:

@@ -37,8 +37,11 @@ class Fusion:
         """True where there is no automaton."""
         return self._lm is None and self._boost is None
 
-    def score_all(self, states: FusionStates) -> "FusionTransitions":
-        """Scores every label. ValueError for an empty fusion."""
+    def score_all(self, states: FusionStates, label_bonus: float = 0.0) -> "FusionTransitions":
+        """Scores every label. ValueError for an empty fusion.
+
+        label_bonus: added to each label's score by the language model, so that its weight scales both.
+        """
         lm = None if self._lm is None else self._lm.score_all(states.lm_states)
         boost = None if self._boost is None else self._boost.score_all(states.boost_states)
         if lm is not None:
@@ -48,6 +51,8 @@ class Fusion:
             scores = boost.scores
         else:
             raise ValueError("an empty fusion has no scores: check is_empty first")
+        if label_bonus:
+            scores = scores + label_bonus * states.lm_weights.unsqueeze(1)
         if self._is_neutral is not None:
             scores = scores.masked_fill(self._is_neutral[:-1], 0.0)
         return FusionTransitions(scores, states, lm, boost, self._is_neutral)

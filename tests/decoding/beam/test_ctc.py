@@ -133,6 +133,14 @@ def test_mixed_choices_in_a_batch_are_each_alone(head):
             assert prefixes(together[row]) == prefixes(expected)
 
 
+def test_labels_that_the_language_model_does_not_score_get_no_bonus(head):
+    streams, are_neutral = repeating_streams(5), torch.ones(head.vocabulary_size + 1, dtype=torch.bool)
+    search = BeamSearch(head, fusion=Fusion(TableAutomaton(1), is_neutral=are_neutral), label_bonus=LABEL_BONUS)
+    found = search_whole(head, search, streams, SIZES, Choices(weights=WEIGHTS))
+    expected = search_whole(head, BeamSearch(head), streams, SIZES, Choices())
+    assert [prefixes(beam) for beam in found] == [prefixes(beam) for beam in expected]
+
+
 def test_a_phrase_is_preferred(head):
     """A bonus for one label, as a phrase gives, puts it into the best hypothesis."""
     table = TableAutomaton(1)

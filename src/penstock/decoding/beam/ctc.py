@@ -19,7 +19,7 @@ class CtcSearch:
     """One step: every hypothesis of a stream moves on by the same frame, by a label, a repetition or a blank."""
 
     def __init__(self, head: CtcHead, fusion: Fusion, label_bonus: float = 0.0):
-        """label_bonus: added to the language model's score of each label, so that its weight scales both."""
+        """label_bonus: as in `Fusion.score_all`."""
         self._label_bonus = label_bonus
         self._operations = BeamOperations(head, fusion)
         self._fusion = fusion
@@ -57,7 +57,7 @@ class CtcSearch:
     def _external_scores(self, scratch: BeamScratch) -> torch.Tensor:
         """Language model and boosting of each label, [B, K, V + 1]; 0 for blank and for a repetition."""
         beam, states = scratch.hyps.beam, flatten(scratch.context.fusion)
-        scores = self._fusion.score_all(states).scores + self._label_bonus * states.lm_weights.unsqueeze(1)
+        scores = self._fusion.score_all(states, self._label_bonus).scores
         scores = torch.nn.functional.pad(scores, (0, 1)).unflatten(0, beam.scores.shape)
         # Where a hypothesis has no last label, the blank's 0 is overwritten.
         last = torch.where(beam.last_labels == KEEP, self._blank, beam.last_labels)
