@@ -106,11 +106,12 @@ class Searcher:
         word_boosts: np.ndarray | None = None,
         phrases: tuple[Automaton, int] | None = None,
         n_best: Sequence[int] = (),
+        ends_apart: bool = False,
     ) -> list[Result]:
         """The result of each row; its segment ends with its last frame.
 
         word_boosts: [W] float32, of all rows; phrases: the automaton of all rows and its start; n_best: alternatives
-        that each row wants, which go to `ended`.
+        that each row wants, which go to `ended`; ends_apart: the segments end with a chunk without frames.
         """
         batch, frames, _ = scores.shape
         slots, scores = torch.arange(batch, device=self._device), scores.to(self._device)
@@ -126,10 +127,10 @@ class Searcher:
         wants = self._lattices.wants_links(range(batch), slots.device)
         left = torch.tensor(lengths or [frames] * batch, device=self._device)
         stable: list[list] = [[] for _ in range(batch)]
-        for part in scores.split(chunk_frames or frames, dim=1):
+        for part in (*scores.split(chunk_frames or frames, dim=1), *([scores[:, :0]] if ends_apart else [])):
             taken = left.clamp(max=part.shape[1])
             left = left - taken
-            chunk = part, taken, left == 0
+            chunk = part, taken, (left == 0) & (part.shape[1] == 0 or not ends_apart)
             path, states, links = decode_chunk(self.search_, chunk, self.store.gather(slots), boosts, wants)
             self.store.scatter(slots, states)
             if wants is not None:

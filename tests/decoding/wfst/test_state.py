@@ -61,3 +61,19 @@ def test_paths_that_outgrow_their_memory_agree_with_the_best_one(sizes):
         assert best.cost - 1e-3 <= result.cost < math.inf and len(result.pieces) > 10
         frames = [piece.first_frame for piece in result.pieces]
         assert frames == sorted(frames)
+
+
+@pytest.mark.parametrize("sizes", FEW_NODES.values(), ids=FEW_NODES)
+def test_a_crowded_segment_may_end_with_its_last_frame_or_behind_it(sizes):
+    graph = random_graph(5, states=20)
+    for seed in (0, 1):
+        scores = log_probs(seed, 3, 20, graph.vocabulary_size, sharpness=0.5)
+        searcher = Searcher(graph, sizes, WfstLimits(20.0))
+        expected = searcher.search(scores, 1, ends_apart=True)
+        assert searcher.dropped > 0
+        for chunk_frames, ends_apart in ((1, False), (6, False), (20, False), (20, True)):
+            assert searcher.search(scores, chunk_frames, ends_apart=ends_apart) == expected
+        lengths = [20, 9, 14]
+        found = [searcher.search(scores, chunk_frames, lengths) for chunk_frames in (1, 6, 20)]
+        alone = [searcher.search(row[None, :length], 5)[0] for row, length in zip(scores, lengths, strict=True)]
+        assert found == [alone] * 3

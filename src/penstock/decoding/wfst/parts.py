@@ -56,17 +56,22 @@ def decode_chunk(
     """As `decode_with_links`, with the same result for chunks of any length, also where tokens are dropped.
 
     chunk: log_probs, lengths, is_end. One whose nodes could outgrow their memory is decoded in halves, down to single
-    frames. So tokens are dropped as if each frame were a chunk. Waits for the device once.
+    frames, and the end of a segment behind its last frame. So tokens are dropped as if each frame were a chunk. Waits
+    for the device once.
     """
     log_probs, lengths, is_end = chunk
     path, after, links = search.decode_with_links(*chunk, states, boosts, wants_links)
-    frames = log_probs.shape[1]
-    if frames < 2 or not bool(path.is_crowded.any()):
+    frames, ends = log_probs.shape[1], is_end & (lengths > 0)
+    if not frames or not bool(path.is_crowded.any()) or (frames == 1 and not bool(ends.any())):
         return path, after, links
+    if frames == 1:
+        parts = [(log_probs, lengths, is_end & ~ends), (log_probs[:, :0], torch.zeros_like(lengths), is_end)]
+    else:
+        halves = split_chunk(log_probs, lengths, (frames + 1) // 2)
+        parts = [(half.projected_frames, half.lengths, is_end & (half.remaining == 0)) for half in halves]
     paths, links = [], []
-    for part in split_chunk(log_probs, lengths, (frames + 1) // 2):
-        half = part.projected_frames, part.lengths, is_end & (part.remaining == 0)
-        *found, its_links = decode_chunk(search, half, states, boosts, wants_links)
+    for part in parts:
+        *found, its_links = decode_chunk(search, part, states, boosts, wants_links)
         path, states = map_tensors(torch.clone, tuple(found))
         paths.append(path)
         links += [map_tensors(torch.clone, one) for one in its_links]
