@@ -64,8 +64,7 @@ def random_inputs(seed: int, kind: str, device: str) -> Inputs:
         boosts = boosts._replace(phrases=arena)
         phrases[0] = phrases[2] = start
     rows = torch.arange(ROWS).repeat_interleave(WIDTH)
-    acoustic = torch.rand(ROWS * WIDTH, generator=generator)
-    tokens = FlatTokens(rows, states.flatten(), phrases.flatten(), costs.flatten(), acoustic)
+    tokens = FlatTokens(rows, states.flatten(), phrases.flatten(), costs.flatten())
     label_costs = 3 * torch.rand(ROWS, FRAMES, graph.vocabulary_size + 2, generator=generator)
     label_costs[:, :, graph.idle_label] = 0
     is_idle = torch.tensor([[False, False], [True, False], [False, True], [False, False]])

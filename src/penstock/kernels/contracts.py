@@ -147,8 +147,6 @@ class GraphTokens(NamedTuple):
     """int64, state of the phrase list."""
     costs: torch.Tensor
     """float32; infinite where there is no token."""
-    acoustic_costs: torch.Tensor
-    """float32, of the labels alone."""
 
 
 class GraphFrame(NamedTuple):

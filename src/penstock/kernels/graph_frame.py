@@ -169,15 +169,14 @@ class FusedFrame:
         followed, closed, active = self._memory.followed, self._memory.closed, self._memory.active
         shape = len(frame.is_idle), active
         integers = torch.empty(6, *shape, dtype=torch.int64, device=frame.is_idle.device)
-        costs = torch.empty(2, *shape, dtype=torch.float32, device=integers.device)
+        costs = torch.empty(shape, dtype=torch.float32, device=integers.device)
         is_live = torch.empty(shape, dtype=torch.bool, device=integers.device)
         states, phrases, sources, arcs, arrivals, entries = integers
-        after, trace = GraphTokens(states, phrases, *costs), GraphTrace(sources, arcs, arrivals, entries, is_live)
+        after, trace = GraphTokens(states, phrases, costs), GraphTrace(sources, arcs, arrivals, entries, is_live)
         compact_kernel[(triton.cdiv(active, BLOCK), shape[0])](
             *closed.spans, closed.sources, closed.numbers, closed.costs, closed.keys, followed.sources,
-            followed.numbers, tokens.acoustic_costs, self._graph.labels, frame.label_costs, frame.offsets, *after,
-            *trace, tokens.states.shape[1], active, self._memory.arcs, self._dead_state, halvings=closed.spans.halvings,
-            blocks=closed.spans.block_totals.shape[1], block=BLOCK,
+            followed.numbers, *after, *trace, tokens.states.shape[1], active, self._memory.arcs, self._dead_state,
+            halvings=closed.spans.halvings, blocks=closed.spans.block_totals.shape[1], block=BLOCK,
         )  # fmt: skip
         return after, trace
 

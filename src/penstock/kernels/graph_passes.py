@@ -171,11 +171,11 @@ def closure_kernel(
     tl.store(two, nothing, mask=mask)
 
 
-@triton.jit(do_not_specialize=["width", "active", "row_arcs", "dead_state"], do_not_specialize_on_alignment=["offsets"])
+@triton.jit(do_not_specialize=["width", "active", "row_arcs", "dead_state"])
 def compact_kernel(
-    ends, block_totals, block_starts, totals, arrivals, closures, costs, keys, arc_sources, arcs, acoustic_costs,
-    arc_labels, label_costs, offsets, new_states, new_phrases, new_costs, new_acoustic_costs, taken_sources, taken_arcs,
-    taken_arrivals, taken_closures, is_live, width, active, row_arcs, dead_state,
+    ends, block_totals, block_starts, totals, arrivals, closures, costs, keys, arc_sources, arcs, new_states,
+    new_phrases, new_costs, taken_sources, taken_arcs, taken_arrivals, taken_closures, is_live, width, active, row_arcs,
+    dead_state,
     halvings: tl.constexpr, blocks: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Programs (block of tokens, row): the entries that go on, in order, and nothing behind the last."""
@@ -193,14 +193,10 @@ def compact_kernel(
     arrival = tl.load(arrivals + first + entry, mask=mask, other=0)
     arc = tl.load(arcs + first + arrival, mask=mask, other=0)
     source = row * width + tl.load(arc_sources + first + arrival, mask=mask, other=0)
-    label = tl.load(arc_labels + arc, mask=mask, other=0)
-    acoustic = tl.load(acoustic_costs + source, mask=mask, other=0.0)
-    acoustic += tl.load(label_costs + tl.load(offsets + row) + label, mask=mask, other=0.0)
     here, is_place = row * active + place, place < active
     tl.store(new_states + here, tl.where(mask, key & 0xFFFFFFFF, dead_state), mask=is_place)
     tl.store(new_phrases + here, key >> 32, mask=is_place)
     tl.store(new_costs + here, cost, mask=is_place)
-    tl.store(new_acoustic_costs + here, acoustic, mask=is_place)
     tl.store(taken_sources + here, tl.where(mask, source, 0), mask=is_place)
     tl.store(taken_arcs + here, arc.to(tl.int64), mask=is_place)
     tl.store(taken_arrivals + here, tl.where(mask, row * row_arcs + arrival, 0), mask=is_place)

@@ -29,8 +29,6 @@ class FlatTokens(NamedTuple):
     """int64"""
     costs: torch.Tensor
     """float32; infinite where there is no token."""
-    acoustic_costs: torch.Tensor
-    """float32"""
 
 
 class Frame(NamedTuple):
@@ -165,13 +163,11 @@ class FrameStep:
         )
         sources = sources.index_select(0, emitted)
         self.taken.append(Taken(rows, sources, arcs.index_select(0, emitted), emitted, entries, is_live))
-        acoustic_costs = tokens.acoustic_costs.index_select(0, sources)
-        acoustic_costs += label_costs.index_select(0, near.index_select(0, emitted))
         phrases = self._no_phrase.expand_as(rows) if phrases is None else phrases.index_select(0, kept)
         if is_live is not None:
             states = torch.where(is_live, states, graph.dead_state)
             costs = torch.where(is_live, costs, torch.inf)
-        return FlatTokens(rows, states, phrases, costs, acoustic_costs)
+        return FlatTokens(rows, states, phrases, costs)
 
     def _expand(
         self, rows: torch.Tensor, costs: torch.Tensor, starts: torch.Tensor, degrees: torch.Tensor

@@ -228,7 +228,7 @@ class PathTracker:
         ranks, counts = self._ranks(rows, is_live)
         width = self._sizes.max_active if self._extent.is_fixed else max(int(counts.max()), 1)
         layout = _Layout(rows, ranks, is_live, self._batch, width)
-        fields = tokens.states.int(), tokens.phrases.int(), tokens.costs, *ends, tokens.acoustic_costs
+        fields = tokens.states.int(), tokens.phrases.int(), tokens.costs, *ends
         return Tokens(*(layout.place(field.index_select(0, found), 0) for field in fields)), counts
 
     def _ranks(self, rows: torch.Tensor, is_live: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

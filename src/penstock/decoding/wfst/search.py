@@ -185,8 +185,8 @@ class WfstSearch(ChunkDecoder):
         live = is_live.flatten().nonzero().squeeze(1)
         fields = rows.expand(-1, width), tokens.states.long(), tokens.phrases.long(), tokens.costs
         ends = nodes, tokens.last_frames
-        chosen = [field.flatten().index_select(0, live) for field in (*fields, tokens.acoustic_costs, *ends)]
-        return FlatTokens(*chosen[:5]), Ends(*chosen[5:])
+        chosen = [field.flatten().index_select(0, live) for field in (*fields, *ends)]
+        return FlatTokens(*chosen[:4]), Ends(*chosen[4:])
 
     def _all_tokens(self, tokens: Tokens, is_live: torch.Tensor) -> FlatTokens:
         """All slots, [B * K]."""
@@ -196,7 +196,6 @@ class WfstSearch(ChunkDecoder):
             torch.where(is_live, tokens.states, self.graph.dead_state).long().flatten(),
             tokens.phrases.long().flatten(),
             torch.where(is_live, tokens.costs, torch.inf).flatten(),
-            tokens.acoustic_costs.flatten(),
         )
 
     def _flat_nodes(self, states: WfstStates) -> FlatNodes:

@@ -29,7 +29,7 @@ class WfstSizes(NamedTuple):
     @property
     def bytes_per_stream(self) -> int:
         """Size of a slot of `WfstStateStore`."""
-        fields_of_token, fields_of_node, other = 6, 6, 7 * 8 + 4
+        fields_of_token, fields_of_node, other = 5, 6, 7 * 8 + 4
         return 4 * (fields_of_token * self.max_active + fields_of_node * self.nodes) + other
 
     @property

@@ -25,8 +25,6 @@ class Tokens(NamedTuple):
     """int32, the path's last node; NO_NODE: none that is not stable."""
     last_frames: torch.Tensor
     """int32, last frame of the path's last piece; -1 without one."""
-    acoustic_costs: torch.Tensor
-    """float32, of the path's labels alone: neither weights nor boosts."""
 
 
 class Nodes(NamedTuple):
@@ -106,7 +104,6 @@ def empty_states(batch: int, sizes: WfstSizes, device: torch.device) -> WfstStat
             costs=zeros(active, dtype=torch.float32),
             nodes=integers(active, value=NO_NODE),
             last_frames=integers(active, value=-1),
-            acoustic_costs=zeros(active, dtype=torch.float32),
         ),
         token_counts=integers(dtype=torch.int64),
         nodes=Nodes(
