@@ -206,6 +206,8 @@ def test_a_place_that_is_not_empty_is_rejected_before_the_work(model, text, tmp_
     text.write_bytes(b"\xff")  # would be an error, too, if it were read
     assert adapt("--model", model, "--text", text, "--out", tmp_path) == 1
     assert f"CHECKPOINT_INVALID: {tmp_path}: is not empty" in capsys.readouterr().err
+    assert adapt("--model", model, "--text", text, "--out", text / "deep" / "out") == 1
+    assert f"{text}/deep/out: cannot be written; accepted: a directory below a writable" in capsys.readouterr().err
     assert adapt("--model", model, "--text", text, "--out", tmp_path / ("a" * 300)) == 1
     assert "a: cannot be written: File name too long" in capsys.readouterr().err
 

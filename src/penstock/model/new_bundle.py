@@ -44,6 +44,9 @@ def check_new_bundle(directory: Path, replace: bool) -> None:
     """Raises CheckpointError if `write_new_bundle` would not write to `directory`, with what it accepts."""
     try:
         if not directory.exists():
+            place = next(parent for parent in directory.absolute().parents if parent.exists())
+            if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+                raise CheckpointError(f"{directory}: cannot be written; accepted: a directory below a writable one")
             return
         if not directory.is_dir():
             raise CheckpointError(f"{directory}: is a file; accepted: a new or empty directory")
