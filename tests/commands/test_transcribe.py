@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -303,6 +304,15 @@ def test_a_failed_file_is_named_and_the_others_are_done(model, audio, capsys):
     errors = captured.err.splitlines()
     assert errors[0].startswith(f"penstock: error: AUDIO_INVALID: {broken}: not a readable audio file")
     assert errors[1] == "penstock: error: AUDIO_INVALID: gone.wav: no such file"
+
+
+def test_samples_of_another_scale_are_named(model, audio, capsys):
+    soundfile.write(audio[0], golden_pcm("medium").numpy() * 32768, 16000, subtype="FLOAT")
+    assert run("--model", model, *audio) == 1
+    assert re.match(
+        rf"penstock: error: AUDIO_INVALID: {audio[0]}: \d+ of \d+ samples are not finite or beyond 2; expected",
+        capsys.readouterr().err,
+    )
 
 
 @pytest.fixture

@@ -225,7 +225,8 @@ class FileTranscriber:
         results = self._recognizer.process(requests)
         for track, result in zip(sent, results, strict=True):
             if isinstance(result, StreamError):
-                self._fail(track, f"{result.code}: {track.transcript.audio}: {result.message}")
+                message = result.message.removeprefix(f"stream {track.stream_id!r}: ")
+                self._fail(track, f"{result.code}: {track.transcript.audio}: {message}")
                 continue
             track.transcript.audio_s = track.samples / self._recognizer.sample_rate_hz
             track.take(result)
