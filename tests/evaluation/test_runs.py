@@ -189,6 +189,23 @@ def test_a_full_server_is_waited_for(monkeypatch):
     assert waits_s == [runs._SLOT_WAIT_S]
 
 
+def test_an_interrupted_run_does_not_wait_for_its_streams():
+    """Those of a full server wait for a day; the client's end is theirs."""
+    is_closed, still_runs = threading.Event(), threading.Event()
+
+    class Waiting(StandIn):
+        def transcribe(self, audio: str, request_ms: float, options: StreamOptions | None = None) -> Transcript:
+            if audio != "0.wav" and not is_closed.wait(20):
+                still_runs.set()
+            return Transcript([Segment("a")])
+
+    outcomes = recognize_through_server(Waiting(), utterances(4), streams=4)
+    assert next(outcomes).number == 0
+    outcomes.close()
+    is_closed.set()
+    assert not still_runs.is_set()
+
+
 def test_a_stream_that_fails_is_named_and_the_others_go_on():
     client = StandIn(failures={"3.wav": StreamError("s", "lost its state", "STREAM_LOST")})
     outcomes = sorted(recognize_through_server(client, utterances(6), streams=3))

@@ -167,20 +167,18 @@ def recognize_through_server(
     from penstock_client import ServerUnreachableError
 
     has_languages = any(utterance.language for utterance in utterances) and bool(_languages(client))
-    with ThreadPoolExecutor(streams) as pool:
-        jobs = [
-            pool.submit(
-                _recognize, client, index, utterance, utterance.language if has_languages else None, endpointing
-            )
-            for index, utterance in enumerate(utterances)
-        ]
-        try:
-            for job in as_completed(jobs):
-                yield job.result()
-        except ServerUnreachableError as error:
-            raise ServerError(error.text) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # running streams end by themselves
+    pool = ThreadPoolExecutor(streams)  # not a context manager, which would wait for the running streams
+    jobs = [
+        pool.submit(_recognize, client, index, utterance, utterance.language if has_languages else None, endpointing)
+        for index, utterance in enumerate(utterances)
+    ]
+    try:
+        for job in as_completed(jobs):
+            yield job.result()
+    except ServerUnreachableError as error:
+        raise ServerError(error.text) from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # running streams end with the client
 
 
 def _languages(client: "Client") -> tuple[str, ...]:
