@@ -1,5 +1,6 @@
 """A request without new frames is answered with the last result, without new words and tokens."""
 
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -49,3 +50,21 @@ def test_stable_characters_are_those_of_stable_tokens(text):
     final = text.update(Decoded([], UNSTABLE, []), 8960, True)
     assert final.stable_chars == len(final.text)
     assert text.unchanged(8960).stable_chars == 0
+
+
+def test_words_of_a_segment_of_hours_are_not_kept_without_alternatives(golden_bundle):
+    checkpoint = golden_bundle("rnnt_hybrid")
+    tokenizer = Tokenizer(checkpoint.tokenizer_path)
+    word, count = tokenizer.encode("five"), 5000
+    text = StreamText(tokenizer, checkpoint.config, has_alternatives=False)
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            tokens = [Token(token, 5 * number + place, 1, -0.1) for place, token in enumerate(word)]
+            result = text.update(Decoded(tokens, [], []), 8960 * number, False)
+        assert len(result.words) == 1
+        del tokens, result
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 40 * count

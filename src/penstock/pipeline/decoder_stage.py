@@ -246,7 +246,8 @@ class DecoderStage:
                 continue
             self._options[slot] = replace(options, phrases=())  # the phrase cache has them, once for all streams
             self._decoder_numbers[slot] = self.decoders.index(options.decoder)
-            self._texts[slot] = StreamText(self._tokenizer, self._config, options.keeps_tags)
+            has_alternatives = options.n_best > 0
+            self._texts[slot] = StreamText(self._tokenizer, self._config, options.keeps_tags, has_alternatives)
             self._has_unstable[slot] = False
             self._endpoints.open(slot, options.endpoint)
             opened.append(slot)

@@ -72,11 +72,14 @@ def folded(results: Sequence[StreamResult]) -> StreamResult:
 class StreamText:
     """Accumulates the transcript of one stream on the host."""
 
-    def __init__(self, tokenizer: Tokenizer, config: ModelConfig, keeps_tags: bool = False):
-        """keeps_tags: language tags are in the text and the words, too."""
+    def __init__(
+        self, tokenizer: Tokenizer, config: ModelConfig, keeps_tags: bool = False, has_alternatives: bool = True
+    ):
+        """keeps_tags: language tags are in the text and the words, too; has_alternatives: of a stream with N-best."""
         self._tokenizer = tokenizer
         self._tags = frozenset(config.tags)
         self._dropped = frozenset() if keeps_tags else self._tags
+        self._has_alternatives = has_alternatives
         self._sample_rate_hz = config.features.sample_rate_hz
         self._frame_ms = config.encoder_frame_ms
         self._segment = -1
@@ -138,7 +141,7 @@ class StreamText:
         return self._unchanged
 
     def _empty_transcript(self) -> Transcript:
-        return Transcript(self._tokenizer, self._frame_ms, self._start_ms, self._dropped)
+        return Transcript(self._tokenizer, self._frame_ms, self._start_ms, self._dropped, self._has_alternatives)
 
     def _open_segment(self, start_s: float) -> None:
         self._segment += 1

@@ -43,10 +43,11 @@ class Transcript:
         encoder_frame_ms: float,
         start_ms: float = 0.0,
         dropped: frozenset[int] = frozenset(),
+        keeps_words: bool = True,
     ):
         """start_ms: where the segment begins in its stream; word times count from the stream's start.
 
-        dropped: tokens that are neither in the text nor in a word.
+        dropped: tokens that are neither in the text nor in a word; keeps_words: False leaves `words` empty.
         """
         self._frame_ms = encoder_frame_ms
         self._start_ms = start_ms
@@ -57,8 +58,9 @@ class Transcript:
         self._word = ""
         self._start_frame = self._end_frame = 0
         self._scores: list[float] = []
+        self._keeps_words = keeps_words
         self.words: list[Word] = []
-        """All complete words so far."""
+        """All complete words so far: some 200 bytes each, in a segment of hours megabytes."""
 
     @property
     def text(self) -> str:
@@ -131,5 +133,6 @@ class Transcript:
         end_frame = max(self._end_frame, self._start_frame + 1)
         start_ms, end_ms = (round(self._start_ms + frame * self._frame_ms) for frame in (self._start_frame, end_frame))
         word = Word(text, start_ms, end_ms, word_confidence(scores))
-        self.words.append(word)
+        if self._keeps_words:
+            self.words.append(word)
         return [word]
