@@ -130,6 +130,14 @@ def test_words_need_no_model(tmp_path, text, capsys):
     assert total + end == pytest.approx(1, abs=1e-5)
 
 
+def test_words_take_no_model_but_that_of_the_environment(bundled_model, tmp_path, text, monkeypatch):
+    command = ("build", "--words", "--out", tmp_path / "words.arpa", text)
+    with pytest.raises(PenstockError, match="SETTING_INVALID: --model is given with --words"):
+        run(*command, "--model", bundled_model)
+    monkeypatch.setenv("PENSTOCK_MODEL", str(bundled_model))
+    assert run(*command) == 0
+
+
 def test_a_sentence_mark_is_no_word(tmp_path, capsys):
     (tmp_path / "marked.txt").write_text("<s> enter </s>\n", encoding="utf-8")
     with pytest.raises(PenstockError, match=r"CORPUS_INVALID: .*marked\.txt: contains <s>"):

@@ -78,6 +78,8 @@ def run_build(args: argparse.Namespace) -> int:
     from penstock.scoring.ngram.estimation.build import build_lm
 
     check_output(args.out, force=True)
+    if args.words and args.model not in (None, os.environ.get("PENSTOCK_MODEL")):
+        raise SettingError("--model is given with --words, whose model has no tokens; accepted: one of them")
     if any(count < 0 for count in args.prune):
         raise SettingError(f"--prune holds {min(args.prune)}, expected counts from 0 on")
     if args.heldout:
