@@ -171,7 +171,11 @@ class StepGraph:
 
     def _feed_forward(self, x: Node, tensors: Tensors) -> Node:
         norm = subset(tensors, "norm")
-        hidden = op.swish(_linear_of_norm(x, norm, tensors["up.weight"], tensors.get("up.bias")))
+        hidden = _linear_of_norm(x, norm, tensors["up.weight"], tensors.get("up.bias"))
+        # In another shape, so that OpenVINO does not fuse it into the product: its kernel for both is slower than two.
+        width = tensors["up.weight"].shape[0]
+        hidden = op.swish(op.reshape(hidden, _numbers([-1, width]), False))
+        hidden = op.reshape(hidden, _numbers([-1, self._frames, width]), False)
         bias = tensors["down.bias"] * 0.5 if "down.bias" in tensors else None
         return op.add(x, _linear(hidden, tensors["down.weight"] * 0.5, bias))
 
