@@ -1,6 +1,8 @@
 """Settings of the process for its device, and the memory that it can get."""
 
+import ctypes
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch
 from penstock import runtime
 from penstock.errors import DeviceLostError, SettingError
 from penstock.recognizer import StreamingRecognizer
-from penstock.runtime import check_device, check_device_works, prepare_device
+from penstock.runtime import check_device, check_device_works, prepare_device, use_huge_pages
 
 
 @pytest.fixture
@@ -108,3 +110,24 @@ def test_a_device_is_lost_if_it_fails_after_the_error(monkeypatch, device, is_lo
     else:
         check_device_works(device, error)
     assert asked == ([] if device == "cpu" else [str(device)])
+
+
+def test_huge_pages_are_requested_for_whole_pages_of_private_memory(monkeypatch):
+    requested, page = [], 1 << 21
+    memory = torch.full((1 << 23,), 1.0)  # 32 MiB
+
+    def madvise(*call: int) -> None:
+        requested.append(call)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(madvise=madvise))
+        use_huge_pages()
+    assert all(start % page == size % page == 0 < size and advice == 25 for start, size, advice in requested)
+    middle = memory.data_ptr() + (16 << 20)
+    assert any(start <= middle < start + size for start, size, _ in requested)
+
+
+def test_memory_in_huge_pages_keeps_its_contents():
+    blocks = [torch.full((1 << 18,), float(number)) for number in range(32)]
+    use_huge_pages()
+    assert [block.unique().tolist() for block in blocks] == [[float(number)] for number in range(32)]

@@ -6,6 +6,7 @@ torch is imported inside functions, so that a command's help does not wait for i
 import contextlib
 import ctypes
 import gc
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGE_BLOCK_BYTES = 1 << 30
+
+_MADV_COLLAPSE = 25  # mman.h
+_HUGE_PAGE_BYTES = 1 << 21
+_PRIVATE_MEMORY = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0 *(?:\[heap\])?$", re.MULTILINE)
+"""A line of a process's map of memory: a region of its own, without a file."""
 
 _MEMINFO = Path("/proc/meminfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
@@ -78,6 +84,19 @@ def trim_heap() -> None:
     half of their size in all (docs/log.md)."""
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def use_huge_pages() -> None:
+    """Moves this process's memory to huge pages, of which a CPU needs fewer addresses to read all weights in a step:
+    with one stream it takes a tenth less time (docs/log.md). Does nothing before Linux 6.1."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        advise = ctypes.CDLL("libc.so.6").madvise
+        advise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+        for region in _PRIVATE_MEMORY.finditer(Path("/proc/self/maps").read_text()):
+            first, behind = (int(address, 16) for address in region.groups())
+            start, end = -(-first // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES, behind // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
+            if start < end:
+                advise(start, end - start, _MADV_COLLAPSE)  # skips pages that hold nothing yet
 
 
 def freeze_loaded() -> None:

@@ -10,7 +10,7 @@ from penstock.encoder.openvino_graph import StepGraph
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded
 from penstock.model.bundle import Checkpoint
-from penstock.runtime import trim_heap
+from penstock.runtime import trim_heap, use_huge_pages
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 """A model of fixed shapes is up to 1.6 times as fast as one for any batch (docs/log.md). Each takes half a second to
@@ -154,6 +154,7 @@ class OpenVinoStep:
         for i, values in enumerate(outputs):
             request.set_output_tensor(i, ov.Tensor(values.numpy(), shared_memory=True))
         trim_heap()  # a compilation leaves five times the weights behind
+        use_huge_pages()
         frames, keys_values, tails, *columns = outputs
         keys_values = keys_values.view(config.n_layers, size, keys_values.shape[1], -1)
         tails = tails.view(config.n_layers, size, *tails.shape[1:])
