@@ -131,7 +131,7 @@ benchmark: setup oracle-setup ## all benchmarks, also beside NeMo
 
 # The bundled model in one process beside the same weights in NeMo and sherpa-onnx, in interleaved rounds.
 side-by-side: $(ORACLE_VENV)/.sherpa ## the recognizer beside NeMo and sherpa-onnx
-	$(ORACLE_VENV)/bin/python -m recipes.an4.export_nemo $(MODEL) build/side-by-side/model.nemo && $(ORACLE_VENV)/bin/python scripts/export_sherpa.py build/side-by-side/model.nemo build/side-by-side/sherpa && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --model $(MODEL) --rounds 4 --contexts 70,6 70,1 70,0 --with-nemo build/side-by-side/model.nemo --with-sherpa build/side-by-side/sherpa --json build/side-by-side/recognizer.json $(BENCHMARK_ARGS)
+	$(ORACLE_VENV)/bin/python -m recipes.an4.export_nemo $(MODEL) build/side-by-side/model.nemo && $(ORACLE_VENV)/bin/python scripts/export_sherpa.py build/side-by-side/model.nemo build/side-by-side/sherpa && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo build/side-by-side/model.nemo --with-sherpa build/side-by-side/sherpa --json build/side-by-side/recognizer.json $(BENCHMARK_ARGS)
 
 host-budget: setup ## host work per row of a batched request
 	$(BIN)/python -m benchmarks.host_budget $(BENCHMARK_ARGS)
