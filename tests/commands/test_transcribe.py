@@ -119,6 +119,18 @@ def test_a_beam_with_alternatives_and_phrases(model, audio, capsys):
     assert len(document["alternatives"]) == 2
 
 
+def test_a_phrase_has_a_boost_of_its_own(model, audio, capsys):
+    def transcribed(*boosts: str) -> dict:
+        chosen = ["--decoder", "alsd", "--n-best", "1", "--boost-phrase", *boosts]
+        assert run("--model", model, "--context", "6,1", "--json", *chosen, audio[0]) == 0
+        (document,) = lines(capsys)
+        return json.loads(document) if isinstance(document, str) else document
+
+    own = transcribed("seven:20", "--boost", "1")
+    assert own["alternatives"] == transcribed("seven", "--boost", "20")["alternatives"]
+    assert own["alternatives"] != transcribed("seven", "--boost", "1")["alternatives"]
+
+
 def test_alternatives_follow_the_text(model, audio, capsys):
     assert run("--model", model, "--context", "6,1", "--decoder", "alsd", "--n-best", "2", audio[0]) == 0
     text, *alternatives = lines(capsys)
@@ -410,6 +422,10 @@ def test_a_missing_manifest_is_named(model, tmp_path):
         (
             ["--model", "MODEL", "--lattices", "o", "--n-best", "2", "--endpoint-silence-ms", "800", "a.wav"],
             "--lattices is given with an endpoint; accepted: one segment",
+        ),
+        (
+            ["--model", "MODEL", "--boost-phrase", "seven:x", AUDIO],
+            "--boost-phrase 'seven:x': 'x' is no number; accepted: TEXT, TEXT:BOOST",
         ),
         (["--model", "MODEL", "--json", "--out", "o", "a.wav"], "--json prints to standard output .* --format json"),
         (["--model", "MODEL", "--threads", "0", "a.wav"], "--threads is '0'; accepted: integers from 1"),

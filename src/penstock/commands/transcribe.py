@@ -68,9 +68,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         setting.add_flag(parser)
     add_segments(parser)
     parser.add_argument(
-        "--boost-phrase", action="append", default=[], metavar="TEXT", help="boosted phrase; repeatable"
+        "--boost-phrase", action="append", default=[], metavar="TEXT[:BOOST]", help="boosted phrase; repeatable"
     )
-    parser.add_argument("--boost", type=float, metavar="B", help="bonus per token of a boosted phrase, in nats (2)")
+    parser.add_argument(
+        "--boost", type=float, metavar="B", help="boost of phrases without their own, in nats per token (2)"
+    )
     parser.add_argument(
         "--language-tags", metavar="NAME", help=f"language tags in the text: {', '.join(LANGUAGE_TAGS)} (remove)"
     )
@@ -255,5 +257,17 @@ def _stream_options(args: argparse.Namespace, decoding: DecodingConfig) -> dict[
     """Options of every file's stream; `penstock.pipeline.stream_options` checks them."""
     beam_size = None if args.beam_size is None else decoding.beam_size
     options = {"decoder": args.decoder, "beam_size": beam_size, "n_best": args.n_best, "boost": args.boost}
-    options |= {"boosted_phrases": args.boost_phrase or None, "language_tags": args.language_tags}
+    phrases = [_phrase(argument) for argument in args.boost_phrase]
+    options |= {"boosted_phrases": phrases or None, "language_tags": args.language_tags}
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _phrase(argument: str) -> str | tuple[str, float]:
+    """TEXT or TEXT:BOOST, as `penstock-client` takes them; the last colon always precedes a boost."""
+    text, colon, boost = argument.rpartition(":")
+    if not colon:
+        return argument
+    try:
+        return text, float(boost)
+    except ValueError:
+        raise SettingError(f"--boost-phrase {argument!r}: {boost!r} is no number; accepted: TEXT, TEXT:BOOST") from None
