@@ -1,6 +1,5 @@
 """`penstock transcribe`: output, exit status, and errors that name what is wrong."""
 
-import argparse
 import io
 import json
 import os
@@ -12,56 +11,19 @@ import numpy as np
 import pytest
 import soundfile
 
-from penstock import recognizer
 from penstock.cli import main
-from penstock.commands import transcribe
 from penstock.errors import CheckpointError, PenstockError
-from penstock.model.bundle import sha256_of
 from penstock.model.languages import without_tags
 from penstock.model.nemo.importer import import_nemo
-from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import DecodingConfig
-from penstock.scoring.wfst.graph_file import write_graph
-from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import golden_case, golden_pcm, golden_prompted, golden_utterances
 from tests.helpers.nemo_files import write_ctc_nemo
-from tests.helpers.openfst_text import word_sequences_of_text
+from tests.helpers.transcribe_command import lines, run
+
+pytestmark = pytest.mark.usefixtures("process_is_left_alone")
 
 ROOT = Path(__file__).parents[2]
 AUDIO = str(ROOT / "tests/data/an4/flac/an395-mjwl-b.flac")
-
-
-@pytest.fixture(scope="module")
-def model(golden_bundle) -> str:
-    return str(golden_bundle("rnnt_hybrid").directory)
-
-
-@pytest.fixture
-def audio(tmp_path) -> list[str]:
-    """medium.wav and short.wav."""
-    for signal in ("medium", "short"):
-        soundfile.write(tmp_path / f"{signal}.wav", golden_pcm(signal).numpy(), 16000)
-    return [str(tmp_path / f"{signal}.wav") for signal in ("medium", "short")]
-
-
-@pytest.fixture(autouse=True)
-def process_is_left_alone(monkeypatch):
-    """The command may set threads and the allocator of its own process, not those of the tests."""
-    monkeypatch.setattr("penstock.runtime.prepare_process", lambda threads: None)
-    monkeypatch.setattr("penstock.transcription.processes.core_count", lambda: 1)
-    monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
-
-
-def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    transcribe.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["transcribe", *arguments])
-    return args.run(args)
-
-
-def lines(capsys) -> list[str]:
-    return capsys.readouterr().out.splitlines()
 
 
 def test_one_file_gives_its_text(model, audio, capsys):
@@ -92,93 +54,6 @@ def test_json(model, audio, capsys, request_ms):
         assert document["audio_s"] == len(golden_pcm(Path(path).stem)) / 16000
         assert [word["word"] for word in document["words"]] == document["text"].split()
         assert all(set(word) == {"word", "start_ms", "end_ms", "confidence"} for word in document["words"])
-
-
-def test_the_limits_of_a_beam_can_be_chosen(model, audio, monkeypatch):
-    made, real = [], recognizer.StreamingRecognizer
-
-    def make(*given, decoding: DecodingConfig, **more) -> recognizer.StreamingRecognizer:
-        made.append(decoding)
-        return real(*given, decoding=decoding, **more)
-
-    monkeypatch.setattr(recognizer, "StreamingRecognizer", make)
-    chosen = {"lm_fusion": "eq2-late", "length_normalisation": False, "aes_expansions": 1, "aes_margin": 3.0,
-              "aes_extra_labels": 1}  # fmt: skip
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items() if value is not False]
-    flags.append("--no-length-normalisation")
-    assert run("--model", model, "--decoder", "aes", *flags, audio[1]) == 0
-    assert made == [DecodingConfig(**chosen)]
-
-
-def test_a_beam_with_alternatives_and_phrases(model, audio, capsys):
-    chosen = ["--decoder", "alsd", "--n-best", "2", "--boost-phrase", "seven", "--boost", "3"]
-    assert run("--model", model, "--context", "6,1", "--json", *chosen, audio[0]) == 0
-    (document,) = lines(capsys)
-    document = json.loads(document) if isinstance(document, str) else document
-    assert document["alternatives"][0]["text"] == document["text"]
-    assert len(document["alternatives"]) == 2
-
-
-def test_a_phrase_has_a_boost_of_its_own(model, audio, capsys):
-    def transcribed(*boosts: str) -> dict:
-        chosen = ["--decoder", "alsd", "--n-best", "1", "--boost-phrase", *boosts]
-        assert run("--model", model, "--context", "6,1", "--json", *chosen, audio[0]) == 0
-        (document,) = lines(capsys)
-        return json.loads(document) if isinstance(document, str) else document
-
-    own = transcribed("seven:20", "--boost", "1")
-    assert own["alternatives"] == transcribed("seven", "--boost", "20")["alternatives"]
-    assert own["alternatives"] != transcribed("seven", "--boost", "1")["alternatives"]
-
-
-def test_alternatives_follow_the_text(model, audio, capsys):
-    assert run("--model", model, "--context", "6,1", "--decoder", "alsd", "--n-best", "2", audio[0]) == 0
-    text, *alternatives = lines(capsys)
-    scores, texts = zip(*(line.split(maxsplit=1) for line in alternatives), strict=True)
-    assert texts[0] == text
-    assert len(set(texts)) == 2
-    assert float(scores[0]) >= float(scores[1])
-
-
-def test_lattices_beside_the_text(model, audio, tmp_path, capsys):
-    arguments = [
-        "--model",
-        model,
-        "--decoder",
-        "ctc_beam",
-        "--n-best",
-        "3",
-        "--lattices",
-        str(tmp_path / "l"),
-        audio[0],
-    ]
-    assert run(*arguments) == 0
-    text, *alternatives = lines(capsys)
-    assert (tmp_path / "l" / "medium.fst.txt").read_text().startswith(f"0\t1\t{text.split()[0]}\n")
-    finals = [line for line in (tmp_path / "l" / "medium.fst.txt").read_text().splitlines() if line.count("\t") == 1]
-    assert len(finals) == len(alternatives) == 3
-    with pytest.raises(PenstockError, match=r"medium\.fst\.txt exists"):
-        run(*arguments)
-    assert run("--resume", *arguments) == run("--force", *arguments) == 0
-
-
-def test_lattices_of_a_graph_search_hold_more_than_the_alternatives(model, audio, tmp_path, capsys):
-    """Also from two processes, which hand their lattices over."""
-    graph, tokenizer = tmp_path / "words.safetensors", Path(model) / "tokenizer.model"
-    words = ("a", "be", "bed", "bad", "dad")
-    write_graph(word_loop(Tokenizer(tokenizer), words, sha256_of(tokenizer)), graph)
-    command = ("--model", model, "--decoder", "wfst", "--graph", str(graph), "--wfst-lattice-beam", "6")
-    assert run(*command, "--n-best", "2", "--lattices", str(tmp_path / "l"), audio[0]) == 0
-    _, best, _ = lines(capsys)
-    text = (tmp_path / "l" / "medium.fst.txt").read_text()
-    found = sorted((cost, words) for words, cost in word_sequences_of_text(text, words).items())
-    assert len(found) > 2 and found[0][0] == pytest.approx(-float(best.split()[0]), abs=0.01)
-    assert [words[number] for number in found[0][1]] == best.split()[1:]
-    two = ("--processes", "2", "--n-best", "2", "--lattices", str(tmp_path / "two"))
-    assert run_penstock("transcribe", *command, *two, *audio).returncode == 0
-    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["medium.fst.txt", "short.fst.txt"]
-    again = word_sequences_of_text((tmp_path / "two" / "medium.fst.txt").read_text(), words)
-    assert min(again, key=again.__getitem__) == found[0][1]
 
 
 def test_a_directory_to_files_in_two_processes(model, audio, tmp_path, capsys):
