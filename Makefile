@@ -21,7 +21,7 @@ TEST_SHARED := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile
 NOT_HERE := not gpu and not oracle and not nightly and not browser
 # What a CPU's instruction set and order of sums could change (docs/decoding.md, "What is exact").
 NUMERIC_TESTS := tests/frontend tests/encoder tests/decoding tests/model/nemo/test_importer.py \
-	tests/pipeline/test_stages.py tests/scoring/boosting/test_search.py tests/test_linear.py \
+	tests/pipeline/stages/test_stages.py tests/scoring/boosting/test_search.py tests/test_linear.py \
 	$(addprefix tests/test_recognizer.py::test_,golden_words_of_real_speech golden_encoder_output_of_real_speech)
 TEST_NUMERIC := $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
 # torch runs the instructions it is told to use, present or not; MKL, oneDNN and OpenVINO take the best there are below.

@@ -29,11 +29,11 @@ from penstock.evaluation.manifest import Utterance, read_manifest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
-from penstock.pipeline.features_stage import FeatureStage
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
+from penstock.pipeline.stages.audio_rows import AudioRequest
+from penstock.pipeline.stages.encoder import EncoderRequest, EncoderStage
+from penstock.pipeline.stages.features import FeatureStage
 from penstock.reporting import markdown_table
 
 

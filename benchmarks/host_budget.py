@@ -21,15 +21,15 @@ from penstock.encoder.encoder import Encoded, StreamingEncoder
 from penstock.frontend.log_mel import LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.pipeline.batched_rows import read_rows
-from penstock.pipeline.decoder_stage import DecoderStage
-from penstock.pipeline.encoder_stage import EncoderStage
-from penstock.pipeline.features_stage import FeatureStage
 from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import START, Ticket, TicketSigner
-from penstock.pipeline.stream_decoders import NOTHING, Chunk, Decoded, GreedyStreamDecoder
+from penstock.pipeline.stages.batched_rows import read_rows
+from penstock.pipeline.stages.decoder import DecoderStage
+from penstock.pipeline.stages.encoder import EncoderStage
+from penstock.pipeline.stages.features import FeatureStage
+from penstock.pipeline.stream_decoders.transducer import NOTHING, Chunk, Decoded, GreedyStreamDecoder
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
 from penstock.serving.metrics import ChunkMetrics, decoded_frames

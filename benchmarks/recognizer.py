@@ -29,9 +29,9 @@ from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.evaluation.manifest import read_manifest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.config import AttentionContext
-from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.results import StreamResult
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process

@@ -36,7 +36,7 @@ from penstock.evaluation.manifest import read_manifest
 from penstock.kernels.capability import AUTO, KERNELS
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import CTC, GREEDY, WFST
+from penstock.pipeline.options.decoding_config import CTC, GREEDY, WFST
 from penstock.runtime import check_device, prepare_process
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.wfst.graph_file import read_graph

@@ -27,7 +27,7 @@ from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, EncoderConfig
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import DEFAULT_DECODING
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.boosting.phrases import check_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases

@@ -28,7 +28,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.transformers.config import read_transformers_config
 from penstock.model.transformers.importer import import_transformers
 from penstock.model.transformers.weights import sources_of
-from penstock.pipeline.decoding_config import DEFAULT_DECODING
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.pipeline.server_memory import server_memory
 from penstock.recognizer import StreamingRecognizer
 from penstock_client import Client, StreamOptions

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from penstock.pipeline.decoding_config import BEAM_DECODERS, DECODING_SETTINGS, ENDPOINT_SETTINGS
-from penstock.pipeline.setting import Setting
+from penstock.pipeline.options.decoding_config import BEAM_DECODERS, DECODING_SETTINGS, ENDPOINT_SETTINGS
+from penstock.pipeline.options.setting import Setting
 from penstock.serving.settings import IMAGE_SETTINGS, SERVE_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]

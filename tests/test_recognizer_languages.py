@@ -9,7 +9,7 @@ from penstock import AudioRequest, StreamError, StreamingRecognizer
 from penstock.errors import ErrorCode, SettingError
 from penstock.model.languages import LANGUAGE_TAG, without_tags
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from tests.helpers.golden import SIGNALS, golden_prompted, golden_samples, golden_tags
 from tests.helpers.recognition import recognize_alone, recognize_together
 

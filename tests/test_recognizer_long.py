@@ -9,7 +9,7 @@ from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
 from penstock.decoding.networks import open_network
 from penstock.decoding.transducer import TransducerNetwork
-from penstock.pipeline.decoder_stage import DecoderStage
+from penstock.pipeline.stages.decoder import DecoderStage
 from tests.helpers.decoding import labels_of
 from tests.helpers.golden import golden_samples
 from tests.helpers.recognition import recognize_alone

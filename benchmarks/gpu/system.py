@@ -23,7 +23,7 @@ from benchmarks.random_bundle import write_random_bundle
 from benchmarks.random_models import TransducerSizes
 from penstock.errors import StreamError
 from penstock.model.config import AttentionContext
-from penstock.pipeline.features_stage import AudioRequest
+from penstock.pipeline.stages.features import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 
 LEFT = 56

@@ -14,17 +14,17 @@ from penstock.errors import SettingError, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.resolve import resolve_model
-from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.decoder_rows import DecoderRequest
-from penstock.pipeline.decoder_stage import DecoderStage
-from penstock.pipeline.decoding_config import DEFAULT_DECODING, ENDPOINT_SETTINGS, DecodingConfig
-from penstock.pipeline.encoder_stage import EncoderRequest, EncoderStage
-from penstock.pipeline.features_stage import FeatureReply, FeatureStage
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, ENDPOINT_SETTINGS, DecodingConfig
 from penstock.pipeline.restarting_stream import RestartingStream
-from penstock.pipeline.results import StreamResult, folded
+from penstock.pipeline.results.results import StreamResult, folded
+from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.pipeline.words import Token, Word
+from penstock.pipeline.stages.audio_rows import AudioRequest
+from penstock.pipeline.stages.decoder import DecoderStage
+from penstock.pipeline.stages.decoder_rows import DecoderRequest
+from penstock.pipeline.stages.encoder import EncoderRequest, EncoderStage
+from penstock.pipeline.stages.features import FeatureReply, FeatureStage
 
 NO_SAMPLES = np.zeros(0, np.float32)
 
@@ -156,7 +156,7 @@ class StreamingRecognizer:
     def open_stream(
         self, stream_id: Hashable | None = None, options: dict | None = None, segments: str = RESTART
     ) -> Stream:
-        """A new stream; options as in `penstock.pipeline.stream_options`. Its slot is taken by its first request.
+        """A new stream with the options of `penstock.pipeline.options.stream_options`. Its first request takes its slot.
 
         segments: what its endpoints are, "restart" or "soft" (docs/endpointing.md).
         """

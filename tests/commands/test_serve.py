@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from penstock.cli import main
 from penstock.commands import serve
 from penstock.model.bundle import CONFIG_FILE
-from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.serving.launch import ServerOptions
 from penstock.serving.ports import Ports
 from penstock.serving.settings import SERVE_SETTINGS, Settings

@@ -9,7 +9,7 @@ from penstock import recognizer
 from penstock.errors import PenstockError
 from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.fresh_process import run_penstock

@@ -18,7 +18,7 @@ from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
 from penstock.decoding.standard_network import StandardNetwork
 from penstock.model.config import AttentionContext, CtcConfig, EncoderConfig, FeatureConfig, ModelConfig
-from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.server_memory import server_memory
 from tests.helpers.decoding import assert_same_labels, decode_by_reference, decode_in_chunks, decode_whole
 

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.evaluation.decoder_choice import GREEDY, parse_decoder
-from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 
 
 def test_greedy():

@@ -13,9 +13,9 @@ from penstock.graphs.select import missing_for_while_nodes
 from penstock.kernels.capability import FUSED, TORCH, why_unavailable
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.decoding_config import DecodingConfig
-from penstock.pipeline.results import StreamResult
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from penstock.scoring.ngram.arpa import write_arpa
 from penstock.scoring.ngram.estimation.build import build_lm

@@ -8,7 +8,7 @@ from penstock.encoder.encoder import StreamingEncoder
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.pipeline.audio_rows import AudioRequest
+from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.golden import golden_utterances
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.results import StreamResult
-from penstock.pipeline.words import Token, Word
+from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.words import Token, Word
+from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.streaming import cut
 

@@ -14,8 +14,8 @@ from nemo.collections.asr.models import ASRModel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
-from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.words import Token
+from penstock.pipeline.results.words import Token
+from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from recipes.an4.export_nemo import export_nemo
 from tests.helpers.oracle.models import OracleModel, long_speech, oracle_model, random_batches, speech

@@ -7,9 +7,9 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 import numpy as np
 
 from penstock.model.config import AttentionContext
-from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.results import StreamResult
-from penstock.pipeline.words import Token
+from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.words import Token
+from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, Request, long_speech, oracle_model, random_batches
 from tests.helpers.oracle.nemo_models import Greedy

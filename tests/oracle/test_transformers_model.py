@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.pipeline.audio_rows import AudioRequest
+from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from tests.helpers.oracle.transformers_models import SPECS, WITH_PROMPTS, TransformersModel, transformers_model
 

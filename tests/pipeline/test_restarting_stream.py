@@ -6,9 +6,9 @@ import pytest
 from penstock.endpointing.rules import EndpointRules
 from penstock.endpointing.segment_frames import SegmentFrames
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.restarting_stream import RestartingStream
-from penstock.pipeline.results import StreamResult, folded
+from penstock.pipeline.results.results import StreamResult, folded
+from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import Stream
 
 RATE_HZ, FRAME_SAMPLES = 16_000, 1280

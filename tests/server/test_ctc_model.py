@@ -9,7 +9,7 @@ from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import sha256_of
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.recognizer import StreamingRecognizer
 from penstock.scoring.wfst.graph_file import write_graph
 from penstock_client import Client, ServerInfo, StreamError, StreamOptions

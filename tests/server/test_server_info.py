@@ -5,7 +5,7 @@ import urllib.request
 
 import pytest
 
-from penstock.pipeline.stream_options import MAX_REQUEST_S
+from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.scoring.boosting.phrases import MAX_PHRASES
 from penstock.version import __version__
 from penstock_client import Client

@@ -10,7 +10,7 @@ import pytest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.recognizer import StreamingRecognizer
 from penstock.scoring.ngram.arpa import write_arpa
 from penstock.scoring.ngram.estimation.build import build_lm

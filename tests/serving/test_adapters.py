@@ -11,9 +11,9 @@ import pytest
 from penstock import StreamingRecognizer
 from penstock.errors import DeviceLostError
 from penstock.model.bundle import Checkpoint
-from penstock.pipeline.decoder_stage import DecoderStage
-from penstock.pipeline.encoder_stage import EncoderStage
-from penstock.pipeline.features_stage import FeatureStage
+from penstock.pipeline.stages.decoder import DecoderStage
+from penstock.pipeline.stages.encoder import EncoderStage
+from penstock.pipeline.stages.features import FeatureStage
 from tests.helpers.ensemble import MODELS, Ensemble, running_ensemble
 from tests.helpers.fake_triton import END, START, Request
 from tests.helpers.golden import golden_samples

@@ -3,9 +3,9 @@
 import numpy as np
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.results import StreamResult
+from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ticket import START, Column
-from penstock.pipeline.words import Token, Word
 from penstock.serving.news import NewsFilter
 
 

@@ -12,9 +12,9 @@ from penstock.graphs import select as cuda_graphs
 from penstock.kernels import capability
 from penstock.model.bundle import CONFIG_FILE
 from penstock.model.config import AttentionContext
-from penstock.pipeline import decoding_config
-from penstock.pipeline.decoding_config import DecodingConfig
-from penstock.pipeline.search_factory import fusion_strategy
+from penstock.pipeline.options import decoding_config
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.stream_decoders.search_factory import fusion_strategy
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from penstock.serving import settings
 from penstock.serving.model_repository import find_model_repository

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from penstock.errors import ErrorCode, SettingError
-from penstock.pipeline.results import Alternative, StreamResult
+from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.results.results import Alternative, StreamResult
+from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
-from penstock.pipeline.stream_options import StreamOptions
-from penstock.pipeline.words import Token, Word
 from penstock.scoring.boosting.tokenization import TokenPhrase
 from tests.helpers.fake_triton import Request, triton_module
 

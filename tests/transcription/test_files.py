@@ -7,7 +7,7 @@ import pytest
 import soundfile
 
 from penstock import StreamingRecognizer
-from penstock.pipeline.stream_options import MAX_REQUEST_S
+from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.transcription.files import FileTranscriber, FileTranscript
 from tests.helpers.golden import SIGNALS, golden_case, golden_pcm
 

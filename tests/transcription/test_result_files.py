@@ -7,8 +7,8 @@ from pathlib import PurePath
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.pipeline.results import Alternative
-from penstock.pipeline.words import Word
+from penstock.pipeline.results.results import Alternative
+from penstock.pipeline.results.words import Word
 from penstock.transcription.audio_inputs import AudioInput
 from penstock.transcription.files import FileTranscript
 from penstock.transcription.result_files import LATTICE, ResultFiles, document

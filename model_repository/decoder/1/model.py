@@ -1,8 +1,8 @@
 """Triton model `decoder`: ENCODED frames in, words out. It holds the hypotheses of every stream."""
 
 from penstock.errors import StreamError
-from penstock.pipeline.decoder_stage import DecoderStage
 from penstock.pipeline.slots.ticket import TicketSigner
+from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import ChunkMetrics, decoded_frames
@@ -12,7 +12,7 @@ from penstock.serving.settings import Settings
 
 
 class TritonPythonModel:
-    """Adapter of `penstock.pipeline.decoder_stage`."""
+    """Adapter of `penstock.pipeline.stages.decoder`."""
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""

@@ -1,8 +1,8 @@
 """Triton model `encoder`: MEL chunks in, ENCODED frames out. It holds the encoder state of every stream."""
 
 from penstock.errors import StreamError
-from penstock.pipeline.encoder_stage import EncoderStage
 from penstock.pipeline.slots.ticket import TicketSigner
+from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.model_log import ModelLog
@@ -10,7 +10,7 @@ from penstock.serving.settings import Settings
 
 
 class TritonPythonModel:
-    """Adapter of `penstock.pipeline.encoder_stage`."""
+    """Adapter of `penstock.pipeline.stages.encoder`."""
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""

@@ -3,9 +3,9 @@
 import time
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.pipeline.features_stage import FeatureStage
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
+from penstock.pipeline.stages.features import FeatureStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import StreamMetrics
@@ -14,7 +14,7 @@ from penstock.serving.settings import Settings
 
 
 class TritonPythonModel:
-    """Adapter of `penstock.pipeline.features_stage`."""
+    """Adapter of `penstock.pipeline.stages.features`."""
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.commands.transcribe import add_segments
 from penstock.errors import PackageError, SettingError
 from penstock.extras import install_command
-from penstock.pipeline.decoding_config import ENDPOINT_SETTINGS
+from penstock.pipeline.options.decoding_config import ENDPOINT_SETTINGS
 from penstock.serving.settings import MODEL
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     from penstock.evaluation.runs import Variant, collect, recognize_in_process
     from penstock.model.bundle import CONFIG_FILE, Checkpoint, sha256_of
     from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
-    from penstock.pipeline.decoder_offer import offer_decoders
-    from penstock.pipeline.decoding_config import DEFAULT_DECODING
+    from penstock.pipeline.options.decoder_offer import offer_decoders
+    from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
     from penstock.recognizer import StreamingRecognizer
     from penstock.reporting import describe_hardware
     from penstock.runtime import check_device, prepare_process
@@ -193,9 +193,9 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
 
 def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
     """Rejects what the model or a file does not allow now, and not after the runs before it."""
-    from penstock.pipeline.decoder_offer import offer_decoders
-    from penstock.pipeline.decoding_files import check_decoding_files
-    from penstock.pipeline.language_offer import offer_languages
+    from penstock.pipeline.options.decoder_offer import offer_decoders
+    from penstock.pipeline.options.decoding_files import check_decoding_files
+    from penstock.pipeline.options.language_offer import offer_languages
 
     if problem := offer_decoders(checkpoint.config, decoder.decoding).problem_with(decoder.name):
         raise SettingError(problem)

@@ -13,9 +13,9 @@ from penstock.errors import ModelNotFoundError, PenstockError, PortError, Settin
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
-from penstock.pipeline.decoder_offer import offer_decoders
-from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
-from penstock.pipeline.decoding_files import check_decoding_files
+from penstock.pipeline.options.decoder_offer import offer_decoders
+from penstock.pipeline.options.decoding_config import DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.options.decoding_files import check_decoding_files
 from penstock.pipeline.server_memory import ServerMemory, server_memory
 from penstock.pipeline.slots.table import slot_count
 from penstock.runtime import available_memory_bytes, check_device

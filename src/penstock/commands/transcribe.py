@@ -13,10 +13,10 @@ from penstock.errors import AudioError, OutputError, SettingError
 from penstock.frontend.audio_file import named
 from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock.frontend.sound_file import SoundReader
-from penstock.pipeline.decoder_offer import offer_decoders
-from penstock.pipeline.decoding_config import DECODERS, DECODING_SETTINGS, ENDPOINT_SETTINGS, DecodingConfig
-from penstock.pipeline.language_offer import LANGUAGE_TAGS
-from penstock.pipeline.stream_options import MAX_REQUEST_S
+from penstock.pipeline.options.decoder_offer import offer_decoders
+from penstock.pipeline.options.decoding_config import DECODERS, DECODING_SETTINGS, ENDPOINT_SETTINGS, DecodingConfig
+from penstock.pipeline.options.language_offer import LANGUAGE_TAGS
+from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
 from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
@@ -254,7 +254,7 @@ def _print(transcript: "FileTranscript", as_json: bool, is_named: bool) -> None:
 
 
 def _stream_options(args: argparse.Namespace, decoding: DecodingConfig) -> dict[str, Any]:
-    """Options of every file's stream; `penstock.pipeline.stream_options` checks them."""
+    """Options of every file's stream; `penstock.pipeline.options.stream_options` checks them."""
     beam_size = None if args.beam_size is None else decoding.beam_size
     options = {"decoder": args.decoder, "beam_size": beam_size, "n_best": args.n_best, "boost": args.boost}
     phrases = [_phrase(argument) for argument in args.boost_phrase]

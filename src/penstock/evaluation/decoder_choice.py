@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import SettingError
-from penstock.pipeline import decoding_config
-from penstock.pipeline.decoding_config import BOOSTED_DECODERS, DECODERS, DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.options import decoding_config
+from penstock.pipeline.options.decoding_config import BOOSTED_DECODERS, DECODERS, DECODING_SETTINGS, DecodingConfig
 from penstock.scoring.boosting.phrases import MAX_BOOST
 
 _SHORT = {"beam": "beam_size"}

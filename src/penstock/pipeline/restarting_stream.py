@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.endpointing.restarts import Piece, Restarts
-from penstock.pipeline.audio_rows import AudioRequest
-from penstock.pipeline.results import StreamResult
-from penstock.pipeline.words import Word
+from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.words import Word
+from penstock.pipeline.stages.audio_rows import AudioRequest
 
 _NO_SAMPLES = np.zeros(0, np.float32)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import AttentionContext, ModelConfig, TransducerConfig
-from penstock.pipeline.decoding_config import DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.slots.table import slot_count
 from penstock.pipeline.stream_memory import bytes_per_stream
 

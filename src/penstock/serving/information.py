@@ -4,10 +4,10 @@ from penstock.decoding.beam.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.pipeline.decoder_offer import offer_decoders
-from penstock.pipeline.decoding_config import DecodingConfig
-from penstock.pipeline.language_offer import offer_languages
-from penstock.pipeline.stream_options import MAX_REQUEST_S
+from penstock.pipeline.options.decoder_offer import offer_decoders
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.language_offer import offer_languages
+from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.scoring.boosting.phrases import MAX_PHRASES
 from penstock.version import __version__
 

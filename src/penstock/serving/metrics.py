@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from penstock.errors import StreamError
-from penstock.pipeline.decoder_rows import DecodedRows
+from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters
 from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import START, Column, Ticket
-from penstock.pipeline.truncation import NO_TRUNCATION, TruncationCounters
+from penstock.pipeline.stages.decoder_rows import DecodedRows
 
 Kind = Literal["counter", "gauge"]
 

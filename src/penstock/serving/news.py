@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from penstock.errors import StreamError
-from penstock.pipeline.results import StreamResult
+from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ticket import START, Column
 
 

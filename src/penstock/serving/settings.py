@@ -1,6 +1,6 @@
 """The options of a server. Each is an environment variable and a flag of `penstock serve`.
 
-The decoder's options come from `penstock.pipeline.decoding_config`. `Settings` has the values that models use.
+The decoder's options come from `penstock.pipeline.options.decoding_config`. `Settings` has the values that models use.
 """
 
 import os
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import CheckpointError, SettingError
 from penstock.model.config import AttentionContext
-from penstock.pipeline.decoding_config import DECODING_SETTINGS, DecodingConfig
-from penstock.pipeline.setting import Setting, Values, choice, switch, text, whole
+from penstock.pipeline.options.decoding_config import DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.options.setting import Setting, Values, choice, switch, text, whole
 from penstock.serving.log_format import FORMATS, LEVELS
 
 # Only the model processes need these: a launcher or a health check starts without numpy and torch.

@@ -11,11 +11,11 @@ import torch
 import triton_python_backend_utils as pb_utils
 
 from penstock.errors import DeviceLostError, ErrorCode, SettingError, StreamError, StreamErrorKind
-from penstock.pipeline.audio_rows import AudioRequest, AudioRows, rows_of
-from penstock.pipeline.batched_rows import read_client, read_rows, read_samples
-from penstock.pipeline.results import StreamResult
+from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
+from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ticket import END, START, Ticket, TicketSigner
-from penstock.pipeline.stream_options import FINALIZE as FINALIZE_PARAMETER
+from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, rows_of
+from penstock.pipeline.stages.batched_rows import read_client, read_rows, read_samples
 from penstock.runtime import check_device_works
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog

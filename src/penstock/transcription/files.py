@@ -10,10 +10,10 @@ from penstock.endpointing.rules import RESTART
 from penstock.errors import AudioError, StreamError
 from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.frontend.channels import MIX, Channel
-from penstock.pipeline.audio_rows import AudioRequest
 from penstock.pipeline.restarting_stream import RestartingStream
-from penstock.pipeline.results import Alternative, StreamResult
-from penstock.pipeline.words import Token, Word
+from penstock.pipeline.results.results import Alternative, StreamResult
+from penstock.pipeline.results.words import Token, Word
+from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
 
 _StreamId = tuple[int, int]
@@ -153,7 +153,7 @@ class FileTranscriber:
         channel: Channel = MIX,
         segments: str = RESTART,
     ):
-        """options: of every stream (`penstock.pipeline.stream_options`), or a sequence with those of each file.
+        """options: of every stream (`penstock.pipeline.options.stream_options`), or a sequence with those of each file.
 
         segments: as in `StreamingRecognizer.open_stream`.
         """

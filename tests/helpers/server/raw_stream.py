@@ -7,7 +7,7 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
-from penstock.pipeline.results import StreamResult
+from penstock.pipeline.results.results import StreamResult
 
 _CLIENTS = {"grpc": triton_grpc, "http": triton_http}
 OUTPUTS = (

@@ -10,8 +10,8 @@ import pytest
 from penstock.endpointing.rules import EndpointRules
 from penstock.errors import ErrorCode, StreamError
 from penstock.model.config import IlmPair
+from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.slots.ticket import NO_ROW, Ticket, TicketSigner
-from penstock.pipeline.stream_options import StreamOptions
 from penstock.scoring.boosting.tokenization import TokenPhrase
 
 ROWS = np.array([[3, 1_700_000_000_000_000_000, 5, 2, 1, 56, 16000, 7], NO_ROW, [4, 9, 0, 1, 0, 0, 0, 0]], np.int64)

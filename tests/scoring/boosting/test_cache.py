@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.errors import StreamError, StreamErrorKind
-from penstock.pipeline.decoding_config import DEFAULT_DECODING
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.scoring.boosting import cache as cache_module
 from penstock.scoring.boosting.arena import NO_PHRASES, PAGE_STATES
 from penstock.scoring.boosting.cache import PhraseCache

@@ -21,8 +21,8 @@ import numpy as np
 from penstock.endpointing.rules import EndpointRules
 from penstock.errors import ErrorCode, StreamError
 from penstock.model.config import IlmPair
-from penstock.pipeline.decoding_config import DECODERS
-from penstock.pipeline.stream_options import StreamOptions
+from penstock.pipeline.options.decoding_config import DECODERS
+from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.scoring.boosting.tokenization import TokenPhrase
 
 _KEY_BYTES = 32

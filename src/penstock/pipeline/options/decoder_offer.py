@@ -1,0 +1,90 @@
+"""Which decoders a model and the settings offer to streams, and what the others need. Does not import torch."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from penstock.errors import SettingError, shown
+from penstock.model.config import IlmPair, ModelConfig, TransducerConfig
+from penstock.pipeline.options.decoding_config import (
+    CTC,
+    CTC_DECODERS,
+    DECODERS,
+    GREEDY,
+    TRANSDUCER_DECODERS,
+    WFST,
+    DecodingConfig,
+)
+
+
+@dataclass(frozen=True)
+class DecoderOffer:
+    """The decoders that a stream may choose from."""
+
+    needs: Mapping[str, str]
+    """What each decoder that is not offered needs, by name."""
+    ilm: Mapping[str, IlmPair] = field(default_factory=dict)
+    """Default weights of the internal language model by decoder; empty for a model without one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The offered decoders, in the order of `DECODERS`."""
+        return tuple(name for name in DECODERS if name not in self.needs)
+
+    @property
+    def default(self) -> str:
+        """The decoder of a stream that names none: greedy search, of the transducer if there is one."""
+        return GREEDY if GREEDY in self.names else CTC
+
+    def problem_with(self, name: object) -> str | None:
+        """Why a stream cannot have decoder `name`, and which it can have; None if it can."""
+        if name in self.names:
+            return None
+        needed = self.needs.get(name) if isinstance(name, str) else None
+        reason = f"is not offered: it needs {needed}" if needed else "is not known"
+        return f"decoder {shown(name)} {reason}; offered: {', '.join(self.names)}"
+
+    def alternatives(self, names: Iterable[str]) -> str:
+        """Those of `names` that are offered, for a message: "alsd, aes or ctc_beam"."""
+        *others, last = [name for name in names if name in self.names] or ["another model's"]
+        return f"{', '.join(others)} or {last}" if others else last
+
+
+def offer_decoders(model: ModelConfig, decoding: DecodingConfig) -> DecoderOffer:
+    """The decoders of a model with these settings.
+
+    SettingError for a graph, weights or kernels that no decoder of the model can use.
+    """
+    needs: dict[str, str] = {}
+    if model.transducer is None:
+        needs |= dict.fromkeys(TRANSDUCER_DECODERS, "a model with a transducer")
+    if model.ctc is None:
+        if decoding.graph:
+            raise SettingError("graph is given, but the model has no CTC head; accepted: none")
+        needs |= dict.fromkeys(CTC_DECODERS, "a model with a CTC head")
+    elif not decoding.graph:
+        needs[WFST] = "a decoding graph (--graph)"
+    return DecoderOffer(needs, _ilm_weights(model.transducer, decoding))
+
+
+def without_ilm(name: str, value: float) -> str | None:
+    """What is wrong with a weight `ilm_alpha` or `ilm_beta` for a model without an internal language model, or None."""
+    neutral = getattr(IlmPair(), name.removeprefix("ilm_"))
+    if value == neutral:
+        return None
+    return f"{name} is {value:g}, but the model has no internal language model; accepted: {neutral:g}"
+
+
+def _ilm_weights(transducer: TransducerConfig | None, decoding: DecodingConfig) -> dict[str, IlmPair]:
+    chosen = {"ilm_alpha": decoding.ilm_alpha, "ilm_beta": decoding.ilm_beta}
+    if transducer is None or transducer.ilm_greedy is None or transducer.ilm_beam is None:
+        for name, value in chosen.items():
+            if value is not None and (problem := without_ilm(name, value)):
+                raise SettingError(problem)
+        return {}
+    if decoding.kernels == "fused":
+        raise SettingError(f"kernels is 'fused', but a {transducer.name} has no fused kernels; accepted: auto, torch")
+    set_by_server = {name.removeprefix("ilm_"): value for name, value in chosen.items() if value is not None}
+    return {
+        name: (transducer.ilm_greedy if name == GREEDY else transducer.ilm_beam)._replace(**set_by_server)
+        for name in TRANSDUCER_DECODERS
+    }

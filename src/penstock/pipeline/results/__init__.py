@@ -1,0 +1,1 @@
+"""Results of a stream: text, words with times, truncation counters."""

@@ -1,0 +1,1 @@
+"""The three stages of the pipeline, and the rows of their batches."""

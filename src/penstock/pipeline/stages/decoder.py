@@ -1,0 +1,341 @@
+"""Third stage: encoder frames in, words out.
+
+Groups a batch by stream decoder. Independent of searches and of the network's heads.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from penstock.decoding.host_copy import copy_to_device
+from penstock.errors import ErrorCode, StreamError
+from penstock.frontend.ranks import ranks
+from penstock.graphs.select import NO_GRAPHS, select_driver
+from penstock.kernels.capability import TORCH, resolve
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.options.decoder_offer import offer_decoders
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.options.language_offer import offer_languages
+from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.results.results import StreamResult, StreamText
+from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounters, TruncationLog
+from penstock.pipeline.server_memory import MAX_DECODER_STEP
+from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.ticket import END, FINALIZE, START, Column, Ticket
+from penstock.pipeline.stages.decoder_rows import (
+    DecodedRows,
+    DecoderRequest,
+    DecoderRows,
+    rows_of_requests,
+    rows_of_tickets,
+)
+from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
+from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
+from penstock.pipeline.stream_decoders.fusion import StreamFusion
+from penstock.pipeline.stream_decoders.transducer import Chunk, Decoded
+from penstock.runtime import check_device_works, prepare_device, send_to_device
+
+MAX_CAPTURED_BATCH = 64
+"""Streams of one step with CUDA graphs; without them `MAX_DECODER_STEP`."""
+
+
+class DecoderStage:
+    """Decodes a batch of streams from their saved states, each with the decoder of its options."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        slots: int,
+        ledger: SlotLedger,
+        device: str = "cpu",
+        decoding: DecodingConfig = DEFAULT_DECODING,
+        context: AttentionContext | None = None,
+    ):
+        """context: sets the chunk length that graphs are captured for; the checkpoint's default if None."""
+        self._config = checkpoint.config
+        self._device = prepare_device(device)
+        self._chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
+        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self._fusion = StreamFusion(checkpoint, self._tokenizer, decoding, slots, device)
+        offer, choice = offer_decoders(checkpoint.config, decoding), select_driver(decoding.cuda_graphs, device)
+        parts = DecoderParts(
+            checkpoint=checkpoint,
+            decoding=decoding,
+            fusion=self._fusion,
+            driver=choice.driver,
+            device=self._device,
+            slots=slots,
+            max_batch=min(slots, MAX_CAPTURED_BATCH),
+            chunk_encoder_frames=self._chunk_encoder_frames,
+        )
+        self._stream_decoders = build_stream_decoders(offer, parts)
+        languages = offer_languages(checkpoint.config, decoding)
+        self._default = StreamOptions(
+            decoder=offer.default, ilm=offer.ilm.get(offer.default), prompt=languages.prompt(languages.default)
+        )
+        self._prompts = torch.zeros(slots, dtype=torch.int64, device=self._device) if languages.names else None
+        """The prompt of each slot's stream."""
+        self.driver_name = choice.driver.name
+        """CUDA graph mode of the searches, for the log."""
+        self.kernels = TORCH if offer.ilm else resolve(decoding.kernels, self._device, torch.float32)
+        """Kernels of greedy search, "torch" or "fused", for the log."""
+        # Of each slot's stream:
+        self._options = [StreamOptions()] * slots
+        self._decoder_numbers = np.zeros(slots, np.int64)  # in `decoders`
+        self._texts: dict[int, StreamText] = {}
+        self._has_unstable = np.zeros(slots, bool)  # tokens in its text
+        self._max_step = MAX_DECODER_STEP if choice.driver.name == NO_GRAPHS else MAX_CAPTURED_BATCH
+        self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames)
+        self._guard = SlotGuard("decoder", slots, ledger)
+
+    @property
+    def decoders(self) -> tuple[str, ...]:
+        """Names of the decoders, for the log."""
+        return tuple(self._stream_decoders)
+
+    @property
+    def truncation(self) -> TruncationCounters:
+        """Truncation counters of all beams since the start."""
+        totals = [log.total for log in self._truncation_logs()]
+        return TruncationCounters(*map(sum, zip(NO_TRUNCATION, *totals, strict=True)))
+
+    def _truncation_logs(self) -> list[TruncationLog]:
+        logs = (getattr(decoder, "truncation", None) for decoder in self._stream_decoders.values())
+        return [log for log in logs if log is not None]
+
+    @torch.inference_mode()
+    def warm_up(self, streams: int) -> None:
+        """Decodes one chunk of `streams` streams with each decoder: memory is allocated before the first request."""
+        slots = list(range(min(streams, len(self._options))))
+        width = self._config.encoder.d_model
+        encoded = torch.zeros(len(slots), self._chunk_encoder_frames, width, device=self._device)
+        lengths = torch.full((len(slots),), self._chunk_encoder_frames, device=self._device)
+        for decoder in self._stream_decoders.values():
+            # Beam size 1: tensors have the shapes of a full beam, and a beam of silence must prune nothing.
+            decoder.open(slots, [StreamOptions()] * len(slots))
+            decoder.decode(Chunk(slots, encoded, lengths, [False] * len(slots), self._prompts_of(slots)))
+        for log in self._truncation_logs():
+            log.total = NO_TRUNCATION  # without weights, a graph search of silence fills its beam
+
+    def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
+        """Returns for each request the stream's result or an error; requests of a stream in order.
+
+        Raises DeviceLostError if no later step can succeed.
+        """
+        problems = [self._shape_problem(request.encoded) for request in requests]
+        good = [request for request, problem in zip(requests, problems, strict=True) if problem is None]
+        answers = self._process(rows_of_requests(good, self._config.encoder.d_model))
+        found = iter([answers[row] for row in range(len(good))])
+        return [next(found) if problem is None else problem for problem in problems]
+
+    def process_tickets(
+        self, tickets: list[Ticket | StreamError], encoded: list[torch.Tensor]
+    ) -> list[DecodedRows | StreamError]:
+        """Returns the replies to a batch of Triton requests, or why one is rejected as a whole.
+
+        encoded: of each request [T, D], the frames of all rows. Rows of a stream are processed in order. Raises
+        DeviceLostError if no later step can succeed.
+        """
+        answers: list[DecodedRows | StreamError] = []
+        good: list[tuple[Ticket, DecodedRows, torch.Tensor]] = []
+        for ticket, frames in zip(tickets, encoded, strict=True):
+            if isinstance(ticket, StreamError):
+                answers.append(ticket)
+                continue
+            problem = self._shape_problem(frames)
+            if problem is None and len(frames) != ticket.rows[:, Column.FRAMES].sum():
+                message = f"{len(frames)} encoder frames are not those of the ticket"
+                problem = StreamError(ErrorCode.REQUEST_INVALID, message)
+            if problem is not None:
+                answers.append(problem)
+                continue
+            reply = DecodedRows(dict(ticket.errors), ticket.is_batched)
+            good.append((ticket, reply, frames))
+            answers.append(reply)
+        if good:
+            read, replies, frames_of = zip(*good, strict=True)
+            rows, ticket_of, row_of = rows_of_tickets(read, frames_of)
+            for place, answer in self._process(rows).items():
+                replies[ticket_of[place]].answers[int(row_of[place])] = answer
+        return answers
+
+    def _shape_problem(self, encoded: torch.Tensor) -> StreamError | None:
+        width = self._config.encoder.d_model
+        if encoded.shape[1:] != (width,):  # a wrong shape would fail the whole batch
+            return StreamError(
+                ErrorCode.REQUEST_INVALID, f"encoder frames are {list(encoded.shape)}, expected [T, {width}]"
+            )
+        return None
+
+    def _process(self, rows: DecoderRows) -> dict[int, StreamResult | StreamError]:
+        """Returns the results and errors by row, in rounds: the next row of each stream in each.
+
+        Only a row that wants no result may have none. Rows behind a failed one of their stream are rejected.
+        """
+        answers: dict[int, StreamResult | StreamError] = {}
+        errors = self._guard.admit(rows.slots, rows.generations, rows.numbers, rows.flags)
+        answers.update(errors)
+        is_busy = (rows.frames > 0) | (rows.flags > 0) | rows.wants_result
+        is_busy[list(errors)] = False
+        busy = np.flatnonzero(is_busy)
+        rank = ranks(rows.slots[busy])
+        failed: set[tuple[int, int]] = set()  # slots and generations
+        for number in range(int(rank.max(initial=-1)) + 1):
+            places = busy[rank == number]
+            if failed:
+                why = "an earlier request of this stream failed in the decoder; start the stream again"
+                leases = zip(rows.slots[places].tolist(), rows.generations[places].tolist(), strict=True)
+                is_behind = np.array([lease in failed for lease in leases], bool)
+                answers.update(self._reject(rows, places[is_behind], why))
+                places = places[~is_behind]
+            for start in range(0, len(places), self._max_step):
+                found = self._decode_part(rows, places[start : start + self._max_step])
+                failed.update(
+                    (int(rows.slots[place]), int(rows.generations[place]))
+                    for place, answer in found.items()
+                    if isinstance(answer, StreamError)
+                )
+                answers.update(found)
+        self._guard.settle(rows.slots, rows.generations)
+        return answers
+
+    def _reject(self, rows: DecoderRows, places: np.ndarray, why: str) -> dict[int, StreamError]:
+        return {
+            place: self._guard.reject(int(rows.slots[place]), int(rows.generations[place]), why)
+            for place in places.tolist()
+        }
+
+    @torch.inference_mode()
+    def _decode_part(self, rows: DecoderRows, places: np.ndarray) -> dict[int, StreamResult | StreamError]:
+        """The results and errors of admitted rows, all of different streams."""
+        answers: dict[int, StreamResult | StreamError] = {}
+        try:
+            answers.update(self._open(rows, places[(rows.flags[places] & START) > 0]))
+            if answers:
+                places = places[~np.isin(places, list(answers))]
+            parts = self._decode(rows, places)
+        except STEP_ERRORS as error:  # the states of these streams are undefined now
+            check_device_works(self._device, error)
+            return answers | self._reject(rows, places, f"the decoder failed: {error}")
+        for place in places[rows.wants_result[places]].tolist():
+            if place not in parts:
+                text = self._texts[int(rows.slots[place])]
+                answers[place] = text.unchanged(int(rows.covered_samples[place]))
+        for place, found in parts.items():
+            answers[place] = self._answer(int(rows.slots[place]), found)
+        for slot in rows.slots[places[(rows.flags[places] & END) > 0]].tolist():
+            del self._texts[slot]
+            self._fusion.close(slot)
+        return answers
+
+    def _open(self, rows: DecoderRows, places: np.ndarray) -> dict[int, StreamError]:
+        """Opens the streams of rows that start; returns the errors of rejected ones."""
+        errors: dict[int, StreamError] = {}
+        opened = []
+        for place in places.tolist():
+            slot, options = int(rows.slots[place]), rows.options.get(place, self._default)
+            try:
+                self._fusion.open(slot, options)
+            except StreamError as error:
+                self._guard.reject(slot, int(rows.generations[place]), error.message, error.code)
+                errors[place] = error
+                continue
+            self._options[slot] = replace(options, phrases=())  # the phrase cache has them, once for all streams
+            self._decoder_numbers[slot] = self.decoders.index(options.decoder)
+            has_alternatives = options.n_best > 0
+            self._texts[slot] = StreamText(self._tokenizer, self._config, options.keeps_tags, has_alternatives)
+            self._has_unstable[slot] = False
+            self._endpoints.open(slot, options.endpoint)
+            opened.append(slot)
+        self._set_prompts(opened)
+        self._begin(opened)
+        return errors
+
+    def _set_prompts(self, slots: list[int]) -> None:
+        if self._prompts is not None and slots:
+            prompts = copy_to_device([self._options[slot].prompt for slot in slots], torch.int64, self._device)
+            self._prompts.index_copy_(0, copy_to_device(slots, torch.int64, self._device), prompts)
+
+    def _prompts_of(self, slots: list[int]) -> torch.Tensor | None:
+        if self._prompts is None:
+            return None
+        return self._prompts.index_select(0, copy_to_device(slots, torch.int64, self._device))
+
+    def _begin(self, slots: list[int], goes_on: bool = False) -> None:
+        """Starts new streams or segments in `slots`, each in its stream decoder.
+
+        goes_on: with the best hypotheses of the segments before.
+        """
+        by_decoder: dict[str, list[int]] = {}
+        for slot in slots:
+            by_decoder.setdefault(self._options[slot].decoder, []).append(slot)
+        for name, group in by_decoder.items():
+            decoder = self._stream_decoders[name]
+            begin = decoder.begin_segment if goes_on else decoder.open
+            begin(group, [self._options[slot] for slot in group])
+
+    def _answer(self, slot: int, parts: list[SegmentPart]) -> StreamResult:
+        text = self._texts[slot]
+        *earlier, last = [
+            text.update(part.decoded, part.covered_samples, part.is_final, part.next_start_samples) for part in parts
+        ]
+        self._has_unstable[slot] = bool(text.unstable)
+        return replace(last, earlier=tuple(earlier)) if earlier else last
+
+    def _decode(self, rows: DecoderRows, places: np.ndarray) -> dict[int, list[SegmentPart]]:
+        """Decodes rows of different streams, step by step; returns the parts of segments in those with news."""
+        slots, flags, covered = rows.slots[places], rows.flags[places], rows.covered_samples[places]
+        is_final = (flags & (END | FINALIZE)) > 0
+        changing = np.flatnonzero(self._has_unstable[slots]).tolist()
+        unstable = {row: self._texts[int(slots[row])].unstable for row in changing}
+        steps = RowSteps(self._endpoints, slots, rows.frames[places], covered, is_final, unstable)
+        first_frames = (rows.frames.cumsum() - rows.frames)[places]
+        while step := steps.next():
+            own = slots[step.rows]
+            steps.take(step, self._decode_step(own, step, first_frames[step.rows] + step.first_frames, rows.encoded))
+            self._begin(own[step.is_endpoint].tolist(), goes_on=True)
+        is_finalized = (flags & FINALIZE) > 0
+        self._endpoints.restart(slots[is_finalized], covered[is_finalized])
+        self._begin(slots[is_finalized].tolist())
+        return {int(places[row]): parts for row, parts in steps.parts().items()}
+
+    def _decode_step(
+        self, slots: np.ndarray, step: Step, first_frames: np.ndarray, encoded: torch.Tensor
+    ) -> list[Decoded | None]:
+        """Decodes a step of different streams, from `first_frames` [n] of `encoded` [T, D] on; None where a stream
+        decoder needs frames and there are none.
+        """
+        decoded: list[Decoded | None] = [None] * len(slots)
+        numbers = self._decoder_numbers[slots]
+        for number, decoder in enumerate(self._stream_decoders.values()):
+            runs = numbers == number
+            if decoder.needs_frames:
+                runs &= step.frames > 0
+            if not runs.any():
+                continue
+            frames = _padded(encoded, first_frames[runs], step.frames[runs])
+            own, lengths = slots[runs].tolist(), send_to_device(torch.from_numpy(step.frames[runs]), self._device)
+            is_final = step.is_final[runs].tolist()
+            chunk = Chunk(own, send_to_device(frames, self._device), lengths, is_final, self._prompts_of(own))
+            for i, found in zip(np.flatnonzero(runs).tolist(), decoder.decode(chunk), strict=True):
+                decoded[i] = found
+        return decoded
+
+
+def _padded(encoded: torch.Tensor, first: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
+    """Runs of `encoded` [T, D] as [B, max, D] with zeros behind them; first, lengths: [B] int64, in ascending order."""
+    longest, total = int(lengths.max()), int(lengths.sum())
+    within = np.arange(total) - np.repeat(lengths.cumsum() - lengths, lengths)
+    if total < len(encoded):  # else each frame belongs to one of the runs
+        chosen = torch.from_numpy(np.repeat(first, lengths) + within)
+        encoded = encoded.index_select(0, send_to_device(chosen, encoded.device))
+    batch, width = len(lengths), encoded.shape[1]
+    if total == batch * longest:
+        return encoded.reshape(batch, longest, width)
+    padded = encoded.new_zeros(batch * longest, width)
+    places = torch.from_numpy(np.repeat(np.arange(batch) * longest, lengths) + within)
+    return padded.index_copy_(0, send_to_device(places, encoded.device), encoded).view(batch, longest, width)

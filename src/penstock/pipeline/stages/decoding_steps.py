@@ -1,0 +1,180 @@
+"""The steps in which rows of encoder frames are decoded: one each, or one for each chunk of a stream with endpointing.
+
+The rows' steps run side by side. All state is in arrays, and only tokens take Python per row. Independent of searches.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.endpointing.rules import EndpointRules
+from penstock.endpointing.segment_frames import SegmentFrames
+from penstock.model.config import ModelConfig
+from penstock.pipeline.results.words import Token
+from penstock.pipeline.stream_decoders.transducer import NOTHING, Decoded
+
+
+class Step(NamedTuple):
+    """The next frames of some of the rows; arrays are [n]."""
+
+    rows: np.ndarray
+    """int64, ascending."""
+    first_frames: np.ndarray
+    """int64, within each row."""
+    frames: np.ndarray
+    """int64; may be 0 where a segment ends."""
+    is_final: np.ndarray
+    """bool: the segment ends with these frames."""
+    is_endpoint: np.ndarray
+    """bool: and the best hypothesis goes on in a new segment."""
+
+
+class SegmentPart(NamedTuple):
+    """What a row decoded of one segment."""
+
+    decoded: Decoded
+    covered_samples: int
+    """Samples of the stream decoded so far."""
+    is_final: bool
+    next_start_samples: int
+    """Where the next segment begins in the stream, behind a final part."""
+
+
+class Endpoints:
+    """The current segments of streams with endpointing, by slot."""
+
+    def __init__(self, slots: int, config: ModelConfig, chunk_encoder_frames: int):
+        self.chunk_encoder_frames = chunk_encoder_frames
+        self._frame_samples = config.encoder_frame_samples
+        # Frames of a chunk's last hop that its audio does not fill: see `MelChunks.covered_samples`.
+        self._virtual_samples = (config.encoder.subsampling_factor - 1) * config.features.hop_samples
+        self._segments = SegmentFrames(slots, config.encoder_frame_ms)
+        self._first_sample = np.zeros(slots, np.int64)
+        self._encoder_frames = np.zeros(slots, np.int64)
+        """Since the encoder has started anew, at `_first_sample`."""
+
+    @property
+    def are_on(self) -> np.ndarray:
+        """[S] bool, whether the slot's stream has endpointing."""
+        return self._segments.are_on
+
+    def open(self, slot: int, rules: EndpointRules) -> None:
+        """A stream begins."""
+        self._segments.open(slot, rules)
+        self._first_sample[slot] = self._encoder_frames[slot] = 0
+
+    def restart(self, slots: np.ndarray, covered_samples: np.ndarray) -> None:
+        """The encoder starts anew in `slots` [n], behind these samples [n] of their streams."""
+        self._first_sample[slots], self._encoder_frames[slots] = covered_samples, 0
+        self._segments.begin(slots)
+
+    def add_chunk(self, slots: np.ndarray, stable_end: np.ndarray, unstable_end: np.ndarray) -> np.ndarray:
+        """Adds a whole chunk of each slot [n]; returns where a segment ends with it, [n] bool. Ends of labels as in
+        `SegmentFrames.add`.
+        """
+        self._encoder_frames[slots] += self.chunk_encoder_frames
+        return self._segments.add(slots, self.chunk_encoder_frames, stable_end, unstable_end)
+
+    def end(self, slot: int, decoded: Decoded, covered_samples: int) -> SegmentPart:
+        """The part before an endpoint behind the last chunk; the next segment begins."""
+        self._segments.begin(np.array([slot]))
+        start = int(self._first_sample[slot] + self._encoder_frames[slot] * self._frame_samples)
+        return SegmentPart(decoded, min(start - self._virtual_samples, covered_samples), True, start)
+
+
+class RowSteps:
+    """The steps of R rows of different streams, and what they have decoded.
+
+    Whole chunks are evaluated for endpoints also where a segment ends with the row, so that endpoints do not depend on
+    the requests' sizes.
+    """
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        slots: np.ndarray,
+        frames: np.ndarray,
+        covered_samples: np.ndarray,
+        ends_segment: np.ndarray,
+        unstable: Mapping[int, list[Token]],
+    ):
+        """slots, frames, covered_samples: [R] int64; ends_segment: [R] bool; unstable: by row, tokens at the end of its
+        segment that may change.
+        """
+        self._endpoints, self._slots, self._covered = endpoints, slots, covered_samples
+        self._has_rules = endpoints.are_on[slots]
+        self._at, self._left = np.zeros(len(slots), np.int64), frames.copy()
+        # Steps without frames that are left, too: the end of a segment at an endpoint, and with the row.
+        self._is_endpoint, self._is_final = np.zeros(len(slots), bool), ends_segment.copy()
+        # Of the segment so far: whether a step has run, and by row its tokens.
+        self._is_new = np.zeros(len(slots), bool)
+        self._found = {row: Decoded([], tokens, []) for row, tokens in unstable.items()}
+        self._parts: dict[int, list[SegmentPart]] = {}
+
+    def next(self) -> Step | None:
+        """The next step of all rows that have one left."""
+        rows = np.flatnonzero((self._left > 0) | self._is_endpoint | self._is_final)
+        if not len(rows):
+            return None
+        left, is_endpoint, has_rules = self._left[rows], self._is_endpoint[rows], self._has_rules[rows]
+        frames = np.where(has_rules, np.minimum(left, self._endpoints.chunk_encoder_frames), left)
+        frames[is_endpoint] = 0
+        is_final = is_endpoint | (self._is_final[rows] & (~has_rules | (left == 0)))
+        return Step(rows, self._at[rows], frames, is_final, is_endpoint)
+
+    def take(self, step: Step, decoded: Sequence[Decoded | None]) -> None:
+        """Takes what a step decoded: of each of its rows, or None where its search did not run."""
+        rows = step.rows
+        self._at[rows] += step.frames
+        self._left[rows] -= step.frames
+        self._is_new[rows] = True
+        # 1) tokens
+        ends = np.zeros((2, len(rows)), np.int64)
+        has_found = np.array([one is not NOTHING for one in decoded], bool)
+        if self._found:
+            has_found |= np.isin(rows, list(self._found))
+        for i in np.flatnonzero(has_found).tolist():
+            one, row = decoded[i], int(rows[i])
+            if one is not None:
+                ends[:, i] = _end(one.stable), _end(one.unstable)
+                self._found[row] = _joined(self._found.get(row, NOTHING), one)
+        # 2) segments that end
+        for i in np.flatnonzero(step.is_final).tolist():
+            row = int(rows[i])
+            found, covered = self._found.pop(row, NOTHING), int(self._covered[row])
+            if step.is_endpoint[i]:
+                part = self._endpoints.end(int(self._slots[row]), found, covered)
+            else:
+                part = SegmentPart(found, covered, True, covered)
+            self._parts.setdefault(row, []).append(part)
+        self._is_new[rows[step.is_final]] = False
+        self._is_endpoint[rows[step.is_endpoint]] = False
+        self._is_final[rows[step.is_final & ~step.is_endpoint]] = False
+        # 3) endpoints behind whole chunks
+        is_whole = self._has_rules[rows] & ~step.is_final & (step.frames == self._endpoints.chunk_encoder_frames)
+        if is_whole.any():
+            whole = rows[is_whole]
+            self._is_endpoint[whole] = self._endpoints.add_chunk(self._slots[whole], *ends[:, is_whole])
+
+    def parts(self) -> dict[int, list[SegmentPart]]:
+        """By row with news, the parts of segments in order; to be called behind the last step.
+
+        The last part is not final where the row goes on behind a segment's end, or ends within a segment.
+        """
+        for row in {*self._found, *self._parts}:
+            if self._is_new[row]:
+                covered = int(self._covered[row])
+                part = SegmentPart(self._found.get(row, NOTHING), covered, False, covered)
+                self._parts.setdefault(row, []).append(part)
+        return self._parts
+
+
+def _joined(before: Decoded, after: Decoded) -> Decoded:
+    """What two steps of one segment decoded; the alternatives follow all stable tokens."""
+    return Decoded(before.stable + after.stable, after.unstable, after.alternatives, after.lattice)
+
+
+def _end(tokens: list[Token]) -> int:
+    """Where the last token ends, in encoder frames from the segment's start; 0 without one."""
+    return tokens[-1].timestamp + max(tokens[-1].duration, 1) if tokens else 0

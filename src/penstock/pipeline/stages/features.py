@@ -1,0 +1,288 @@
+"""First stage: owns the stream table; samples in, whole log-mel chunks out.
+
+Independent of the encoder and of words.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.errors import ErrorCode, StreamError
+from penstock.frontend.chunk_geometry import chunk_geometry
+from penstock.frontend.log_mel import FeatureExtractor, LogMel, MelChunks
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.options.decoder_offer import offer_decoders
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.options.language_offer import offer_languages
+from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
+from penstock.pipeline.options.stream_options import MAX_REQUEST_S, StreamOptions, parse_stream_options
+from penstock.pipeline.slots.guard import STEP_ERRORS
+from penstock.pipeline.slots.table import Lease, StreamTable
+from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column, encoder_frame_counts
+from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, StreamNumber, join_rows, rows_of
+from penstock.runtime import check_device_works, prepare_device
+from penstock.scoring.wfst.words import read_words
+
+MAX_MAGNITUDE = 2.0
+"""Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
+
+
+class FeatureReply(NamedTuple):
+    """The reply to one request of one stream."""
+
+    lease: Lease
+    number: int
+    """The stream's requests before this one."""
+    chunks: MelChunks
+    finalize: bool
+    """True if the segment ends here and the stream continues."""
+    options: StreamOptions | None
+    """The stream's options, with its start; None after it."""
+
+
+class FeatureRows(NamedTuple):
+    """The replies to R rows."""
+
+    rows: np.ndarray
+    """[R, 8] int64, those of the request's ticket."""
+    mel: torch.Tensor
+    """[C, N, F] float32, the chunks of all rows, one row after another."""
+    options: dict[int, StreamOptions]
+    """By row that starts a stream."""
+    errors: dict[int, StreamError]
+    """By rejected row."""
+    is_batched: bool
+
+
+class FeatureStage:
+    """Admits streams and converts their samples to log-mel chunks."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        context: AttentionContext,
+        table: StreamTable,
+        device: str = "cpu",
+        decoding: DecodingConfig = DEFAULT_DECODING,
+    ):
+        config = checkpoint.config
+        self._device = place = prepare_device(device)
+        tensors = checkpoint.tensors("features.")
+        log_mel = LogMel(
+            config.features,
+            tensors["features.window"].to(place),
+            tensors["features.mel_filterbank"].to(place),
+        )
+        geometry = chunk_geometry(config, config.encoder.select_context(context))
+        self.table = table
+        self._subsampling_factor = config.encoder.subsampling_factor
+        self._extractor = FeatureExtractor(log_mel, geometry, table.slots, place)
+        self._decoding, self._offer = decoding, offer_decoders(config, decoding)
+        self._languages = offer_languages(config, decoding)
+        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self._graph_words = read_words(decoding.graph) if decoding.graph else None
+        self.samples_taken = 0
+        """Samples of all accepted requests."""
+        self.max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
+        """Of one stream."""
+
+    @torch.inference_mode()
+    def warm_up(self, streams: int) -> None:
+        """Runs one chunk of `streams` streams, so that its memory is allocated before the first request."""
+        slots = np.arange(min(streams, self.table.slots))
+        lengths = np.full(len(slots), self._extractor.geometry.window_samples)
+        are_all = np.ones(len(slots), bool)  # reset again when a stream gets the slot
+        self._extractor.extract(slots, np.zeros(lengths.sum(), np.float32), lengths, are_all, ~are_all)
+
+    def process(self, requests: list[AudioRequest]) -> list[FeatureReply | StreamError]:
+        """Returns the replies to single requests, in order; as `process_rows`."""
+        if not requests:
+            return []
+        found = self._process(rows_of(requests))
+        ends = found.rows[:, Column.CHUNKS].cumsum().tolist()
+        answers: list[FeatureReply | StreamError] = []
+        for row, (slot, generation, number, flags, chunks, last_valid, covered, _) in enumerate(found.rows.tolist()):
+            if row in found.errors:
+                answers.append(found.errors[row])
+                continue
+            mel = MelChunks(found.mel[ends[row] - chunks : ends[row]], last_valid, covered)
+            lease, options = Lease(slot, generation), found.options.get(row)
+            answers.append(FeatureReply(lease, number, mel, bool(flags & FINALIZE), options))
+        return answers
+
+    def process_rows(self, batch: list[AudioRows | StreamError]) -> list[FeatureRows | StreamError]:
+        """Returns the replies to a batch of Triton requests, in order within each stream.
+
+        A rejected row leaves its stream unchanged; a rejected start opens nothing, a rejected end closes. A request of
+        one row that is rejected is answered with the row's error. Raises DeviceLostError if no later step can succeed.
+        """
+        found = [rows for rows in batch if not isinstance(rows, StreamError)]
+        if not found:
+            return [rows for rows in batch if isinstance(rows, StreamError)]
+        whole = self._process(join_rows(found))
+        chunk_ends = whole.rows[:, Column.CHUNKS].cumsum()
+        answers: list[FeatureRows | StreamError] = []
+        end = chunk_end = 0
+        for rows in batch:
+            if isinstance(rows, StreamError):
+                answers.append(rows)
+                continue
+            start, end = end, end + len(rows.lengths)
+            chunk_start, chunk_end = chunk_end, int(chunk_ends[end - 1])
+            if not rows.is_batched and start in whole.errors:
+                answers.append(whole.errors[start])
+                continue
+            options = {row - start: one for row, one in whole.options.items() if start <= row < end}
+            errors = {row - start: one for row, one in whole.errors.items() if start <= row < end}
+            mel = whole.mel[chunk_start:chunk_end]
+            answers.append(FeatureRows(whole.rows[start:end], mel, options, errors, rows.is_batched))
+        return answers
+
+    @torch.inference_mode()
+    def _process(self, rows: AudioRows) -> FeatureRows:
+        slots, generations, numbers, options, errors = self._admit(rows)
+        flags = np.where(rows.flags & END, rows.flags & ~FINALIZE, rows.flags)
+        admitted = np.flatnonzero(slots >= 0)
+        own = slots[admitted]
+        samples = rows.samples if len(admitted) == len(slots) else self._samples_of(rows, slots >= 0)
+        is_first, is_last = (flags[admitted] & START) > 0, (flags[admitted] & (END | FINALIZE)) > 0
+        ticket = np.tile(NO_ROW, (len(slots), 1))
+        try:
+            found = self._extractor.extract(own, samples, rows.lengths[admitted], is_first, is_last)
+        except STEP_ERRORS as error:  # samples of these streams are lost
+            check_device_works(self._device, error)
+            self.table.take_back(own)
+            for row in admitted.tolist():
+                errors[row] = StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}")
+                stream_id = self.table.stream_in(int(slots[row]))
+                if stream_id is not None:
+                    self.table.close(stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
+            return FeatureRows(ticket, self._extractor.no_chunks(), {}, errors, rows.is_batched)
+        self.samples_taken += len(samples)
+        chunk_mel_frames = self._extractor.geometry.chunk_mel_frames
+        frames = encoder_frame_counts(
+            found.chunks, found.last_valid_mel_frames, chunk_mel_frames, self._subsampling_factor
+        )
+        columns = (own, generations[admitted], numbers[admitted], flags[admitted], found.chunks)
+        ticket[admitted] = np.stack([*columns, found.last_valid_mel_frames, found.covered_samples, frames], axis=1)
+        return FeatureRows(ticket, found.mel, options, errors, rows.is_batched)
+
+    @staticmethod
+    def _samples_of(rows: AudioRows, are_wanted: np.ndarray) -> np.ndarray:
+        """The samples [n] of some rows."""
+        ends = rows.lengths.cumsum()
+        wanted = zip((ends - rows.lengths)[are_wanted].tolist(), ends[are_wanted].tolist(), strict=True)
+        return np.concatenate([np.zeros(0, np.float32), *(rows.samples[start:end] for start, end in wanted)])
+
+    def _admit(
+        self, rows: AudioRows
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[int, StreamOptions], dict[int, StreamError]]:
+        """Gives each valid row its stream's slot, in order: slots, generations and numbers [R] int64, -1 if rejected.
+
+        Runs of rows that start and end nothing are looked up at once.
+        """
+        count = len(rows.flags)
+        slots, generations, numbers = (np.full(count, -1, np.int64) for _ in range(3))
+        options: dict[int, StreamOptions] = {}
+        errors, problems = dict(rows.errors), dict(rows.problems)
+        for row, problem in self._audio_problems(rows).items():
+            problems.setdefault(row, problem)
+        is_special = (rows.flags & (START | END)) > 0
+        is_special[[*errors, *problems, *rows.options]] = True
+        is_final = (rows.flags & (END | FINALIZE)) > 0
+        start = 0
+        for row in [*np.flatnonzero(is_special).tolist(), count]:
+            if start < row:
+                ids = rows.stream_ids[start:row]
+                slots[start:row] = self.table.look_up_all(ids)
+                for missing in (start + np.flatnonzero(slots[start:row] < 0)).tolist():
+                    errors[missing] = self.table.problem_with(rows.stream_ids[missing])
+                # Before a start behind them, which could else take their slot: it would seem settled.
+                run = start + np.flatnonzero(slots[start:row] >= 0)
+                generations[run], numbers[run] = self.table.forward(slots[run], rows.lengths[run], is_final[run])
+            start = row + 1
+            if row == count or row in errors:
+                continue
+            try:
+                slots[row] = self._admit_special(rows, row, options, problems.get(row))
+            except StreamError as error:
+                errors[row] = error
+                continue
+            one = slice(row, row + 1)
+            generations[one], numbers[one] = self.table.forward(slots[one], rows.lengths[one], is_final[one])
+            if rows.flags[row] & END:
+                self.table.close(rows.stream_ids[row])
+        return slots, generations, numbers, options, errors
+
+    def _admit_special(
+        self, rows: AudioRows, row: int, options: dict[int, StreamOptions], problem: StreamError | None
+    ) -> int:
+        """Admits a row that starts or ends a stream or cannot be used; options are checked before it takes a slot."""
+        stream_id, flags, given = rows.stream_ids[row], int(rows.flags[row]), rows.options.get(row, {})
+        is_start = bool(flags & START)
+        if is_start:
+            self._check_number(stream_id)
+        slot = -1 if is_start else self.table.look_up(stream_id).slot
+        try:
+            if is_start:
+                options[row] = self.parse_options(given)
+            elif given:
+                names = ", ".join(map(repr, sorted(given)))
+                message = f"{names} is not accepted after the start; accepted: {FINALIZE_PARAMETER}"
+                raise StreamError(ErrorCode.OPTION_INVALID, message)
+            if problem is not None:
+                raise problem
+        except StreamError as error:
+            options.pop(row, None)
+            if not is_start and flags & END:
+                self.table.close(stream_id, ended_by=error.code.name)
+            raise StreamError(error.code, f"stream {stream_id!r}: {error.message}") from error
+        if not is_start:
+            return slot
+        try:
+            return self.table.open(stream_id, options[row].decoder).slot
+        except StreamError:
+            del options[row]
+            raise
+
+    def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
+        """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
+        return parse_stream_options(
+            options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
+        )
+
+    def _check_number(self, stream_id: Hashable) -> None:
+        """StreamError if a stream number starts that is open: its client gives each stream another one."""
+        if isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
+            raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
+
+    def check_samples(self, samples: np.ndarray) -> None:
+        """Raises StreamError AUDIO_INVALID for samples that a request cannot have."""
+        rows = rows_of([AudioRequest("", samples)])
+        for problem in (*rows.problems.values(), *self._audio_problems(rows).values()):
+            raise problem
+
+    def _audio_problems(self, rows: AudioRows) -> dict[int, StreamError]:
+        """By row: why its samples cannot be used."""
+        most = self.max_request_samples
+        problems = {
+            row: f"{rows.lengths[row]} samples in one request, at most {most} ({MAX_REQUEST_S:g} s)"
+            for row in np.flatnonzero(rows.lengths > most).tolist()
+        }
+        # NaN compares false, and a minimum or maximum with it is NaN: so each comparison also finds NaN.
+        samples = rows.samples
+        if len(samples) and not (samples.min() >= -MAX_MAGNITUDE and samples.max() <= MAX_MAGNITUDE):
+            usable = np.abs(samples) <= MAX_MAGNITUDE
+            ends = rows.lengths.cumsum()
+            unusable = np.bincount(np.searchsorted(ends, np.flatnonzero(~usable), side="right"), minlength=len(ends))
+            for row in np.flatnonzero(unusable).tolist():
+                message = (
+                    f"{unusable[row]} of {rows.lengths[row]} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
+                    "expected float32 in -1 .. 1 (int16 divided by 32768)"
+                )
+                problems.setdefault(row, message)
+        return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}

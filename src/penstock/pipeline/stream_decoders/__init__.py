@@ -1,0 +1,1 @@
+"""Stream decoders: a search with the states of its streams, and how they are built."""

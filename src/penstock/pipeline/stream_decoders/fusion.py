@@ -1,0 +1,93 @@
+"""The language model and the phrase lists that the streams of a decoder chose, by slot."""
+
+from collections.abc import Sequence
+
+import torch
+
+from penstock.decoding.host_copy import copy_to_device
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import ModelConfig
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.options.decoding_config import WFST, DecodingConfig
+from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.scoring.boosting.arena import NO_PHRASES, PhraseArena
+from penstock.scoring.boosting.cache import PhraseCache
+from penstock.scoring.fusion import Fusion, FusionStates
+from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
+from penstock.scoring.wfst.words import WordBoosts
+
+
+class StreamFusion:
+    """The fusion of all streams, and what each slot's stream uses of it."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, tokenizer: Tokenizer, config: DecodingConfig, slots: int, device: str = "cpu"
+    ):
+        self._lm = None
+        if config.lm:
+            names = read_token_names(checkpoint.tokenizer_path)
+            self._lm = load_ngram_lm(config.lm, names, device, kernels=config.kernels)
+        self._phrases = PhraseCache(tokenizer, config.phrase_memory_mib * 2**20, device)
+        self.fusion = Fusion(self._lm, self._phrases.automaton, _is_tag(checkpoint.config, device))
+        """The scores for a search; only for batches in which it `is_used`."""
+        self.word_boosts: WordBoosts | None = None
+        """Boosts of words of the decoding graph, where there is one."""
+        self._device = device
+        self._lists = [NO_PHRASES] * slots
+        self._weights = [0.0] * slots
+
+    def open(self, slot: int, options: StreamOptions) -> None:
+        """Stores a new stream's options and releases the phrase list of the slot's last stream.
+
+        StreamError where there is no memory for the phrase list; the slot holds none then.
+        """
+        self.close(slot)
+        if options.decoder == WFST:  # the graph has the language model, and a table the boosts of words
+            if self.word_boosts is None or not self.word_boosts.open(slot, options.phrases):
+                self._lists[slot] = self._phrases.acquire(options.phrases)
+            return
+        self._lists[slot] = self._phrases.acquire(options.phrases)
+        self._weights[slot] = options.lm_weight
+
+    def close(self, slot: int) -> None:
+        """Releases the phrase list of the slot's stream, if it has one."""
+        if self.word_boosts is not None:
+            self.word_boosts.close(slot)
+        self._phrases.release(self._lists[slot])
+        self._lists[slot], self._weights[slot] = NO_PHRASES, 0.0
+
+    @property
+    def phrases(self) -> PhraseArena:
+        """The automaton of all phrase lists."""
+        return self._phrases.automaton
+
+    def has_phrases(self, slots: Sequence[int]) -> bool:
+        """True where a stream in `slots` has a phrase list."""
+        return any(self._lists[slot] != NO_PHRASES for slot in slots)
+
+    def phrase_start(self, slot: int) -> int:
+        """The state in which the slot's phrase list starts; NO_PHRASES without one."""
+        return self._lists[slot]
+
+    def is_used(self, slots: Sequence[int]) -> bool:
+        """True where a stream in `slots` chose a language model or phrases."""
+        return any(self._lists[slot] != NO_PHRASES or self._weights[slot] != 0.0 for slot in slots)
+
+    def start_states(self, slots: Sequence[int]) -> FusionStates:
+        """The states in which new streams in `slots` start; fields [B]."""
+        device = torch.device(self._device)
+        start = self._lm.start_state if self._lm is not None else 0
+        return FusionStates(
+            lm_states=torch.full((len(slots),), start, dtype=torch.int64, device=device),
+            boost_states=copy_to_device([self._lists[slot] for slot in slots], torch.int64, device),
+            lm_weights=copy_to_device([self._weights[slot] for slot in slots], torch.float32, device),
+        )
+
+
+def _is_tag(config: ModelConfig, device: str) -> torch.Tensor | None:
+    """[V + 1] bool, True for the language tags, of which language model and phrases know nothing; None without any."""
+    if not config.tags:
+        return None
+    is_tag = torch.zeros(config.vocabulary_size + 1, dtype=torch.bool)
+    is_tag[list(config.tags)] = True
+    return is_tag.to(device)

@@ -1,0 +1,235 @@
+"""Stream decoders: a search with the states of its streams. Slots and encoder frames in, tokens out.
+
+A stream belongs to one stream decoder, by its option `decoder`. Each projects the encoder frames for its own head.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from penstock.decoding.beam.hyps import TokenLists
+from penstock.decoding.beam.results import BeamReport, NBest
+from penstock.decoding.beam.scratch import BeamNetwork
+from penstock.decoding.beam.state import BeamStateStore
+from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.greedy.batched_hyps import BatchedHyps
+from penstock.decoding.greedy.state import GreedyStateStore
+from penstock.decoding.host_copy import copy_to_device
+from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.transducer import IlmWeights, TransducerNetwork
+from penstock.decoding.wfst.n_best import SegmentLattice
+from penstock.model.config import IlmPair
+from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
+from penstock.pipeline.results.words import Token
+from penstock.pipeline.stream_decoders.fusion import StreamFusion
+from penstock.pipeline.stream_decoders.search_factory import SearchFactory
+
+
+class Chunk(NamedTuple):
+    """New encoder frames of B streams."""
+
+    slots: list[int]
+    encoded: torch.Tensor
+    """[B, T, D] float32; T may be 0."""
+    lengths: torch.Tensor
+    """[B] int64, valid frames of each row."""
+    is_final: list[bool]
+    """True if a segment ends with this chunk."""
+    prompts: torch.Tensor | None = None
+    """[B] int64, the prompt of each stream's language; None for a model without language prompts."""
+
+
+class TokenAlternative(NamedTuple):
+    """One of the N best token sequences of a whole segment."""
+
+    tokens: list[Token]
+    """Those after the ones reported as stable; with `is_whole`, all."""
+    score: float
+    """Log-probability with language model and boosting."""
+    acoustic_score: float
+    """Log-probability of the network alone."""
+    is_whole: bool = False
+    """True where stable tokens may differ from those reported."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Tokens that a chunk added to one stream."""
+
+    stable: list[Token]
+    """New tokens that will not change."""
+    unstable: list[Token]
+    """Tokens of the best hypothesis after the stable ones; may change."""
+    alternatives: list[TokenAlternative]
+    """Best first, at the end of a segment if the stream requested N-best."""
+    lattice: SegmentLattice | None = None
+    """With the alternatives of a search over a decoding graph."""
+
+
+NOTHING = Decoded([], [], [])
+"""Of most chunks: no tokens. Shared, and compared with `is`."""
+
+
+class StreamDecoder(ABC):
+    """One search with the states of its streams."""
+
+    needs_frames: bool
+    """True if a chunk without frames may be skipped, also at the end of a segment."""
+
+    @abstractmethod
+    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Resets `slots` for new streams or new segments."""
+
+    @abstractmethod
+    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Goes on with the best hypothesis of `slots` in a new segment; frames count from here.
+
+        Their segments have ended with a chunk that `is_final`, or without one where the decoder `needs_frames`.
+        """
+
+    @abstractmethod
+    def decode(self, chunk: Chunk) -> list[Decoded]:
+        """Decodes the chunk and saves the states; returns each stream's new tokens, NOTHING without any."""
+
+
+class GreedyStreamDecoder(StreamDecoder):
+    """Label-looping. A second search, without external scores, runs batches in which no stream uses any."""
+
+    needs_frames = True
+
+    def __init__(self, searches: SearchFactory, network: TransducerNetwork, slots: int, fusion: StreamFusion):
+        self._plain, self._fused = searches.greedy(network), searches.greedy(network, fusion.fusion)
+        self._fusion = fusion
+        self._state = GreedyStateStore(network, slots)
+        self._network = network
+        self._device = network.device
+
+    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Resets to hypotheses without labels."""
+        default = self._network.config.ilm_greedy or IlmPair()
+        ilm = self._network.ilm_weights([chosen.ilm or default for chosen in options])
+        self._state.reset(copy_to_device(slots, torch.int64, self._device), self._fusion.start_states(slots), ilm)
+
+    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """The hypotheses do not change."""
+        self._state.begin_segment(copy_to_device(slots, torch.int64, self._device))
+
+    def decode(self, chunk: Chunk) -> list[Decoded]:
+        """Every label is stable."""
+        slots = copy_to_device(chunk.slots, torch.int64, self._device)
+        search = self._fused if self._fusion.is_used(chunk.slots) else self._plain
+        projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
+        hyps, states = search.decode(projected, chunk.lengths, self._state.gather(slots))
+        self._state.scatter(slots, states)
+        return [Decoded(tokens, [], []) if tokens else NOTHING for tokens in _greedy_tokens(hyps)]
+
+
+class BeamStreamDecoder(StreamDecoder):
+    """A beam search, with a second one for streams with external scores as `GreedyStreamDecoder` has."""
+
+    needs_frames = False
+
+    def __init__(
+        self, name: str, searches: SearchFactory, network: BeamNetwork, state: BeamStateStore, fusion: StreamFusion
+    ):
+        """name: of `decoding_config.BEAM_DECODERS`. state: shared by the beam decoders of a network, because a stream
+        belongs to only one of them."""
+        self._plain, self._fused = searches.beam(network, name), searches.beam(network, name, fusion.fusion)
+        self.truncation = TruncationLog(name, state.slots)
+        self._fusion = fusion
+        self._state = state
+        self._n_best = [0] * state.slots
+        self._network = network
+        self._device = state.device
+
+    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Resets to beams of one empty hypothesis."""
+        sizes = copy_to_device([o.beam_size for o in options], torch.int64, self._device)
+        fusion, ilm = self._fusion.start_states(slots), self._ilm_weights(options)
+        self._state.reset(copy_to_device(slots, torch.int64, self._device), sizes, fusion, ilm)
+        for slot, chosen in zip(slots, options, strict=True):
+            self._n_best[slot] = chosen.n_best
+        self.truncation.begin(slots)
+
+    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """The beam becomes its best hypothesis."""
+        rows = copy_to_device(slots, torch.int64, self._device)
+        search = self._fused if self._fusion.is_used(slots) else self._plain
+        self._state.begin_segment(rows, search.n_best(self._state.gather(rows)).places[:, 0])
+        self.truncation.begin(slots)
+
+    def _ilm_weights(self, options: Sequence[StreamOptions]) -> IlmWeights:
+        if isinstance(self._network, CtcHead):
+            return ()
+        default = self._network.config.ilm_beam or IlmPair()
+        return self._network.ilm_weights([chosen.ilm or default for chosen in options])
+
+    def decode(self, chunk: Chunk) -> list[Decoded]:
+        """Labels that all hypotheses share are stable. At the end of a segment the best hypothesis is final."""
+        slots = copy_to_device(chunk.slots, torch.int64, self._device)
+        is_final = copy_to_device(chunk.is_final, torch.bool, self._device)
+        search = self._fused if self._fusion.is_used(chunk.slots) else self._plain
+        projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
+        update, states = search.decode(projected, chunk.lengths, is_final, self._state.gather(slots))
+        self._state.scatter(slots, states)
+        best = search.n_best(states) if any(chunk.is_final) else None
+        report = BeamReport(update, states.forced_blanks, states.pruned_hypotheses, best)
+        return self._to_decoded(chunk, report.to_host())
+
+    def _to_decoded(self, chunk: Chunk, report: BeamReport) -> list[Decoded]:
+        """Converts a report on the host to tokens, and records truncation."""
+        stable, unstable = _tokens(report.update.stable), _tokens(report.update.unstable)
+        alternatives = [] if report.best is None else _alternatives(report.best)
+        counters = map(TruncationCounters, report.forced_blanks.tolist(), report.pruned_hypotheses.tolist())
+        found = []
+        for row, (slot, is_final, truncated) in enumerate(zip(chunk.slots, chunk.is_final, counters, strict=True)):
+            self.truncation.add(slot, truncated, is_final)
+            if is_final:
+                best = alternatives[row]
+                found.append(Decoded(stable[row], best[0].tokens, best[: self._n_best[slot]]))
+            elif stable[row] or unstable[row]:
+                found.append(Decoded(stable[row], unstable[row], []))
+            else:
+                found.append(NOTHING)
+        return found
+
+
+def _greedy_tokens(hyps: BatchedHyps) -> list[list[Token]]:
+    host = hyps.to_host()
+    return rows_of_tokens((host.labels, host.timestamps, host.durations, host.scores), host.lengths)
+
+
+def _tokens(lists: TokenLists) -> list[list[Token]]:
+    """lists: [B, M] on the host."""
+    tokens, lengths = lists
+    return rows_of_tokens((tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores), lengths)
+
+
+def rows_of_tokens(fields: tuple[torch.Tensor, ...], lengths: torch.Tensor) -> list[list[Token]]:
+    """fields: of the tokens, each [B, M] on the host; lengths: [B]."""
+    counts = lengths.tolist()
+    longest = max(counts)
+    columns = [field[:, :longest].tolist() for field in fields]
+    return [
+        [Token(*values) for values in zip(*(column[row][:count] for column in columns), strict=True)] if count else []
+        for row, count in enumerate(counts)
+    ]
+
+
+def _alternatives(best: NBest) -> list[list[TokenAlternative]]:
+    """Returns the existing hypotheses of each stream, at least one. best: on the host."""
+    batch, beam_size = best.scores.shape
+    tokens = _tokens(map_tensors(lambda t: t.flatten(0, 1), best.unstable))
+    scores, acoustic = best.scores.tolist(), best.acoustic_scores.tolist()
+    return [
+        [
+            TokenAlternative(tokens[row * beam_size + k], scores[row][k], acoustic[row][k])
+            for k in range(beam_size)
+            if k == 0 or scores[row][k] > float("-inf")
+        ]
+        for row in range(batch)
+    ]

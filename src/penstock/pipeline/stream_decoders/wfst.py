@@ -1,0 +1,171 @@
+"""The stream decoder of the search over a decoding graph."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+
+from penstock.decoding.ctc.head import CtcHead
+from penstock.decoding.host_copy import copy_to_device, tree_to_host
+from penstock.decoding.tensor_tree import map_tensors
+from penstock.decoding.wfst.captured_search import CapturedWfstSearch
+from penstock.decoding.wfst.frame_step import StreamBoosts
+from penstock.decoding.wfst.lattice import Node
+from penstock.decoding.wfst.parts import decode_chunk
+from penstock.decoding.wfst.paths import BestPath
+from penstock.decoding.wfst.search import WfstSearch
+from penstock.decoding.wfst.start import StartChoices, StartStates
+from penstock.decoding.wfst.state import WfstStateStore
+from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.results.truncation import TruncationCounters, TruncationLog
+from penstock.pipeline.results.word_writer import WordWriter
+from penstock.pipeline.results.words import Token
+from penstock.pipeline.stream_decoders.fusion import StreamFusion
+from penstock.pipeline.stream_decoders.lattice_store import EndedSegment, LatticeStore
+from penstock.pipeline.stream_decoders.transducer import Chunk, Decoded, StreamDecoder, TokenAlternative
+from penstock.scoring.wfst.graph_file import NO_WORD
+
+
+class WfstStreamDecoder(StreamDecoder):
+    """Viterbi beam search over one graph for all streams, boosted by stream."""
+
+    needs_frames = False
+
+    def __init__(
+        self,
+        head: CtcHead,
+        search: WfstSearch | CapturedWfstSearch,
+        start: StartStates,
+        state: WfstStateStore,
+        fusion: StreamFusion,
+        lattices: LatticeStore,
+        writer: WordWriter | None = None,
+    ):
+        """fusion: with the boosts of the graph's words; writer: None where tokens write all words."""
+        self._writer, self._lattices = writer, lattices
+        self._head, self._search, self._start, self._state, self._fusion = head, search, start, state, fusion
+        slots = state.slots
+        self.truncation = TruncationLog("wfst", slots)
+        self._held: list[list[Node]] = [[] for _ in range(slots)]
+        """Of each slot, stable nodes from the first token on that has not been reported."""
+
+    def open(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Resets to the start of the graph."""
+        words = self._fusion.word_boosts
+        choices = [
+            StartChoices(chosen.lm_weight, None if words is None else words.row(slot), self._fusion.phrase_start(slot))
+            for slot, chosen in zip(slots, options, strict=True)
+        ]
+        self._state.scatter(copy_to_device(slots, torch.int64, self._head.device), self._start.build(choices))
+        for slot, chosen, choice in zip(slots, options, choices, strict=True):
+            self._held[slot] = []
+            self._lattices.open(slot, chosen.n_best, choice)
+        self.truncation.begin(slots)
+
+    def begin_segment(self, slots: Sequence[int], options: Sequence[StreamOptions]) -> None:
+        """Starts anew: a segment is a path from the graph's start to its end."""
+        self.open(slots, options)
+
+    def decode(self, chunk: Chunk) -> list[Decoded]:
+        """Pieces that all paths share are stable once the next one is, for only then is it known where they end."""
+        device = self._head.device
+        slots = copy_to_device(chunk.slots, torch.int64, device)
+        is_final = copy_to_device(chunk.is_final, torch.bool, device)
+        log_probs = self._head.log_probs(chunk.encoded, chunk.prompts).float()
+        wants_links = self._lattices.wants_links(chunk.slots, device)
+        boosts = self._boosts(chunk.slots, slots, wants_links is not None)
+        inputs, before = (log_probs, chunk.lengths, is_final), self._state.gather(slots)
+        path, states, links = decode_chunk(self._search, inputs, before, boosts, wants_links)
+        self._state.scatter(slots, states)
+        report = _Report(path, states.narrowed_frames, states.dropped_tokens)
+        ended: dict[int, EndedSegment] = {}
+        if wants_links is not None:
+            self._lattices.add(chunk.slots, wants_links, links)
+            final = {row: slot for row, slot in enumerate(chunk.slots) if chunk.is_final[row]}
+            ended = self._lattices.end(final, states, path.costs, boosts)
+        return self._to_decoded(chunk, report if device.type == "cpu" else report.fetched(), ended)
+
+    def _boosts(self, slots: Sequence[int], rows: torch.Tensor, has_links: bool) -> StreamBoosts | None:
+        """has_links: programs with links have boosts, too."""
+        words, has_phrases = self._fusion.word_boosts, self._fusion.has_phrases(slots)
+        if words is None or not (has_phrases or has_links or words.is_used(slots)):
+            return None
+        return StreamBoosts(words.table, rows, self._fusion.phrases if has_phrases else None)
+
+    def _to_decoded(self, chunk: Chunk, report: "_Report", ended: Mapping[int, EndedSegment]) -> list[Decoded]:
+        """Converts a report on the host to tokens, and records truncation."""
+        decoded, path = [], report.path
+        fields = path.pieces, path.words, path.frames, path.last_frames_before, path.scores
+        rows_of_nodes = list(zip(*(field.tolist() for field in fields), strict=True))
+        numbers = path.lengths, path.stable, path.last_frames, report.narrowed_frames, report.dropped_tokens
+        rows = zip(chunk.slots, chunk.is_final, *(field.tolist() for field in numbers), strict=True)
+        for row, (slot, is_final, length, stable, last_frame, narrowed, dropped) in enumerate(rows):
+            self.truncation.add(slot, TruncationCounters(0, 0, narrowed, dropped), is_final)
+            nodes = list(islice(map(Node, *rows_of_nodes[row]), length))
+            held = self._held[slot] + nodes[:stable]
+            tokens, known = self._tokens(self._held[slot] + nodes, last_frame, is_final)
+            # A token is reported once the next one is stable, for only then is it known where it ends.
+            reported = min(max(sum(node.piece >= 0 for node in held) - 1, 0), known)
+            while reported and tokens[reported].text == "":  # words are reported as a whole
+                reported -= 1
+            lattice, paths = ended.get(row, (None, []))
+            alternatives = [
+                TokenAlternative(
+                    self._tokens(one.nodes, one.last_frame, True)[0], -one.cost, -one.acoustic_cost, is_whole=True
+                )
+                for one in paths
+            ]
+            decoded.append(Decoded(tokens[:reported], tokens[reported:], alternatives, lattice))
+            self._held[slot] = self._behind(held, reported)
+        return decoded
+
+    def _tokens(self, nodes: Sequence[Node], last_frame: int, is_final: bool) -> tuple[list[Token], int]:
+        """The tokens of a path that was reported up to `nodes`, and how many will keep their text.
+
+        Each lasts until the frame that the next one knows of, the last one until that of the path.
+        """
+        pieces = [node for node in nodes if node.piece >= 0]
+        ends = [*(node.last_frame_before for node in pieces[1:]), last_frame]
+        tokens = [
+            Token(node.piece, node.frame, end - node.frame + 1, node.score)
+            for node, end in zip(pieces, ends, strict=bool(pieces))
+        ]
+        if self._writer is None:
+            return tokens, len(tokens)
+        words = [node.word for node in nodes if node.word != NO_WORD]
+        texts, known = self._writer.texts([token.id for token in tokens], words, is_final)
+        return [token._replace(text=text) for token, text in zip(tokens, texts, strict=True)], known
+
+    def _behind(self, nodes: list[Node], reported: int) -> list[Node]:
+        """The nodes without those of the first tokens, and without the words of these."""
+        if self._writer is None:
+            return [node for node in nodes if node.piece >= 0][reported:]
+        texts = self._tokens(nodes, 0, True)[0][:reported]
+        pieces, words = reported, sum(bool(token.text) for token in texts)
+        left = []
+        for node in nodes:
+            piece, word = node.piece, node.word
+            if piece >= 0 and pieces:
+                piece, pieces = -1, pieces - 1
+            if word != NO_WORD and words:
+                word, words = NO_WORD, words - 1
+            if piece >= 0 or word != NO_WORD:
+                left.append(node._replace(piece=piece, word=word))
+        return left
+
+
+class _Report(NamedTuple):
+    """All that the host needs of a chunk."""
+
+    path: BestPath
+    narrowed_frames: torch.Tensor
+    dropped_tokens: torch.Tensor
+
+    def fetched(self, expected: int = 32) -> "_Report":
+        """Copies to the CPU with the first nodes of each path; again where one is longer than expected."""
+        width = self.path.pieces.shape[1]
+        path = map_tensors(lambda t: t[:, :expected].contiguous() if t.dim() == 2 else t, self.path)
+        host: _Report = tree_to_host(self._replace(path=path))
+        longest = int(host.path.lengths.max())
+        return host if longest <= min(expected, width) else self.fetched(longest)

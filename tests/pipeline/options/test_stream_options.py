@@ -1,0 +1,163 @@
+"""Options of a stream: read, defaulted and rejected by name."""
+
+import math
+
+import pytest
+
+from penstock.errors import PenstockError, StreamError, StreamErrorKind
+from penstock.model.config import IlmPair
+from penstock.pipeline.options.decoder_offer import DecoderOffer
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.stream_options import StreamOptions, parse_stream_options
+from tests.helpers.phrases import NumberTokenizer
+
+WITH_LM = DecodingConfig(lm="some.arpa", lm_weight=0.3, beam_size=8)
+TOKENIZER = NumberTokenizer([False] * 3000)
+ALL = DecoderOffer({})
+
+
+def parse(options: dict, config: DecodingConfig, offer: DecoderOffer = ALL) -> StreamOptions:
+    return parse_stream_options(options, config, TOKENIZER, offer)
+
+
+def test_nothing_chosen_is_greedy_without_anything():
+    assert parse({}, DecodingConfig()) == StreamOptions()
+
+
+def test_defaults_are_the_servers():
+    options = parse({"decoder": "alsd"}, WITH_LM)
+    assert (options.decoder, options.beam_size, options.n_best, options.lm_weight) == ("alsd", 8, 0, 0.3)
+    assert parse({"lm_weight": 0}, WITH_LM).lm_weight == 0
+
+
+@pytest.mark.parametrize("phrases", ['["3 12", ["7", -1.5]]', ["3 12", ("7", -1.5)]])
+def test_phrases_with_and_without_their_own_boost(phrases):
+    options = parse({"boosted_phrases": phrases, "boost": 3}, DecodingConfig())
+    assert options.phrases == (((3, 12), 3.0), ((7,), -1.5))
+
+
+REJECTED = [
+    ({"langage": "de", "decoder": "alsd"}, "'langage' is not an option of the stream start; known: decoder"),
+    ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; offered: greedy, alsd, aes, ctc"),
+    ({"decoder": 3}, "decoder 3 is not known"),
+    ({"decoder": "alsd", "lm_fusion": "eq2-late"}, "'lm_fusion' is not an option of the stream start; known: decoder"),
+    ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0; accepted: integers from 1 to 8"),
+    ({"decoder": "aes", "beam_size": 10_000}, "beam_size is 10000; accepted: integers from 1 to 8"),
+    ({"decoder": "aes", "beam_size": 2.0}, "beam_size is 2.0"),
+    ({"decoder": "aes", "beam_size": True}, "beam_size is True"),
+    ({"beam_size": 4}, "beam_size needs decoder alsd, aes or ctc_beam; the stream's is greedy"),
+    ({"n_best": 1}, "n_best needs decoder"),
+    ({"decoder": "alsd", "beam_size": 2, "n_best": 3}, "n_best is 3; accepted: integers from 0 to 2"),
+    ({"lm_weight": -0.1}, "lm_weight is -0.1; accepted: numbers from 0 to 10"),
+    ({"lm_weight": math.nan}, "lm_weight is nan"),
+    ({"lm_weight": "0.5"}, "lm_weight is '0.5'"),
+    ({"boost": 2.0}, "boost is given without boosted_phrases"),
+    ({"boosted_phrases": "new york"}, "boosted_phrases is not JSON"),
+    ({"boosted_phrases": "[" * 100_000}, "boosted_phrases is not JSON"),
+    ({"boosted_phrases": '{"a": 1}'}, "boosted_phrases is dict; accepted: a JSON list"),
+    ({"boosted_phrases": '[["a", 1, 2]]'}, "entry 1 is"),
+    ({"boosted_phrases": "[3]"}, "entry 1 is 3"),
+    ({"decoder": "x" * 100_000}, "decoder 'x{59}[.]{3} is not known"),
+    ({"x" * 100_000: 1}, "'x{59}[.]{3} is not an option"),
+    ({"decoder": "alsd", "beam_size": 10**5000}, "beam_size is a value too long to write"),
+    ({"boosted_phrases": [["a", 10**5000]]}, "has boost a value too long to write"),
+    ({"boosted_phrases": [[["a"] * 1000]]}, r"entry 1 is \[\['a', .*[.]{3};"),
+    ({"boosted_phrases": '["a", ""]'}, r"phrase 2 \(''\) is empty"),
+    ({"boosted_phrases": '[["a", NaN]]'}, r"phrase 1 \('a'\) has boost nan"),
+    ({"boosted_phrases": '["a"]', "boost": math.nan}, "boost is nan; accepted: numbers from -100 to 100"),
+    ({"boosted_phrases": "[]", "boost": math.inf}, "boost is inf; accepted: numbers from -100 to 100"),
+    ({"boosted_phrases": '["a"]', "boost": 10**400}, "boost is 1000"),
+    ({7: 1, "speed": 2}, "'speed', 7 is not an option"),
+    ({"boosted_phrases": ["x" * 201]}, "has 201 characters"),
+    ({"boosted_phrases": [f"word {i}" for i in range(2001)]}, "more than 2000 phrases"),
+]
+
+
+@pytest.mark.parametrize(("options", "match"), REJECTED)
+def test_what_is_wrong_is_named(options, match):
+    with pytest.raises(StreamError, match=match) as rejected:
+        parse(options, WITH_LM)
+    assert rejected.value.kind is StreamErrorKind.INVALID_ARGUMENT
+
+
+def test_a_weight_without_a_language_model():
+    with pytest.raises(StreamError, match=r"lm_weight is 0.5, but no language model is loaded; accepted: 0"):
+        parse({"lm_weight": 0.5}, DecodingConfig())
+    assert parse({"lm_weight": 0.0}, DecodingConfig()) == StreamOptions()
+
+
+WITH_ILM = DecoderOffer({}, {name: IlmPair(0.6, 0.4) for name in ("greedy", "alsd", "aes")})
+
+
+def test_weights_of_the_internal_language_model_are_the_servers_or_the_streams():
+    assert parse({}, DecodingConfig(), WITH_ILM).ilm == (0.6, 0.4)
+    assert parse({"decoder": "aes", "ilm_beta": 0}, DecodingConfig(), WITH_ILM).ilm == (0.6, 0.0)
+    assert parse({"ilm_alpha": 2, "ilm_beta": 10.0}, DecodingConfig(), WITH_ILM).ilm == (2.0, 10.0)
+    assert parse({"decoder": "ctc"}, DecodingConfig(), WITH_ILM).ilm is None
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"ilm_beta": 10.5}, "ilm_beta is 10.5; accepted: numbers from 0 to 10"),
+        ({"ilm_alpha": 2.5}, "ilm_alpha is 2.5; accepted: numbers from 0 to 2"),
+        ({"ilm_beta": -0.1}, "ilm_beta is -0.1"),
+        ({"ilm_beta": math.nan}, "ilm_beta is nan"),
+        ({"ilm_alpha": True}, "ilm_alpha is True"),
+        ({"ilm_alpha": "0.6"}, "ilm_alpha is '0.6'"),
+        ({"ilm_beta": None}, "ilm_beta is None"),
+        ({"ilm_beta": 10**400}, "ilm_beta is 1000"),
+        ({"decoder": "ctc", "ilm_beta": 0}, "ilm_beta needs decoder greedy, alsd or aes; the stream's is ctc"),
+    ],
+)
+@pytest.mark.parametrize("offer", [ALL, WITH_ILM])
+def test_a_wrong_weight_is_named_with_and_without_the_model(offer, options, match):
+    with pytest.raises(StreamError, match=match) as rejected:
+        parse(options, DecodingConfig(), offer)
+    assert rejected.value.kind is StreamErrorKind.INVALID_ARGUMENT
+
+
+def test_a_weight_without_an_internal_language_model():
+    message = "ilm_beta is 0.5, but the model has no internal language model; accepted: 0$"
+    with pytest.raises(StreamError, match=message):
+        parse({"ilm_beta": 0.5}, DecodingConfig())
+    message = "ilm_alpha is 0.6, but the model has no internal language model; accepted: 1$"
+    with pytest.raises(StreamError, match=message):
+        parse({"decoder": "alsd", "ilm_alpha": 0.6}, DecodingConfig())
+    assert parse({"ilm_beta": 0, "ilm_alpha": 1}, DecodingConfig()) == StreamOptions()
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"ilm_alpha": 2.1}, "ilm_alpha is 2.1; accepted: numbers from 0 to 2"),
+        ({"ilm_beta": math.nan}, "ilm_beta is nan; accepted: numbers from 0 to 10"),
+        ({"ilm_beta": True}, "ilm_beta is True"),
+        ({"ilm_beta": "1"}, "ilm_beta is '1'"),
+        ({"beam_size": 33}, "beam_size is 33; accepted: integers from 1 to 32"),
+        ({"beam_size": 0}, "beam_size is 0"),
+        ({"beam_size": 2.5}, "beam_size is 2.5"),
+        ({"beam_size": True}, "beam_size is True"),
+        ({"beam_size": "4"}, "beam_size is '4'"),
+        ({"beam_size": None}, "beam_size is None"),
+        ({"lm": ""}, "lm is ''; accepted: a file"),
+        ({"lm": "x", "lm_weight": math.nan}, "lm_weight is nan"),
+        ({"lm": "x", "lm_weight": True}, "lm_weight is True"),
+        ({"lm_weight": 0.5}, "lm_weight is 0.5, but there is no language model"),
+        ({"kernels": "triton"}, "kernels is 'triton'; accepted: auto, torch, fused"),
+        ({"cuda_graphs": "on"}, "cuda_graphs is 'on'; accepted: auto, full_graph, no_while_loops, no_graphs"),
+        ({"lm_fusion": "eq4-late"}, "lm_fusion is 'eq4-late'; accepted: eq2-early, eq2-late"),
+        ({"lm_fusion": None}, "lm_fusion is None"),
+        ({"length_normalisation": 1}, "length_normalisation is 1; accepted: True, False"),
+        ({"max_symbols": 0}, "max_symbols is 0; accepted: integers from 1 to 50"),
+        ({"max_symbols": 51}, "max_symbols is 51"),
+        ({"aes_expansions": 0}, "aes_expansions is 0; accepted: integers from 1 to 10"),
+        ({"aes_margin": math.inf}, "aes_margin is inf; accepted: numbers from 0 to 100"),
+        ({"aes_margin": -1}, "aes_margin is -1"),
+        ({"aes_extra_labels": 33}, "aes_extra_labels is 33"),
+        ({"phrase_memory_mib": 15}, "phrase_memory_mib is 15; accepted: integers from 16 to 16384"),
+    ],
+)
+def test_a_wrong_decoder_option_is_named(fields, match):
+    with pytest.raises(PenstockError, match=match):
+        DecodingConfig(**fields)

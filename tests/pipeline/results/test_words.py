@@ -1,0 +1,202 @@
+"""Words and their times from tokens that come in pieces."""
+
+import math
+import random
+
+import pytest
+
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.results.words import Token, Transcript, Word
+
+FRAME_MS = 80.0
+
+
+class Pieces:
+    """A tokenizer of given pieces; a token's id is its place among them."""
+
+    def __init__(self, *pieces: str | bytes):
+        self._pieces = pieces
+
+    def piece(self, token: int) -> str | bytes:
+        return self._pieces[token]
+
+
+def tokens_at(*timestamps: int, duration: int = 0) -> list[Token]:
+    return [Token(i, timestamp, duration, -1.0) for i, timestamp in enumerate(timestamps)]
+
+
+def words_of(pieces: list[str | bytes], *timestamps: int, duration: int = 0) -> list[tuple[str, int, int]]:
+    """Words with their first frame and the frame behind them."""
+    transcript = Transcript(Pieces(*pieces), FRAME_MS)
+    words = transcript.add(tokens_at(*timestamps, duration=duration)) + transcript.finish()
+    return [(text, start // 80, end // 80) for text, start, end, _ in words]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "timestamps", "expected"),
+    [
+        ([" he", "llo", " you"], (3, 4, 9), [("hello", 3, 5), ("you", 9, 10)]),
+        (["he", "llo"], (0, 0), [("hello", 0, 1)]),
+        ([" ", "a", " ", "b"], (1, 2, 5, 6), [("a", 2, 3), ("b", 6, 7)]),
+        ([" a", " ", " ", " b"], (1, 2, 3, 4), [("a", 1, 2), ("b", 4, 5)]),
+        ([" a", "'s", " b-", "c"], (1, 2, 3, 4), [("a's", 1, 3), ("b-c", 3, 5)]),
+        ([b"\xe2", b"\x82", b"\xac", "s"], (4, 5, 6, 7), [("€s", 4, 8)]),
+        ([" a", b"\xc3", b"\xa9", " b"], (1, 2, 3, 4), [("aé", 1, 4), ("b", 4, 5)]),
+        ([" a", b"\xe2", " b"], (1, 2, 3), [("a\ufffd", 1, 3), ("b", 3, 4)]),
+        ([" a", b" ", "b"], (1, 2, 3), [("a", 1, 2), ("b", 3, 4)]),
+        (["x", " ⁇ ", "y"], (1, 2, 3), [("x", 1, 2), ("⁇", 2, 3), ("y", 3, 4)]),
+        ([" a b", "c"], (1, 2), [("a", 1, 2), ("bc", 1, 3)]),
+        ([b"\xe2"], (5,), [("\ufffd", 5, 6)]),
+        ([" ", ""], (1, 2), []),
+        ([], (), []),
+    ],
+)
+def test_words(pieces, timestamps, expected):
+    assert words_of(pieces, *timestamps) == expected
+
+
+def test_a_word_ends_with_the_duration_of_its_last_token():
+    assert words_of([" a", "b", " c"], 1, 3, 9, duration=4) == [("ab", 1, 7), ("c", 9, 13)]
+
+
+def test_a_word_is_finished_by_the_next_one_or_by_the_end():
+    transcript = Transcript(Pieces(" he", "llo", " you"), FRAME_MS)
+    first, second, third = tokens_at(1, 2, 5)
+    assert transcript.add([first]) == []
+    assert transcript.add([second]) == []
+    assert transcript.text == "hello"
+    assert transcript.add([third]) == [Word("hello", 80, 240, math.exp(-1))]
+    assert transcript.text == "hello you"
+    assert transcript.finish() == [Word("you", 400, 480, math.exp(-1))]
+
+
+def test_a_word_is_as_sure_as_its_least_sure_token():
+    transcript = Transcript(Pieces(" he", "llo", " you"), FRAME_MS)
+    tokens = [Token(i, i, 1, score) for i, score in enumerate((-0.1, -2.0, -0.5))]
+    words = transcript.add(tokens) + transcript.finish()
+    assert [word.confidence for word in words] == [math.exp(-2.0), math.exp(-0.5)]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "scores", "words"),
+    [
+        ([" a", b"\xc3", b"\xa9"], (-0.1, -3.0, -0.2), [("aé", -3.0)]),
+        ([b"\xe2", b"\x82", b"\xac", "s"], (-1.0, -2.0, -0.1, -0.1), [("€s", -2.0)]),
+        ([" a", b"\xc3", " b"], (-0.1, -2.0, -4.0), [("a\ufffd", -2.0), ("b", -4.0)]),
+        ([" a", b"\xc3", "<de-DE>"], (-0.1, -2.0, -4.0), [("a\ufffd", -2.0)]),
+        ([b"\xc3", b"\xc3", b"\xa9"], (-1.0, -2.0, -3.0), [("\ufffdé", -3.0)]),
+        ([b"\xe2"], (-2.0,), [("\ufffd", -2.0)]),
+        ([" a", b"\xe3", b"\x80", b"\x80", "b"], (-0.1, -2.0, -3.0, -4.0, -0.5), [("a", -0.1), ("b", -0.5)]),
+    ],
+)
+def test_a_word_is_as_sure_as_all_bytes_of_its_characters(pieces, scores, words):
+    tokens = [Token(i, i, 1, score) for i, score in enumerate(scores)]
+    tags = frozenset(i for i, piece in enumerate(pieces) if piece == "<de-DE>")
+    for heard in range(len(tokens) + 1):
+        transcript = Transcript(Pieces(*pieces), FRAME_MS, dropped=tags)
+        transcript.add(tokens[:heard])
+        ending = transcript.ending_with(tokens[heard:])
+        assert [(word.text, word.confidence) for word in ending.words] == [(text, math.exp(low)) for text, low in words]
+        transcript.add(tokens[heard:])
+        transcript.finish()
+        assert transcript.words == ending.words
+
+
+def test_text_with_what_may_change_leaves_the_transcript_as_it_is():
+    transcript = Transcript(Pieces(" he", "llo", b"\xc3"), FRAME_MS)
+    first, second, third = tokens_at(1, 2, 3)
+    transcript.add([first])
+    assert transcript.text_with([second]) == "hello"
+    assert transcript.text_with([second, third]) == "hello"
+    assert transcript.ending_with([second, third]).text == "hello\ufffd"
+    assert transcript.text == "he"
+    assert transcript.add([second]) == [] and transcript.text == "hello"
+
+
+@pytest.mark.parametrize("heard", range(6))
+def test_an_ending_has_the_words_of_the_whole(heard):
+    pieces = Pieces(" he", "llo", " new", " wor", "ld")
+    tokens = [Token(i, 2 * i, 1, -0.1 * i) for i in range(5)]
+    transcript, whole = Transcript(pieces, FRAME_MS), Transcript(pieces, FRAME_MS)
+    expected = whole.add(tokens) + whole.finish()
+    transcript.add(tokens[:heard])
+    before = (transcript.text, list(transcript.words))
+    ending = transcript.ending_with(tokens[heard:])
+    assert (ending.text, ending.words) == ("hello new world", expected)
+    assert (transcript.text, transcript.words) == before, "the transcript goes on as if it had not been read"
+    assert transcript.add(tokens[heard:]) + transcript.finish() == expected[len(before[1]) :]
+
+
+def test_a_space_is_shown_only_with_what_follows():
+    transcript = Transcript(Pieces("a", " ", "b"), FRAME_MS)
+    shown = []
+    for token in tokens_at(1, 2, 3):
+        transcript.add([token])
+        shown.append(transcript.text)
+    assert shown == ["a", "a", "a b"]
+
+
+def test_times_are_rounded_to_milliseconds():
+    transcript = Transcript(Pieces("a"), 1000 / 30)
+    assert (transcript.add(tokens_at(1)) + transcript.finish()) == [Word("a", 33, 67, math.exp(-1))]
+
+
+@pytest.mark.parametrize("case", ["rnnt_hybrid", "rnnt_bytes"])
+def test_random_tokens_in_random_pieces(golden_bundle, case):
+    """Words are those of the text, in order, within the stream, however the tokens are grouped."""
+    tokenizer, chance = Tokenizer(golden_bundle(case).tokenizer_path), random.Random(0)
+    for _ in range(200):
+        frames = sorted(chance.randrange(100) for _ in range(chance.randrange(20)))
+        tokens = [Token(chance.randrange(tokenizer.size), frame, 0, -1.0) for frame in frames]
+        whole = Transcript(tokenizer, FRAME_MS)
+        words = whole.add(tokens) + whole.finish()
+        assert whole.text == tokenizer.decode([token.id for token in tokens]).rstrip(" ")
+        assert [word.text for word in words] == whole.text.split()
+        assert [word.start_ms for word in words] == sorted(word.start_ms for word in words)
+        assert all(0 <= word.start_ms < word.end_ms <= 8000 for word in words)
+        assert in_pieces(Transcript(tokenizer, FRAME_MS), tokens, chance) == words
+
+
+def in_pieces(transcript: Transcript, tokens: list[Token], chance: random.Random) -> list[Word]:
+    words, before = [], ""
+    while tokens:
+        count = chance.randint(0, 3)
+        words += transcript.add(tokens[:count])
+        tokens = tokens[count:]
+        assert transcript.text.startswith(before)
+        before = transcript.text
+    return words + transcript.finish()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "words"),
+    [
+        ([" hello", ".", " ", "<de-DE>", " you"], "hello. you", ["hello.", "you"]),
+        ([" hello.", "<de-DE>", " you"], "hello. you", ["hello.", "you"]),
+        ([" hello.", " ", "<de-DE>", "<en-US>", " "], "hello.", ["hello."]),
+        (["<de-DE>", " hello"], "hello", ["hello"]),
+        ([" a", "<de-DE>", "b"], "ab", ["ab"]),
+        ([" a", b"\xc3", "<de-DE>", " b"], "a\ufffd b", ["a\ufffd", "b"]),
+    ],
+)
+def test_language_tags_and_the_space_before_them_are_dropped(pieces, text, words):
+    tags = frozenset(i for i, piece in enumerate(pieces) if str(piece).startswith("<"))
+    tokens = tokens_at(*range(len(pieces)))
+    transcript = Transcript(Pieces(*pieces), FRAME_MS, dropped=tags)
+    found = [word for token in tokens for word in transcript.add([token])] + transcript.finish()
+    assert (transcript.text, [word.text for word in found]) == (text, words)
+    for count in range(len(pieces)):
+        begun = Transcript(Pieces(*pieces), FRAME_MS, dropped=tags)
+        begun.add(tokens[:count])
+        assert begun.ending_with(tokens[count:]).text == text
+        assert "<" not in begun.text_with(tokens[count:])
+
+
+def test_a_tag_changes_no_times_and_no_confidence_of_words():
+    with_tag = Transcript(Pieces(" a", "<de-DE>", " b"), FRAME_MS, dropped=frozenset({1}))
+    plain = Transcript(Pieces(" a", "", " b"), FRAME_MS)
+    tokens = [Token(0, 3, 0, -1.0), Token(1, 5, 0, -9.0), Token(2, 8, 0, -2.0)]
+    for transcript, some in ((with_tag, tokens), (plain, [tokens[0], tokens[2]])):
+        transcript.add(some)
+        transcript.finish()
+    assert with_tag.words == plain.words

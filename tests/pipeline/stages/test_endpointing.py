@@ -1,0 +1,272 @@
+"""Endpoints depend on the audio alone; the decoder's best hypothesis goes on behind them."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
+from penstock.errors import ErrorCode
+from penstock.frontend.audio_file import read_audio
+from penstock.model.bundle import sha256_of
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
+from penstock.pipeline.stream_decoders.transducer import Chunk
+from penstock.scoring.wfst.graph_file import write_graph
+from tests.helpers.ctc import GivenLogProbs
+from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.streaming import cut
+
+SAMPLE_RATE_HZ = 16_000
+ENDPOINTS = {"endpoint_silence_ms": 400, "endpoint_no_speech_ms": 800, "endpoint_longest_s": 5}
+DECODERS = (
+    {},
+    {"boosted_phrases": [["seven", 4.0], ["zero", 3.0]]},
+    {"decoder": "alsd", "n_best": 3},
+    {"decoder": "aes", "beam_size": 2, "boosted_phrases": ["erase"], "n_best": 1},
+    {"decoder": "ctc"},
+    {"decoder": "ctc_beam", "n_best": 2},
+    {"decoder": "wfst", "n_best": 2},
+)
+WORDS = (
+    *"adefirtv",
+    "june",
+    "eight",
+    "eighteenth",
+    "nineteen",
+    "sixty",
+    "zero",
+    "one",
+    "three",
+    "five",
+    "seven",
+    "nine",
+)
+
+
+@pytest.fixture(scope="module", params=["an4-rnnt-hybrid", "an4-tdt-hybrid"])
+def recognizer(request, bundled_model, tmp_path_factory) -> StreamingRecognizer:
+    """Chunks of 560 ms, and a decoding graph of some words; no stream is open."""
+    model, graph = bundled_model.parent / request.param, tmp_path_factory.mktemp("graph") / "words.safetensors"
+    tokenizer = model / "tokenizer.model"
+    write_graph(word_loop(Tokenizer(tokenizer), WORDS, sha256_of(tokenizer)), graph)
+    return StreamingRecognizer(model, (70, 6), max_streams=8, decoding=DecodingConfig(graph=str(graph)))
+
+
+@pytest.fixture(scope="module")
+def speech(bundled_model) -> np.ndarray:
+    """Three recordings with pauses of 1 s."""
+    folder, pause = bundled_model.parents[1] / "tests" / "data" / "an4" / "flac", np.zeros(SAMPLE_RATE_HZ, np.float32)
+    names = ("an395-mjwl-b", "an397-miry-b", "cen7-fvap-b")
+    return np.concatenate(
+        [part for name in names for part in (read_audio(folder / f"{name}.flac", SAMPLE_RATE_HZ), pause)]
+    )
+
+
+def recognize(
+    recognizer: StreamingRecognizer, samples: np.ndarray, parts: list[slice], options: dict
+) -> list[StreamResult]:
+    """All entries of one stream."""
+    with recognizer.open_stream(options=options, segments="soft") as stream:
+        results = [stream.push(samples[part]) for part in parts[:-1]]
+        results.append(stream.finish(samples[parts[-1]]))
+    return [entry for result in results for entry in result.entries]
+
+
+def restarted(
+    recognizer: StreamingRecognizer, samples: np.ndarray, parts: list[slice], options: dict
+) -> list[StreamResult]:
+    """As `recognize`, for a stream that restarts."""
+    with recognizer.open_stream(options=options) as stream:
+        results = [*(stream.push(samples[part]) for part in parts), stream.finish()]
+    return [entry for result in results for entry in result.entries]
+
+
+def segments(entries: list[StreamResult]) -> list[tuple]:
+    """What each segment is: everything but last bits of scores."""
+    finals = [entry for entry in entries if entry.is_final]
+    assert [final.segment for final in finals] == list(range(len(finals)))
+    return [
+        (
+            final.text,
+            final.audio_processed_s,
+            [word[:3] for entry in entries if entry.segment == final.segment for word in entry.words],
+            [token[:3] for entry in entries if entry.segment == final.segment for token in entry.tokens],
+            [alternative.text for alternative in final.alternatives],
+        )
+        for final in finals
+    ]
+
+
+def pieces(samples: np.ndarray, milliseconds: int) -> list[slice]:
+    size = milliseconds * SAMPLE_RATE_HZ // 1000
+    return [slice(start, start + size) for start in range(0, len(samples), size)]
+
+
+@pytest.mark.parametrize("options", DECODERS, ids=lambda options: options.get("decoder", "greedy"))
+def test_segments_do_not_depend_on_requests_and_batches(recognizer, speech, options):
+    chance = random.Random(str(options))
+    chosen = options | ENDPOINTS
+    signals = [speech, speech[70_000:]]
+    expected = [segments(recognize(recognizer, signal, [slice(None)], chosen)) for signal in signals]
+    assert min(map(len, expected)) > 2
+    assert segments(recognize(recognizer, signals[1], pieces(signals[1], 20), chosen)) == expected[1]
+    # Mates have other decoders, and some no endpoints.
+    rows = [(signal, chosen) for signal in signals] + [(signals[1], other) for other in DECODERS[:3]]
+    waiting = [[*cut(len(signal), chance, 30_000), slice(0, 0)] for signal, _ in rows]
+    entries: list[list[StreamResult]] = [[] for _ in rows]
+    while live := [i for i, parts in enumerate(waiting) if parts]:
+        taken = chance.sample(live, chance.randint(1, len(live)))
+        requests = []
+        for i in taken:
+            part, is_start = waiting[i].pop(0), not entries[i]
+            signal, own = rows[i]
+            requests.append(AudioRequest(f"s{i}", signal[part], is_start, not waiting[i], own if is_start else {}))
+        for i, result in zip(taken, recognizer.process(requests), strict=True):
+            assert isinstance(result, StreamResult), result
+            entries[i] += result.entries
+    assert [segments(found) for found in entries[:2]] == expected
+    assert all(len(segments(found)) == 1 for found in entries[2:])
+
+
+@pytest.mark.parametrize("options", DECODERS[::2], ids=lambda options: options.get("decoder", "greedy"))
+def test_a_segment_ends_in_each_pause(recognizer, speech, options):
+    entries = recognize(recognizer, speech, pieces(speech, 560), options | {"endpoint_silence_ms": 600})
+    finals = [entry for entry in entries if entry.is_final]
+    assert [bool(final.text) for final in finals[:3]] == [True] * 3
+    assert len(finals) in (3, 4), "the stream ends in the last pause"
+    assert all(entry.stable_chars == len(entry.text) for entry in finals)
+    for final in finals[:2]:
+        silence_ms = 1000 * final.audio_processed_s - final.words[-1].end_ms
+        assert 600 - 80 < silence_ms < 600 + 560 + 80, "up to a chunk later, and a frame is not covered to its end"
+
+
+@pytest.mark.parametrize("options", [{}, {"decoder": "ctc"}], ids=["greedy", "ctc"])
+def test_an_endpoint_is_a_report_and_the_hypothesis_goes_on(recognizer, speech, options):
+    """Of searches with one hypothesis, which the end of a segment does not change."""
+    parts = pieces(speech, 560)
+    whole = recognize(recognizer, speech, parts, options)
+    entries = recognize(recognizer, speech, parts, options | ENDPOINTS)
+    assert sum(entry.is_final for entry in entries) > 3
+    assert [token.id for entry in entries for token in entry.tokens] == [
+        token.id for entry in whole for token in entry.tokens
+    ]
+    assert [word[:3] for entry in entries for word in entry.words] == [
+        word[:3] for entry in whole for word in entry.words
+    ]
+
+
+def test_an_endpoint_and_the_end_meet_in_one_request(bundled_model, speech):
+    recognizer = StreamingRecognizer(bundled_model, (70, 1))
+    border = recognize(recognizer, speech, [slice(None)], {"endpoint_silence_ms": 400})[0].audio_processed_s
+    # The samples that complete the chunk of the first endpoint, and no more: windows reach 40 samples beyond.
+    audio = speech[: round(border * SAMPLE_RATE_HZ) + 40]
+    at_once = recognize(recognizer, audio, [slice(None)], {"endpoint_silence_ms": 400})
+    apart = recognize(recognizer, audio, [slice(None), slice(0, 0)], {"endpoint_silence_ms": 400})
+    assert [(bool(entry.text), entry.is_final) for entry in at_once] == [(True, True), (False, True)]
+    assert segments(at_once) == segments(apart)
+    assert at_once[0].audio_processed_s == border
+
+
+def test_finalize_still_ends_a_segment(recognizer, speech):
+    with recognizer.open_stream(options=ENDPOINTS, segments="soft") as stream:
+        first = [*stream.push(speech[:50_000]).entries, *stream.finalize(speech[50_000:64_000]).entries]
+        rest = [*stream.push(speech[64_000:99_000]).entries, *stream.finish(speech[99_000:]).entries]
+    assert segments(first) == segments(recognize(recognizer, speech[:64_000], [slice(None)], ENDPOINTS))
+    alone = recognize(recognizer, speech[64_000:], [slice(None)], ENDPOINTS)
+    assert [entry.text for entry in rest if entry.is_final] == [entry.text for entry in alone if entry.is_final]
+    assert [word[:3] for entry in rest for word in entry.words] == [
+        (word.text, word.start_ms + 4000, word.end_ms + 4000) for entry in alone for word in entry.words
+    ]
+
+
+def test_the_default_of_the_recognizer_can_be_turned_off(bundled_model, speech):
+    recognizer = StreamingRecognizer(bundled_model, decoding=DecodingConfig(endpoint_silence_ms=400))
+    assert len(segments(recognize(recognizer, speech, [slice(None)], {}))) > 2
+    assert len(segments(recognize(recognizer, speech, [slice(None)], {"endpoint_silence_ms": 0}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("endpoint_silence_ms", 199),
+        ("endpoint_silence_ms", 10_001),
+        ("endpoint_silence_ms", 800.0),
+        ("endpoint_silence_ms", True),
+        ("endpoint_no_speech_ms", -1),
+        ("endpoint_longest_s", 4),
+        ("endpoint_longest_s", "20"),
+    ],
+)
+def test_a_bad_value_is_rejected_by_name(recognizer, name, value):
+    (answer,) = recognizer.process([AudioRequest("x", np.zeros(0, np.float32), is_start=True, options={name: value})])
+    assert isinstance(answer, StreamError)
+    assert answer.code is ErrorCode.OPTION_INVALID
+    assert f"{name} is {value!r}; accepted: 0 (off) or integers from" in answer.message
+
+
+@pytest.mark.parametrize("border", range(9))
+def test_no_ctc_token_is_reported_twice(border):
+    """The longest segment may end within one, which repeats until another label."""
+    labels = [2, 0, 0, 0, 2, 0, 1, 1, 1, 2]
+    frames = torch.nn.functional.one_hot(torch.tensor(labels), 3).float().log().unsqueeze(0)
+    decoder = CtcStreamDecoder(GivenLogProbs(2), 1)
+    decoder.open([0], [StreamOptions("ctc")])
+    (before,) = decoder.decode(Chunk([0], frames[:, :border], torch.tensor([border]), [False]))
+    decoder.begin_segment([0], [StreamOptions("ctc")])
+    (after,) = decoder.decode(Chunk([0], frames[:, border:], torch.tensor([len(labels) - border]), [True]))
+    first = [*before.stable, *before.unstable]
+    assert [token.id for token in first + after.stable + after.unstable] == [0, 0, 1]
+    assert [token.timestamp for token in first] + [border + token.timestamp for token in after.stable] == [1, 5, 6]
+
+
+@pytest.mark.parametrize("options", DECODERS, ids=lambda options: options.get("decoder", "greedy"))
+def test_each_segment_of_a_restarting_stream_is_that_of_its_audio_alone(recognizer, speech, options):
+    chosen = options | ENDPOINTS
+    entries = {
+        milliseconds: restarted(recognizer, speech, pieces(speech, milliseconds), chosen)
+        for milliseconds in (100, 30_000)
+    }
+    assert segments(entries[100]) == segments(entries[30_000])
+    found = segments(entries[100])
+    assert len(found) > 3
+    start = 0
+    for number, (text, processed_s, words, tokens, _) in enumerate(found[:-1]):
+        behind = round(processed_s * SAMPLE_RATE_HZ) + 2 * SAMPLE_RATE_HZ
+        alone = recognize(recognizer, speech[start:behind], [slice(None)], chosen)
+        first = segments([entry for entry in alone if entry.segment == 0])[0]
+        assert (text, tokens) == (first[0], first[3]), number
+        assert words == [
+            (word, round(start_ms + start / 16), round(end_ms + start / 16)) for word, start_ms, end_ms in first[2]
+        ]
+        begin_s = start / SAMPLE_RATE_HZ
+        assert processed_s == pytest.approx(begin_s + first[1])
+        last_s = words[-1][2] / 1000 if words else begin_s
+        start = round(max(last_s, processed_s - 0.4) * SAMPLE_RATE_HZ)
+
+
+def test_a_restarting_stream_has_forced_ends_too(recognizer, speech):
+    with recognizer.open_stream(options=ENDPOINTS) as stream:
+        entries = [*stream.push(speech[:50_000]).entries, *stream.finalize(speech[50_000:64_000]).entries]
+        number = entries[-1].segment
+        assert entries[-1].is_final and entries[-1].audio_processed_s == 4.0
+        rest = [*stream.push(speech[64_000:99_000]).entries, *stream.finish(speech[99_000:]).entries]
+    alone = restarted(recognizer, speech[64_000:], [slice(None)], ENDPOINTS)
+    assert [entry.text for entry in rest if entry.is_final] == [entry.text for entry in alone if entry.is_final]
+    assert [word[:3] for entry in rest for word in entry.words] == [
+        (word.text, word.start_ms + 4000, word.end_ms + 4000) for entry in alone for word in entry.words
+    ]
+    assert rest[0].segment == number + 1
+
+
+def test_bad_samples_leave_a_restarting_stream_as_it_is(recognizer, speech):
+    with recognizer.open_stream(options=ENDPOINTS) as stream:
+        stream.push(speech[:40_000])
+        with pytest.raises(StreamError, match="AUDIO_INVALID"):
+            stream.push(np.concatenate([speech[40_000:60_000], np.full(1, np.nan, np.float32)]))
+        stream.finish(speech[40_000:])
+    whole = restarted(recognizer, speech, [slice(None)], ENDPOINTS)
+    assert [word[:3] for word in stream.words] == [word[:3] for entry in whole for word in entry.words]

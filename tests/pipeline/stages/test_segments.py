@@ -1,0 +1,205 @@
+"""`finalize`: every segment of a stream is what a stream of that segment's audio alone is."""
+
+import itertools
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
+from penstock.errors import StreamErrorKind
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.scoring.ngram.arpa import write_arpa
+from penstock.scoring.ngram.estimation.build import build_lm
+from penstock.scoring.ngram.io import read_token_names
+from tests.helpers.golden import golden_samples
+from tests.helpers.recognition import NO_SAMPLES, Transcription
+from tests.helpers.streaming import cut
+
+CHOICES = (
+    {},
+    {"decoder": "alsd", "n_best": 3},
+    {"decoder": "aes", "beam_size": 2, "lm_weight": 0.4},
+    {"boosted_phrases": [["seven", 4.0], ["zero", 3.0]], "lm_weight": 0.8},
+    {"decoder": "alsd", "boosted_phrases": ["erase", "help"], "boost": 4.0, "n_best": 1},
+    {"decoder": "ctc"},
+    {"decoder": "ctc_beam", "n_best": 2},
+)
+SAMPLE_MS = 1000 / 16000
+
+
+@pytest.fixture(scope="module", params=[("rnnt_hybrid", (6, 1)), ("tdt_hybrid", (70, 1))], ids=str)
+def recognizer(request, golden_bundle, tmp_path_factory) -> StreamingRecognizer:
+    """With a language model; chunks of 160 ms; no stream is open."""
+    name, context = request.param
+    checkpoint = golden_bundle(name)
+    tokenizer = Tokenizer(checkpoint.tokenizer_path)
+    sentences = [tokenizer.encode(text) for text in ("seven two nine erase", "help start stop", "yes no zero") * 3]
+    path = tmp_path_factory.mktemp("lm") / "words.arpa"
+    write_arpa(build_lm(sentences, read_token_names(checkpoint.tokenizer_path), 2).arpa, path)
+    return StreamingRecognizer(checkpoint.directory, context, max_streams=8, decoding=DecodingConfig(str(path)))
+
+
+@dataclass
+class Plan:
+    """A stream: where its segments end, and how it is cut into requests."""
+
+    samples: np.ndarray
+    ends: list[int]
+    """Ascending, the last of them is the number of samples."""
+    options: dict
+    most: int
+    """Samples of a request."""
+
+    def segments(self) -> list[np.ndarray]:
+        return [self.samples[start:end] for start, end in itertools.pairwise([0, *self.ends])]
+
+    def requests(self, name: str, chance: random.Random) -> list[AudioRequest]:
+        """Every `finalize` comes with audio or without, and so does the end, on which it may be set as well."""
+        made = []
+        for number, segment in enumerate(self.segments()):
+            parts = [segment[part] for part in cut(len(segment), chance, self.most)]
+            if not parts or chance.random() < 0.5:
+                parts.append(NO_SAMPLES)
+            is_last = number == len(self.ends) - 1
+            for i, part in enumerate(parts):
+                is_final = i == len(parts) - 1
+                made.append(
+                    AudioRequest(
+                        name,
+                        part,
+                        is_start=not made,
+                        is_end=is_final and is_last,
+                        options={} if made else self.options,
+                        finalize=is_final and (not is_last or chance.random() < 0.3),
+                    )
+                )
+        return made
+
+
+def random_plan(chance: random.Random, options: dict) -> Plan:
+    samples = golden_samples(chance.choice(["medium", "long"])).numpy()[chance.randint(0, 3000) : 26000]
+    ends = sorted(chance.randint(0, len(samples)) for _ in range(chance.randint(0, 4)))
+    if ends and chance.random() < 0.3:
+        ends = [*ends, ends[-1]]  # a segment without audio
+    return Plan(samples, sorted([*ends, len(samples)]), options, chance.choice([700, 5000, 40000]))
+
+
+def run(recognizer: StreamingRecognizer, plans: list[Plan], chance: random.Random) -> list[list[StreamResult]]:
+    """All streams side by side, some of them in each batch; each one's results."""
+    waiting = [plan.requests(f"s{i}", chance) for i, plan in enumerate(plans)]
+    results: list[list[StreamResult]] = [[] for _ in plans]
+    while live := [i for i, requests in enumerate(waiting) if requests]:
+        rows = chance.sample(live, chance.randint(1, len(live)))
+        answers = recognizer.process([waiting[i].pop(0) for i in rows])
+        for i, answer in zip(rows, answers, strict=True):
+            assert isinstance(answer, StreamResult), answer
+            results[i].append(answer)
+    assert recognizer.table.live_streams == 0
+    return results
+
+
+def assert_same(found: list[StreamResult], alone: StreamResult, start_samples: int) -> None:
+    """A segment's results against the one that its audio alone gives."""
+    recognized = Transcription(found)
+    assert recognized.text == alone.text
+    assert [token[:3] for token in recognized.tokens] == [token[:3] for token in alone.tokens]
+    assert [token.score for token in recognized.tokens] == pytest.approx([t.score for t in alone.tokens], abs=2e-3)
+    start_ms = start_samples * SAMPLE_MS
+    expected = [(w.text, round(w.start_ms + start_ms), round(w.end_ms + start_ms)) for w in alone.words]
+    assert [word[:3] for word in recognized.words] == expected
+    final = found[-1]
+    assert [a.text for a in final.alternatives] == [a.text for a in alone.alternatives]
+    assert [a.score for a in final.alternatives] == pytest.approx([a.score for a in alone.alternatives], abs=1e-2)
+    assert final.audio_processed_s == pytest.approx(alone.audio_processed_s + start_samples / 16000)
+    assert [result.is_final for result in found] == [False] * (len(found) - 1) + [True]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_segment_is_what_its_audio_alone_is(recognizer, seed):
+    chance = random.Random(seed)
+    plans = [random_plan(chance, options) for options in chance.sample([*CHOICES, {}], 6)]
+    for plan, results in zip(plans, run(recognizer, plans, chance), strict=True):
+        processed = [result.audio_processed_s for result in results]
+        assert processed == sorted(processed)
+        start = 0
+        for number, (segment, end) in enumerate(zip(plan.segments(), plan.ends, strict=True)):
+            alone = recognizer.open_stream(options=plan.options).finish(segment)
+            assert_same([result for result in results if result.segment == number], alone, start)
+            start = end
+        assert results[-1].segment == len(plan.ends) - 1
+        assert [result.segment for result in results] == sorted(result.segment for result in results)
+
+
+@pytest.mark.parametrize(("number", "end"), [*enumerate((1, 159, 160, 2559, 2560, 2561, 2727, 2728, 2729, 4967))])
+def test_a_segment_may_end_at_any_sample(recognizer, number, end):
+    """Around chunk borders of either kind: those of samples and those of frames."""
+    samples, options = golden_samples("short").numpy(), CHOICES[number % len(CHOICES)]
+    with recognizer.open_stream(options=options) as stream:
+        for start, stop, call in ((0, end, stream.finalize), (end, len(samples), stream.finish)):
+            alone = recognizer.open_stream(options=options).finish(samples[start:stop])
+            assert_same([call(samples[start:stop])], alone, start)
+
+
+def test_the_same_words_again_after_each_finalize(recognizer):
+    """Nothing of a segment, phrases excepted, is left in the next one, however many there are."""
+    samples = golden_samples("short").numpy()
+    with recognizer.open_stream(options={"decoder": "alsd", "boosted_phrases": [["zero", 6.0]]}) as stream:
+        first = stream.finalize(samples)
+        assert first.text
+        for number in range(1, 6):
+            again = stream.finalize(samples)
+            assert (again.segment, again.text) == (number, first.text)
+            assert [token[:3] for token in again.tokens] == [token[:3] for token in first.tokens]
+    assert [word.start_ms for word in stream.words] == sorted(word.start_ms for word in stream.words)
+
+
+def test_a_stream_keeps_its_slot(recognizer):
+    with recognizer.open_stream("one") as stream:
+        stream.push(golden_samples("short").numpy())
+        lease = recognizer.table.look_up("one")
+        result = stream.finalize()
+        assert (result.segment, result.is_final) == (0, True)
+        assert recognizer.table.look_up("one") == lease
+        result = stream.push(NO_SAMPLES)
+        assert (result.segment, result.is_final, result.text) == (1, False, "")
+
+
+def test_finalize_with_the_end_is_an_end(recognizer):
+    samples = golden_samples("short").numpy()
+    (result,) = recognizer.process([AudioRequest("x", samples, is_start=True, is_end=True, finalize=True)])
+    assert_same([result], recognizer.open_stream().finish(samples), 0)
+    assert recognizer.table.live_streams == 0
+    (rejected,) = recognizer.process([AudioRequest("x", NO_SAMPLES)])
+    assert isinstance(rejected, StreamError) and rejected.kind is StreamErrorKind.NOT_FOUND
+
+
+def test_a_rejected_finalize_ends_no_segment(recognizer):
+    samples = golden_samples("medium").numpy()
+    recognizer.process([AudioRequest("x", samples[:9000], is_start=True)])
+    (rejected,) = recognizer.process([AudioRequest("x", np.full(9, np.nan, np.float32), finalize=True)])
+    assert isinstance(rejected, StreamError)
+    (result,) = recognizer.process([AudioRequest("x", samples[9000:], is_end=True)])
+    alone = recognizer.open_stream().finish(samples)
+    assert (result.segment, result.text) == (0, alone.text)
+
+
+@pytest.mark.parametrize("value", ["true", 1, 0, None, 1.0, [True]])
+@pytest.mark.parametrize("is_start", [True, False])
+def test_another_type_is_rejected_by_name(recognizer, value, is_start):
+    with recognizer.open_stream("x") as stream:
+        if not is_start:
+            stream.push(NO_SAMPLES)
+        (rejected,) = recognizer.process([AudioRequest("x", NO_SAMPLES, is_start, finalize=value)])
+        assert isinstance(rejected, StreamError) and rejected.kind is StreamErrorKind.INVALID_ARGUMENT
+        assert str(rejected) == f"OPTION_INVALID: stream 'x': finalize is {value!r}; accepted: true, false"
+        assert recognizer.table.live_streams == (0 if is_start else 1)
+
+
+def test_what_a_later_request_may_have_is_named(recognizer):
+    with recognizer.open_stream("x") as stream:
+        stream.push(NO_SAMPLES)
+        (rejected,) = recognizer.process([AudioRequest("x", NO_SAMPLES, options={"decoder": "alsd"})])
+        assert rejected.message == "stream 'x': 'decoder' is not accepted after the start; accepted: finalize"

@@ -1,0 +1,154 @@
+"""Streams of one batch that decode in different ways: each as it would alone, whatever the other streams chose."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from penstock import AudioRequest, StreamError, StreamingRecognizer
+from penstock.errors import PenstockError, StreamErrorKind
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.scoring.ngram.arpa import write_arpa
+from penstock.scoring.ngram.estimation.build import build_lm
+from penstock.scoring.ngram.io import read_token_names
+from tests.helpers.golden import golden_samples
+from tests.helpers.recognition import NO_SAMPLES, Transcription
+from tests.helpers.streaming import cut
+
+NAMES = ("rnnt_hybrid", "tdt_hybrid")
+CHOICES = (
+    {},
+    {"decoder": "alsd"},
+    {"decoder": "aes", "beam_size": 2},
+    {"lm_weight": 0.8},
+    {"decoder": "alsd", "lm_weight": 0.5, "beam_size": 3, "n_best": 3},
+    {"boosted_phrases": [["seven", 4.0], ["zero", 3.0]]},
+    {"decoder": "alsd", "boosted_phrases": '["erase", "help"]', "boost": 4.0, "n_best": 1},
+    {"decoder": "aes", "boosted_phrases": ["yes"], "lm_weight": 0.4},
+    {"decoder": "alsd", "beam_size": 1},
+    {"decoder": "ctc"},
+    {"decoder": "ctc_beam", "lm_weight": 0.5, "boosted_phrases": ["yes"], "n_best": 2},
+)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def recognizer(request, golden_bundle, tmp_path_factory) -> StreamingRecognizer:
+    """With a language model; no stream is open."""
+    checkpoint = golden_bundle(request.param)
+    names = read_token_names(checkpoint.tokenizer_path)
+    path = tmp_path_factory.mktemp("lm") / "words.arpa"
+    sentences = ["seven two nine erase", "help start stop", "yes no go zero", "seven zero seven"] * 3
+    tokens = StreamingRecognizer(checkpoint.directory)._decoder._tokenizer  # the model's own
+    write_arpa(build_lm([tokens.encode(text) for text in sentences], names, 2).arpa, path)
+    return StreamingRecognizer(checkpoint.directory, max_streams=16, decoding=DecodingConfig(str(path)))
+
+
+def recognized(recognizer, samples, options, parts=(slice(None),)) -> Transcription:
+    with recognizer.open_stream(options=options) as stream:
+        return Transcription([*(stream.push(samples[part]) for part in parts), stream.finish()])
+
+
+def outcome(one: Transcription) -> tuple:
+    last = one.results[-1]
+    return one.outcome, [alternative.text for alternative in last.alternatives]
+
+
+@pytest.mark.parametrize("options", CHOICES, ids=str)
+def test_any_requests_give_the_whole(recognizer, options):
+    samples = golden_samples("medium").numpy()
+    whole = recognized(recognizer, samples, options)
+    chance = random.Random(5)
+    for most in (1000, 9000):
+        found = recognized(recognizer, samples, options, cut(len(samples), chance, most))
+        assert outcome(found) == outcome(whole)
+    assert whole.tokens
+    assert [word.text for word in whole.words] == whole.text.split()
+    assert all(0 <= word.confidence <= 1 for word in whole.words)
+
+
+def test_streams_of_a_batch_choose_for_themselves(recognizer):
+    chance = random.Random(7)
+    samples = golden_samples("medium").numpy()
+    signals = [samples[chance.randint(0, 3000) :] for _ in CHOICES]
+    alone = [recognized(recognizer, signal, options) for signal, options in zip(signals, CHOICES, strict=True)]
+    together = [Transcription() for _ in CHOICES]
+    waiting = [[*cut(len(signal), chance, 8000), slice(0, 0)] for signal in signals]
+    while open_streams := [i for i, parts in enumerate(waiting) if parts]:
+        rows = chance.sample(open_streams, chance.randint(1, len(open_streams)))
+        requests = []
+        for i in rows:
+            is_start = not together[i].results
+            part = signals[i][waiting[i].pop(0)]
+            requests.append(AudioRequest(i, part, is_start, not waiting[i], CHOICES[i] if is_start else {}))
+        for i, result in zip(rows, recognizer.process(requests), strict=True):
+            assert not isinstance(result, StreamError), result
+            together[i].results.append(result)
+    assert list(map(outcome, together)) == list(map(outcome, alone))
+    assert len({str(outcome(one)) for one in alone}) > 3  # the choices do make a difference
+
+
+def test_a_reopened_slot_forgets_the_last_choice(recognizer):
+    samples = golden_samples("short").numpy()
+    fresh = recognized(recognizer, samples, {})
+    for options in CHOICES:
+        for _ in range(2 * recognizer.table.slots // len(CHOICES) + 1):
+            recognized(recognizer, samples, options)
+        assert outcome(recognized(recognizer, samples, {})) == outcome(fresh)
+
+
+def test_no_weight_and_no_phrases_are_no_choice(recognizer):
+    samples = golden_samples("medium").numpy()
+    for decoder in ("greedy", "alsd", "aes", "ctc_beam"):
+        plain = recognized(recognizer, samples, {"decoder": decoder})
+        chosen = recognized(recognizer, samples, {"decoder": decoder, "lm_weight": 0.0, "boosted_phrases": "[]"})
+        assert outcome(chosen) == outcome(plain)
+
+
+def test_a_beam_of_one_is_greedy(recognizer):
+    samples = golden_samples("medium").numpy()
+    assert (
+        recognized(recognizer, samples, {"decoder": "alsd", "beam_size": 1}).outcome
+        == recognized(recognizer, samples, {}).outcome
+    )
+
+
+def test_boosted_phrases_come_out(recognizer):
+    samples = golden_samples("medium").numpy()
+    plain = recognized(recognizer, samples, {})
+    assert "zero" not in plain.text
+    boosted = recognized(recognizer, samples, {"decoder": "alsd", "boosted_phrases": [["zero", 12.0]]})
+    assert re.search(r"\bzero\b", boosted.text)
+
+
+def test_alternatives_are_ranked_and_differ(recognizer):
+    results = recognized(recognizer, golden_samples("medium").numpy(), {"decoder": "alsd", "n_best": 4}).results
+    result = results[-1]
+    texts = [alternative.text for alternative in result.alternatives]
+    assert texts[0] == result.text and len(texts) > 1
+    assert all(np.isfinite(alternative.score) for alternative in result.alternatives)
+    assert result.alternatives[0].words == tuple(word for each in results for word in each.words)
+    assert all(" ".join(word.text for word in one.words) == one.text for one in result.alternatives)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"decoder": "beam"}, "decoder 'beam' is not known"),
+        ({"decoder": "alsd", "beam_size": 5}, "beam_size is 5; accepted: integers from 1 to 4"),
+        ({"boosted_phrases": ["straße", "日本"]}, "has characters outside the model's alphabet"),
+        ({"boosted_phrases": [["a", float("nan")]]}, "has boost nan"),
+    ],
+)
+def test_a_wrong_choice_takes_no_slot(recognizer, options, match):
+    (rejected,) = recognizer.process([AudioRequest("new", NO_SAMPLES, is_start=True, options=options)])
+    assert isinstance(rejected, StreamError) and rejected.kind is StreamErrorKind.INVALID_ARGUMENT
+    assert re.search(match, str(rejected))
+    assert recognizer.table.live_streams == 0
+
+
+def test_a_language_model_of_another_vocabulary_is_rejected(golden_bundle, tmp_path):
+    path = tmp_path / "other.arpa"
+    path.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-1\tfremd\n\n\\end\\\n")
+    with pytest.raises(PenstockError, match=r"other\.arpa: another vocabulary.*'fremd'"):
+        StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, decoding=DecodingConfig(str(path), 0.5))
