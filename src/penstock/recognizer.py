@@ -156,7 +156,7 @@ class StreamingRecognizer:
     def open_stream(
         self, stream_id: Hashable | None = None, options: dict | None = None, segments: str = RESTART
     ) -> Stream:
-        """A new stream with the options of `penstock.pipeline.options.stream_options`. Its first request takes its slot.
+        """A new stream with the options of `pipeline.options.stream_options`. Its first request takes its slot.
 
         segments: what its endpoints are, "restart" or "soft" (docs/endpointing.md).
         """
