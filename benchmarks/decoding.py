@@ -1,4 +1,4 @@
-"""Times the decoders of this project and of NeMo on the same encoder output (docs/benchmark_decoding.md)."""
+"""Times the decoders of this project and of NeMo on the same encoder output (docs/internals/benchmark_decoding.md)."""
 
 import argparse
 import json

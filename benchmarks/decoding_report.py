@@ -30,7 +30,7 @@ class Part:
 
 
 def document(environment: dict, plan: Plan, parts: Sequence[Part]) -> dict:
-    """The result as JSON values; docs/benchmark_decoding.md lists the fields."""
+    """The result as JSON values; docs/internals/benchmark_decoding.md lists the fields."""
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,

@@ -33,7 +33,7 @@ SPILLED_BYTES = {
     ("_share_kernel", "odd", 90, "fp32"): 24,
     ("_share_kernel", "odd", 100, "fp32"): 424,
 }
-"""Of a thread, where registers do not suffice (docs/kernels.md)."""
+"""Of a thread, where registers do not suffice (docs/internals/kernels.md)."""
 SPILLS_MEASURED_WITH = "3.6.0"
 """The Triton version of these figures; another one distributes registers in its own way."""
 

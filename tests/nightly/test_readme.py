@@ -15,10 +15,3 @@ def test_the_library_example_prints_the_words():
     lines = run.stdout.splitlines()
     assert lines[-1].startswith("enter one oh four [('enter', ")
     assert lines[:-1] == sorted(lines[:-1], key=len), "text only grows"
-
-
-def test_every_linked_file_exists():
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert links
-    missing = [link for link in links if not (ROOT / link).exists()]
-    assert not missing

@@ -43,7 +43,8 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
         "model-control-mode": "none",
         "exit-timeout-secs": options.drain_s,
         "log-info": str(options.is_verbose).lower(),
-        # With the default pool of 8, Triton 2.51 ends by SIGSEGV when several requests of a stream wait (docs/log.md).
+        # With the default pool of 8, Triton 2.51 ends by SIGSEGV when several requests of a stream wait
+        # (docs/internals/log.md).
         "grpc-infer-allocation-pool-size": _POOLED_REQUESTS,
         "allow-sagemaker": "false",
         "allow-vertex-ai": "false",

@@ -1,7 +1,7 @@
 """Transcribes files in several processes, each with its own batch of streams.
 
 A step of a small model is too short to share among threads, so every process computes with its own
-(docs/log.md). They are forked from the one that has loaded the model, so they share its weights.
+(docs/internals/log.md). They are forked from the one that has loaded the model, so they share its weights.
 """
 
 import multiprocessing

@@ -135,10 +135,10 @@ class DecodingConfig:
         page="boosting.md#memory",
     )  # fmt: skip
     cuda_graphs: str = _option(
-        choice(*CUDA_GRAPHS), "auto", "MODE", "CUDA graphs of the decoder", page="cuda_graphs.md"
+        choice(*CUDA_GRAPHS), "auto", "MODE", "CUDA graphs of the decoder", page="internals/cuda_graphs.md"
     )
     kernels: str = _option(
-        choice(*KERNELS), "torch", "NAME", "implementation of joint, predictor and lookups", page="kernels.md"
+        choice(*KERNELS), "torch", "NAME", "implementation of joint, predictor and lookups", page="internals/kernels.md"
     )
 
     def __post_init__(self) -> None:
