@@ -16,9 +16,9 @@ import torch
 from benchmarks.random_models import TRANSDUCERS
 from penstock.model.config import FACTORIZED, STANDARD, TransducerConfig
 from penstock.reporting import commit, date_utc, describe_hardware, markdown_table
-from penstock.training.cells import Cells, all_cells, band_cells
-from penstock.training.factorized_head import FactorizedHead
-from penstock.training.standard_head import StandardHead
+from recipes.training.cells import Cells, all_cells, band_cells
+from recipes.training.factorized_head import FactorizedHead
+from recipes.training.standard_head import StandardHead
 
 UTTERANCES, HYPOTHESES, FRAMES, LABELS = 4, 5, 140, 40
 BAND = 4

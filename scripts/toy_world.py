@@ -14,18 +14,18 @@ from itertools import cycle, islice
 import numpy as np
 import torch
 
+from penstock.adaptation.ilm import IlmTraining, InternalLm, every_tenth_held_out, sample_sentences, train_ilm
 from penstock.model.config import FACTORIZED, STANDARD, IlmPair, TransducerConfig
 from penstock.reporting import commit, date_utc, describe_hardware, markdown_table
 from penstock.scoring.automaton import Automaton
 from penstock.scoring.fusion_rules import BlankScoring
-from penstock.training.encoded import draw_batches
-from penstock.training.factorized_head import FactorizedHead
-from penstock.training.head import TransducerHead
-from penstock.training.head_trainer import HeadTraining, Loss, train_head, transducer_loss_of
-from penstock.training.ilm import IlmTraining, InternalLm, every_tenth_held_out, sample_sentences, train_ilm
-from penstock.training.mwer import MwerLoss
-from penstock.training.nbest import NBestSearch
-from penstock.training.standard_head import StandardHead
+from recipes.training.encoded import draw_batches
+from recipes.training.factorized_head import FactorizedHead
+from recipes.training.head import TransducerHead
+from recipes.training.head_trainer import HeadTraining, Loss, train_head, transducer_loss_of
+from recipes.training.mwer import MwerLoss
+from recipes.training.nbest import NBestSearch
+from recipes.training.standard_head import StandardHead
 from scripts.toy_world_data import D_ENCODED, WORDS, Sounds, World, make_world, text_of
 from scripts.toy_world_search import (
     BEAM_SIZE,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from penstock.training.encoded import EncodedUtterance
+from recipes.training.encoded import EncodedUtterance
 
 WORDS = 40
 CONCENTRATION = 0.05

@@ -19,8 +19,8 @@ from penstock.scoring.ngram.estimation.build import build_lm
 from penstock.scoring.ngram.io import TokenFormat, TokenNames, find_labels
 from penstock.scoring.ngram.lm import NgramLm
 from penstock.scoring.ngram.tables import build_tables
-from penstock.training.encoded import EncodedUtterance, collate
-from penstock.training.head import TransducerHead
+from recipes.training.encoded import EncodedUtterance, collate
+from recipes.training.head import TransducerHead
 from scripts.toy_world_data import D_ENCODED, WORDS, text_of
 
 BEAM_SIZE = 5

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from penstock.adaptation.ilm import InternalLm
 from penstock.decoding.transducer import head_of
 from penstock.errors import CheckpointError, CorpusError, PenstockError
 from penstock.evaluation.errors import EditCounts, compare
@@ -33,18 +34,17 @@ from penstock.model.config import (
 )
 from penstock.model.new_bundle import check_new_bundle
 from penstock.model.tokenizer import Tokenizer
-from penstock.training.augmentation import AugmentationConfig, Augmenter
-from penstock.training.batches import Recording, read_recordings
-from penstock.training.encoded import EncodedUtterance, FrozenEncoder, collate, draw_batches
-from penstock.training.factorized_head import FactorizedHead
-from penstock.training.head import TransducerHead
-from penstock.training.head_bundle import write_head_bundle
-from penstock.training.head_trainer import HeadTraining, pretrain_ilm, train_head, transducer_loss_of
-from penstock.training.ilm import InternalLm
-from penstock.training.mwer import MwerLoss
-from penstock.training.nbest import NBestSearch
-from penstock.training.standard_head import StandardHead
 from recipes.an4.synthesis import sound_effect
+from recipes.training.augmentation import AugmentationConfig, Augmenter
+from recipes.training.batches import Recording, read_recordings
+from recipes.training.encoded import EncodedUtterance, FrozenEncoder, collate, draw_batches
+from recipes.training.factorized_head import FactorizedHead
+from recipes.training.head import TransducerHead
+from recipes.training.head_bundle import write_head_bundle
+from recipes.training.head_trainer import HeadTraining, pretrain_ilm, train_head, transducer_loss_of
+from recipes.training.mwer import MwerLoss
+from recipes.training.nbest import NBestSearch
+from recipes.training.standard_head import StandardHead
 
 HEADS = {STANDARD: StandardHead, FACTORIZED: FactorizedHead}
 PAIRS = tuple(

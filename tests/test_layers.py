@@ -7,7 +7,7 @@ import pytest
 
 SOURCES = Path(__file__).parents[1] / "src" / "penstock"
 FLOORS = (
-    ("cli",), ("commands",), ("training",), ("evaluation",), ("serving",), ("transcription",), ("recognizer",),
+    ("cli",), ("commands",), ("adaptation", "evaluation"), ("serving",), ("transcription",), ("recognizer",),
     ("pipeline",), ("decoding", "endpointing"), ("scoring",), ("encoder", "frontend", "graphs", "kernels"), ("model",),
     ("linear", "reporting", "runtime"), ("errors", "extras", "version"),
 )  # fmt: skip

@@ -161,7 +161,7 @@ def _front_end_config() -> dict:
 
 
 def _spec_augment_config() -> dict:
-    """Required by NeMo. The training here uses `penstock.training.augmentation`."""
+    """Required by NeMo. The training here uses `recipes.training.augmentation`."""
     return {
         "_target_": "nemo.collections.asr.modules.SpectrogramAugmentation", "freq_masks": 2, "time_masks": 4,
         "freq_width": 16, "time_width": 0.05,
@@ -199,7 +199,7 @@ def _ctc_config(config: DemoModelConfig) -> dict:
 
 
 def _loss_config(durations: tuple[int, ...]) -> dict:
-    """NeMo's losses, for training on in NeMo. The training here uses `penstock.training.losses`."""
+    """NeMo's losses, for training on in NeMo. The training here uses `recipes.training.losses`."""
     return {
         "loss_name": "tdt" if durations else "default",
         "tdt_kwargs": {"durations": list(durations), "sigma": 0.0, "omega": 0.0},

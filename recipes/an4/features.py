@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from penstock.training.batches import Recording, Utterance, WordSpan
+from recipes.training.batches import Recording, Utterance, WordSpan
 
 
 class FeatureCache:

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from penstock.evaluation.errors import EditCounts, compare
-from penstock.training.batches import read_recordings
+from recipes.training.batches import read_recordings
 
 _CONTEXTS = ((70, 6), (70, 0))
 _NOT_PLOTTED = ("step", "elapsed_s", "learning_rate", "norm", "mwer")

@@ -8,10 +8,10 @@ from omegaconf import OmegaConf
 from penstock.model.config import TransducerConfig
 from penstock.model.nemo.config import read_nemo_config
 from penstock.model.tokenizer import Tokenizer
-from penstock.training.mwer import MwerConfig, MwerLoss, MwerSteps
-from penstock.training.nbest import NBestSearch
-from penstock.training.standard_head import StandardHead
-from penstock.training.trainer import TrainerConfig
+from recipes.training.mwer import MwerConfig, MwerLoss, MwerSteps
+from recipes.training.nbest import NBestSearch
+from recipes.training.standard_head import StandardHead
+from recipes.training.trainer import TrainerConfig
 
 
 def mwer_steps(name: str, model: torch.nn.Module, tokenizer: Path, weight: float) -> MwerSteps:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from penstock.training.batches import Utterance
+from recipes.training.batches import Utterance
 
 _MARGIN_FRAMES = 4
 _Item = TypeVar("_Item")

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from penstock.frontend.audio_file import read_audio
-from penstock.training.batches import SAMPLE_RATE_HZ, Recording
+from recipes.training.batches import SAMPLE_RATE_HZ, Recording
 
 _DIGITS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "zero", "oh"]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -19,13 +19,6 @@ from tqdm import tqdm
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, TransducerConfig
 from penstock.model.nemo.importer import import_nemo
-from penstock.training.augmentation import GENTLE, Augmenter
-from penstock.training.batches import Batch, BatchMaker, Curriculum, Recording, Source, Utterance, read_recordings
-from penstock.training.factorized_head import FactorizedHead
-from penstock.training.head import TransducerHead
-from penstock.training.head_bundle import write_head_bundle
-from penstock.training.head_trainer import pretrain_ilm
-from penstock.training.trainer import Trainer, TrainerConfig
 from recipes.an4.demo_model import (
     TDT_DURATIONS,
     DemoModelConfig,
@@ -44,6 +37,13 @@ from recipes.an4.mwer import mwer_steps
 from recipes.an4.recombination import Recombiner
 from recipes.an4.synthesis import Synthesizer, sound_effect
 from recipes.an4.warm_start import WarmStart
+from recipes.training.augmentation import GENTLE, Augmenter
+from recipes.training.batches import Batch, BatchMaker, Curriculum, Recording, Source, Utterance, read_recordings
+from recipes.training.factorized_head import FactorizedHead
+from recipes.training.head import TransducerHead
+from recipes.training.head_bundle import write_head_bundle
+from recipes.training.head_trainer import pretrain_ilm
+from recipes.training.trainer import Trainer, TrainerConfig
 
 RNNT = "rnnt"
 DURATIONS = {RNNT: (), "tdt": TDT_DURATIONS}

@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from penstock.adaptation import ilm as ilm_module
 from penstock.cli import main
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED
-from penstock.training import ilm as ilm_module
 from tests.helpers.random_models import random_checkpoint
 
 QUICK = ("--steps", "40")

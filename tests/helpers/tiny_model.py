@@ -2,7 +2,7 @@
 
 import torch
 
-from penstock.training.batches import Batch
+from recipes.training.batches import Batch
 
 MEL_BINS, LABELS, WIDTH, HIDDEN = 6, 4, 12, 10
 FRAMES_PER_LABEL = 8

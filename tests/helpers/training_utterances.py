@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from penstock.training.batches import Utterance, WordSpan
+from recipes.training.batches import Utterance, WordSpan
 
 MEL_BINS = 80
 

@@ -9,7 +9,7 @@ import torch
 
 from penstock.decoding.networks import open_network
 from penstock.model.config import TransducerConfig
-from penstock.training.standard_head import StandardHead
+from recipes.training.standard_head import StandardHead
 from scripts import toy_world, toy_world_search
 from scripts.toy_world import Sizes
 from scripts.toy_world_data import D_ENCODED, WORDS, Language, Sounds, make_world

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from penstock.adaptation.ilm import IlmTraining
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair
 from penstock.recognizer import StreamingRecognizer
-from penstock.training import head_trainer
-from penstock.training.ilm import IlmTraining
+from recipes.training import head_trainer
 from scripts import train_head
 from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
 

@@ -14,8 +14,8 @@ from penstock.errors import CheckpointError, CorpusError, SettingError
 if TYPE_CHECKING:
     import torch
 
+    from penstock.adaptation.ilm import InternalLm, Sentence
     from penstock.model.bundle import Checkpoint
-    from penstock.training.ilm import InternalLm, Sentence
 
     Tensors = dict[str, torch.Tensor]
 
@@ -117,7 +117,7 @@ def _open_model(model: str) -> "Checkpoint":
 
 
 def _read_texts(args: argparse.Namespace, checkpoint: "Checkpoint") -> _Texts:
-    from penstock.training.ilm import HELD_OUT_EVERY
+    from penstock.adaptation.ilm import HELD_OUT_EVERY
 
     text, keep, held_out = (
         None if source is None else _read(source, checkpoint) for source in (args.text, args.keep, args.heldout)
@@ -165,7 +165,7 @@ class _Domain(NamedTuple):
 
 
 def _split(name: str, sentences: "list[Sentence]") -> _Domain:
-    from penstock.training.ilm import every_tenth_held_out
+    from penstock.adaptation.ilm import every_tenth_held_out
 
     return _Domain(name, *every_tenth_held_out(sentences))
 
@@ -174,7 +174,7 @@ def _adapt(
     args: argparse.Namespace, checkpoint: "Checkpoint", texts: _Texts, device: "torch.device"
 ) -> "tuple[Tensors, list[str]]":
     """All tensors of the new bundle, and what to print."""
-    from penstock.training.ilm import PREFIX, IlmTraining, InternalLm, perplexity, train_ilm
+    from penstock.adaptation.ilm import PREFIX, IlmTraining, InternalLm, perplexity, train_ilm
 
     stored = checkpoint.tensors(as_stored=True)
     ilm = InternalLm.from_tensors(stored).to(device)
@@ -212,7 +212,7 @@ def _adapt(
 
 def _sampled(ilm: "InternalLm", new: _Domain, seed: int) -> _Domain:
     """Sentences that the model itself produces, of the lengths of the new domain's."""
-    from penstock.training.ilm import divided, sample_sentences
+    from penstock.adaptation.ilm import divided, sample_sentences
 
     lengths = [len(sentence) for sentence in islice(cycle(divided(new.sentences)), _SAMPLED_SENTENCES)]
     return _split("sampled from the model", list(sample_sentences(ilm, lengths, seed)))

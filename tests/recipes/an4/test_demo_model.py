@@ -8,8 +8,6 @@ pytest.importorskip("nemo.collections.asr", reason="extra `train`")
 import torch
 from nemo.collections.asr.models import EncDecHybridRNNTCTCBPEModel
 
-from penstock.training.batches import Batch
-from penstock.training.trainer import Trainer, TrainerConfig
 from recipes.an4.demo_model import (
     DemoModelConfig,
     build_model,
@@ -20,6 +18,8 @@ from recipes.an4.demo_model import (
     standardize_subsampling,
     train_tokenizer,
 )
+from recipes.training.batches import Batch
+from recipes.training.trainer import Trainer, TrainerConfig
 
 pytestmark = pytest.mark.oracle
 SMALL = DemoModelConfig(layers=1, width=16, heads=2, subsampling_channels=8, hidden=12)

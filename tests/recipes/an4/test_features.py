@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.training.batches import Recording, WordSpan, read_recordings
 from recipes.an4 import features
 from recipes.an4.features import FeatureCache, WordAligner
+from recipes.training.batches import Recording, WordSpan, read_recordings
 
 MANIFEST = Path(__file__).parents[2] / "data" / "an4" / "manifest.jsonl"
 

@@ -10,10 +10,10 @@ import torch
 from omegaconf import OmegaConf
 
 from penstock.model.nemo.config import read_nemo_config
-from penstock.training.batches import Batch
-from penstock.training.trainer import MWER, Trainer, TrainerConfig
 from recipes.an4.demo_model import DemoModelConfig, build_model, train_tokenizer
 from recipes.an4.mwer import mwer_steps, tied_head
+from recipes.training.batches import Batch
+from recipes.training.trainer import MWER, Trainer, TrainerConfig
 
 pytestmark = pytest.mark.oracle
 SMALL = DemoModelConfig(layers=1, width=16, heads=2, subsampling_channels=8, hidden=12, predictor_dropout=0.0)

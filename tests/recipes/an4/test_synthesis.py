@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from penstock.training.batches import SAMPLE_RATE_HZ
 from recipes.an4 import synthesis
 from recipes.an4.synthesis import MissingSynthesizerError, Synthesizer, sound_effect
+from recipes.training.batches import SAMPLE_RATE_HZ
 
 SHAPES = [("go",), ("a", "b", "seven"), ("enter", "six")]
 

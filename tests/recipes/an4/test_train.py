@@ -14,10 +14,10 @@ import torch
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, TransducerConfig
 from penstock.model.nemo.importer import import_nemo
-from penstock.training.factorized_head import FactorizedHead
-from penstock.training.trainer import Trainer, TrainerConfig
 from recipes.an4.demo_model import DemoModelConfig, build_model, condition_input, train_tokenizer
 from recipes.an4.train import _export, main
+from recipes.training.factorized_head import FactorizedHead
+from recipes.training.trainer import Trainer, TrainerConfig
 
 pytestmark = pytest.mark.oracle
 ROOT = Path(__file__).parents[3]

@@ -5,10 +5,10 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from penstock.model.config import TransducerConfig
-from penstock.training import lattice
-from penstock.training.cells import all_cells, band_cells
-from penstock.training.factorized_head import FactorizedHead, log_normalizers
-from penstock.training.standard_head import StandardHead
+from recipes.training import lattice
+from recipes.training.cells import all_cells, band_cells
+from recipes.training.factorized_head import FactorizedHead, log_normalizers
+from recipes.training.standard_head import StandardHead
 
 D_MODEL, LABELS = 6, 9
 STANDARD = TransducerConfig(LABELS, 5, 2, 7, "relu", ())

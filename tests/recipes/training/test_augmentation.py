@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.training.augmentation import AugmentationConfig, Augmenter, smooth_curve, stretch, warp_matrix
+from recipes.training.augmentation import AugmentationConfig, Augmenter, smooth_curve, stretch, warp_matrix
 
 FRAMES, BINS = 97, 80
 

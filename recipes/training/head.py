@@ -5,9 +5,9 @@ from abc import abstractmethod
 
 import torch
 
+from penstock.adaptation.ilm import LSTM_NAMES, InternalLm
 from penstock.model.config import TransducerConfig
-from penstock.training.cells import Cells, all_cells
-from penstock.training.ilm import LSTM_NAMES, InternalLm
+from recipes.training.cells import Cells, all_cells
 
 _OWN_LSTM = re.compile(r"lstm\.(\w+_l)(\d+)")
 _BUNDLE_LSTM_NAMES = {own: name for name, own in LSTM_NAMES.items()}

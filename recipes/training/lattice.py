@@ -6,7 +6,7 @@ frames (`losses`), in which the labels of a frame are cumulated, it can exclude 
 
 import torch
 
-from penstock.training.cells import Cells
+from recipes.training.cells import Cells
 
 _IMPOSSIBLE = -1e30
 

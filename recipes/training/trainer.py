@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from penstock.training.batches import Batch
-from penstock.training.encoded import EncodedBatch
-from penstock.training.head import TransducerHead
-from penstock.training.losses import transducer_loss
-from penstock.training.mwer import MwerSteps
+from recipes.training.batches import Batch
+from recipes.training.encoded import EncodedBatch
+from recipes.training.head import TransducerHead
+from recipes.training.losses import transducer_loss
+from recipes.training.mwer import MwerSteps
 
 MWER = "mwer"
 """Name of the MWER loss among a step's losses."""

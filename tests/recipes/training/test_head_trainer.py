@@ -8,12 +8,12 @@ import torch
 
 from penstock.errors import CheckpointError
 from penstock.model.config import IlmPair, TransducerConfig
-from penstock.training.encoded import EncodedUtterance, collate, draw_batches
-from penstock.training.factorized_head import FactorizedHead
-from penstock.training.head import TransducerHead
-from penstock.training.head_bundle import write_head_bundle
-from penstock.training.head_trainer import HeadTraining, pretrain_ilm, train_head, transducer_loss_of
-from penstock.training.standard_head import StandardHead
+from recipes.training.encoded import EncodedUtterance, collate, draw_batches
+from recipes.training.factorized_head import FactorizedHead
+from recipes.training.head import TransducerHead
+from recipes.training.head_bundle import write_head_bundle
+from recipes.training.head_trainer import HeadTraining, pretrain_ilm, train_head, transducer_loss_of
+from recipes.training.standard_head import StandardHead
 from tests.helpers.random_models import random_checkpoint
 
 LABELS, D_MODEL = 4, 6

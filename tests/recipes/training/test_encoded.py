@@ -11,9 +11,9 @@ from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.recognizer import StreamingRecognizer
-from penstock.training.encoded import EncodedUtterance, FrozenEncoder, collate, draw_batches
+from recipes.training.encoded import EncodedUtterance, FrozenEncoder, collate, draw_batches
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "models" / "an4-rnnt-hybrid"
 CONTEXT = AttentionContext(70, 6)
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from penstock.training.losses import transducer_loss
+from recipes.training.losses import transducer_loss
 
 DURATION_LISTS = [(), (0, 1, 2, 3, 4), (0, 2, 4), (1, 0, 3), (1, 2)]
 FRAMES, PLACES, LABELS = 6, 4, 5

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from penstock.training.cells import Cells, all_cells, band_cells
-from penstock.training.lattice import log_probability
-from penstock.training.losses import transducer_loss
+from recipes.training.cells import Cells, all_cells, band_cells
+from recipes.training.lattice import log_probability
+from recipes.training.losses import transducer_loss
 
 FRAMES, LABELS = 7, 4
 TIMES = (1, 2, 4, 6)

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from penstock.training import ilm as ilm_module
-from penstock.training.ilm import (
+from penstock.adaptation import ilm as ilm_module
+from penstock.adaptation.ilm import (
     MAX_LABELS,
     IlmTraining,
     InternalLm,

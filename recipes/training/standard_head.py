@@ -3,9 +3,9 @@
 import torch
 
 from penstock.model.config import TransducerConfig
-from penstock.training import lattice
-from penstock.training.cells import Cells
-from penstock.training.head import TransducerHead
+from recipes.training import lattice
+from recipes.training.cells import Cells
+from recipes.training.head import TransducerHead
 
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from penstock.model.bundle import Checkpoint, write_checkpoint
 from penstock.model.config import IlmPair
 from penstock.model.new_bundle import write_new_bundle
-from penstock.training.head import TransducerHead
+from recipes.training.head import TransducerHead
 
 
 def write_head_bundle(

@@ -8,17 +8,17 @@ import torch
 
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair, TransducerConfig
-from penstock.training.encoded import EncodedUtterance, collate
-from penstock.training.factorized_head import FactorizedHead
-from penstock.training.head_trainer import HeadTraining, train_head
-from penstock.training.mwer import MwerConfig, MwerLoss, MwerSteps, expected_errors, hypothesis_scores
-from penstock.training.nbest import HypothesisLists, NBestSearch
-from penstock.training.standard_head import StandardHead
-from penstock.training.trainer import MWER, Trainer, TrainerConfig
+from recipes.training.encoded import EncodedUtterance, collate
+from recipes.training.factorized_head import FactorizedHead
+from recipes.training.head_trainer import HeadTraining, train_head
+from recipes.training.mwer import MwerConfig, MwerLoss, MwerSteps, expected_errors, hypothesis_scores
+from recipes.training.nbest import HypothesisLists, NBestSearch
+from recipes.training.standard_head import StandardHead
+from recipes.training.trainer import MWER, Trainer, TrainerConfig
 from tests.helpers.tiny_model import LABELS as TOY_LABELS
 from tests.helpers.tiny_model import WIDTH, TinyModel, toy_batch, toy_text
 
-MODEL = Path(__file__).parents[2] / "models" / "an4-rnnt-hybrid"
+MODEL = Path(__file__).parents[3] / "models" / "an4-rnnt-hybrid"
 
 LABELS, D_MODEL, FRAMES = 5, 4, 6
 PAIR = IlmPair(0.6, 0.4)

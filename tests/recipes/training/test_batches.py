@@ -10,8 +10,8 @@ import soundfile
 import torch
 
 from penstock.errors import ManifestError
-from penstock.training.augmentation import GENTLE, AugmentationConfig, Augmenter
-from penstock.training.batches import (
+from recipes.training.augmentation import GENTLE, AugmentationConfig, Augmenter
+from recipes.training.batches import (
     SAMPLE_RATE_HZ,
     BatchMaker,
     Curriculum,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from penstock.training.encoded import EncodedBatch
-from penstock.training.head import TransducerHead
-from penstock.training.ilm import IlmTraining, InternalLm, Sentence, TrainedIlm, every_tenth_held_out, train_ilm
-from penstock.training.trainer import WeightAverage
+from penstock.adaptation.ilm import IlmTraining, InternalLm, Sentence, TrainedIlm, every_tenth_held_out, train_ilm
+from recipes.training.encoded import EncodedBatch
+from recipes.training.head import TransducerHead
+from recipes.training.trainer import WeightAverage
 
 Loss = Callable[[EncodedBatch], torch.Tensor]
 """The scalar loss of a batch."""

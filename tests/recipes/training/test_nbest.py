@@ -11,14 +11,14 @@ from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, IlmPair
 from penstock.model.tokenizer import Tokenizer
-from penstock.training.cells import all_cells, band_cells
-from penstock.training.encoded import EncodedBatch, EncodedUtterance, FrozenEncoder, collate
-from penstock.training.factorized_head import FactorizedHead
-from penstock.training.mwer import hypothesis_scores
-from penstock.training.nbest import NBestSearch
-from penstock.training.standard_head import StandardHead
+from recipes.training.cells import all_cells, band_cells
+from recipes.training.encoded import EncodedBatch, EncodedUtterance, FrozenEncoder, collate
+from recipes.training.factorized_head import FactorizedHead
+from recipes.training.mwer import hypothesis_scores
+from recipes.training.nbest import NBestSearch
+from recipes.training.standard_head import StandardHead
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "models" / "an4-rnnt-hybrid"
 """Its head is in training here."""
 

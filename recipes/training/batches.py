@@ -10,7 +10,7 @@ import torch
 
 from penstock.evaluation import manifest
 from penstock.frontend.audio_file import read_audio
-from penstock.training.augmentation import GENTLE, AugmentationConfig, Augmenter
+from recipes.training.augmentation import GENTLE, AugmentationConfig, Augmenter
 
 SAMPLE_RATE_HZ = 16_000
 

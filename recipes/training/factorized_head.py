@@ -7,11 +7,11 @@ shape [T, U, V]: the softmax over labels is normalized by a matrix product.
 import torch
 from torch.nn.functional import logsigmoid
 
+from penstock.adaptation.ilm import InternalLm
 from penstock.model.config import TransducerConfig
-from penstock.training import lattice
-from penstock.training.cells import Cells
-from penstock.training.head import TransducerHead
-from penstock.training.ilm import InternalLm
+from recipes.training import lattice
+from recipes.training.cells import Cells
+from recipes.training.head import TransducerHead
 
 
 class FactorizedHead(TransducerHead):

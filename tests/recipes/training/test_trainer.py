@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from penstock.model.config import TransducerConfig
-from penstock.training.factorized_head import FactorizedHead
-from penstock.training.trainer import Trainer, TrainerConfig, WeightAverage
+from recipes.training.factorized_head import FactorizedHead
+from recipes.training.trainer import Trainer, TrainerConfig, WeightAverage
 from tests.helpers.tiny_model import LABELS, WIDTH, TinyModel, toy_batch
 
 DURATIONS = {"rnnt": (), "tdt": (0, 1, 2)}

@@ -19,7 +19,7 @@ from penstock.decoding.transducer import TransducerNetwork
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import IlmPair, ModelConfig
-from penstock.training.head import TransducerHead
+from recipes.training.head import TransducerHead
 
 
 class HypothesisLists(NamedTuple):

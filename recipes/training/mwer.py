@@ -11,10 +11,10 @@ import torch
 
 from penstock.evaluation.errors import compare
 from penstock.model.config import IlmPair
-from penstock.training.cells import band_cells
-from penstock.training.encoded import EncodedBatch
-from penstock.training.head import TransducerHead
-from penstock.training.nbest import HypothesisLists, NBestSearch
+from recipes.training.cells import band_cells
+from recipes.training.encoded import EncodedBatch
+from recipes.training.head import TransducerHead
+from recipes.training.nbest import HypothesisLists, NBestSearch
 
 
 @dataclass(frozen=True)

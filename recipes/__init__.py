@@ -1,0 +1,1 @@
+"""Training of models: not part of the wheel."""

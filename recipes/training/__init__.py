@@ -1,0 +1,1 @@
+"""Training: data, augmentation, losses, heads, MWER. Only models of NeMo need the extra `train`."""

@@ -1,0 +1,1 @@
+"""Adaptation of a model to a domain, from text."""

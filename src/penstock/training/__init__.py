@@ -1,1 +1,0 @@
-"""Training: data, augmentation, losses, heads, internal language models. Only models of NeMo need the extra `train`."""
