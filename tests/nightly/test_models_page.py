@@ -1,4 +1,4 @@
-"""The tables of checkpoints name tests that exist."""
+"""The table of checkpoints names tests that exist, and the pages say what has not been run."""
 
 import re
 from pathlib import Path
@@ -8,9 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
-def test_each_checkpoint_names_tests_that_exist(page):
-    text = (ROOT / page).read_text(encoding="utf-8")
+def test_each_checkpoint_names_tests_that_exist():
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"(?m)^\| checkpoint \|.*\| tests \|\n\|[-|]+\n((?:\|.*\n)+)", text)
     rows = table.splitlines()
     assert len(rows) > 5
@@ -24,4 +23,4 @@ def test_each_checkpoint_names_tests_that_exist(page):
 @pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
 def test_the_pages_say_that_published_weights_were_not_run(page):
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    assert re.search(r"No published weights have been (run|downloaded)", text)
+    assert re.search(r"not yet run with published weights|No published weights have been downloaded", text)
