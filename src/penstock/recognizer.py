@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock.endpointing.rules import RESTART, SEGMENTS
-from penstock.errors import SettingError, StreamError
+from penstock.errors import StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.resolve import resolve_model
-from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, ENDPOINT_SETTINGS, DecodingConfig
-from penstock.pipeline.restarting_stream import RestartingStream
-from penstock.pipeline.results.results import StreamResult, folded
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
@@ -32,13 +30,7 @@ NO_SAMPLES = np.zeros(0, np.float32)
 class Stream:
     """One live stream of a recognizer; close it, or use it as a context manager."""
 
-    def __init__(
-        self,
-        recognizer: "StreamingRecognizer",
-        stream_id: Hashable,
-        options: dict | None = None,
-        segments: str = RESTART,
-    ):
+    def __init__(self, recognizer: "StreamingRecognizer", stream_id: Hashable, options: dict | None = None):
         self.id = stream_id
         self._options = options or {}
         self.words: list[Word] = []
@@ -48,9 +40,6 @@ class Stream:
         self._recognizer = recognizer
         self._is_started = False
         self._is_ended = False
-        self._segments = segments
-        self._requests = self._new_requests()
-        """None where no endpoint restarts the stream."""
 
     def push(self, samples: np.ndarray) -> StreamResult:
         """Adds samples ([n] float32, mono, at the recognizer's rate, -1 .. 1) and returns the result so far.
@@ -80,37 +69,16 @@ class Stream:
         samples = np.asarray(samples)
         if samples.dtype.kind == "f":  # other types are rejected: integers are not in -1 .. 1
             samples = samples.astype(np.float32, copy=False)
-        if self._requests is None:
-            options = {} if self._is_started else self._options
-            request = AudioRequest(self.id, samples, not self._is_started, is_end, options, finalize)
-            return self._collected(self._process(request))
-        self._recognizer.check_samples(samples)  # before the first part of them is decoded
-        self._requests.add(samples, finalize, is_end)
-        entries: list[StreamResult] = []
-        try:
-            while self._requests.has_request:
-                entries += self._requests.take(self._process(self._requests.next_request()))
-        except StreamError:
-            if not self._is_started:  # nothing was taken: the caller may try the start again
-                self._requests = self._new_requests()
-            raise
-        return self._collected(folded(entries))
-
-    def _new_requests(self) -> RestartingStream | None:
-        return self._recognizer.restarting_stream(self.id, self._options, self._segments)
-
-    def _collected(self, result: StreamResult) -> StreamResult:
+        options = {} if self._is_started else self._options
+        request = AudioRequest(self.id, samples, not self._is_started, is_end, options, finalize)
+        (result,) = self._recognizer.process([request])
+        self._is_ended |= is_end and self._is_started
+        if isinstance(result, StreamError):
+            raise result
+        self._is_started, self._is_ended = True, is_end
         for entry in result.entries:
             self.words += entry.words
             self.tokens += entry.tokens
-        return result
-
-    def _process(self, request: AudioRequest) -> StreamResult:
-        (result,) = self._recognizer.process([request])
-        self._is_ended |= request.is_end and self._is_started
-        if isinstance(result, StreamError):
-            raise result
-        self._is_started, self._is_ended = True, request.is_end
         return result
 
     def __enter__(self) -> "Stream":
@@ -140,7 +108,6 @@ class StreamingRecognizer:
         checkpoint = Checkpoint(resolve_model(str(model)))
         self.config: ModelConfig = checkpoint.config
         self.context = self.config.encoder.select_context(AttentionContext(*context) if context else None)
-        self._decoding = decoding
         ledger = SlotLedger(slot_count(max_streams))
         self.table = StreamTable(max_streams, ledger, idle_limit_s)
         self._features = FeatureStage(checkpoint, self.context, self.table, device, decoding)
@@ -153,28 +120,9 @@ class StreamingRecognizer:
         """Rate that samples must have."""
         return self.config.features.sample_rate_hz
 
-    def open_stream(
-        self, stream_id: Hashable | None = None, options: dict | None = None, segments: str = RESTART
-    ) -> Stream:
-        """A new stream with the options of `pipeline.options.stream_options`. Its first request takes its slot.
-
-        segments: what its endpoints are, "restart" or "soft" (docs/endpointing.md).
-        """
-        return Stream(self, f"stream-{next(self._names)}" if stream_id is None else stream_id, options, segments)
-
-    def restarting_stream(self, stream_id: Hashable, options: dict, segments: str) -> RestartingStream | None:
-        """The requests of a stream whose endpoints restart it; None where none does."""
-        if segments not in SEGMENTS:
-            raise SettingError(f"segments is {segments!r}; accepted: {', '.join(SEGMENTS)}")
-        has_endpoints = any(options.get(one.name, getattr(self._decoding, one.name)) for one in ENDPOINT_SETTINGS)
-        if segments != RESTART or not has_endpoints:
-            return None
-        chunk_samples = self.config.encoder_frame_samples * self.context.chunk_encoder_frames
-        return RestartingStream(stream_id, options, self.sample_rate_hz, chunk_samples)
-
-    def check_samples(self, samples: np.ndarray) -> None:
-        """Raises StreamError for samples that a request cannot have."""
-        self._features.check_samples(samples)
+    def open_stream(self, stream_id: Hashable | None = None, options: dict | None = None) -> Stream:
+        """A new stream with the options of `pipeline.options.stream_options`. Its first request takes its slot."""
+        return Stream(self, f"stream-{next(self._names)}" if stream_id is None else stream_id, options)
 
     def check_options(self, options: dict) -> None:
         """Raises StreamError if a stream cannot start with these options."""

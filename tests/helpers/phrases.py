@@ -20,6 +20,7 @@ class NumberTokenizer:
     """A stand-in for `penstock.model.tokenizer.Tokenizer`: the text "3 12" is the labels 3 and 12."""
 
     unknown = -1
+    has_punctuation_and_capitals = False
 
     def __init__(self, continues_word: Sequence[bool]):
         self.continues_word = list(continues_word)

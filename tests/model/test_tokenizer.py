@@ -47,6 +47,25 @@ def test_random_sequences_are_those_of_the_library(path):
         assert normal(tokenizer.decode(ids)) == normal(model.decode(ids))
 
 
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["Yes. It is", "no? Is it"], True),
+        (["YES NO", "IT IS."], False),
+        (["yes it's", "no it isn't"], False),
+        (["Yes It Is", "No It"], False),
+        (["<en-US> yes.", "no, it is."], False),
+    ],
+)
+def test_a_vocabulary_of_sentences_has_capitals_and_punctuation(tmp_path, texts, expected):
+    model = tmp_path / "tokenizer"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(model), vocab_size=40, hard_vocab_limit=False,
+        user_defined_symbols=["<en-US>"], minloglevel=2,
+    )  # fmt: skip
+    assert Tokenizer(f"{model}.model").has_punctuation_and_capitals == expected
+
+
 @pytest.mark.parametrize("text", SAMPLES)
 def test_texts_come_back_through_byte_pieces(with_bytes, text):
     ids = library(with_bytes).encode(text)

@@ -50,7 +50,7 @@ def expected(model) -> dict[tuple[int, int, int], Transcript]:
     kinds = itertools.product(*(range(len(kinds)) for kinds in (SIGNALS, SEGMENT_ENDS, OPTIONS)))
     for signal, ends, options in kinds:
         samples, transcript = SIGNALS[signal], Transcript()
-        stream = recognizer.open_stream(options=json.loads(OPTIONS[options] or "{}"), segments="soft")
+        stream = recognizer.open_stream(options=json.loads(OPTIONS[options] or "{}"))
         borders = [0, *SEGMENT_ENDS[ends], len(samples)]
         for start, end in itertools.pairwise(borders):
             result = (stream.finish if end == len(samples) else stream.finalize)(samples[start:end])

@@ -9,10 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from penstock.commands.transcribe import add_segments
 from penstock.errors import PackageError, SettingError
 from penstock.extras import install_command
-from penstock.pipeline.options.decoding_config import ENDPOINT_SETTINGS
+from penstock.pipeline.options.decoding_config import ENDPOINT_RULES, ENDPOINT_SETTINGS
 from penstock.serving.settings import MODEL
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     for setting in ENDPOINT_SETTINGS:
         setting.add_flag(parser)
-    add_segments(parser)
     parser.add_argument("--join", type=int, metavar="N", help="join N utterances at a time into one stream")
     parser.add_argument("--pause", type=float, metavar="S", help="silence between joined utterances, in seconds (1)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N utterances of each manifest")
@@ -108,9 +106,10 @@ def _pause_s(args: argparse.Namespace) -> float:
 
 def _streams_made(args: argparse.Namespace) -> dict[str, Any]:
     """`endpointing` and `joined` of the conditions."""
-    rules = ", ".join(f"{name} {value}" for name, value in _endpoint_options(args).items() if value)
+    given = {name: value for name, value in _endpoint_options(args).items() if value}
+    has_endpoints = any(rule.name in given for rule in ENDPOINT_RULES)
     return {
-        "endpointing": f"{rules}, segments {args.segments}" if rules else None,
+        "endpointing": ", ".join(f"{name} {value}" for name, value in given.items()) if has_endpoints else None,
         "joined": f"{args.join} utterances, pauses of {_pause_s(args):g} s" if args.join else None,
     }
 
@@ -187,7 +186,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
         for decoder in decoders:
             decoding = replace(decoder.decoding, **_endpoint_options(args))
             recognizer = StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
-            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads, args.segments)
+            outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 
 
@@ -228,6 +227,5 @@ def _through_server(
         manifests = [str(path) for path in args.manifests]
         hardware, made = describe_hardware(), _streams_made(args)
         conditions = Conditions(None, args.url, hardware, None, None, None, streams, manifests, **made)
-        endpointing = {**_endpoint_options(args), "segments": args.segments}
-        outcomes = recognize_through_server(client, utterances, streams, endpointing)
+        outcomes = recognize_through_server(client, utterances, streams, _endpoint_options(args))
         yield conditions, collect(Variant(), utterances, outcomes)

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.endpointing.rules import SEGMENTS
 from penstock.errors import AudioError, OutputError, SettingError
 from penstock.frontend.audio_file import named
 from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock.frontend.sound_file import SoundReader
 from penstock.pipeline.options.decoder_offer import offer_decoders
-from penstock.pipeline.options.decoding_config import DECODERS, DECODING_SETTINGS, ENDPOINT_SETTINGS, DecodingConfig
+from penstock.pipeline.options.decoding_config import DECODERS, DECODING_SETTINGS, ENDPOINT_RULES, DecodingConfig
 from penstock.pipeline.options.language_offer import LANGUAGE_TAGS
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
@@ -66,7 +65,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--n-best", type=int, metavar="N", help="number of alternatives; not with greedy and ctc")
     for setting in _SETTINGS:
         setting.add_flag(parser)
-    add_segments(parser)
     parser.add_argument(
         "--boost-phrase", action="append", default=[], metavar="TEXT[:BOOST]", help="boosted phrase; repeatable"
     )
@@ -78,16 +76,6 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per file, with tokens and word times")
     parser.set_defaults(run=run)
-
-
-def add_segments(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag `--segments`."""
-    parser.add_argument(
-        "--segments",
-        choices=SEGMENTS,
-        default=SEGMENTS[0],
-        help=f"at an endpoint, restart the stream in the pause, or continue ({SEGMENTS[0]})",
-    )
 
 
 class _Job(NamedTuple):
@@ -113,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     channel = _channel(args)
     context, threads = (setting.read({}, setting.given(args)) for setting in (CONTEXT, THREADS))
     decoding = DecodingConfig(**{setting.name: setting.read({}, setting.given(args)) for setting in _SETTINGS})
-    if args.lattices and any(getattr(decoding, setting.name) for setting in ENDPOINT_SETTINGS):
+    if args.lattices and any(getattr(decoding, rule.name) for rule in ENDPOINT_RULES):
         raise SettingError("--lattices is given with an endpoint; accepted: one segment, of which the lattice is")
     options = _stream_options(args, decoding)
     inputs = find_audio(args.audio, args.files_from, args.from_manifest)
@@ -136,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     _check_decoder(args, args.decoder or offer_decoders(recognizer.config, decoding).default)
     chunk_ms = recognizer.config.chunk_ms(recognizer.context)
     request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
-    transcriber = FileTranscriber(recognizer, request_samples, options, channel, args.segments)
+    transcriber = FileTranscriber(recognizer, request_samples, options, channel)
     return 1 if _transcribe(args, transcriber, jobs, (results, lattices), processes, threads) else 0
 
 

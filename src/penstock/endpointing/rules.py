@@ -6,9 +6,9 @@ alone. Works on the host. Independent of searches, of audio and of torch.
 
 from dataclasses import dataclass
 
-RESTART, SOFT = "restart", "soft"
-SEGMENTS = (RESTART, SOFT)
-"""What an endpoint does: restart the stream in the pause, or report it (docs/endpointing.md). The first by default."""
+RESET, CARRY = "reset", "carry"
+ENDPOINT_STATES = (RESET, CARRY)
+"""What becomes of the decoder's state at an endpoint: it starts anew, or it is carried into the next segment."""
 LONGEST_SILENCE_MS = 160
 """Silence that ends a segment of the longest duration."""
 MAX_OVERRUN_S = 5

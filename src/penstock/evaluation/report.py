@@ -41,7 +41,7 @@ class Conditions:
     """Of all processes together."""
     manifests: list[str]
     endpointing: str | None = None
-    """The endpoint options of all streams, and their segments."""
+    """The endpoint options of all streams."""
     joined: str | None = None
     """How utterances were joined."""
     date: str = field(default_factory=date_utc)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.endpointing.rules import RESTART
 from penstock.errors import PackageError, RunError, ServerError, SettingError
 from penstock.evaluation.decoder_choice import DecoderChoice
 from penstock.evaluation.errors import Score, UtteranceErrors, compare, summarize
@@ -107,12 +106,10 @@ def recognize_in_process(
     decoder: DecoderChoice,
     processes: int = 1,
     threads: int = 1,
-    segments: str = RESTART,
 ) -> Iterator[Outcome]:
     """Yields outcomes as they complete. Every stream sends one chunk of samples per step.
 
-    processes, threads: as in `penstock.transcription.processes.transcribe_files`; segments: as in
-    `StreamingRecognizer.open_stream`.
+    processes, threads: as in `penstock.transcription.processes.transcribe_files`.
     """
     from penstock.transcription.files import FileTranscriber
     from penstock.transcription.processes import longest_first, transcribe_files
@@ -123,7 +120,7 @@ def recognize_in_process(
         decoder.options_with(utterance.boosted_phrases, utterance.language if has_languages else None)
         for utterance in utterances
     ]
-    transcriber = FileTranscriber(recognizer, chunk_samples, options, segments=segments)
+    transcriber = FileTranscriber(recognizer, chunk_samples, options)
     paths = [utterance.audio for utterance in utterances]
     order = longest_first([utterance.audio_s for utterance in utterances])
     for index, (transcript,) in transcribe_files(transcriber, paths, processes, order=order, threads=threads):

@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from functools import cached_property
 from pathlib import Path
 
 import sentencepiece
@@ -9,6 +10,7 @@ import sentencepiece
 from penstock.errors import CheckpointError
 
 _SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
+_SENTENCE_END = re.compile("[.?!\u3002\uff1f\uff01\u061f\u0964]")
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -28,6 +30,12 @@ class Tokenizer:
         self.size = model.get_piece_size()
         self.unknown = model.unk_id()
         self._pieces: list[str | bytes] = [self._piece(model, i) for i in range(self.size)]
+
+    @cached_property
+    def has_punctuation_and_capitals(self) -> bool:
+        """True if the pieces can write sentences: both cases of letters, and the end of a sentence."""
+        text = "".join(piece for piece in self._pieces if isinstance(piece, str) and not piece.startswith("<"))
+        return bool(_SENTENCE_END.search(text)) and text.lower() != text != text.upper()
 
     @staticmethod
     def _piece(model: sentencepiece.SentencePieceProcessor, index: int) -> str | bytes:

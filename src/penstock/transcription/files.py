@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from penstock.decoding.wfst.n_best import SegmentLattice
-from penstock.endpointing.rules import RESTART
 from penstock.errors import AudioError, StreamError
 from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.frontend.channels import MIX, Channel
-from penstock.pipeline.restarting_stream import RestartingStream
 from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
@@ -18,8 +15,6 @@ from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
 
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""
-_StreamsOf = Callable[[_StreamId, dict], RestartingStream | None]
-"""The restarting stream of an id with these options; None for one that does not restart."""
 
 
 @dataclass
@@ -78,11 +73,11 @@ class FileTranscript:
 class _OpenFile:
     """A file that is being transcribed."""
 
-    def __init__(self, index: int, path: str | Path, audio: AudioBlocks, options: dict, streams: _StreamsOf):
+    def __init__(self, index: int, path: str | Path, audio: AudioBlocks, options: dict):
         self.index, self._audio = index, audio
         self.transcripts = [FileTranscript(str(path), track.channel) for track in audio.tracks]
         self.tracks = [
-            _OpenTrack((index, number), track, transcript, options, streams((index, number), options))
+            _OpenTrack((index, number), track, transcript, options)
             for number, (track, transcript) in enumerate(zip(audio.tracks, self.transcripts, strict=True))
         ]
 
@@ -102,43 +97,26 @@ class _OpenFile:
 class _OpenTrack:
     """A track of an open file, and its stream."""
 
-    def __init__(
-        self,
-        stream_id: _StreamId,
-        audio: AudioTrack,
-        transcript: FileTranscript,
-        options: dict,
-        restarting: RestartingStream | None,
-    ):
+    def __init__(self, stream_id: _StreamId, audio: AudioTrack, transcript: FileTranscript, options: dict):
         self.stream_id, self._audio, self.transcript, self._options = stream_id, audio, transcript, options
-        self._restarting = restarting
-        """None where no endpoint restarts the stream."""
         self.is_started = False
         self.samples = 0
         """Samples that were read."""
 
     @property
     def is_done(self) -> bool:
-        if self._restarting is not None and self._restarting.has_request and self.transcript.error is None:
-            return False
         return self._audio.is_done or self.transcript.error is not None
 
     def next_request(self, samples: int) -> AudioRequest:
         """Raises AudioError where the file turns out to be unusable."""
-        if self._restarting is not None and self._restarting.has_request:
-            return self._restarting.next_request()
         read = self._audio.read(samples)
         self.samples += len(read)
         is_start, self.is_started = not self.is_started, True
-        if self._restarting is None:
-            options = self._options if is_start else {}
-            return AudioRequest(self.stream_id, read, is_start, self._audio.is_done, options)
-        self._restarting.add(read, is_end=self._audio.is_done)
-        return self._restarting.next_request()
+        return AudioRequest(self.stream_id, read, is_start, self._audio.is_done, self._options if is_start else {})
 
     def take(self, result: StreamResult) -> None:
         """Adds the result of the request to the transcript."""
-        for entry in result.entries if self._restarting is None else self._restarting.take(result):
+        for entry in result.entries:
             self.transcript.add(entry)
 
 
@@ -151,17 +129,12 @@ class FileTranscriber:
         request_samples: int,
         options: dict | Sequence[dict] | None = None,
         channel: Channel = MIX,
-        segments: str = RESTART,
     ):
-        """options: of every stream (`penstock.pipeline.options.stream_options`), or a sequence with those of each file.
-
-        segments: as in `StreamingRecognizer.open_stream`.
-        """
+        """options: of every stream (`penstock.pipeline.options.stream_options`), or a sequence: of each file."""
         self._recognizer = recognizer
         self._request_samples = request_samples
         self._options = options or {}
         self._channel = channel
-        self._segments = segments
 
     def transcribe(self, paths: Iterable[str | Path]) -> Iterator[FileTranscript]:
         """Yields one transcript per file, in the order of `paths`; a file that fails has `error` set.
@@ -208,8 +181,7 @@ class FileTranscriber:
         """Raises AudioError."""
         audio = AudioBlocks(path, self._recognizer.sample_rate_hz, self._channel)
         options = self._options if isinstance(self._options, dict) else self._options[index]
-        segments, recognizer = self._segments, self._recognizer
-        return _OpenFile(index, path, audio, options, partial(recognizer.restarting_stream, segments=segments))
+        return _OpenFile(index, path, audio, options)
 
     def _advance(self, tracks: list[_OpenTrack]) -> float:
         """Sends one request per track; returns the seconds of audio that were read."""

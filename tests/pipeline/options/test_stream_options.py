@@ -51,6 +51,8 @@ REJECTED = [
     ({"lm_weight": -0.1}, "lm_weight is -0.1; accepted: numbers from 0 to 10"),
     ({"lm_weight": math.nan}, "lm_weight is nan"),
     ({"lm_weight": "0.5"}, "lm_weight is '0.5'"),
+    ({"endpoint_state": "soft"}, "endpoint_state is 'soft'; accepted: reset, carry"),
+    ({"endpoint_state": None}, "endpoint_state is None"),
     ({"boost": 2.0}, "boost is given without boosted_phrases"),
     ({"boosted_phrases": "new york"}, "boosted_phrases is not JSON"),
     ({"boosted_phrases": "[" * 100_000}, "boosted_phrases is not JSON"),
@@ -78,6 +80,21 @@ def test_what_is_wrong_is_named(options, match):
     with pytest.raises(StreamError, match=match) as rejected:
         parse(options, WITH_LM)
     assert rejected.value.kind is StreamErrorKind.INVALID_ARGUMENT
+
+
+def test_endpoints_carry_the_state_by_the_stream_the_server_or_the_vocabulary():
+    sentences = NumberTokenizer([])
+    sentences.has_punctuation_and_capitals = True
+    carrying = DecodingConfig(endpoint_state="carry")
+    for tokenizer, config, options, carries in (
+        (TOKENIZER, DecodingConfig(), {}, False),
+        (sentences, DecodingConfig(), {}, True),
+        (TOKENIZER, carrying, {}, True),
+        (sentences, DecodingConfig(endpoint_state="reset"), {}, False),
+        (TOKENIZER, carrying, {"endpoint_state": "reset"}, False),
+        (TOKENIZER, DecodingConfig(), {"endpoint_state": "carry"}, True),
+    ):
+        assert parse_stream_options(options, config, tokenizer, ALL).carries_state == carries
 
 
 def test_a_weight_without_a_language_model():

@@ -56,6 +56,7 @@ def test_a_packed_ticket_is_read_back(tmp_path):
         StreamOptions("alsd", 2, phrases=(TokenPhrase((5,), -0.1),), ilm=IlmPair(0.6, 1 / 3)),
         StreamOptions(phrases=(TokenPhrase((5,), 2.0),), prompt=16_383, keeps_tags=True),
         StreamOptions(phrases=(TokenPhrase((5,), 2.0),), endpoint=EndpointRules(10_000, 200, 120)),
+        StreamOptions(carries_state=True),
         StreamOptions("alsd", 2, 0, 1e-300, (TokenPhrase((5,), -0.1), TokenPhrase((7, 0, 13_086), 1 / 3))),
     ],
 )

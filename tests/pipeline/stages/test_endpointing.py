@@ -1,4 +1,4 @@
-"""Endpoints depend on the audio alone; the decoder's best hypothesis goes on behind them."""
+"""Endpoints depend on the audio alone; behind them the decoder starts anew, or its best hypothesis goes on."""
 
 import random
 
@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
+from penstock.endpointing.rules import CARRY, ENDPOINT_STATES, RESET
 from penstock.errors import ErrorCode
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.stages.decoder_rows import DecoderRequest
 from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
 from penstock.pipeline.stream_decoders.transducer import Chunk
 from penstock.scoring.wfst.graph_file import write_graph
@@ -20,7 +22,9 @@ from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.streaming import cut
 
-SAMPLE_RATE_HZ = 16_000
+SAMPLE_RATE_HZ, FRAME_SAMPLES = 16_000, 1280
+VIRTUAL_SAMPLES = 7 * 160
+"""Of an encoder frame, what audio does not fill: see `MelChunks.covered_samples`."""
 ENDPOINTS = {"endpoint_silence_ms": 400, "endpoint_no_speech_ms": 800, "endpoint_longest_s": 5}
 DECODERS = (
     {},
@@ -70,18 +74,9 @@ def recognize(
     recognizer: StreamingRecognizer, samples: np.ndarray, parts: list[slice], options: dict
 ) -> list[StreamResult]:
     """All entries of one stream."""
-    with recognizer.open_stream(options=options, segments="soft") as stream:
+    with recognizer.open_stream(options=options) as stream:
         results = [stream.push(samples[part]) for part in parts[:-1]]
         results.append(stream.finish(samples[parts[-1]]))
-    return [entry for result in results for entry in result.entries]
-
-
-def restarted(
-    recognizer: StreamingRecognizer, samples: np.ndarray, parts: list[slice], options: dict
-) -> list[StreamResult]:
-    """As `recognize`, for a stream that restarts."""
-    with recognizer.open_stream(options=options) as stream:
-        results = [*(stream.push(samples[part]) for part in parts), stream.finish()]
     return [entry for result in results for entry in result.entries]
 
 
@@ -106,16 +101,19 @@ def pieces(samples: np.ndarray, milliseconds: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(samples), size)]
 
 
+@pytest.mark.parametrize("state", ENDPOINT_STATES)
 @pytest.mark.parametrize("options", DECODERS, ids=lambda options: options.get("decoder", "greedy"))
-def test_segments_do_not_depend_on_requests_and_batches(recognizer, speech, options):
+def test_segments_do_not_depend_on_requests_and_batches(recognizer, speech, options, state):
     chance = random.Random(str(options))
-    chosen = options | ENDPOINTS
+    chosen = options | ENDPOINTS | {"endpoint_state": state}
     signals = [speech, speech[70_000:]]
     expected = [segments(recognize(recognizer, signal, [slice(None)], chosen)) for signal in signals]
     assert min(map(len, expected)) > 2
     assert segments(recognize(recognizer, signals[1], pieces(signals[1], 20), chosen)) == expected[1]
-    # Mates have other decoders, and some no endpoints.
+    # Mates have other decoders or the other state, and some no endpoints.
+    other_state = chosen | {"endpoint_state": RESET if state == CARRY else CARRY}
     rows = [(signal, chosen) for signal in signals] + [(signals[1], other) for other in DECODERS[:3]]
+    rows.append((signals[1], other_state))
     waiting = [[*cut(len(signal), chance, 30_000), slice(0, 0)] for signal, _ in rows]
     entries: list[list[StreamResult]] = [[] for _ in rows]
     while live := [i for i, parts in enumerate(waiting) if parts]:
@@ -129,7 +127,8 @@ def test_segments_do_not_depend_on_requests_and_batches(recognizer, speech, opti
             assert isinstance(result, StreamResult), result
             entries[i] += result.entries
     assert [segments(found) for found in entries[:2]] == expected
-    assert all(len(segments(found)) == 1 for found in entries[2:])
+    assert all(len(segments(found)) == 1 for found in entries[2:-1])
+    assert segments(entries[-1]) == segments(recognize(recognizer, signals[1], [slice(None)], other_state))
 
 
 @pytest.mark.parametrize("options", DECODERS[::2], ids=lambda options: options.get("decoder", "greedy"))
@@ -145,11 +144,11 @@ def test_a_segment_ends_in_each_pause(recognizer, speech, options):
 
 
 @pytest.mark.parametrize("options", [{}, {"decoder": "ctc"}], ids=["greedy", "ctc"])
-def test_an_endpoint_is_a_report_and_the_hypothesis_goes_on(recognizer, speech, options):
+def test_the_hypothesis_is_carried_through_endpoints(recognizer, speech, options):
     """Of searches with one hypothesis, which the end of a segment does not change."""
     parts = pieces(speech, 560)
     whole = recognize(recognizer, speech, parts, options)
-    entries = recognize(recognizer, speech, parts, options | ENDPOINTS)
+    entries = recognize(recognizer, speech, parts, options | ENDPOINTS | {"endpoint_state": CARRY})
     assert sum(entry.is_final for entry in entries) > 3
     assert [token.id for entry in entries for token in entry.tokens] == [
         token.id for entry in whole for token in entry.tokens
@@ -157,6 +156,32 @@ def test_an_endpoint_is_a_report_and_the_hypothesis_goes_on(recognizer, speech, 
     assert [word[:3] for entry in entries for word in entry.words] == [
         word[:3] for entry in whole for word in entry.words
     ]
+
+
+@pytest.mark.parametrize("options", DECODERS, ids=lambda options: options.get("decoder", "greedy"))
+def test_a_reset_segment_is_that_of_its_encoder_frames_alone(recognizer, speech, options, monkeypatch):
+    """The encoder goes on, the decoder starts anew."""
+    stage, frames = recognizer._decoder, []
+    process = stage.process
+    monkeypatch.setattr(
+        stage, "process", lambda requests: frames.extend(one.encoded for one in requests) or process(requests)
+    )
+    found = segments(
+        recognize(recognizer, speech, pieces(speech, 300), options | ENDPOINTS | {"endpoint_state": RESET})
+    )
+    monkeypatch.undo()
+    assert len(found) > 3
+    encoded, start = torch.cat(frames), 0
+    for text, processed_s, words, tokens, alternatives in found[:-1]:
+        end = round((processed_s * SAMPLE_RATE_HZ + VIRTUAL_SAMPLES) / FRAME_SAMPLES)
+        with recognizer.open_stream("alone", options) as stream:
+            lease = recognizer.table.look_up("alone") if stream.push(np.zeros(0, np.float32)) else None
+            (alone,) = stage.process([DecoderRequest(lease, encoded[start:end], 0, False, False, finalize=True)])
+        assert (alone.text, [token[:3] for token in alone.tokens]) == (text, tokens)
+        assert [alternative.text for alternative in alone.alternatives] == alternatives
+        start_ms = 80 * start
+        assert [(word.text, word.start_ms + start_ms, word.end_ms + start_ms) for word in alone.words] == words
+        start = end
 
 
 def test_an_endpoint_and_the_end_meet_in_one_request(bundled_model, speech):
@@ -172,7 +197,7 @@ def test_an_endpoint_and_the_end_meet_in_one_request(bundled_model, speech):
 
 
 def test_finalize_still_ends_a_segment(recognizer, speech):
-    with recognizer.open_stream(options=ENDPOINTS, segments="soft") as stream:
+    with recognizer.open_stream(options=ENDPOINTS) as stream:
         first = [*stream.push(speech[:50_000]).entries, *stream.finalize(speech[50_000:64_000]).entries]
         rest = [*stream.push(speech[64_000:99_000]).entries, *stream.finish(speech[99_000:]).entries]
     assert segments(first) == segments(recognize(recognizer, speech[:64_000], [slice(None)], ENDPOINTS))
@@ -221,52 +246,3 @@ def test_no_ctc_token_is_reported_twice(border):
     first = [*before.stable, *before.unstable]
     assert [token.id for token in first + after.stable + after.unstable] == [0, 0, 1]
     assert [token.timestamp for token in first] + [border + token.timestamp for token in after.stable] == [1, 5, 6]
-
-
-@pytest.mark.parametrize("options", DECODERS, ids=lambda options: options.get("decoder", "greedy"))
-def test_each_segment_of_a_restarting_stream_is_that_of_its_audio_alone(recognizer, speech, options):
-    chosen = options | ENDPOINTS
-    entries = {
-        milliseconds: restarted(recognizer, speech, pieces(speech, milliseconds), chosen)
-        for milliseconds in (100, 30_000)
-    }
-    assert segments(entries[100]) == segments(entries[30_000])
-    found = segments(entries[100])
-    assert len(found) > 3
-    start = 0
-    for number, (text, processed_s, words, tokens, _) in enumerate(found[:-1]):
-        behind = round(processed_s * SAMPLE_RATE_HZ) + 2 * SAMPLE_RATE_HZ
-        alone = recognize(recognizer, speech[start:behind], [slice(None)], chosen)
-        first = segments([entry for entry in alone if entry.segment == 0])[0]
-        assert (text, tokens) == (first[0], first[3]), number
-        assert words == [
-            (word, round(start_ms + start / 16), round(end_ms + start / 16)) for word, start_ms, end_ms in first[2]
-        ]
-        begin_s = start / SAMPLE_RATE_HZ
-        assert processed_s == pytest.approx(begin_s + first[1])
-        last_s = words[-1][2] / 1000 if words else begin_s
-        start = round(max(last_s, processed_s - 0.4) * SAMPLE_RATE_HZ)
-
-
-def test_a_restarting_stream_has_forced_ends_too(recognizer, speech):
-    with recognizer.open_stream(options=ENDPOINTS) as stream:
-        entries = [*stream.push(speech[:50_000]).entries, *stream.finalize(speech[50_000:64_000]).entries]
-        number = entries[-1].segment
-        assert entries[-1].is_final and entries[-1].audio_processed_s == 4.0
-        rest = [*stream.push(speech[64_000:99_000]).entries, *stream.finish(speech[99_000:]).entries]
-    alone = restarted(recognizer, speech[64_000:], [slice(None)], ENDPOINTS)
-    assert [entry.text for entry in rest if entry.is_final] == [entry.text for entry in alone if entry.is_final]
-    assert [word[:3] for entry in rest for word in entry.words] == [
-        (word.text, word.start_ms + 4000, word.end_ms + 4000) for entry in alone for word in entry.words
-    ]
-    assert rest[0].segment == number + 1
-
-
-def test_bad_samples_leave_a_restarting_stream_as_it_is(recognizer, speech):
-    with recognizer.open_stream(options=ENDPOINTS) as stream:
-        stream.push(speech[:40_000])
-        with pytest.raises(StreamError, match="AUDIO_INVALID"):
-            stream.push(np.concatenate([speech[40_000:60_000], np.full(1, np.nan, np.float32)]))
-        stream.finish(speech[40_000:])
-    whole = restarted(recognizer, speech, [slice(None)], ENDPOINTS)
-    assert [word[:3] for word in stream.words] == [word[:3] for entry in whole for word in entry.words]

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE, AesLimits
 from penstock.decoding.wfst.sizes import WfstLimits
+from penstock.endpointing.rules import ENDPOINT_STATES
 from penstock.errors import SettingError
 from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA
 from penstock.pipeline.options.setting import Setting, Values, choice, off_or, real, switch, text, whole
@@ -130,6 +131,11 @@ class DecodingConfig:
         off_or(whole(5, 120)), 0, "S", "default endpoint: duration after which any short pause ends a segment, in s",
         page="endpointing.md", decoders=DECODERS,
     )  # fmt: skip
+    endpoint_state: str | None = _option(
+        choice(*ENDPOINT_STATES), None, "NAME", "default at an endpoint: the decoder starts anew, or goes on",
+        page="endpointing.md#reset-or-carry", unset="carry if the model writes punctuation and capitals, else reset",
+        decoders=DECODERS,
+    )  # fmt: skip
     phrase_memory_mib: int = _option(
         whole(16, 16_384), 512, "MIB", "memory for the boosted phrases of all streams on the decoder's device, in MiB",
         page="boosting.md#memory",
@@ -155,5 +161,7 @@ DECODING_SETTINGS = tuple(
 
 ENDPOINT_SETTINGS = tuple(setting for setting in DECODING_SETTINGS if setting.name.startswith("endpoint_"))
 """Also options of a stream, under the same names."""
+ENDPOINT_RULES = tuple(setting for setting in ENDPOINT_SETTINGS if setting.name != "endpoint_state")
+"""Those that end segments: the fields of `EndpointRules`."""
 
 DEFAULT_DECODING = DecodingConfig()

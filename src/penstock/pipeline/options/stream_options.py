@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
-from penstock.endpointing.rules import NO_ENDPOINTS, EndpointRules
+from penstock.endpointing.rules import CARRY, NO_ENDPOINTS, RESET, EndpointRules
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair
 from penstock.model.tokenizer import Tokenizer
@@ -14,6 +14,7 @@ from penstock.pipeline.options.decoder_offer import DecoderOffer, without_ilm
 from penstock.pipeline.options.decoding_config import (
     BEAM_DECODERS,
     BOOSTED_DECODERS,
+    ENDPOINT_RULES,
     ENDPOINT_SETTINGS,
     GREEDY,
     LM_DECODERS,
@@ -68,6 +69,8 @@ class StreamOptions:
     """Language tags are in the text, too."""
     endpoint: EndpointRules = NO_ENDPOINTS
     """Where segments end by themselves."""
+    carries_state: bool = False
+    """At an endpoint the decoder goes on with its best hypothesis; else it starts anew."""
 
 
 def parse_stream_options(
@@ -85,7 +88,7 @@ def parse_stream_options(
     decoder: one of the offered ones; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; ilm_alpha: 0 .. 2;
     ilm_beta: 0 .. 10; boosted_phrases: a JSON list of phrases or of [phrase, boost] pairs, as text or already read;
     boost: of phrases that name none; language: one of the offered ones; language_tags: "remove" or "keep";
-    endpoint_...: integers, as those of `DecodingConfig`.
+    endpoint_...: as those of `DecodingConfig`; endpoint_state by default as the tokenizer's vocabulary suggests.
     words: of the decoding graph, which phrases of `wfst` must consist of.
     """
     unknown = sorted(map(shown, set(options) - set(_NAMES)))
@@ -101,8 +104,8 @@ def parse_stream_options(
     beam_size, n_best = _beam(options, decoder, config)
     tokens = _tokens(_phrases(options), tokenizer, words if decoder == WFST else None)
     lm_weight, ilm = _lm_weight(options, decoder, config), _ilm(options, offer.ilm.get(decoder))
-    language, endpoint = _language(options, languages), _endpoint(options, config)
-    return StreamOptions(decoder, beam_size, n_best, lm_weight, tokens, ilm, *language, endpoint)
+    language, endpoint = _language(options, languages), _endpoint(options, config, tokenizer)
+    return StreamOptions(decoder, beam_size, n_best, lm_weight, tokens, ilm, *language, *endpoint)
 
 
 def _beam(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> tuple[int, int]:
@@ -148,12 +151,14 @@ def _language(options: Mapping[str, Any], languages: LanguageOffer) -> tuple[int
     return languages.prompt(name), tags == KEEP
 
 
-def _endpoint(options: Mapping[str, Any], config: DecodingConfig) -> EndpointRules:
-    rules = {setting.name: options.get(setting.name, getattr(config, setting.name)) for setting in ENDPOINT_SETTINGS}
+def _endpoint(options: Mapping[str, Any], config: DecodingConfig, tokenizer: Tokenizer) -> tuple[EndpointRules, bool]:
+    """The rules, and whether endpoints carry the decoder's state."""
     for setting in ENDPOINT_SETTINGS:
-        if not setting.values.accepts(value := rules[setting.name]):
+        if setting.name in options and not setting.values.accepts(value := options[setting.name]):
             raise _rejection(f"{setting.name} is {shown(value)}; accepted: {setting.accepted}")
-    return EndpointRules(*rules.values())
+    rules = EndpointRules(*(options.get(rule.name, getattr(config, rule.name)) for rule in ENDPOINT_RULES))
+    default = config.endpoint_state or (CARRY if tokenizer.has_punctuation_and_capitals else RESET)
+    return rules, options.get("endpoint_state", default) == CARRY
 
 
 def _phrases(options: Mapping[str, Any]) -> tuple[Phrase, ...]:

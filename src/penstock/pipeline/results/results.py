@@ -1,7 +1,6 @@
 """Results of a stream: text and words of its segments, accumulated on the host."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.model.config import ModelConfig
@@ -54,19 +53,6 @@ class StreamResult:
     def entries(self) -> tuple["StreamResult", ...]:
         """The earlier results and this one; all but the last are final."""
         return (*self.earlier, self)
-
-
-def folded(results: Sequence[StreamResult]) -> StreamResult:
-    """The results of successive requests of a stream, one or more without `earlier` ones, as that of one request."""
-    entries: list[StreamResult] = []
-    words: tuple[Word, ...] = ()
-    tokens: tuple[Token, ...] = ()
-    for number, result in enumerate(results, start=1):
-        words, tokens = words + result.words, tokens + result.tokens
-        if result.is_final or number == len(results):
-            entries.append(replace(result, words=words, tokens=tokens))
-            words, tokens = (), ()
-    return replace(entries[-1], earlier=tuple(entries[:-1]))
 
 
 class StreamText:

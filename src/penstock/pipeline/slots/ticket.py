@@ -156,10 +156,10 @@ def _unpack_rest(numbers: list[int]) -> tuple[dict[int, StreamOptions], dict[int
 
 
 def _pack_options(options: StreamOptions) -> list[int]:
-    """Decoder to endpoint rules, then boost, length and tokens of each phrase. Reals travel as their bits."""
+    """Decoder to `carries_state`, then boost, length and tokens of each phrase. Reals travel as their bits."""
     weights = map(_to_bits, (options.lm_weight, *(options.ilm or _NO_ILM)))
     numbers = [DECODERS.index(options.decoder), options.beam_size, options.n_best, *weights]
-    numbers += [options.prompt, options.keeps_tags, *astuple(options.endpoint)]
+    numbers += [options.prompt, options.keeps_tags, *astuple(options.endpoint), options.carries_state]
     for tokens, boost in options.phrases:
         numbers += (_to_bits(boost), len(tokens), *tokens)
     return numbers
@@ -169,8 +169,8 @@ def _unpack_options(numbers: list[int]) -> StreamOptions:
     decoder, beam_size, n_best = numbers[:3]
     lm_weight, *weights = map(_from_bits, numbers[3:6])
     pair = IlmPair(*weights)
-    prompt, keeps_tags, *endpoint = numbers[6:11]
-    phrases, at = [], 11
+    prompt, keeps_tags, *endpoint, carries_state = numbers[6:12]
+    phrases, at = [], 12
     while at < len(numbers):
         boost, length = numbers[at : at + 2]
         phrases.append(TokenPhrase(tuple(numbers[at + 2 : at + 2 + length]), _from_bits(boost)))
@@ -178,7 +178,7 @@ def _unpack_options(numbers: list[int]) -> StreamOptions:
     ilm = None if pair == _NO_ILM else pair
     return StreamOptions(
         DECODERS[decoder], beam_size, n_best, lm_weight, tuple(phrases), ilm, prompt, bool(keeps_tags),
-        EndpointRules(*endpoint),
+        EndpointRules(*endpoint), bool(carries_state),
     )  # fmt: skip
 
 

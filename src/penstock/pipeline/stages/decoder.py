@@ -17,7 +17,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
-from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.options.decoding_config import CTC, DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.results import StreamResult, StreamText
@@ -88,6 +88,7 @@ class DecoderStage:
         self._decoder_numbers = np.zeros(slots, np.int64)  # in `decoders`
         self._texts: dict[int, StreamText] = {}
         self._has_unstable = np.zeros(slots, bool)  # tokens in its text
+        self._carries_state = np.zeros(slots, bool)  # through endpoints
         self._max_step = MAX_DECODER_STEP if choice.driver.name == NO_GRAPHS else MAX_CAPTURED_BATCH
         self._endpoints = Endpoints(slots, self._config, self._chunk_encoder_frames)
         self._guard = SlotGuard("decoder", slots, ledger)
@@ -250,6 +251,8 @@ class DecoderStage:
             self._texts[slot] = StreamText(self._tokenizer, self._config, options.keeps_tags, has_alternatives)
             self._has_unstable[slot] = False
             self._endpoints.open(slot, options.endpoint)
+            # Greedy CTC has no state but an open token, which must not be reported twice.
+            self._carries_state[slot] = options.carries_state or options.decoder == CTC
             opened.append(slot)
         self._set_prompts(opened)
         self._begin(opened)
@@ -297,7 +300,10 @@ class DecoderStage:
         while step := steps.next():
             own = slots[step.rows]
             steps.take(step, self._decode_step(own, step, first_frames[step.rows] + step.first_frames, rows.encoded))
-            self._begin(own[step.is_endpoint].tolist(), goes_on=True)
+            ended = own[step.is_endpoint]
+            carries = self._carries_state[ended]
+            self._begin(ended[~carries].tolist())
+            self._begin(ended[carries].tolist(), goes_on=True)
         is_finalized = (flags & FINALIZE) > 0
         self._endpoints.restart(slots[is_finalized], covered[is_finalized])
         self._begin(slots[is_finalized].tolist())

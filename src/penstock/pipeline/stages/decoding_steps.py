@@ -27,7 +27,7 @@ class Step(NamedTuple):
     is_final: np.ndarray
     """bool: the segment ends with these frames."""
     is_endpoint: np.ndarray
-    """bool: and the best hypothesis goes on in a new segment."""
+    """bool: and the stream goes on in a new segment, without a new start of the encoder."""
 
 
 class SegmentPart(NamedTuple):

@@ -260,12 +260,6 @@ class FeatureStage:
         if isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
             raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
 
-    def check_samples(self, samples: np.ndarray) -> None:
-        """Raises StreamError AUDIO_INVALID for samples that a request cannot have."""
-        rows = rows_of([AudioRequest("", samples)])
-        for problem in (*rows.problems.values(), *self._audio_problems(rows).values()):
-            raise problem
-
     def _audio_problems(self, rows: AudioRows) -> dict[int, StreamError]:
         """By row: why its samples cannot be used."""
         most = self.max_request_samples
