@@ -1,7 +1,6 @@
 """Endpoints through a real server: segments depend on the audio alone, for each protocol, client and kind."""
 
 import asyncio
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ def outcome(transcript: Transcript) -> list[tuple]:
 
 
 def in_process(recognizer: StreamingRecognizer, samples: np.ndarray, options: StreamOptions) -> list[tuple]:
-    with recognizer.open_stream(options=options.parameters(), segments=options.segments) as stream:
+    with recognizer.open_stream(options=options.parameters()) as stream:
         entries = [*stream.push(samples).entries, *stream.finish().entries]
     words = [(entry.segment, word.text, word.start_ms, word.end_ms) for entry in entries for word in entry.words]
     return [
@@ -57,12 +56,9 @@ def recognizer(bundled_model) -> StreamingRecognizer:
     return StreamingRecognizer(bundled_model, CONTEXT)
 
 
-@pytest.mark.parametrize("segments", ["restart", "soft"])
 @pytest.mark.parametrize("decoder", DECODERS, ids=["greedy", "alsd"])
-def test_segments_are_those_of_the_recognizer_whatever_the_pieces(
-    server: RunningServer, recognizer, speech, decoder, segments
-):
-    options = StreamOptions(**decoder, endpoint_silence_ms=400, endpoint_no_speech_ms=2400, segments=segments)
+def test_segments_are_those_of_the_recognizer_whatever_the_pieces(server: RunningServer, recognizer, speech, decoder):
+    options = StreamOptions(**decoder, endpoint_silence_ms=400, endpoint_no_speech_ms=2400, segments="soft")
     expected = in_process(recognizer, speech, options)
     assert len(expected) > 2
     with Client(server.url("grpc")) as client, Client(server.url("http"), "http") as http:
@@ -91,11 +87,7 @@ async def batched(client: BatchedClient, samples: np.ndarray, options: StreamOpt
 
 def test_other_clients_and_many_streams_at_once(server: RunningServer, recognizer, speech):
     signals = [speech, speech[50_000:], speech[:90_000]]
-    options = [
-        StreamOptions(endpoint_silence_ms=400, segments=segments, **decoder)
-        for segments in ("restart", "soft")
-        for decoder in DECODERS
-    ]
+    options = [StreamOptions(endpoint_silence_ms=400, segments="soft", **decoder) for decoder in DECODERS]
     rows = [(signal, one) for signal in signals for one in options]
 
     async def run() -> list[Transcript]:
@@ -109,33 +101,8 @@ def test_other_clients_and_many_streams_at_once(server: RunningServer, recognize
     assert [outcome(transcript) for transcript in asyncio.run(run())] == expected * 2
 
 
-def test_each_segment_of_a_restarting_stream_is_that_of_its_audio_alone(server: RunningServer, speech):
-    """The border is 0.4 s before the place of the endpoint, but not before the end of the last word."""
-    options = StreamOptions(endpoint_silence_ms=400)
-    with Client(server.url("grpc")) as client:
-        borders = [0]
-        with client.open_stream(options=options) as stream:
-            for start in range(0, len(speech), 1600):
-                stream.send(speech[start : start + 1600])
-            stream.finish()
-            end_ms = 0
-            for result in stream:
-                end_ms = result.new_words[-1].end_ms if result.new_words else end_ms
-                if result.is_final and not stream.transcript.is_complete:
-                    borders.append(round(16 * max(end_ms, 1000 * result.audio_processed_s - 400)))
-            segments = stream.transcript.segments
-        assert len(segments) == len(borders) > 2
-        for number, start in enumerate(borders[:-1]):
-            alone = client.transcribe(speech[start:], options=options).segments[0]
-            assert alone.text == segments[number].text
-            assert [(w.text, w.start_ms, w.end_ms) for w in segments[number].words] == [
-                (w.text, round(w.start_ms + start / 16), round(w.end_ms + start / 16)) for w in alone.words
-            ]
-        assert all(before < after for before, after in pairwise(borders))
-
-
 def test_forced_ends_between_endpoints(server: RunningServer, speech):
-    options = StreamOptions(endpoint_silence_ms=400)
+    options = StreamOptions(endpoint_silence_ms=400, segments="soft")
     with Client(server.url("grpc")) as client:
         with client.open_stream(options=options) as stream:
             stream.send(speech[:50_000])

@@ -25,7 +25,7 @@ OTHER_STREAMS = 15
 @pytest.fixture(scope="module")
 def gateway_url(server: RunningServer) -> Iterator[str]:
     """A gateway's process before the shared server. Segments end with their recording, as those of a direct client."""
-    with running_gateway(server) as addresses:
+    with running_gateway(server, "--segments", "soft") as addresses:
         yield f"http://{addresses.http}"
 
 
@@ -100,7 +100,7 @@ async def test_options_reach_the_server(client):
     assert response.json()["error"]["code"] == "field_invalid"
 
 
-async def test_segments_are_those_of_a_stream_that_restarts_in_process(client, bundled_model):
+async def test_segments_are_those_of_a_stream_in_process(client, bundled_model):
     """Recordings with pauses between them. An upload is sent as fast as the server takes it."""
     pause = np.zeros(16_000, np.float32)
     samples = np.concatenate([part for path in PATHS for part in (read_audio(path, 16_000), pause)])

@@ -131,13 +131,12 @@ def test_each_stream_is_decoded_with_its_options(lm_server, expected, protocol):
     assert len({str(one[:3]) for one in (choice[0] for choice in expected)}) > 1
 
 
-@pytest.mark.parametrize("segments", ["restart", "soft"])
-def test_a_graph_search_has_endpoints(lm_server, model, graph, protocol, segments):
-    options = StreamOptions(decoder="wfst", n_best=2, endpoint_silence_ms=400, segments=segments)
+def test_a_graph_search_has_endpoints(lm_server, model, graph, protocol):
+    options = StreamOptions(decoder="wfst", n_best=2, endpoint_silence_ms=400, segments="soft")
     pause = np.zeros(16_000, np.float32)
     speech = np.concatenate([part for path in UTTERANCES[:3] for part in (read_audio(path, 16_000), pause)])
     recognizer = StreamingRecognizer(model, CONTEXT, decoding=DecodingConfig(graph=str(graph)))
-    with recognizer.open_stream(options=options.parameters(), segments=segments) as stream:
+    with recognizer.open_stream(options=options.parameters()) as stream:
         entries = [*stream.push(speech).entries, *stream.finish().entries]
     expected = [(entry.text, _alternatives(entry)) for entry in entries if entry.is_final]
     assert len(expected) >= 3 and all(text for text, _ in expected[:3])
