@@ -41,6 +41,11 @@ def test_the_language_is_sent():
     assert options.parameters() == {"language": "de-DE", "language_tags": "keep"}
 
 
+def test_the_state_at_endpoints_is_sent_where_it_is_set():
+    assert StreamOptions(endpoint_silence_ms=400).parameters() == {"endpoint_silence_ms": 400}
+    assert StreamOptions(endpoint_state="carry").parameters() == {"endpoint_state": "carry"}
+
+
 def test_a_weight_of_zero_is_sent():
     assert StreamOptions(lm_weight=0).parameters() == {"lm_weight": 0.0}
     assert StreamOptions(ilm_alpha=1, ilm_beta=0).parameters() == {"ilm_alpha": 1.0, "ilm_beta": 0.0}
@@ -76,6 +81,7 @@ def test_n_best_without_a_beam_size_is_checked_by_the_server():
     "values, message",
     [
         ({"decoder": "beam"}, "decoder is 'beam', expected 'greedy', 'alsd', 'aes', 'ctc', 'ctc_beam' or 'wfst'"),
+        ({"endpoint_state": "soft"}, "endpoint_state is 'soft', expected 'reset' or 'carry'"),
         ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0, expected an integer from 1"),
         ({"decoder": "alsd", "beam_size": 2.0}, "beam_size is 2.0"),
         ({"decoder": "alsd", "beam_size": True}, "beam_size is True"),

@@ -38,7 +38,7 @@ def test_replicas_of_one_and_of_several_models():
         (["--replicas", "a:1;b:2"], "name of its own"),
         (["--replicas", "low="], "no HOST:PORT"),
         (["--http-port", "65536"], "--http-port"),
-        (["--segments", "hard"], "accepted: restart, soft"),
+        (["--endpoint-state", "soft"], "accepted: reset, carry"),
         (["--endpoint-silence-ms", "100"], "--endpoint-silence-ms"),
         (["--riva-boost-scale", "nan"], "--riva-boost-scale"),
         (["--tls-cert", "x.pem"], "--tls-key"),

@@ -28,7 +28,7 @@ OPTIONS = {
     "protocol": "grpc", "batched": False, "no_align": False, "reply_timeout": 5.0, "request_ms": 100.0,
     "seed": 0, "decoder": "greedy", "beam_size": None,
     "n_best": 0, "lm_weight": None, "ilm_alpha": None, "ilm_beta": None, "language": None, "language_tags": None,
-    "endpoint_silence_ms": None, "endpoint_no_speech_ms": None, "endpoint_longest_s": None, "segments": "restart",
+    "endpoint_silence_ms": None, "endpoint_no_speech_ms": None, "endpoint_longest_s": None, "endpoint_state": None,
     "boost_phrase": [], "boosted_phrases": None, "boost": None, "boost_every": 1,
 }  # fmt: skip
 

@@ -56,9 +56,12 @@ def recognizer(bundled_model) -> StreamingRecognizer:
     return StreamingRecognizer(bundled_model, CONTEXT)
 
 
+@pytest.mark.parametrize("state", ["reset", "carry"])
 @pytest.mark.parametrize("decoder", DECODERS, ids=["greedy", "alsd"])
-def test_segments_are_those_of_the_recognizer_whatever_the_pieces(server: RunningServer, recognizer, speech, decoder):
-    options = StreamOptions(**decoder, endpoint_silence_ms=400, endpoint_no_speech_ms=2400, segments="soft")
+def test_segments_are_those_of_the_recognizer_whatever_the_pieces(
+    server: RunningServer, recognizer, speech, decoder, state
+):
+    options = StreamOptions(**decoder, endpoint_silence_ms=400, endpoint_no_speech_ms=2400, endpoint_state=state)
     expected = in_process(recognizer, speech, options)
     assert len(expected) > 2
     with Client(server.url("grpc")) as client, Client(server.url("http"), "http") as http:
@@ -87,7 +90,11 @@ async def batched(client: BatchedClient, samples: np.ndarray, options: StreamOpt
 
 def test_other_clients_and_many_streams_at_once(server: RunningServer, recognizer, speech):
     signals = [speech, speech[50_000:], speech[:90_000]]
-    options = [StreamOptions(endpoint_silence_ms=400, segments="soft", **decoder) for decoder in DECODERS]
+    options = [
+        StreamOptions(endpoint_silence_ms=400, endpoint_state=state, **decoder)
+        for state in ("reset", "carry")
+        for decoder in DECODERS
+    ]
     rows = [(signal, one) for signal in signals for one in options]
 
     async def run() -> list[Transcript]:
@@ -102,7 +109,7 @@ def test_other_clients_and_many_streams_at_once(server: RunningServer, recognize
 
 
 def test_forced_ends_between_endpoints(server: RunningServer, speech):
-    options = StreamOptions(endpoint_silence_ms=400, segments="soft")
+    options = StreamOptions(endpoint_silence_ms=400)
     with Client(server.url("grpc")) as client:
         with client.open_stream(options=options) as stream:
             stream.send(speech[:50_000])

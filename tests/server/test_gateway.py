@@ -1,21 +1,16 @@
 """The gateway's HTTP API before a real server: its words are those of the direct client, alone and under load."""
 
 import asyncio
-import io
 import json
 from collections.abc import AsyncIterator, Iterator
 
 import httpx2
-import numpy as np
 import pytest
-import soundfile
 
-from penstock.frontend.audio_file import read_audio
-from penstock.recognizer import StreamingRecognizer
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
 from tests.helpers.server.gateway import running_gateway
-from tests.helpers.server.running import CONTEXT, RunningServer
+from tests.helpers.server.running import RunningServer
 
 pytestmark = [pytest.mark.server, pytest.mark.anyio]
 PATHS = [utterance.path for utterance in golden_utterances()]
@@ -25,7 +20,7 @@ OTHER_STREAMS = 15
 @pytest.fixture(scope="module")
 def gateway_url(server: RunningServer) -> Iterator[str]:
     """A gateway's process before the shared server. Segments end with their recording, as those of a direct client."""
-    with running_gateway(server, "--segments", "soft") as addresses:
+    with running_gateway(server) as addresses:
         yield f"http://{addresses.http}"
 
 
@@ -98,25 +93,3 @@ async def test_options_reach_the_server(client):
     )
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "field_invalid"
-
-
-async def test_segments_are_those_of_a_stream_in_process(client, bundled_model):
-    """Recordings with pauses between them. An upload is sent as fast as the server takes it."""
-    pause = np.zeros(16_000, np.float32)
-    samples = np.concatenate([part for path in PATHS for part in (read_audio(path, 16_000), pause)])
-    recognizer = StreamingRecognizer(bundled_model, CONTEXT, max_streams=1)
-    with recognizer.open_stream(options={"endpoint_silence_ms": 800}) as stream:
-        entries = stream.finish(samples).entries
-    expected = [entry.text for entry in entries if entry.is_final and entry.text]
-    assert len(expected) >= len(PATHS) - 1
-    file = io.BytesIO()
-    soundfile.write(file, samples, 16_000, format="FLAC", subtype="PCM_16")
-    fields = {
-        "response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"],
-        "chunking_strategy[type]": "server_vad", "chunking_strategy[silence_duration_ms]": "800",
-    }  # fmt: skip
-    response = await client.post("/v1/audio/transcriptions", files={"file": file.getvalue()}, data=fields)
-    body = response.json()
-    assert [segment["text"] for segment in body["segments"]] == expected
-    words = [(word.text, word.start_ms, word.end_ms) for entry in entries for word in entry.words]
-    assert [(each["word"], round(each["start"] * 1000), round(each["end"] * 1000)) for each in body["words"]] == words

@@ -132,7 +132,7 @@ def test_each_stream_is_decoded_with_its_options(lm_server, expected, protocol):
 
 
 def test_a_graph_search_has_endpoints(lm_server, model, graph, protocol):
-    options = StreamOptions(decoder="wfst", n_best=2, endpoint_silence_ms=400, segments="soft")
+    options = StreamOptions(decoder="wfst", n_best=2, endpoint_silence_ms=400)
     pause = np.zeros(16_000, np.float32)
     speech = np.concatenate([part for path in UTTERANCES[:3] for part in (read_audio(path, 16_000), pause)])
     recognizer = StreamingRecognizer(model, CONTEXT, decoding=DecodingConfig(graph=str(graph)))

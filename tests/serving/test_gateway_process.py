@@ -60,7 +60,7 @@ def test_its_log_has_the_servers_format(replica, gateway_ports, capfd):
 
 
 def test_an_end_by_itself_is_reported(replica, gateway_ports, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_GATEWAY_SEGMENTS", "neither")
+    monkeypatch.setenv("PENSTOCK_GATEWAY_ENDPOINT_STATE", "neither")
     statuses, has_ended = [], threading.Event()
 
     def on_end(status):

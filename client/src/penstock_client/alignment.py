@@ -75,10 +75,6 @@ class ChunkAligner:
             whole = whole[:-kept]
         return whole
 
-    def restart(self, sent_samples: int) -> None:
-        """The server's segment began anew, and `sent_samples` of it were sent. What is held follows them."""
-        self._sent_samples = sent_samples
-
     def flush(self, samples: Samples) -> Samples:
         """Adds the last samples [n] of a segment and returns all that were held; the next segment begins."""
         self._sent_samples = 0

@@ -48,8 +48,7 @@ class AsyncClient(ClientBase):
         """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
-        restarts = options is not None and options.restarts
-        stream = AsyncStream(stream_id, transport, self._parameters(options), self._chunks, restarts)
+        stream = AsyncStream(stream_id, transport, self._parameters(options), self._chunks)
         self._streams.add(stream)
         return stream
 

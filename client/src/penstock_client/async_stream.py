@@ -23,17 +23,16 @@ class AsyncStream(StreamBase):
         transport: AsyncTransport,
         parameters: Mapping[str, Parameter] | None = None,
         chunks: ServerChunks | None = None,
-        restarts: bool = False,
     ):
-        super().__init__(stream_id, parameters, chunks, restarts)
+        super().__init__(stream_id, parameters, chunks)
         self._transport = transport
 
     async def send(self, samples: npt.ArrayLike) -> None:
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
         Samples wait in the client until they complete a chunk of the server's model, if the client aligns; no samples
-        make a request at once. Returns before the reply, but waits while a minute of audio, or 2 s where endpoints
-        restart the stream, or 64 requests are unanswered. Raises ClientError.
+        make a request at once. Returns before the reply, but waits while a minute of audio or 64 requests are
+        unanswered. Raises ClientError.
         """
         await self._send(samples)
 
@@ -86,9 +85,8 @@ class AsyncStream(StreamBase):
 
     async def _send(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> None:
         geometry = None if self._chunks is None else await self._chunks.get_async()
-        restarted_samples = self._transport.restarted_samples if self._restarts else 0
         try:
-            for request in self._split(samples, geometry, restarted_samples, is_end=is_end, finalize=finalize):
+            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize):
                 await self._transport.send(request)
         except ClientError as error:
             self._note(error)

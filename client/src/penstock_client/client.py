@@ -84,8 +84,7 @@ class Client(ClientBase):
         """
         stream_id = self._new_stream_id(stream_id)
         transport = self._connection.open_transport(stream_id, self._timeout_s)
-        restarts = options is not None and options.restarts
-        stream = Stream(stream_id, transport, self._parameters(options), self, self._chunks, restarts)
+        stream = Stream(stream_id, transport, self._parameters(options), self, self._chunks)
         self._streams.add(stream)
         return stream
 

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from penstock_client.protocol import Parameter
 
 LanguageTags = Literal["remove", "keep"]
-Segments = Literal["restart", "soft"]
+EndpointState = Literal["reset", "carry"]
 Decoder = Literal["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"]
 """The searches; `Client.server_info` names those of a server."""
 _BEAMS: tuple[Decoder, ...] = ("alsd", "aes", "ctc_beam")
@@ -56,9 +56,9 @@ class StreamOptions:
     """Duration of a segment without words, 200 to 60,000; 0: off."""
     endpoint_longest_s: int | None = None
     """Duration after which any short pause ends a segment, 5 to 120; 0: off."""
-    segments: Segments = "restart"
-    """What endpoints of the options above do. "restart": the last 0.4 s of the pause are sent again, so that each
-    segment is recognized as its audio alone. "soft": the search continues."""
+    endpoint_state: EndpointState | None = None
+    """The decoder's state at these endpoints. "reset": each segment is decoded anew. "carry": the search continues,
+    as suits a model that writes punctuation and capitals. The server's default follows from the model's vocabulary."""
 
     def __post_init__(self) -> None:
         if self.decoder is not None and self.decoder not in get_args(Decoder):
@@ -80,13 +80,8 @@ class StreamOptions:
         for name in ENDPOINTS:
             if (value := getattr(self, name)) is not None:
                 self._set(name, _whole(name, value, minimum=0))
-        if self.segments not in get_args(Segments):
-            raise ValueError(f"segments is {self.segments!r}, expected {_either(get_args(Segments))}")
-
-    @property
-    def restarts(self) -> bool:
-        """True if these options end segments, and the stream then restarts."""
-        return self.segments == "restart" and any(getattr(self, name) for name in ENDPOINTS)
+        if self.endpoint_state is not None and self.endpoint_state not in get_args(EndpointState):
+            raise ValueError(f"endpoint_state is {self.endpoint_state!r}, expected {_either(get_args(EndpointState))}")
 
     def parameters(self) -> dict[str, Parameter]:
         """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
@@ -103,6 +98,7 @@ class StreamOptions:
             "language": self.language,
             "language_tags": self.language_tags,
             **{name: getattr(self, name) for name in ENDPOINTS},
+            "endpoint_state": self.endpoint_state,
         }
         return {name: value for name, value in chosen.items() if value is not None}
 

@@ -62,8 +62,6 @@ class Request:
     """True for the stream's last request."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     """The stream's options, in the first request only; `finalize` where a segment ends and the stream continues."""
-    restarts: bool = False
-    """True on the first request of a stream that restarts at its endpoints."""
     has_alternatives: bool = False
     """True where the reply may have alternatives: before an endpoint no request is known to end a segment."""
 
@@ -158,10 +156,8 @@ class RequestSplitter:
         stream_id: StreamId,
         max_samples: int = MAX_REQUEST_SAMPLES,
         parameters: Mapping[str, Parameter] | None = None,
-        restarts: bool = False,
     ):
         self._stream_id = stream_id
-        self._restarts = restarts
         self._max_samples = max_samples
         self._parameters = parameters or {}
         self._is_started = False
@@ -190,7 +186,6 @@ class RequestSplitter:
                     **({} if start or self._is_started else self._parameters),
                     **(FINALIZE if start == starts[-1] and finalize else {}),
                 },
-                restarts=self._restarts and start == 0 and not self._is_started,
                 has_alternatives=bool(self._parameters.get("n_best")),
             )
             for start in starts

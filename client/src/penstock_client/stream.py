@@ -7,8 +7,6 @@ import numpy.typing as npt
 from penstock_client.alignment import ChunkAligner, ChunkGeometry
 from penstock_client.errors import ClientError, StreamClosedError, StreamId
 from penstock_client.protocol import (
-    MAX_REQUEST_SAMPLES,
-    SAMPLE_RATE_HZ,
     Parameter,
     Request,
     RequestSplitter,
@@ -28,19 +26,13 @@ class StreamBase:
         stream_id: StreamId,
         parameters: Mapping[str, Parameter] | None = None,
         chunks: ServerChunks | None = None,
-        restarts: bool = False,
     ):
-        """restarts: at endpoints, which moves the ends of the chunks."""
         self.stream_id = stream_id
         self.transcript = Transcript()
         """Accumulates the results that were received."""
-        most = SAMPLE_RATE_HZ if restarts else MAX_REQUEST_SAMPLES
-        self._splitter = RequestSplitter(stream_id, most, parameters, restarts)
+        self._splitter = RequestSplitter(stream_id, parameters=parameters)
         self._chunks = chunks
-        self._restarts = restarts
         self._aligner = ChunkAligner()
-        self._sent_samples = self._segment_start_samples = 0
-        """Of the stream; the segment is the one of what is sent next."""
         self._is_closed = False
 
     @property
@@ -52,7 +44,6 @@ class StreamBase:
         self,
         samples: npt.ArrayLike,
         geometry: ChunkGeometry | None,
-        restarted_samples: int,
         *,
         is_end: bool = False,
         finalize: bool = False,
@@ -62,18 +53,13 @@ class StreamBase:
         self._splitter.check_open()
         array = as_samples(samples)
         self._aligner.geometry = geometry
-        if restarted_samples > self._segment_start_samples:
-            self._segment_start_samples = restarted_samples
-            self._aligner.restart(self._sent_samples - restarted_samples)
         if is_end or finalize:
             array = self._aligner.flush(array)
-            self._segment_start_samples = self._sent_samples + array.size
         elif array.size:
             ready = self._aligner.add(array)
             if ready is None:
                 return []
             array = ready
-        self._sent_samples += array.size
         return self._splitter.split(array, is_end, finalize)
 
     def _note(self, error: ClientError) -> None:
@@ -107,9 +93,8 @@ class Stream(StreamBase):
         parameters: Mapping[str, Parameter] | None = None,
         owner: object = None,
         chunks: ServerChunks | None = None,
-        restarts: bool = False,
     ):
-        super().__init__(stream_id, parameters, chunks, restarts)
+        super().__init__(stream_id, parameters, chunks)
         self._transport = transport
         self._owner = owner  # referenced, so that a client is not closed while one of its streams is used
 
@@ -117,8 +102,8 @@ class Stream(StreamBase):
         """Sends mono audio [n] at 16 kHz: floats in -1 .. 1, or int16.
 
         Samples wait in the client until they complete a chunk of the server's model, if the client aligns; no samples
-        make a request at once. Returns before the reply, but blocks while a minute of audio, or 2 s where endpoints
-        restart the stream, or 64 requests are unanswered. Raises ClientError.
+        make a request at once. Returns before the reply, but blocks while a minute of audio or 64 requests are
+        unanswered. Raises ClientError.
         """
         self._send(samples)
 
@@ -171,9 +156,8 @@ class Stream(StreamBase):
 
     def _send(self, samples: npt.ArrayLike, *, is_end: bool = False, finalize: bool = False) -> None:
         geometry = None if self._chunks is None else self._chunks.get()
-        restarted_samples = self._transport.restarted_samples if self._restarts else 0
         try:
-            for request in self._split(samples, geometry, restarted_samples, is_end=is_end, finalize=finalize):
+            for request in self._split(samples, geometry, is_end=is_end, finalize=finalize):
                 self._transport.send(request)
         except ClientError as error:
             self._note(error)

@@ -20,6 +20,8 @@ from client.tests.helpers.batched_client import (
     whole_text,
 )
 from penstock_client import (
+    BatchedStream,
+    Result,
     StreamClosedError,
     StreamOptions,
 )
@@ -271,3 +273,39 @@ def test_a_request_stays_below_the_size_that_servers_take_by_default(server):
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         BatchedClient("localhost:8001", **arguments)
+
+
+class _Rows:
+    """A link whose server is the test."""
+
+    def __init__(self):
+        self.pushed = []
+
+    def now_s(self):
+        return 0.0
+
+    def enqueue(self, pushed):
+        self.pushed.append(pushed)
+
+
+def test_an_answer_may_end_segments_and_begin_the_next():
+    """Only the newest result of a row has what the row asked for."""
+    link = _Rows()
+    stream = BatchedStream(1, link, "{}", None, 32_000)
+
+    async def run():
+        await stream.push(noise(16_000))
+        await stream.end_segment()
+        results = [Result(segment, "a", segment < 2, 0.4 + segment, (), (), ()) for segment in range(3)]
+        stream.answer(link.pushed[1], results, None)
+        stream.answer(link.pushed[2], [Result(2, "a", True, 3.0, (), (), ())], None)
+        answers = aiter(stream)
+        return [await anext(answers) for _ in range(4)]
+
+    found = asyncio.run(run())
+    assert [(one.is_final, one.end_s, one.answers_finalize) for one in found] == [
+        (True, 0.4, False),
+        (True, 1.4, False),
+        (False, 0.0, False),
+        (True, 3.0, True),
+    ]

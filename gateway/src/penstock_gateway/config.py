@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 LOOPBACK = "127.0.0.1"
 _MAX_PORT = 65_535
@@ -111,9 +111,10 @@ class Config:
         _silence, 800, "MS",
         f"silence that ends a segment where a request names none; {MIN_SILENCE_MS} to {MAX_SILENCE_MS}, 0: none",
     )  # fmt: skip
-    segments: str = _option(
-        _choice("restart", "soft"), "restart", "FORM", "how a segment ends: restart (exact) or soft (keeps the context)"
-    )
+    endpoint_state: Literal["reset", "carry"] | None = _option(
+        _choice("reset", "carry"), None, "NAME",
+        "decoder at the end of a segment: reset or carry. Default: the server's",
+    )  # fmt: skip
     riva_boost_scale: float = _option(
         _real(0, 1), 0.02, "SCALE", "Riva: nats per unit of a phrase's boost, limited to 2 nats"
     )

@@ -126,20 +126,20 @@ def _expected(call: str, words: dict[str, str], model: str) -> str:
 
 
 @contextmanager
-def served(segments: str) -> Iterator[tuple[str, Addresses]]:
+def served() -> Iterator[tuple[str, Addresses]]:
     """The address of a server, and a gateway in front of it."""
     servers = running_server(MODEL, MAX_STREAMS, 30.0)
     server = next(servers)
     try:
-        with running_gateway(server, "--endpoint-silence-ms", "800", "--segments", segments) as gateway:
+        with running_gateway(server, "--endpoint-silence-ms", "800") as gateway:
             yield server.url("grpc"), gateway
     finally:
         servers.close()
 
 
-def rows(python: str, scripts: Path | None, segments: str) -> Iterator[Row]:
+def rows(python: str, scripts: Path | None) -> Iterator[Row]:
     """All calls."""
-    with tempfile.TemporaryDirectory() as name, served(segments) as (url, gateway):
+    with tempfile.TemporaryDirectory() as name, served() as (url, gateway):
         folder = Path(name)
         make_recordings(folder)
         words = direct_words(folder, url)
@@ -158,11 +158,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", type=Path, required=True, help="interpreter of the environment of locks/compat.txt")
     parser.add_argument("--riva-scripts", type=Path, help="folder scripts/asr of a checkout of python-clients")
-    parser.add_argument("--segments", default="restart", help="as of the gateway")
     args = parser.parse_args()
     scripts = args.riva_scripts and args.riva_scripts.absolute()
     counts = {True: 0, False: 0}
-    for row in rows(str(args.python.absolute()), scripts, args.segments):
+    for row in rows(str(args.python.absolute()), scripts):
         counts[row.is_right] += 1
         print(f"{'pass' if row.is_right else 'FAIL'}  {row.client:15} {row.call:52} {row.found}", flush=True)
         if not row.is_right:

@@ -17,7 +17,7 @@ class CheckedStreams(FakeStreams):
 
     async def open(self, options, key, protocol):
         """As `FakeStreams.open`."""
-        upstream_options(options, "restart").parameters()
+        upstream_options(options, None).parameters()
         return await super().open(options, key, protocol)
 
 

@@ -45,7 +45,7 @@ async def test_a_push_without_samples_is_not_silence_and_sends_nothing(server, o
         await stream.watch(now_s + MAX_SILENT_S, 2 * MAX_SILENT_S)
         await stream.finish()
         assert [event.is_last async for event in stream.events()] == [True]
-        assert len(server.batch.recognizer.requests) == 3  # the start, and two of the end
+        assert len(server.batch.recognizer.requests) == 2  # the start and the end
 
 
 async def test_a_stream_that_finishes_is_not_idle(server, open_streams):

@@ -11,8 +11,6 @@ from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import StreamClosedError
 from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ
-from penstock_client.restarting import RestartingStream
-from penstock_client.restarts import MAX_UNANSWERED_S
 from penstock_client.transport.grpc_wire import check_certificates
 from penstock_client.transport.model_config import read_parameters
 
@@ -69,18 +67,13 @@ class BatchedClient:
         """
         link = await self._connect()
         self._numbers += 1
-        restarting, max_unanswered = None, self._max_unanswered_samples
-        if options is not None and options.restarts:
-            restarting = RestartingStream(SAMPLE_RATE_HZ)
-            max_unanswered = min(max_unanswered, round(MAX_UNANSWERED_S * SAMPLE_RATE_HZ))
         stream = BatchedStream(
             self._numbers,
             link,
             json.dumps(options.parameters() if options else {}),
             self._geometry,
-            max_unanswered,
+            self._max_unanswered_samples,
             on_answer,
-            restarting,
         )
         link.add(stream)
         return stream

@@ -13,8 +13,6 @@ from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
 from penstock_client.batched.wire import END, FINALIZE, START, Row
 from penstock_client.errors import ClientError, StreamClosedError, StreamNotOpenError
 from penstock_client.protocol import Result, as_samples, stream_error
-from penstock_client.restarting import RestartingStream
-from penstock_client.restarts import Piece
 from penstock_client.transport.async_channel import AsyncSignal
 
 _NO_SAMPLES: Samples = np.empty(0, np.int16)
@@ -74,21 +72,14 @@ class BatchedStream:
         geometry: ChunkGeometry | None,
         max_unanswered_samples: int,
         on_answer: OnAnswer | None = None,
-        restarting: RestartingStream | None = None,
     ):
-        """restarting: None for a stream that does not restart at its endpoints."""
         self.stream_id = number
         self._link = link
         self._aligner = ChunkAligner(geometry)
         self._max_unanswered_samples = max_unanswered_samples
         self._on_answer = on_answer
-        self._end_samples = self._unanswered_samples = 0
+        self._end_samples = self._unanswered_samples = self._unanswered_rows = 0
         """Of the rows that were enqueued."""
-        self._restarting = restarting
-        self._unanswered_rows = self._obsolete_rows = 0
-        """Rows that were enqueued; the oldest of them are obsolete: they belong to what follows an endpoint."""
-        self._unanswered_ends = 0
-        """Ends of segments that a caller of a stream that restarts waits for."""
         self._results: deque[StreamResult] = deque()
         self._failure: ClientError | None = None
         self._is_accepted = self._is_finished = self._is_ended = self._is_complete = False
@@ -126,7 +117,7 @@ class BatchedStream:
             part = array[start : start + step]
             ready = self._aligner.add(part)
             if ready is not None or not len(part):
-                self._send(Piece(_NO_SAMPLES if ready is None else ready))
+                self._enqueue(_NO_SAMPLES if ready is None else ready)
 
     async def end_segment(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the segment behind what was pushed, and behind these samples if given; the stream continues.
@@ -177,19 +168,11 @@ class BatchedStream:
             self.fail(failure, is_open=False if is_closed else None)
             return
         self._is_accepted = True
-        if self._obsolete_rows:
-            self._obsolete_rows -= 1
-        else:
-            round_trip_s = self._link.now_s() - pushed.pushed_s
-            if self._restarting is not None:
-                self._take(self._restarting, pushed, results, round_trip_s)
-            else:
-                for left, result in zip(range(len(results) - 1, -1, -1), results, strict=True):
-                    answered = flags if not left else 0
-                    end_s = result.audio_processed_s
-                    self._results.append(_stream_result(result, round_trip_s, answered, end_s))
-            if self._on_answer is not None:
-                self._on_answer(pushed.end_samples, round_trip_s)
+        round_trip_s = self._link.now_s() - pushed.pushed_s
+        for left, result in zip(range(len(results) - 1, -1, -1), results, strict=True):
+            self._results.append(_stream_result(result, round_trip_s, 0 if left else flags))
+        if self._on_answer is not None:
+            self._on_answer(pushed.end_samples, round_trip_s)
         if flags & END:
             self._is_complete = True
             self._link.forget(self)
@@ -210,32 +193,6 @@ class BatchedStream:
             self._enqueue(_NO_SAMPLES, END)
         self._changed.give()
 
-    def _take(
-        self, restarting: RestartingStream, pushed: Pushed, results: Sequence[Result], round_trip_s: float
-    ) -> None:
-        """Takes the answer to a row of a stream that restarts; at an endpoint sends audio again."""
-        flags = pushed.row.flags
-        if flags & END:
-            return  # the stream's last result answered a `finalize`
-        taken = restarting.take(results, is_final=bool(flags & FINALIZE))
-        for result in taken.results:
-            answered = 0
-            if result.is_final and taken.again is None:
-                self._unanswered_ends -= 1
-                answered = END if self._is_finished and not self._unanswered_ends else FINALIZE
-            self._results.append(_stream_result(result, round_trip_s, answered, restarting.start_s))
-            if answered == END:
-                self._enqueue(_NO_SAMPLES, END)
-        if taken.again is not None:
-            self._obsolete_rows = self._unanswered_rows + 1
-            self._enqueue(_NO_SAMPLES, FINALIZE)
-            self._end_samples = restarting.restarted_samples
-            rest_samples = 0  # of the last piece, if the caller has not ended its segment
-            for piece in taken.again:
-                self._enqueue(piece.samples, FINALIZE if piece.ends_segment else 0)
-                rest_samples = 0 if piece.ends_segment else len(piece.samples)
-            self._aligner.restart(rest_samples)
-
     async def _flush(self, samples: npt.ArrayLike, is_end: bool = False) -> None:
         array = self._copied(samples)
         if (more := len(array) - self._max_unanswered_samples) > 0:
@@ -243,25 +200,15 @@ class BatchedStream:
             array = array[more:]
         self._check_open()
         self._is_finished = is_end
-        array = self._aligner.flush(array)
-        if is_end and self._restarting is None:
-            self._enqueue(array, END)
-        else:  # the end of a stream that restarts waits for its last result: behind it nothing could be sent again
-            self._unanswered_ends += 1
-            self._send(Piece(array, ends_segment=True))
+        self._enqueue(self._aligner.flush(array), END if is_end else FINALIZE)
 
     def _copied(self, samples: npt.ArrayLike) -> Samples:
-        """The samples in a type of their own: int16 stays, but where pieces of both types might be joined."""
+        """The samples in an array of their own; int16 stays."""
         array = np.asarray(samples)
-        is_pcm = array.dtype == np.int16 and array.ndim == 1 and self._restarting is None
+        is_pcm = array.dtype == np.int16 and array.ndim == 1
         return array.copy() if is_pcm else as_samples(array).copy()
 
-    def _send(self, piece: Piece) -> None:
-        if self._restarting is not None:
-            self._restarting.note(piece)
-        self._enqueue(piece.samples, FINALIZE if piece.ends_segment else 0)
-
-    def _enqueue(self, samples: Samples, flags: int, options: str | None = None) -> None:
+    def _enqueue(self, samples: Samples, flags: int = 0, options: str | None = None) -> None:
         self._end_samples += len(samples)
         self._unanswered_samples += len(samples)
         self._unanswered_rows += 1
@@ -283,7 +230,7 @@ class BatchedStream:
             await self._changed.wait(math.inf)
 
 
-def _stream_result(result: Result, round_trip_s: float, flags: int, end_s: float) -> StreamResult:
+def _stream_result(result: Result, round_trip_s: float, flags: int) -> StreamResult:
     """The result with its round trip; `flags` are those of a row whose newest result it is. `dataclasses.replace` and
     `asdict` would take several times as long.
     """
@@ -301,5 +248,5 @@ def _stream_result(result: Result, round_trip_s: float, flags: int, end_s: float
         result.stable_chars,
         answers_finalize=bool(flags & FINALIZE),
         is_last=bool(flags & END),
-        end_s=end_s if result.is_final else 0.0,
+        end_s=result.audio_processed_s if result.is_final else 0.0,
     )

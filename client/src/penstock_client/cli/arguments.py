@@ -12,7 +12,7 @@ from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
 from penstock_client.connection import ConnectionOptions, ProtocolName
 from penstock_client.errors import StreamId
-from penstock_client.options import BoostedPhrase, Decoder, LanguageTags, Segments, StreamOptions
+from penstock_client.options import BoostedPhrase, Decoder, EndpointState, LanguageTags, StreamOptions
 from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_client.playback import choose_request_ms
 from penstock_client.protocol import check_stream_id
@@ -106,10 +106,9 @@ def add_option_arguments(parser: argparse.ArgumentParser) -> None:
     add("--endpoint-no-speech-ms", type=int, metavar="MS", help="end a segment without words after this time (off)")
     add("--endpoint-longest-s", type=int, metavar="S", help="end a segment of this duration in any short pause (off)")
     add(
-        "--segments",
-        choices=get_args(Segments),
-        default="restart",
-        help="at these endpoints, recognize each segment as its audio alone, or continue (restart)",
+        "--endpoint-state",
+        choices=get_args(EndpointState),
+        help="at these endpoints, decode anew, or carry the decoder's state on",
     )
     add("--language-tags", choices=get_args(LanguageTags), help="the model's language tags in the text (remove)")
 
@@ -204,7 +203,7 @@ def read_options(args: argparse.Namespace) -> StreamOptions:
         endpoint_silence_ms=args.endpoint_silence_ms,
         endpoint_no_speech_ms=args.endpoint_no_speech_ms,
         endpoint_longest_s=args.endpoint_longest_s,
-        segments=args.segments,
+        endpoint_state=args.endpoint_state,
     )
 
 

@@ -19,10 +19,6 @@ class AsyncTransport(Protocol):
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
 
-    @property
-    def restarted_samples(self) -> int:
-        """Where the newest endpoint has restarted the stream, in samples of the stream; 0 before the first."""
-
     async def send(self, request: Request) -> None:
         """Sends without waiting for the reply; waits while too much is unanswered. Raises ClientError."""
 

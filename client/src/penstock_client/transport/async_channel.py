@@ -64,11 +64,6 @@ class AsyncChannel:
         """True once every request up to the last is answered and every result was received."""
         return self.session.is_complete
 
-    @property
-    def restarted_samples(self) -> int:
-        """Where the newest endpoint has restarted the stream, in samples of the stream; 0 before the first."""
-        return self.session.restarted_samples
-
     async def send(self, request: Request) -> None:
         """Enqueues a request. Waits while too much audio is unanswered, except for the stream's last request.
 

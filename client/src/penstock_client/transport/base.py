@@ -21,10 +21,6 @@ class Transport(Protocol):
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
 
-    @property
-    def restarted_samples(self) -> int:
-        """Where the newest endpoint has restarted the stream, in samples of the stream; 0 before the first."""
-
     def send(self, request: Request) -> None:
         """Sends without waiting for the reply; blocks while too much is unanswered. Raises ClientError."""
 

@@ -44,12 +44,6 @@ class Channel:
         with self._lock:
             return self._session.is_complete
 
-    @property
-    def restarted_samples(self) -> int:
-        """Where the newest endpoint has restarted the stream, in samples of the stream; 0 before the first."""
-        with self._lock:
-            return self._session.restarted_samples
-
     def send(self, request: Request) -> None:
         """Enqueues a request. Blocks while too much audio is unanswered, except for the stream's last request.
 

@@ -39,8 +39,6 @@ class Replay:
         self.offset_samples = 0
         """Where the server's stream begins in the caller's."""
         self._restarted_s = -1.0
-        self._restarts = False
-        """The stream restarts at endpoints."""
         self.has_endpoints = False
         """A segment has ended by itself. From then on nothing is kept: the stream cannot be resumed."""
 
@@ -54,7 +52,7 @@ class Replay:
         if self.has_endpoints:
             return
         if request.is_start:
-            self._parameters, self._restarts = request.parameters, request.restarts
+            self._parameters = request.parameters
         self._requests.append(_Sent(request, self._now_s()))
 
     def forget_newest(self) -> None:
@@ -71,7 +69,7 @@ class Replay:
         requests = [sent.request for sent in self._requests]
         if requests:
             parameters = {**self._parameters, **requests[0].parameters}
-            requests[0] = replace(requests[0], is_start=True, parameters=parameters, restarts=self._restarts)
+            requests[0] = replace(requests[0], is_start=True, parameters=parameters)
         return requests
 
     def take(self, result: Result) -> Result | None:

@@ -84,12 +84,6 @@ class ResumingTransport:
         """True once every request up to the last is answered and every result was received."""
         return self._transport.is_complete
 
-    @property
-    def restarted_samples(self) -> int:
-        """Where the newest endpoint has restarted the stream, in samples of the stream; 0 before the first."""
-        restarted = self._transport.restarted_samples
-        return restarted and restarted + self._replay.offset_samples
-
     def send(self, request: Request) -> None:
         """Sends without waiting for the reply; blocks while too much is unanswered. Raises ClientError."""
         with self._sending:
@@ -124,7 +118,6 @@ class ResumingTransport:
                 if transport is not self._attempt:
                     continue  # another thread has begun to repeat the request
                 start_s = self._replay.start_s
-                self._replay.has_endpoints |= transport.restarted_samples > 0  # also one in a request that is final
                 taken = self._replay.take(result)
             if taken is not None:
                 self._note_success(start_s)
@@ -146,7 +139,7 @@ class ResumingTransport:
         """Goes on in a new stream. Raises the error where that is impossible, or after `reconnect_s`."""
         with self._sending:
             while lost is self._transport:  # else another thread has resumed it
-                self._wait_before_attempt(error, lost.restarted_samples > 0)
+                self._wait_before_attempt(error)
                 lost.close()
                 try:
                     self._transport = self._repeat()
@@ -169,9 +162,9 @@ class ResumingTransport:
             raise
         return attempt
 
-    def _wait_before_attempt(self, error: ClientError, has_restarted: bool) -> None:
-        """Raises the error where no further attempt is due; has_restarted: at an endpoint, since the last attempt."""
-        can_resume = self._replay.has_results and not (self._replay.has_endpoints or has_restarted)
+    def _wait_before_attempt(self, error: ClientError) -> None:
+        """Raises the error where no further attempt is due."""
+        can_resume = self._replay.has_results and not self._replay.has_endpoints
         if error.code not in RESUMABLE or not can_resume or self._is_cancelled.is_set():
             raise error
         now_s = time.monotonic()

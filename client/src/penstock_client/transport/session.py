@@ -8,10 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
-
-import numpy as np
 
 from penstock_client.connection import retry_pauses_s
 from penstock_client.errors import (
@@ -24,25 +21,17 @@ from penstock_client.errors import (
     StreamId,
     StreamNotOpenError,
 )
-from penstock_client.protocol import END_REQUEST, FINALIZE, MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ, Request, Result
-from penstock_client.restarting import RestartingStream
-from penstock_client.restarts import MAX_UNANSWERED_S, Piece
+from penstock_client.protocol import END_REQUEST, SAMPLE_RATE_HZ, Request, Result
 
 MAX_UNANSWERED_REQUESTS = 64
 MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
 CLOSE_TIMEOUT_S = 1.0
 """How long closing an unfinished stream waits for the server to take its last request."""
-_FINALIZE_REQUEST = Request(audio=b"", is_start=False, is_end=False, parameters=FINALIZE)
-"""Ends what follows an endpoint; its reply is obsolete."""
 
 
 class _Unanswered(NamedTuple):
     samples: int
     sent_s: float
-    is_final: bool
-    is_end: bool
-    is_obsolete: bool = False
-    """True where the results are dropped: the request belongs to what follows an endpoint."""
 
 
 class Session:
@@ -73,23 +62,12 @@ class Session:
         self._waits_for_slot = wait_for_slot_s > 0
         self._held_start: Request | None = None
         """The first request, until it is answered: with `wait_for_slot_s` nothing is sent after it before."""
-        self._restarting: RestartingStream | None = None
-        """None for a stream that does not restart at endpoints."""
-        self._has_alternatives = False
-        """`has_alternatives` of the requests of a stream that restarts."""
-        self._held_end_s: float | None = None
-        """When the end was enqueued, of a stream that restarts: it is sent once all audio is answered."""
         self._last_activity_s = clock()
 
     @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was taken."""
         return self._is_answered and not self._results
-
-    @property
-    def restarted_samples(self) -> int:
-        """Where the newest endpoint has restarted the stream, in samples of the stream; 0 before the first."""
-        return self._restarting.restarted_samples if self._restarting else 0
 
     @property
     def has_result(self) -> bool:
@@ -131,23 +109,18 @@ class Session:
         if not self._unanswered or request.is_end:
             return True
         samples = self._unanswered_samples + request.samples
-        limit = MAX_UNANSWERED_SAMPLES if self._restarting is None else MAX_UNANSWERED_S * SAMPLE_RATE_HZ
-        return len(self._unanswered) < MAX_UNANSWERED_REQUESTS and samples <= limit
+        return len(self._unanswered) < MAX_UNANSWERED_REQUESTS and samples <= MAX_UNANSWERED_SAMPLES
 
     def enqueue(self, request: Request, sent_s: float) -> None:
         """Enqueues a request; its round trip counts from `sent_s`. Raises the stream's failure, if there is one."""
         if self.failure:
             raise self.failure
-        if request.restarts:
-            self._restarting, self._has_alternatives = RestartingStream(), request.has_alternatives
         self._end_is_enqueued |= request.is_end
-        if self._restarting is None or not request.is_end:
-            self._add(request, sent_s)
-            return
-        if request.samples or request.is_start:
-            self._add(replace(request, is_end=False), sent_s)
-        self._held_end_s = sent_s
-        self._release_end()
+        if not self._unanswered:
+            self._last_activity_s = self.now_s()
+        self._unanswered.append(_Unanswered(request.samples, sent_s))
+        self._unanswered_samples += request.samples
+        self._outgoing.append(request)
 
     def connected(self) -> None:
         """There is a connection: the server may receive what is sent from now on, so it is never sent again.
@@ -185,15 +158,7 @@ class Session:
         self._has_replies = True
         self._held_start = None
         round_trip_s = self._last_activity_s - request.sent_s
-        if self._restarting is None:
-            self._results += [result.after(round_trip_s) for result in results]
-        elif not request.is_obsolete:
-            unsent_samples = sum(unsent.samples for unsent in self._outgoing)
-            taken = self._restarting.take(results, request.is_final, request.is_end, unsent_samples)
-            self._results += [result.after(round_trip_s) for result in taken.results]
-            if taken.again is not None:
-                self._restart(taken.again)
-        self._release_end()
+        self._results += [result.after(round_trip_s) for result in results]
 
     def slot_pause_s(self) -> float | None:
         """The server is full: the pause until `repeat_start`; None where the stream does not wait any longer."""
@@ -271,58 +236,16 @@ class Session:
             self.time_out()
         return 0.0 if self.failure else max(0.0, min(deadline_s - now_s, timeout_s))
 
-    def _add(self, request: Request, sent_s: float, is_obsolete: bool = False, is_noted: bool = False) -> None:
-        if not self._unanswered:
-            self._last_activity_s = self.now_s()
-        self._unanswered.append(_Unanswered(request.samples, sent_s, request.is_final, request.is_end, is_obsolete))
-        self._unanswered_samples += request.samples
-        self._outgoing.append(request)
-        if self._restarting is not None and not (is_noted or request.is_end):
-            self._restarting.note(Piece(np.frombuffer(request.audio, "<f4"), request.is_final))
-
-    def _release_end(self) -> None:
-        """Enqueues the end of a stream that restarts once nothing can be sent again."""
-        if self._held_end_s is not None and not self._unanswered and not self.failure:
-            sent_s, self._held_end_s = self._held_end_s, None
-            self._add(END_REQUEST, sent_s)
-
-    def _restart(self, again: list[Piece]) -> None:
-        """Drops what is under way, and sends this audio in place of it."""
-        for _ in range(len(self._outgoing)):  # they are the newest ones, and among `again`
-            self._unanswered_samples -= self._unanswered.pop().samples
-        self._outgoing.clear()
-        self._unanswered = deque(request._replace(is_obsolete=True) for request in self._unanswered)
-        now_s = self.now_s()
-        self._add(_FINALIZE_REQUEST, now_s, is_obsolete=True, is_noted=True)
-        for piece in again:
-            for request in _requests(piece, self._has_alternatives):
-                self._add(request, now_s, is_noted=True)
-
     @property
     def _is_cancelled(self) -> bool:
         return self._cancelled_at_s is not None
 
     @property
     def _is_answered(self) -> bool:
-        return self._end_is_enqueued and not self._unanswered and self._held_end_s is None
+        return self._end_is_enqueued and not self._unanswered
 
     @property
     def _is_open_on_server(self) -> bool:
         """True where the server may hold the stream open. After NOT_OPEN its id may be another stream's by now."""
         is_unknown = isinstance(self.failure, StreamNotOpenError)
         return not self.is_unsent and not self._end_is_sent and not is_unknown
-
-
-def _requests(piece: Piece, has_alternatives: bool) -> list[Request]:
-    """A piece as requests, of which the last one may end the segment."""
-    starts = range(0, max(1, len(piece.samples)), MAX_REQUEST_SAMPLES)
-    return [
-        Request(
-            audio=piece.samples[start : start + MAX_REQUEST_SAMPLES].tobytes(),
-            is_start=False,
-            is_end=False,
-            parameters=FINALIZE if piece.ends_segment and start == starts[-1] else {},
-            has_alternatives=has_alternatives,
-        )
-        for start in starts
-    ]

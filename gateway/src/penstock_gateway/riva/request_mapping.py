@@ -83,7 +83,7 @@ Option = str | int | float
 _OPTION_TYPES: Mapping[str, Callable[[str], Option]] = {
     "decoder": str, "beam_size": int, "lm_weight": float, "ilm_alpha": float, "ilm_beta": float,
     "language_tags": str, "endpoint_silence_ms": int, "endpoint_no_speech_ms": int, "endpoint_longest_s": int,
-    "stop_history": int, "stop_history_eou": int,
+    "endpoint_state": str, "stop_history": int, "stop_history_eou": int,
 }  # fmt: skip
 """Keys of `custom_configuration`: options of a stream, and Riva's names of the silence that ends a segment."""
 _SILENCE_FIELDS = ("stop_history", "stop_history_eou")

@@ -17,7 +17,6 @@ from penstock_client import (
     StreamClosedError,
 )
 from penstock_client import StreamOptions as StartOptions
-from penstock_client.options import Segments
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.metrics import Metrics
@@ -48,7 +47,7 @@ class ReplicaStreams:
     """`Streams` on groups of replicas. Made and used in one event loop, between `start` and `close`."""
 
     def __init__(self, config: Config, admission: Admission, metrics: Metrics):
-        self._segments: Segments = "restart" if config.segments == "restart" else "soft"
+        self._endpoint_state = config.endpoint_state
         self._admission = admission
         self._metrics = metrics
         self._groups = [Group(group, config.timeout_s) for group in config.replicas]
@@ -106,7 +105,7 @@ class ReplicaStreams:
         Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
         """
         group, model = self._find(options.model)
-        start_options = upstream_options(options, self._segments)
+        start_options = upstream_options(options, self._endpoint_state)
         end_admission = self._admission.admit(key)
         try:
             replica, upstream = await _start_upstream(group, start_options)

@@ -4,23 +4,24 @@ from dataclasses import fields
 from typing import Any
 
 from penstock_client import StreamOptions as StartOptions
-from penstock_client.options import ENDPOINTS, Segments
+from penstock_client.options import ENDPOINTS, EndpointState
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.live_stream import StreamOptions
 
-_ACCEPTED = tuple(field.name for field in fields(StartOptions) if field.name != "segments")
+_ACCEPTED = tuple(field.name for field in fields(StartOptions))
 
 
-def upstream_options(options: StreamOptions, segments: Segments) -> StartOptions:
+def upstream_options(options: StreamOptions, endpoint_state: EndpointState | None) -> StartOptions:
     """The options as the server's; rules that end segments are off unless named, whatever the server's default is.
 
-    GatewayError names a wrong option.
+    endpoint_state: of a stream that names none. GatewayError names a wrong option.
     """
     values: dict[str, Any] = {
         **dict.fromkeys(ENDPOINTS, 0),
         "language": options.language,
         "boosted_phrases": tuple(options.phrases),
         "endpoint_silence_ms": options.endpoint_silence_ms,
+        "endpoint_state": endpoint_state,
         "decoder": options.decoder,
         "n_best": options.n_best,
         **options.extra,
@@ -30,6 +31,6 @@ def upstream_options(options: StreamOptions, segments: Segments) -> StartOptions
         message = f"there is no option {name!r}; accepted: {', '.join(_ACCEPTED)}"
         raise GatewayError(ErrorCode.FIELD_INVALID, message, name)
     try:
-        return StartOptions(**values, segments=segments)
+        return StartOptions(**values)
     except ValueError as error:
         raise GatewayError(ErrorCode.FIELD_INVALID, str(error)) from error

@@ -1,0 +1,94 @@
+"""The library, `transcribe`, a server and a gateway find the same segments in the same audio."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import httpx2
+import numpy as np
+import pytest
+import soundfile
+
+from penstock.cli import main
+from penstock.frontend.audio_file import read_audio
+from penstock.recognizer import StreamingRecognizer
+from penstock_client import Client, StreamOptions
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.service import SERVICE
+from tests.helpers.golden import golden_utterances
+from tests.helpers.server.gateway import Addresses, running_gateway
+from tests.helpers.server.running import CONTEXT, RunningServer
+
+pytestmark = pytest.mark.server
+RATE_HZ, SILENCE_MS = 16_000, 800
+Segments = tuple[list[str], list[tuple[str, int, int]]]
+"""Texts, and words with times in ms."""
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory) -> Path:
+    """Recordings with pauses of 1 s between them."""
+    pause = np.zeros(RATE_HZ, np.float32)
+    parts = [part for one in golden_utterances() for part in (read_audio(one.path, RATE_HZ), pause)]
+    path = tmp_path_factory.mktemp("joined") / "joined.flac"
+    soundfile.write(path, np.concatenate(parts), RATE_HZ, subtype="PCM_16")
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(bundled_model, recording) -> Segments:
+    """The library's."""
+    recognizer = StreamingRecognizer(bundled_model, CONTEXT, max_streams=1)
+    with recognizer.open_stream(options={"endpoint_silence_ms": SILENCE_MS}) as stream:
+        entries = stream.finish(read_audio(recording, RATE_HZ)).entries
+    texts = [entry.text for entry in entries if entry.text]
+    assert len(texts) >= len(golden_utterances()) - 1
+    return texts, [tuple(word[:3]) for word in stream.words]
+
+
+@pytest.fixture(scope="module")
+def gateway(server: RunningServer) -> Iterator[Addresses]:
+    with running_gateway(server, "--endpoint-silence-ms", str(SILENCE_MS)) as addresses:
+        yield addresses
+
+
+def test_of_transcribe(bundled_model, recording, expected, capsys):
+    context = ",".join(map(str, CONTEXT))
+    flags = ["--model", str(bundled_model), "--context", context, "--endpoint-silence-ms", str(SILENCE_MS), "--json"]
+    assert main(["transcribe", *flags, str(recording)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    texts = [segment["text"] for segment in document["segments"] if segment["text"]]
+    assert (texts, [(word["word"], word["start_ms"], word["end_ms"]) for word in document["words"]]) == expected
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_of_a_server(server: RunningServer, recording, expected, protocol):
+    with Client(server.url(protocol), protocol, timeout_s=60) as client:
+        found = client.transcribe(recording, options=StreamOptions(endpoint_silence_ms=SILENCE_MS))
+    texts = [segment.text for segment in found.segments if segment.text]
+    assert (texts, [(word.text, word.start_ms, word.end_ms) for word in found.words]) == expected
+
+
+def test_of_openai_through_a_gateway(gateway: Addresses, recording, expected):
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    url = f"http://{gateway.http}/v1/audio/transcriptions"
+    response = httpx2.post(url, files={"file": recording.read_bytes()}, data=fields, timeout=60)
+    body = response.json()
+    texts = [segment["text"] for segment in body["segments"]]
+    words = [(word["word"], round(1000 * word["start"]), round(1000 * word["end"])) for word in body["words"]]
+    assert (texts, words) == expected
+
+
+def test_of_riva_through_a_gateway(gateway: Addresses, recording, expected):
+    config = riva.RecognitionConfig(verbatim_transcripts=True, enable_word_time_offsets=True)
+    with grpc.insecure_channel(gateway.grpc) as channel:
+        recognize = channel.unary_unary(
+            f"/{SERVICE}/Recognize",
+            request_serializer=riva.RecognizeRequest.SerializeToString,
+            response_deserializer=riva.RecognizeResponse.FromString,
+        )
+        response = recognize(riva.RecognizeRequest(config=config, audio=recording.read_bytes()), timeout=60)
+    best = [result.alternatives[0] for result in response.results]
+    words = [(word.word, word.start_time, word.end_time) for each in best for word in each.words]
+    assert ([each.transcript.strip() for each in best], words) == expected
