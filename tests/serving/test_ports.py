@@ -3,12 +3,14 @@ import socket
 import pytest
 
 from penstock.errors import PenstockError
+from penstock.serving import ports as port_choice
 from penstock.serving.ports import Ports, claim_ports
 
 
 def test_zero_is_replaced_by_different_free_ports():
     ports = claim_ports(Ports(), "127.0.0.1")
     assert len(set(ports)) == 3
+    assert all(20000 <= port < 32768 for port in ports)  # no outgoing connection takes one while the server restarts
     assert claim_ports(ports, "127.0.0.1") == ports  # given back
 
 
@@ -19,6 +21,14 @@ def test_a_busy_port_is_named_with_its_option():
             claim_ports(Ports(0, port, 0), "127.0.0.1")
         with pytest.raises(PenstockError, match=rf"http port {port} is in use on 0.0.0.0"):
             claim_ports(Ports(port, 0, 0), "0.0.0.0")
+
+
+def test_no_free_port_is_an_error(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        monkeypatch.setattr(port_choice, "FREE_PORTS", range(port, port + 1))
+        with pytest.raises(PenstockError, match=f"no port from {port} to {port} is free on 127.0.0.1"):
+            claim_ports(Ports(), "127.0.0.1")
 
 
 def test_the_same_port_twice_is_rejected():
