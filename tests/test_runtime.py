@@ -65,8 +65,7 @@ def test_a_recognizer_rejects_a_missing_gpu(monkeypatch, bundled_model):
 @pytest.fixture
 def system(tmp_path, monkeypatch) -> Path:
     """The root of a system with 8 GiB left and without control groups."""
-    (tmp_path / "meminfo").write_text("MemTotal:  16777216 kB\nMemAvailable:  8388608 kB\nHugePages_Total:  0\n")
-    monkeypatch.setattr(runtime, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(runtime.psutil, "virtual_memory", lambda: SimpleNamespace(available=8 << 30))
     monkeypatch.setattr(runtime, "_CONTROL_GROUP", tmp_path / "cgroup")
     return tmp_path
 

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from penstock.errors import DeviceLostError, SettingError
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ _HUGE_PAGE_BYTES = 1 << 21
 _PRIVATE_MEMORY = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0 *(?:\[heap\])?$", re.MULTILINE)
 """A line of a process's map of memory: a region of its own, without a file."""
 
-_MEMINFO = Path("/proc/meminfo")
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 _GROUP_FILES = (
     ("memory.max", "memory.current", "memory.stat"),  # version 2
@@ -61,22 +62,16 @@ def module_command(name: str) -> list[str]:
 
 def available_memory_bytes() -> int:
     """Memory that this process and its children can still get: the machine's, and within its control group."""
-    available = 1024 * _table(_MEMINFO)["MemAvailable"]
+    available = int(psutil.virtual_memory().available)
     for limit, used, statistics in _GROUP_FILES:
         try:
             left = int((_CONTROL_GROUP / limit).read_text()) - int((_CONTROL_GROUP / used).read_text())
-            cached = _table(_CONTROL_GROUP / statistics)
+            cached = dict(line.split() for line in (_CONTROL_GROUP / statistics).read_text().splitlines())
         except (OSError, ValueError):  # no control group of this version, or its limit is "max"
             continue
         # Cached files count as used, but make room.
-        available = min(available, left + cached.get("active_file", 0) + cached.get("inactive_file", 0))
+        available = min(available, left + int(cached.get("active_file", 0)) + int(cached.get("inactive_file", 0)))
     return max(available, 0)
-
-
-def _table(path: Path) -> dict[str, int]:
-    """Lines `NAME NUMBER ...`, with or without a colon."""
-    lines = (line.replace(":", " ").split() for line in path.read_text().splitlines())
-    return {name: int(number) for name, number, *_ in lines}
 
 
 def trim_heap() -> None:

@@ -5,12 +5,13 @@ SIGABRT when a process that was only stopped continues. So `penstock serve` ends
 another.
 """
 
-import os
+import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from penstock.serving.health import Health, probe
 
@@ -20,42 +21,21 @@ PROBE_TIMEOUT_S = 2.0
 STOPPED_LIMIT_S = 2.0
 """Triton drops a stub that does not answer within one second."""
 _BUSY_SHARE = 0.05  # of one core: below it no model works on the late probe
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STUB = "triton_python_backend_stub"
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+_AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 
 
-@dataclass(frozen=True)
-class ProcessState:
-    """State of a process at one moment."""
-
-    letter: str
-    """The state in /proc: R, S or D; T or t if stopped; Z if ended."""
-    parent: int
-    cpu_s: float
-
-
-def process_state(process_id: int) -> ProcessState | None:
-    """None if there is no such process."""
-    try:
-        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return ProcessState(fields[0], int(fields[1]), (int(fields[11]) + int(fields[12])) / _TICKS_PER_S)
-
-
-def find_model_processes(server_process_id: int) -> dict[int, str]:
-    """Process id -> model name of each Python model of a tritonserver."""
+def find_model_processes(server_process_id: int) -> dict[psutil.Process, str]:
+    """Process -> model name of each Python model of a tritonserver."""
     found = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        state = process_state(int(entry))
-        if state is None or state.parent != server_process_id:
-            continue
-        try:
-            command = Path(f"/proc/{entry}/cmdline").read_text().split("\0")
-        except OSError:
-            continue
-        if Path(command[0]).name == _STUB:  # its first argument: .../NAME/VERSION/model.py
-            found[int(entry)] = Path(command[1]).parent.parent.name
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(server_process_id).children():
+            with contextlib.suppress(psutil.Error):
+                command = process.cmdline()
+                if command and Path(command[0]).name == _STUB:  # its first argument: .../NAME/VERSION/model.py
+                    found[process] = Path(command[1]).parent.parent.name
     return found
 
 
@@ -77,7 +57,7 @@ class Watchdog:
         self._models = find_model_processes(server_process_id)
         self._address = http_address
         self._probe = make_probe
-        self._stopped_since: dict[int, float] = {}
+        self._stopped_since: dict[psutil.Process, float] = {}
         self._bad_probes = 0
         self._loss: str | None = None
         self._is_over = threading.Event()
@@ -103,18 +83,22 @@ class Watchdog:
 
     def _watch_processes(self) -> None:
         while not self._is_over.wait(POLL_S):
-            for process_id, name in self._models.items():
-                if problem := self._process_problem(process_id):
-                    self._loss = self._loss or f"model {name} (process {process_id}) {problem}"
+            self._loss = self._loss or self._lost_process()
 
-    def _process_problem(self, process_id: int) -> str | None:
-        state = process_state(process_id)
-        if state is None or state.letter in "ZX":
+    def _lost_process(self) -> str | None:
+        for process, name in self._models.items():
+            if problem := self._process_problem(process):
+                return f"model {name} (process {process.pid}) {problem}"
+        return None
+
+    def _process_problem(self, process: psutil.Process) -> str | None:
+        status = _status(process)
+        if status in _ENDED:
             return "has ended"
-        if state.letter not in "Tt":
-            self._stopped_since.pop(process_id, None)
+        if status not in _STOPPED:
+            self._stopped_since.pop(process, None)
             return None
-        since = self._stopped_since.setdefault(process_id, time.monotonic())
+        since = self._stopped_since.setdefault(process, time.monotonic())
         return "has been stopped" if time.monotonic() - since >= STOPPED_LIMIT_S else None
 
     def _watch_probes(self) -> None:
@@ -129,9 +113,20 @@ class Watchdog:
             is_slow = elapsed_s >= PROBE_TIMEOUT_S and is_at_work
             self._bad_probes = 0 if health.is_healthy or is_slow else self._bad_probes + 1
             if self._bad_probes >= 2:
-                self._loss = self._loss or f"the models no longer serve: {health.reason}"
+                self._loss = self._loss or self._lost_process() or f"the models no longer serve: {health.reason}"
 
     def _cpu_use(self) -> tuple[float, bool]:
         """CPU time of all models in seconds, and whether one of them runs or would run on a free core."""
-        states = [state for process_id in self._models if (state := process_state(process_id))]
-        return sum(state.cpu_s for state in states), any(state.letter in "RD" for state in states)
+        cpu_s = 0.0
+        for process in self._models:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                cpu_s += times.user + times.system
+        return cpu_s, any(_status(process) in _AT_WORK for process in self._models)
+
+
+def _status(process: psutil.Process) -> str:
+    try:
+        return process.status()
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_DEAD

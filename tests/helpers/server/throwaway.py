@@ -63,7 +63,7 @@ def processes(group: int) -> list[int]:
     return found
 
 
-def wait_until_gone(group: int, timeout_s: float = 5.0) -> bool:
+def wait_until_gone(group: int, timeout_s: float = 60.0) -> bool:
     """Returns True as soon as no process of the group is left, False after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while processes(group):
