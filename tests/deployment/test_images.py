@@ -219,7 +219,7 @@ def test_services_have_a_pinned_image_or_one_built_here(name):
 
 def test_the_server_is_given_more_time_to_stop_than_its_streams_to_end():
     grace_s = float(_defaults(SERVICES["server"]["stop_grace_period"]).removesuffix("s"))
-    assert grace_s > settings.DRAIN_SECONDS.default + 5  # then it kills what is left, and tidies up
+    assert grace_s > settings.DRAIN_SECONDS.default + 10  # then it kills what is left, and tidies up
 
 
 def test_compose_passes_on_every_setting_that_the_image_does_not_set():

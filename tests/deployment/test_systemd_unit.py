@@ -26,7 +26,7 @@ def unit() -> configparser.ConfigParser:
 def test_its_limits_fit_the_servers(unit):
     service = unit["Service"]
     assert service["ExecStart"].split()[1:] == ["serve"]
-    assert int(service["TimeoutStopSec"]) >= DRAIN_SECONDS.default + 5
+    assert int(service["TimeoutStopSec"]) >= DRAIN_SECONDS.default + 10
     assert int(service["LimitNOFILE"]) > 128 + MAX_STREAMS.default
     assert service["Restart"] == "on-failure"
     assert int(service["RestartPreventExitStatus"]) == REJECTED

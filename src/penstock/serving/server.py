@@ -27,7 +27,7 @@ from penstock.serving.triton_install import TritonInstall
 
 START_LIMIT_S = 600.0
 """A server that is not ready after this long has failed."""
-_EXIT_GRACE_S = 2.0  # after the drain; Triton 2.51 may hang forever when its drain has timed out
+_EXIT_GRACE_S = 5.0  # after the drain; Triton 2.51 takes 3.9 s to exit, and may hang when its drain has timed out
 _POLL_S = 0.05
 _PROBE_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")
@@ -141,12 +141,13 @@ class TritonServer:
     def stop(self, drain: bool = True, on_wait: Callable[[int], object] = lambda streams: None) -> bool:
         """Ends all processes and removes their files; with `drain`, live streams have `drain_s` to end first.
 
-        Returns False if the server was killed: without a drain, or because streams or calls did not end within it.
+        Returns False if streams or calls were cut off: without a drain, or because they did not end within it.
         Triton waits for live sequences and for gRPC calls that a client leaves open. on_wait: see `drain_streams`.
         """
         if self._running is None:
             return True
         process, guard, log, runtime = self._running
+        streams_left = 0
         if drain and not self.has_ended():
             deadline_s = time.monotonic() + self._options.drain_s
             streams_left = drain_streams(runtime, self._options.drain_s, self.has_ended, on_wait)
@@ -158,7 +159,7 @@ class TritonServer:
             left_s = 0.0 if streams_left else max(0.0, deadline_s - time.monotonic())
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(left_s + _EXIT_GRACE_S)
-        was_clean = self.has_ended() and process.returncode == 0
+        was_clean = not streams_left and self.has_ended() and process.returncode == 0
         log.hold_back()
         self.kill()
         guard.communicate()  # closes its standard input
