@@ -8,9 +8,9 @@ import torch
 
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
+from penstock.decoding.wfst.chunk_decoder import decode_chunk
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.parts import decode_chunk
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.start import StartChoices, StartStates

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from penstock.decoding.wfst.device_graph import DeviceGraph
-from penstock.decoding.wfst.extent import FixedExtent
 from penstock.decoding.wfst.frame_step import FlatTokens, Frame, FrameStep, StreamBoosts
 from penstock.decoding.wfst.fused_frame_step import FusedFrameStep
 from penstock.decoding.wfst.recombination import Recombination
+from penstock.decoding.wfst.shapes import StaticShapes
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.kernels.graph_frame import FrameMemory
 from tests.helpers.phrases import arena_of
@@ -82,9 +82,9 @@ def random_inputs(seed: int, kind: str, device: str) -> Inputs:
 def steps(inputs: Inputs, case: Case, device: str) -> tuple[FrameStep, FusedFrameStep]:
     """The reference and the kernels, at the begin of a chunk."""
     sizes = WfstSizes(case.max_active, 256, 64)
-    extent = FixedExtent(torch.device(device), ROWS * sizes.arcs)
+    shapes = StaticShapes(torch.device(device), ROWS * sizes.arcs)
     cells = Recombination(ROWS, case.cells, device)
-    reference = FrameStep(inputs.graph, extent, cells, sizes, case.beam, ROWS)
+    reference = FrameStep(inputs.graph, shapes, cells, sizes, case.beam, ROWS)
     memory = FrameMemory(ROWS + 1, case.max_active, sizes.arcs, case.cells, torch.device(device))
     fused = FusedFrameStep(inputs.graph, memory, case.beam, ROWS)
     for step in (reference, fused):
@@ -95,12 +95,13 @@ def steps(inputs: Inputs, case: Case, device: str) -> tuple[FrameStep, FusedFram
 
 def assert_same_frame(reference: FrameStep, fused: FusedFrameStep, expected: FlatTokens, found: FlatTokens) -> None:
     """The same live tokens in the same order, from the same tokens, arcs and closure entries."""
-    taken, is_live = reference.taken[-1], fused.taken[-1].is_live
+    want_from, have_from = reference.backpointers[-1], fused.backpointers[-1]
+    is_live = have_from.is_live
     for name, want, have in zip(expected._fields, expected, found, strict=True):
-        assert torch.equal(have[is_live], want[taken.is_live]), name
-    for name in ("rows", "sources", "arcs", "entries"):
-        assert torch.equal(getattr(fused.taken[-1], name)[is_live], getattr(taken, name)[taken.is_live]), name
-    same_arc = [one.arrivals[one.is_live].unique(return_inverse=True)[1] for one in (taken, fused.taken[-1])]
+        assert torch.equal(have[is_live], want[want_from.is_live]), name
+    for name in ("rows", "sources", "arcs", "closure_entries"):
+        assert torch.equal(getattr(have_from, name)[is_live], getattr(want_from, name)[want_from.is_live]), name
+    same_arc = [one.emitting_indices[one.is_live].unique(return_inverse=True)[1] for one in (want_from, have_from)]
     assert torch.equal(*same_arc)
     assert torch.isinf(found.costs[~is_live]).all()
     assert torch.equal(reference.bases, fused.bases)
@@ -119,7 +120,7 @@ def test_frames_are_those_of_the_reference(kernel_device, name, kind):
         frame = Frame(offsets + number * inputs.label_costs.shape[2], inputs.is_idle[:, number])
         expected, found = reference(tokens, frame), fused(tokens, frame)
         assert_same_frame(reference, fused, expected, found)
-        lengths.append(int(fused.taken[-1].is_live.sum()))
+        lengths.append(int(fused.backpointers[-1].is_live.sum()))
         tokens = found
     assert min(lengths) > ROWS
     assert (tokens.states.view(ROWS, -1)[-1] == inputs.graph.dead_state).all(), "a row without tokens stays without"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from penstock.decoding.wfst.cheapest import cheapest_within
+from penstock.decoding.wfst.pruning import histogram_prune
 from penstock.kernels.spans import BLOCK, Spans, empty_histogram, empty_spans, fit_spans
 
 ROWS, ENTRIES = 4, 700
@@ -30,7 +30,7 @@ def spans_of(weights: torch.Tensor, device: str) -> Spans:
     return spans
 
 
-def owners(spans: Spans, row: int) -> list[int]:
+def sources(spans: Spans, row: int) -> list[int]:
     """The entry of each place of a row."""
     ends = spans.ends[row].cpu().view(-1, BLOCK).long()
     before = torch.nn.functional.pad(ends, (1, 0))[:, :-1]
@@ -47,11 +47,11 @@ def owners(spans: Spans, row: int) -> list[int]:
 def test_entries_that_stay_are_those_of_the_reference(kernel_device, limit, largest, costs):
     weights, cost = case(limit + largest, largest, costs)
     rows = torch.arange(ROWS).repeat_interleave(ENTRIES)
-    is_kept = cheapest_within(rows, cost.flatten(), weights.flatten(), limit, ROWS).view(ROWS, ENTRIES)
+    is_kept = histogram_prune(rows, cost.flatten(), weights.flatten(), limit, ROWS).view(ROWS, ENTRIES)
     spans, over = spans_of(weights, kernel_device), torch.full((ROWS,), 5, device=kernel_device)
     histogram = empty_histogram(ROWS, spans.ends.device)
     fit_spans(spans, cost.to(kernel_device), limit, histogram, over, ROWS)
     for row in range(ROWS):
         expected = torch.repeat_interleave(torch.where(is_kept[row], weights[row], 0))
-        assert owners(spans, row) == expected.tolist()
+        assert sources(spans, row) == expected.tolist()
     assert over.tolist() == [5 + int(total > limit) for total in weights.sum(1)]

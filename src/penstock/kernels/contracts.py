@@ -166,15 +166,14 @@ class GraphFrame(NamedTuple):
     """[B] int64, where the row's boosts begin."""
 
 
-class GraphTrace(NamedTuple):
+class GraphBackpointers(NamedTuple):
     """Where the tokens after a frame come from, [B, K] int64; 0 where there is none."""
 
     sources: torch.Tensor
     """The token before the frame, numbered row * w + its place."""
     arcs: torch.Tensor
-    arrivals: torch.Tensor
+    emitting_indices: torch.Tensor
     """A number of the followed arc that no other of the frame has: row * A + its place."""
-    entries: torch.Tensor
-    """Of the closure."""
+    closure_entries: torch.Tensor
     is_live: torch.Tensor
     """bool, True where there is a token."""

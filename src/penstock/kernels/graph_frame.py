@@ -12,7 +12,7 @@ import torch
 
 from penstock.kernels.blocks import triton
 from penstock.kernels.capability import require
-from penstock.kernels.contracts import GraphArcs, GraphFrame, GraphTokens, GraphTrace
+from penstock.kernels.contracts import GraphArcs, GraphBackpointers, GraphFrame, GraphTokens
 from penstock.kernels.graph_passes import (
     arc_degree_kernel,
     arc_kernel,
@@ -87,7 +87,7 @@ class FusedFrame:
         bases: torch.Tensor,
         narrowed: torch.Tensor,
         phrases: Phrases | None = None,
-    ) -> tuple[GraphTokens, GraphTrace]:
+    ) -> tuple[GraphTokens, GraphBackpointers]:
         """Tokens after the frame [B, K], and where they come from.
 
         tokens: w at most K; bases: [B] float64, plus the least costs; narrowed: [B] int64, plus 1 for each pass in
@@ -165,20 +165,20 @@ class FusedFrame:
             block=BLOCK, enable_fp_fusion=False,
         )  # fmt: skip
 
-    def _compact(self, tokens: GraphTokens, frame: GraphFrame) -> tuple[GraphTokens, GraphTrace]:
+    def _compact(self, tokens: GraphTokens, frame: GraphFrame) -> tuple[GraphTokens, GraphBackpointers]:
         followed, closed, active = self._memory.followed, self._memory.closed, self._memory.active
         shape = len(frame.is_idle), active
         integers = torch.empty(6, *shape, dtype=torch.int64, device=frame.is_idle.device)
         costs = torch.empty(shape, dtype=torch.float32, device=integers.device)
         is_live = torch.empty(shape, dtype=torch.bool, device=integers.device)
-        states, phrases, sources, arcs, arrivals, entries = integers
-        after, trace = GraphTokens(states, phrases, costs), GraphTrace(sources, arcs, arrivals, entries, is_live)
+        states, phrases, *pointers = integers
+        after, links = GraphTokens(states, phrases, costs), GraphBackpointers._make([*pointers, is_live])
         compact_kernel[(triton.cdiv(active, BLOCK), shape[0])](
             *closed.spans, closed.sources, closed.numbers, closed.costs, closed.keys, followed.sources,
-            followed.numbers, *after, *trace, tokens.states.shape[1], active, self._memory.arcs, self._dead_state,
+            followed.numbers, *after, *links, tokens.states.shape[1], active, self._memory.arcs, self._dead_state,
             halvings=closed.spans.halvings, blocks=closed.spans.block_totals.shape[1], block=BLOCK,
         )  # fmt: skip
-        return after, trace
+        return after, links
 
 
 def _boosts(frame: GraphFrame) -> tuple[torch.Tensor, torch.Tensor, bool]:

@@ -144,24 +144,26 @@ def closure_kernel(
     mask = place < total
     # 1) the closure entry at each place
     first = row * blocks * block
-    arrival, begin = find_spans(ends + first, block_starts + row * blocks, place, mask, blocks * block, halvings, block)
+    emitting, begin = find_spans(
+        ends + first, block_starts + row * blocks, place, mask, blocks * block, halvings, block
+    )
     idle = tl.load(is_idle + row * idle_stride) != 0
-    arc = tl.load(arcs + first + arrival, mask=mask, other=0)
-    source = tl.load(arc_sources + first + arrival, mask=mask, other=0)
+    arc = tl.load(arcs + first + emitting, mask=mask, other=0)
+    source = tl.load(arc_sources + first + emitting, mask=mask, other=0)
     target = tl.load(arc_targets + arc, mask=mask & (idle == 0), other=0)
     target = tl.where(idle, tl.load(states + row * width + source, mask=mask & idle, other=0), target)
     closure = tl.load(closure_starts + target, mask=mask, other=0) + place - begin
     # 2) its cost
     weighted = tl.load(closure_weights + closure, mask=mask, other=0.0) * tl.load(lm_weights + row)
-    cost = tl.load(arc_costs + first + arrival, mask=mask, other=0.0) + weighted
+    cost = tl.load(arc_costs + first + emitting, mask=mask, other=0.0) + weighted
     if has_boosts:
         word = tl.load(closure_words + closure, mask=mask, other=0)
         cost -= tl.load(word_boosts + tl.load(boost_rows + row) + word, mask=mask, other=0.0)
     lower_least(least + row, cost, mask)
     # 3) its states, and their cells
     key = tl.load(closure_targets + closure, mask=mask, other=0)
-    key = key | (tl.load(arc_keys + first + arrival, mask=mask, other=0) << 32)
-    tl.store(sources + first + place, arrival, mask=mask)
+    key = key | (tl.load(arc_keys + first + emitting, mask=mask, other=0) << 32)
+    tl.store(sources + first + place, emitting, mask=mask)
     tl.store(closures + first + place, closure.to(tl.int32), mask=mask)
     tl.store(costs + first + place, cost, mask=mask)
     tl.store(keys + first + place, key, mask=mask)
@@ -173,8 +175,8 @@ def closure_kernel(
 
 @triton.jit(do_not_specialize=["width", "active", "row_arcs", "dead_state"])
 def compact_kernel(
-    ends, block_totals, block_starts, totals, arrivals, closures, costs, keys, arc_sources, arcs, new_states,
-    new_phrases, new_costs, taken_sources, taken_arcs, taken_arrivals, taken_closures, is_live, width, active, row_arcs,
+    ends, block_totals, block_starts, totals, emitting_indices, closures, costs, keys, arc_sources, arcs, new_states,
+    new_phrases, new_costs, link_sources, link_arcs, link_emitting, link_closures, is_live, width, active, row_arcs,
     dead_state,
     halvings: tl.constexpr, blocks: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -190,15 +192,15 @@ def compact_kernel(
     key = tl.load(keys + first + entry, mask=mask, other=0)
     closure = tl.load(closures + first + entry, mask=mask, other=0)
     # 2) the arc before it, and the token before that
-    arrival = tl.load(arrivals + first + entry, mask=mask, other=0)
-    arc = tl.load(arcs + first + arrival, mask=mask, other=0)
-    source = row * width + tl.load(arc_sources + first + arrival, mask=mask, other=0)
+    emitting = tl.load(emitting_indices + first + entry, mask=mask, other=0)
+    arc = tl.load(arcs + first + emitting, mask=mask, other=0)
+    source = row * width + tl.load(arc_sources + first + emitting, mask=mask, other=0)
     here, is_place = row * active + place, place < active
     tl.store(new_states + here, tl.where(mask, key & 0xFFFFFFFF, dead_state), mask=is_place)
     tl.store(new_phrases + here, key >> 32, mask=is_place)
     tl.store(new_costs + here, cost, mask=is_place)
-    tl.store(taken_sources + here, tl.where(mask, source, 0), mask=is_place)
-    tl.store(taken_arcs + here, arc.to(tl.int64), mask=is_place)
-    tl.store(taken_arrivals + here, tl.where(mask, row * row_arcs + arrival, 0), mask=is_place)
-    tl.store(taken_closures + here, closure.to(tl.int64), mask=is_place)
+    tl.store(link_sources + here, tl.where(mask, source, 0), mask=is_place)
+    tl.store(link_arcs + here, arc.to(tl.int64), mask=is_place)
+    tl.store(link_emitting + here, tl.where(mask, row * row_arcs + emitting, 0), mask=is_place)
+    tl.store(link_closures + here, closure.to(tl.int64), mask=is_place)
     tl.store(is_live + here, mask, mask=is_place)

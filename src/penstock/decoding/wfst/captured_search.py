@@ -10,12 +10,12 @@ import torch
 
 from penstock.decoding.graph_buckets import Bucket, Buckets, split_chunk
 from penstock.decoding.tensor_tree import copy_into, first, map_tensors
-from penstock.decoding.wfst.extent import FixedExtent
+from penstock.decoding.wfst.chunk_decoder import ChunkDecoder, join_paths
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.losses import ChunkLinks, Links
-from penstock.decoding.wfst.parts import ChunkDecoder, joined
+from penstock.decoding.wfst.links import ChunkLinks, Links
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch, largest_capacity
+from penstock.decoding.wfst.shapes import StaticShapes
 from penstock.decoding.wfst.state import WfstStates, empty_states, narrowed_like
 from penstock.graphs.driver import Driver
 from penstock.graphs.program import Program
@@ -54,7 +54,7 @@ class CapturedWfstSearch(ChunkDecoder):
         self._search, self._frames, self._boosts = search, frames, boosts
         device = search.graph.device
         self._chunk = _empty_chunk(search, max_batch, frames)
-        self._extent = FixedExtent(device, largest_capacity(search.sizes, max_batch, frames))
+        self._shapes = StaticShapes(device, largest_capacity(search.sizes, max_batch, frames))
         self._memory = search.frame_memory(max_batch)
         self._linking = search.frame_memory(max_batch, has_links=True)
         self._links = _empty_links(search, max_batch, frames)
@@ -91,7 +91,7 @@ class CapturedWfstSearch(ChunkDecoder):
         if wants_links is not None:
             self._chunk.wants_links[:batch].copy_(wants_links)
         paths, links = self._decode_parts(bucket, log_probs, lengths, is_end)
-        return joined(paths), first(bucket.workspace.states, batch), links
+        return join_paths(paths), first(bucket.workspace.states, batch), links
 
     def ending_costs(
         self, states: WfstStates, is_end: torch.Tensor, boosts: StreamBoosts | None = None
@@ -138,10 +138,10 @@ class CapturedWfstSearch(ChunkDecoder):
             boosts = boosts._replace(table_rows=chunk.table_rows)
         inputs = chunk.log_probs, chunk.lengths, chunk.is_end
         if chunk.links is None:
-            path, states, _ = self._search.run(self._extent, self._memory, inputs, chunk.states, boosts)
+            path, states, _ = self._search.run(self._shapes, self._memory, inputs, chunk.states, boosts)
         else:
             wants = chunk.wants_links
-            path, states, links = self._search.run(self._extent, self._linking, inputs, chunk.states, boosts, wants)
+            path, states, links = self._search.run(self._shapes, self._linking, inputs, chunk.states, boosts, wants)
             copy_into(chunk.links, links)
         copy_into(chunk.path, path)
         copy_into(chunk.states, states)
@@ -180,7 +180,7 @@ def _empty_chunk(search: WfstSearch, batch: int, frames: int) -> _Chunk:
 def _empty_links(search: WfstSearch, batch: int, frames: int) -> ChunkLinks:
     """All lengths are multiples of the batch."""
     device, sizes = search.graph.device, search.sizes
-    count = batch * frames * (sizes.max_active + sizes.losers)
+    count = batch * frames * (sizes.max_active + sizes.alternative_links)
 
     def integers(*shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.int64, device=device)

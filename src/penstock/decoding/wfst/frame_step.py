@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import torch
 
-from penstock.decoding.wfst.cheapest import cheapest_within
+from penstock.decoding.wfst.backpointers import Backpointers
 from penstock.decoding.wfst.device_graph import DeviceGraph
-from penstock.decoding.wfst.extent import Expansion, Extent
-from penstock.decoding.wfst.losses import Candidates, LossRecorder
+from penstock.decoding.wfst.links import Candidates, LinkRecorder
+from penstock.decoding.wfst.pruning import histogram_prune
 from penstock.decoding.wfst.recombination import Recombination
+from penstock.decoding.wfst.shapes import Expansion, Shapes
 from penstock.decoding.wfst.sizes import WfstSizes
-from penstock.decoding.wfst.trace import Taken
 from penstock.scoring.automaton import Automaton
 
 
@@ -57,13 +57,13 @@ class FrameStep:
     def __init__(
         self,
         graph: DeviceGraph,
-        extent: Extent,
+        shapes: Shapes,
         recombination: Recombination,
         sizes: WfstSizes,
         beam: float,
         batch: int,
     ):
-        self._graph, self._extent, self._recombination, self._sizes = graph, extent, recombination, sizes
+        self._graph, self._shapes, self._recombination, self._sizes = graph, shapes, recombination, sizes
         self._beam, self._batch = beam, batch
 
     def begin(
@@ -72,16 +72,16 @@ class FrameStep:
         lm_weights: torch.Tensor,
         bases: torch.Tensor,
         boosts: StreamBoosts | None,
-        losses: LossRecorder | None = None,
+        recorder: LinkRecorder | None = None,
     ) -> None:
-        """Starts a chunk; losses: of rows that want links, None where no row does.
+        """Starts a chunk; recorder: of rows that want links, None where no row does.
 
         label_costs: [m] float32, of all frames: negative log-probabilities of the labels, of blank and of the graph's
         `idle_label`, one row and frame after the other; lm_weights: [B] float32; bases: [B] float64, of the best
         tokens.
         """
         self._label_costs, self._lm_weights, self._boosts = label_costs, lm_weights, boosts
-        self._losses = losses
+        self._recorder = recorder
         # Numbers as tensors: torch makes one of a Python number at every use.
         self._no_phrase, self._half, self._low_half = (
             torch.full((), number, dtype=torch.int64, device=lm_weights.device) for number in (0, 32, 2**32 - 1)
@@ -91,9 +91,9 @@ class FrameStep:
             self._boost_table = boosts.words.view(-1)
             self._boost_rows = (boosts.table_rows * boosts.words.shape[1]) << 32
         self._lm_weight: torch.Tensor | None = None  # one number for all rows, where the host knows that they agree
-        if not self._extent.is_fixed and bool((lm_weights == lm_weights[:1]).all()):
+        if not self._shapes.is_static and bool((lm_weights == lm_weights[:1]).all()):
             self._lm_weight = lm_weights[0]
-        self.taken: list[Taken] = []
+        self.backpointers: list[Backpointers] = []
         """How the tokens of each frame came about."""
         self.bases = bases.clone()
         """[B] float64, costs taken off the tokens."""
@@ -102,7 +102,7 @@ class FrameStep:
 
     def __call__(self, tokens: FlatTokens, frame: Frame) -> FlatTokens:
         """The tokens after a frame."""
-        graph, extent, batch, idle = self._graph, self._extent, self._batch, frame.is_idle
+        graph, shapes, batch, idle = self._graph, self._shapes, self._batch, frame.is_idle
         # 1) emitting arcs of each token, [a]; in a row without a frame each token takes the idle arc
         starts, degrees = (t.index_select(0, tokens.states) for t in (graph.arc_starts, graph.degrees))
         if idle is not None:
@@ -122,7 +122,7 @@ class FrameStep:
             costs, phrases = self._boost_phrases(costs, arcs, sources, tokens.phrases)
         # 3) beam: relative to the least of the row
         costs, is_near = self._prune(rows, costs, is_live)
-        near, is_live, _ = extent.choose(is_near, batch * self._sizes.arcs)
+        near, is_live, _ = shapes.select(is_near, batch * self._sizes.arcs)
         sources, arcs, rows, costs = (t.index_select(0, near) for t in (sources, arcs, rows, costs))
         # 4) closure of each arc's target, [c]
         targets = graph.arc_targets.index_select(0, arcs)
@@ -148,21 +148,21 @@ class FrameStep:
         if phrases is not None:
             phrases = phrases.index_select(0, near).index_select(0, emitted)
             keys = keys | (phrases << 32)
-        is_kept, owners = self._recombination.survivors(closed_rows, keys, closed_costs, is_live)
+        is_kept, winners = self._recombination.survivors(closed_rows, keys, closed_costs, is_live)
         if is_idle_arc is not None:
             is_kept |= is_idle_arc.index_select(0, emitted)
         is_kept &= is_near
         kept, is_live = self._best_active(closed_rows, closed_costs, is_kept)
-        if self._losses is not None:
-            self._losses.add(
-                Candidates(closed_rows, closed_costs, is_near, owners, sources, arcs, emitted, entries), kept, is_live
+        if self._recorder is not None:
+            self._recorder.add(
+                Candidates(closed_rows, closed_costs, is_near, winners, sources, arcs, emitted, entries), kept, is_live
             )
         # 7) where the new tokens come from
         rows, states, emitted, entries, costs = (
             t.index_select(0, kept) for t in (closed_rows, states, emitted, entries, closed_costs)
         )
         sources = sources.index_select(0, emitted)
-        self.taken.append(Taken(rows, sources, arcs.index_select(0, emitted), emitted, entries, is_live))
+        self.backpointers.append(Backpointers(rows, sources, arcs.index_select(0, emitted), emitted, entries, is_live))
         phrases = self._no_phrase.expand_as(rows) if phrases is None else phrases.index_select(0, kept)
         if is_live is not None:
             states = torch.where(is_live, states, graph.dead_state)
@@ -173,23 +173,23 @@ class FrameStep:
         self, rows: torch.Tensor, costs: torch.Tensor, starts: torch.Tensor, degrees: torch.Tensor
     ) -> Expansion:
         """Entries of each source; a row that has more than A follows those of its best sources."""
-        if self._extent.is_fixed:
+        if self._shapes.is_static:
             degrees = self._narrow(rows, costs, degrees)
         capacity = self._batch * self._sizes.arcs
-        expansion = self._extent.expand(starts, degrees, capacity)
-        if not self._extent.is_fixed and len(expansion.entries) > self._sizes.arcs:
+        expansion = self._shapes.expand(starts, degrees, capacity)
+        if not self._shapes.is_static and len(expansion.entries) > self._sizes.arcs:
             narrowed = self._narrow(rows, costs, degrees)
             if narrowed is not degrees:
-                return self._extent.expand(starts, narrowed, capacity)
+                return self._shapes.expand(starts, narrowed, capacity)
         return expansion
 
     def _narrow(self, rows: torch.Tensor, costs: torch.Tensor, degrees: torch.Tensor) -> torch.Tensor:
         totals = torch.zeros(self._batch, dtype=torch.int64, device=rows.device).scatter_add_(0, rows, degrees)
         is_over = totals > self._sizes.arcs
-        if not self._extent.is_fixed and not is_over.any():
+        if not self._shapes.is_static and not is_over.any():
             return degrees
         self.narrowed += is_over
-        return torch.where(cheapest_within(rows, costs, degrees, self._sizes.arcs, self._batch), degrees, 0)
+        return torch.where(histogram_prune(rows, costs, degrees, self._sizes.arcs, self._batch), degrees, 0)
 
     def _prune(
         self, rows: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
@@ -217,12 +217,12 @@ class FrameStep:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Positions of the max_active best of each row, and which are live."""
         active, batch = self._sizes.max_active, self._batch
-        if not self._extent.is_fixed:
-            positions = self._extent.choose(is_kept, batch * active).positions
+        if not self._shapes.is_static:
+            positions = self._shapes.select(is_kept, batch * active).positions
             if len(positions) <= active or not (torch.bincount(rows.index_select(0, positions)) > active).any():
                 return positions, None
-        is_kept &= cheapest_within(rows, costs, is_kept.long(), active, batch)
-        chosen = self._extent.choose(is_kept, batch * active)
+        is_kept &= histogram_prune(rows, costs, is_kept.long(), active, batch)
+        chosen = self._shapes.select(is_kept, batch * active)
         return chosen.positions, chosen.is_live
 
     def _of_labels(

@@ -2,9 +2,9 @@
 
 import torch
 
+from penstock.decoding.wfst.backpointers import Backpointers
 from penstock.decoding.wfst.device_graph import DeviceGraph
 from penstock.decoding.wfst.frame_step import FlatTokens, Frame, StreamBoosts
-from penstock.decoding.wfst.trace import Taken
 from penstock.kernels.contracts import GraphArcs, GraphFrame, GraphTokens
 from penstock.kernels.graph_frame import FrameMemory, FusedFrame
 
@@ -25,7 +25,7 @@ class FusedFrameStep:
         self._phrases = None if boosts is None else boosts.phrases
         self._word_boosts = None if boosts is None else boosts.words.reshape(-1)
         self._boost_rows = None if boosts is None else boosts.table_rows * boosts.words.shape[1]
-        self.taken: list[Taken] = []
+        self.backpointers: list[Backpointers] = []
         self.bases = bases.clone()
         self.narrowed = torch.zeros(self._batch, dtype=torch.int64, device=bases.device)
 
@@ -37,8 +37,8 @@ class FusedFrameStep:
             self._label_costs, frame.offsets, frame.is_idle, self._lm_weights, self._word_boosts, self._boost_rows
         )
         advance = None if self._phrases is None else self._phrases.advance
-        after, trace = self._fused(before, inputs, self.bases, self.narrowed, advance)
-        self.taken.append(Taken(self._rows, *(field.view(-1) for field in trace)))
+        after, backpointers = self._fused(before, inputs, self.bases, self.narrowed, advance)
+        self.backpointers.append(Backpointers(self._rows, *(field.view(-1) for field in backpointers)))
         return FlatTokens(self._rows, *(field.view(-1) for field in after))
 
 

@@ -13,7 +13,7 @@ import torch
 
 from penstock.decoding.host_copy import tree_to_host
 from penstock.decoding.wfst.device_graph import NO_PIECE, DeviceGraph
-from penstock.decoding.wfst.losses import ChunkLinks
+from penstock.decoding.wfst.links import ChunkLinks
 from penstock.scoring.wfst.graph_file import NO_WORD
 
 SLACK = 1e-3
@@ -77,7 +77,7 @@ class Level(NamedTuple):
     excesses: np.ndarray
     """float64, see `StartLinks`."""
 
-    def taken(self, chosen: np.ndarray) -> "Level":
+    def select(self, chosen: np.ndarray) -> "Level":
         """The links that a mask or index chooses."""
         return Level(self.frame, *(field[chosen] for field in self[1:]))
 
@@ -136,7 +136,7 @@ class HostLinks(NamedTuple):
     sources: np.ndarray
     targets: np.ndarray
     arcs: np.ndarray
-    entries: np.ndarray
+    closure_entries: np.ndarray
     excesses: np.ndarray
     label_costs: np.ndarray
     """[B, T, V + 2]"""
@@ -153,7 +153,7 @@ class HostLinks(NamedTuple):
             is_wanted = is_wanted & links.is_live
         chosen = is_wanted.nonzero().squeeze(1)
         keys = links.rows * frames + chunk.frames
-        fields = keys, links.sources, links.targets, links.arcs, links.entries, links.excesses
+        fields = keys, links.sources, links.targets, links.arcs, links.closure_entries, links.excesses
         wanted = *(t.index_select(0, chosen) for t in fields), chunk.label_costs
         found = *wanted, chunk.first_frames, chunk.token_rows, chunk.is_stored
         host = [t.numpy() for t in (found if chosen.device.type == "cpu" else tree_to_host(found))]
@@ -182,7 +182,7 @@ class Lattice:
         frames = links.label_costs.shape[1]
         borders = np.searchsorted(links.keys, np.arange(row * frames, (row + 1) * frames + 1))
         for frame, (first, end) in enumerate(pairwise(borders.tolist())):
-            arcs, entries = links.arcs[first:end], links.entries[first:end]
+            arcs, entries = links.arcs[first:end], links.closure_entries[first:end]
             if first == end or arcs[0] == self._arcs.idle_arc:
                 continue
             labels = self._arcs.labels[arcs]
@@ -231,7 +231,7 @@ class Lattice:
         """Leaves out tokens that were dropped after the last frame."""
         if not is_stored.all():
             last = self._levels[-1]
-            last = last.taken(is_stored[last.targets])
+            last = last.select(is_stored[last.targets])
             self._levels[-1] = last._replace(targets=(np.cumsum(is_stored) - 1)[last.targets])
 
     def _prune(self, extras: np.ndarray, beam: float) -> None:
@@ -245,7 +245,7 @@ class Lattice:
             # 1) links within the beam; numbers of their tokens among those that are left
             above = extras[level.targets] + level.excesses
             is_kept = above <= beam
-            level, above = level.taken(is_kept), above[is_kept]
+            level, above = level.select(is_kept), above[is_kept]
             # 2) the least for each token before the frame
             before = 1 + self._levels[place - 1].targets.max() if place else len(self._starts)
             sources, targets = level.sources, numbers[level.targets]

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import torch
 
+from penstock.decoding.wfst.backpointers import Ends, FlatNodes
 from penstock.decoding.wfst.device_graph import DeviceGraph
-from penstock.decoding.wfst.extent import Extent
 from penstock.decoding.wfst.frame_step import FlatTokens
+from penstock.decoding.wfst.shapes import Shapes
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.decoding.wfst.state import NO_NODE, Nodes, Tokens
-from penstock.decoding.wfst.trace import Ends, FlatNodes
 from penstock.kernels.contracts import NO_BID
 
 _REACHED, _BEST = 1, 2
@@ -39,7 +39,7 @@ class BestPath(NamedTuple):
     """[B] int64, last frame of the last piece; -1 without one."""
     costs: torch.Tensor
     """[B] float64, of the whole path; with final weights where a row ends."""
-    is_crowded: torch.Tensor
+    may_overflow: torch.Tensor
     """[B] int64, 1 where more nodes were made than there is memory for, needed or not: see `parts.decode_chunk`."""
 
 
@@ -82,9 +82,9 @@ class _Tree(NamedTuple):
 class PathTracker:
     """Ends chunks of B rows."""
 
-    def __init__(self, graph: DeviceGraph, extent: Extent, sizes: WfstSizes, batch: int, max_frames: int):
+    def __init__(self, graph: DeviceGraph, shapes: Shapes, sizes: WfstSizes, batch: int, max_frames: int):
         """max_frames: of a chunk; not used where shapes are not fixed."""
-        self._extent, self._sizes, self._batch, self._dead_state = extent, sizes, batch, graph.dead_state
+        self._shapes, self._sizes, self._batch, self._dead_state = shapes, sizes, batch, graph.dead_state
         self._max_length = sizes.path_width(max_frames)
         self._rounds = (sizes.nodes + 2 * max_frames).bit_length()
 
@@ -100,7 +100,7 @@ class PathTracker:
         """node_counts: [B] int64, of `nodes`; ending_costs: [n] float32, the tokens' costs by which the best is chosen;
         infinite where there is none."""
         batch, sizes, is_live = self._batch, self._sizes, None
-        if self._extent.is_fixed:
+        if self._shapes.is_static:
             is_live = tokens.states != self._dead_state
             ends = ends._replace(nodes=torch.where(is_live, ends.nodes, NO_NODE))
         # 1) the best token of each row, and the tree of its nodes
@@ -116,8 +116,8 @@ class PathTracker:
         stable = self._stable(tree, torch.minimum(shared, lengths), lengths)
         last_frames = ends.last_frames.index_select(0, best.positions).long()
         fields = self._path(nodes, tree, lengths)
-        is_crowded = self._is_crowded(tree, node_counts)
-        path = BestPath._make((*fields, lengths, stable, last_frames, bases + best.costs, is_crowded))
+        may_overflow = self._may_overflow(tree, node_counts)
+        path = BestPath._make((*fields, lengths, stable, last_frames, bases + best.costs, may_overflow))
         # 3) nodes of the paths that agree with it
         limits = stable.index_select(0, tree.rows)
         is_needed = (tree.marks > 0) & (tree.anchors >= limits) & (tree.depths > limits)
@@ -153,7 +153,7 @@ class PathTracker:
         marks.index_fill_(0, best_nodes.long() + 1, _BEST)
         # 1) marks of all nodes above a token's, and depths
         depths, jumps, rounds = (numbers > 0).long(), parents, 0
-        while rounds < self._rounds if self._extent.is_fixed else jumps.any():
+        while rounds < self._rounds if self._shapes.is_static else jumps.any():
             marks.scatter_reduce_(0, jumps, marks.clone(), "amax")
             depths = depths + depths.index_select(0, jumps)
             jumps = jumps.index_select(0, jumps)
@@ -169,10 +169,10 @@ class PathTracker:
         """Nodes of the best path that become stable, [B]: at least those that all share."""
         batch, sizes, is_reached = self._batch, self._sizes, tree.marks > 0
         least = torch.maximum(shared, lengths - sizes.unstable_nodes)
-        if not self._extent.is_fixed and len(tree.rows) <= sizes.nodes:
+        if not self._shapes.is_static and len(tree.rows) <= sizes.nodes:
             return least
         # 1) nodes by the depth at which they leave the best path: [B, D]
-        depths = (self._max_length if self._extent.is_fixed else int(lengths.max())) + 1
+        depths = (self._max_length if self._shapes.is_static else int(lengths.max())) + 1
         counts = torch.zeros(batch * depths, dtype=torch.int64, device=lengths.device)
         counts.scatter_add_(0, tree.rows * depths + tree.anchors.clamp(max=depths - 1), is_reached.long())
         counts = counts.view(batch, depths)
@@ -184,16 +184,16 @@ class PathTracker:
         is_too_few = (left > sizes.nodes) & (place >= least.unsqueeze(1)) & (place < lengths.unsqueeze(1))
         return least + is_too_few.sum(dim=1)
 
-    def _is_crowded(self, tree: _Tree, node_counts: torch.Tensor) -> torch.Tensor:
+    def _may_overflow(self, tree: _Tree, node_counts: torch.Tensor) -> torch.Tensor:
         """1 where tokens might be dropped if each frame were a chunk, [B] int64."""
         deepest = torch.zeros_like(node_counts).scatter_reduce_(0, tree.rows, tree.depths, "amax")
         return ((node_counts > self._sizes.nodes) | (deepest > self._sizes.unstable_nodes)).long()
 
     def _path(self, nodes: FlatNodes, tree: _Tree, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The nodes of the best path in order: the first fields of `BestPath`."""
-        width = self._max_length if self._extent.is_fixed else max(int(lengths.max()), 1)
+        width = self._max_length if self._shapes.is_static else max(int(lengths.max()), 1)
         is_best = tree.marks[1:] == _BEST
-        found, is_live, _ = self._extent.choose(is_best, self._batch * width)
+        found, is_live, _ = self._shapes.select(is_best, self._batch * width)
         places = tree.depths[1:].index_select(0, found) - 1
         layout = _Layout(tree.rows[1:].index_select(0, found), places, is_live, self._batch, width)
         fields = nodes.pieces, nodes.words, nodes.frames, nodes.last_frames_before, nodes.scores
@@ -201,7 +201,7 @@ class PathTracker:
 
     def _stored_nodes(self, nodes: FlatNodes, is_needed: torch.Tensor) -> tuple[Nodes, torch.Tensor, torch.Tensor]:
         """The nodes in the slots of their rows; the new numbers [N + 1] by the old ones, root first; counts [B]."""
-        found, is_live, _ = self._extent.choose(is_needed, len(is_needed))
+        found, is_live, _ = self._shapes.select(is_needed, len(is_needed))
         rows = nodes.rows.index_select(0, found)
         if self._batch > 1 or is_live is not None:
             order = (rows if is_live is None else torch.where(is_live, rows, self._batch)).argsort(stable=True)
@@ -213,7 +213,7 @@ class PathTracker:
         numbers.index_copy_(0, places, ranks.int())
         numbers = numbers[:-1]
         width = self._sizes.nodes
-        if not self._extent.is_fixed:
+        if not self._shapes.is_static:
             width = min(width, max(int(counts.max()), 1))
         layout = _Layout(rows, ranks, is_live, self._batch, width)
         parents = numbers.index_select(0, nodes.parents.index_select(0, found) + 1)
@@ -223,10 +223,10 @@ class PathTracker:
 
     def _stored_tokens(self, tokens: FlatTokens, ends: Ends, is_kept: torch.Tensor) -> tuple[Tokens, torch.Tensor]:
         """The tokens in the slots of their rows, and counts [B]."""
-        found, is_live, _ = self._extent.choose(is_kept, len(is_kept))
+        found, is_live, _ = self._shapes.select(is_kept, len(is_kept))
         rows = tokens.rows.index_select(0, found)
         ranks, counts = self._ranks(rows, is_live)
-        width = self._sizes.max_active if self._extent.is_fixed else max(int(counts.max()), 1)
+        width = self._sizes.max_active if self._shapes.is_static else max(int(counts.max()), 1)
         layout = _Layout(rows, ranks, is_live, self._batch, width)
         fields = tokens.states.int(), tokens.phrases.int(), tokens.costs, *ends
         return Tokens(*(layout.place(field.index_select(0, found), 0) for field in fields)), counts

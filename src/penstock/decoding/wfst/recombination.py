@@ -27,15 +27,15 @@ class Recombination:
     def survivors(
         self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Marks the entries that go on, [n] bool; and `owners`, whose arguments it takes."""
-        owners = self.owners(rows, keys, costs, is_live)
-        is_own = owners == torch.arange(len(rows), device=rows.device)
-        return is_own if is_live is None else is_own & is_live, owners
+        """Marks the entries that go on, [n] bool; and `winners`, whose arguments it takes."""
+        winners = self.winners(rows, keys, costs, is_live)
+        is_own = winners == torch.arange(len(rows), device=rows.device)
+        return is_own if is_live is None else is_own & is_live, winners
 
-    def owners(
+    def winners(
         self, rows: torch.Tensor, keys: torch.Tensor, costs: torch.Tensor, is_live: torch.Tensor | None
     ) -> torch.Tensor:
-        """The entry that each entry lost to, [n] int64: itself where it goes on.
+        """The entry that each entry is recombined with, [n] int64: itself where it goes on.
 
         rows: [n] int64; keys: [n] int64, equal where states are; costs: [n] float32, at least 0; ties by position.
         is_live: [n] bool, or None on a CPU: then a second round without entries is left out.
@@ -45,7 +45,7 @@ class Recombination:
         if is_live is not None:
             bids = torch.where(is_live, bids, NO_BID)
         hashes, first_cells = keys * self._multiplier, rows * self._cells
-        # 1) the cheapest bid for each cell; where its states are others, the entry has lost nothing yet
+        # 1) the cheapest bid for each cell; where its states are others, the entry is still open
         winners = self._bid(hashes, first_cells, bids, 0)
         if is_live is not None:
             winners = winners.clamp(max=len(rows) - 1)  # where no bid is live

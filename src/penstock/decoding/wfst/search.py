@@ -8,17 +8,17 @@ import math
 
 import torch
 
+from penstock.decoding.wfst.backpointers import ChunkTraceback, Ends, FlatNodes
+from penstock.decoding.wfst.chunk_decoder import ChunkDecoder
 from penstock.decoding.wfst.device_graph import DeviceGraph
-from penstock.decoding.wfst.extent import Extent, FixedExtent, LiveExtent
 from penstock.decoding.wfst.frame_step import FlatTokens, Frame, FrameStep, StreamBoosts
 from penstock.decoding.wfst.fused_frame_step import FusedFrameStep
-from penstock.decoding.wfst.losses import ChunkLinks, LossRecorder, chunk_links
-from penstock.decoding.wfst.parts import ChunkDecoder
+from penstock.decoding.wfst.links import ChunkLinks, LinkRecorder, chunk_links
 from penstock.decoding.wfst.paths import BestPath, PathTracker
 from penstock.decoding.wfst.recombination import Recombination
+from penstock.decoding.wfst.shapes import DynamicShapes, Shapes, StaticShapes
 from penstock.decoding.wfst.sizes import WfstLimits, WfstSizes
 from penstock.decoding.wfst.state import NO_NODE, Tokens, WfstStates
-from penstock.decoding.wfst.trace import ChunkTrace, Ends, FlatNodes
 from penstock.errors import SettingError
 from penstock.kernels.capability import FUSED, TORCH, resolve
 from penstock.kernels.graph_frame import FrameMemory
@@ -68,11 +68,11 @@ class WfstSearch(ChunkDecoder):
         if wants_links is not None and not isinstance(memory, Recombination):
             memory = self.frame_memory(batch, has_links=True)
         if self.graph.device.type == "cpu" and isinstance(memory, Recombination):
-            extent: Extent = LiveExtent()
+            shapes: Shapes = DynamicShapes()
         else:
-            extent = FixedExtent(self.graph.device, largest_capacity(self.sizes, batch, frames))
+            shapes = StaticShapes(self.graph.device, largest_capacity(self.sizes, batch, frames))
         chunk = log_probs, lengths, is_end
-        path, after, links = self.run(extent, memory, chunk, states, boosts, wants_links)
+        path, after, links = self.run(shapes, memory, chunk, states, boosts, wants_links)
         return path, after, [] if links is None else [links]
 
     def frame_memory(self, batch: int, has_links: bool = False) -> FrameMemory | Recombination:
@@ -84,54 +84,54 @@ class WfstSearch(ChunkDecoder):
 
     def run(
         self,
-        extent: Extent,
+        shapes: Shapes,
         memory: FrameMemory | Recombination,
         chunk: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         states: WfstStates,
         boosts: StreamBoosts | None,
         wants_links: torch.Tensor | None = None,
     ) -> tuple[BestPath, WfstStates, ChunkLinks | None]:
-        """`decode_with_links` with sizes of an extent; never waits for the host where they are fixed."""
+        """`decode_with_links` with sizes of an shapes; never waits for the host where they are fixed."""
         log_probs, lengths, is_end = chunk
         batch, frames, _ = log_probs.shape
         # 1) begin: costs of labels, and what rows take which frame
         is_blank = self._is_blank(log_probs)
         is_idle = self._is_idle(is_blank, lengths, states)
         label_costs = self._label_costs(log_probs)
-        losses = None
+        recorder = None
         if wants_links is not None:
-            losses = LossRecorder(extent, wants_links, self.limits.lattice_beam, self.sizes.losers)
+            recorder = LinkRecorder(shapes, wants_links, self.limits.lattice_beam, self.sizes.alternative_links)
         step: FrameStep | FusedFrameStep
         if isinstance(memory, Recombination):
-            step = FrameStep(self.graph, extent, memory, self.sizes, self.limits.beam, batch)
-            step.begin(label_costs.view(-1), states.lm_weights, states.bases, boosts, losses)
+            step = FrameStep(self.graph, shapes, memory, self.sizes, self.limits.beam, batch)
+            step.begin(label_costs.view(-1), states.lm_weights, states.bases, boosts, recorder)
         else:
             step = FusedFrameStep(self.graph, memory, self.limits.beam, batch)
             step.begin(label_costs.view(-1), states.lm_weights, states.bases, boosts)
-        tokens, ends = self._flat_tokens(extent, states)
+        tokens, ends = self._flat_tokens(shapes, states)
         rows, numbers = (torch.arange(count, device=lengths.device) for count in (batch, frames))
         offsets = ((rows * frames + numbers.unsqueeze(1)) * label_costs.shape[2]).unbind()  # T times [B]
         # 2) one step per frame
-        is_skipping = extent.is_fixed or bool(is_idle.any())
+        is_skipping = shapes.is_static or bool(is_idle.any())
         for number in range(frames):
             idle = is_idle[:, number] if is_skipping else None
             tokens = step(tokens, Frame(offsets[number], idle))
         # 3) finish: nodes of the frames; best paths, and the nodes and tokens to keep
-        trace = ChunkTrace(
-            self.graph, extent, step.taken, label_costs, states.frames_seen, largest_arrival=batch * self.sizes.arcs
+        traceback = ChunkTraceback(
+            self.graph, shapes, step.backpointers, label_costs, states.frames_seen, max_emitting=batch * self.sizes.arcs
         )
-        nodes, ends, new = trace.extend(self._flat_nodes(states), ends)
+        nodes, ends, new = traceback.extend(self._flat_nodes(states), ends)
         ending_costs = self._ending_costs(tokens, is_end, states, boosts)
-        tracker = PathTracker(self.graph, extent, self.sizes, batch, frames)
+        tracker = PathTracker(self.graph, shapes, self.sizes, batch, frames)
         path, kept = tracker.finish(tokens, ends, nodes, states.node_counts + new, ending_costs, step.bases)
         last = (lengths - 1).clamp(min=0).unsqueeze(1)
         was_blank = states.was_blank
         if frames:
             was_blank = torch.where(lengths > 0, is_blank.gather(1, last).squeeze(1).long(), was_blank)
         links = None
-        if losses is not None:
-            first_places = self._first_places(extent, states)
-            frames_of_links = chunk_links(step.taken, losses, first_places)
+        if recorder is not None:
+            first_places = self._first_places(shapes, states)
+            frames_of_links = chunk_links(step.backpointers, recorder, first_places)
             links = ChunkLinks(*frames_of_links, label_costs, states.frames_seen, tokens.rows, kept.is_stored)
         states = WfstStates(
             tokens=kept.tokens,
@@ -147,9 +147,9 @@ class WfstSearch(ChunkDecoder):
         )
         return path, states, links
 
-    def _first_places(self, extent: Extent, states: WfstStates) -> torch.Tensor:
+    def _first_places(self, shapes: Shapes, states: WfstStates) -> torch.Tensor:
         """Where the rows of `_flat_tokens` begin, [B] int64."""
-        if extent.is_fixed:
+        if shapes.is_static:
             width = states.tokens.states.shape[1]
             return torch.arange(len(states.bases), device=states.bases.device) * width
         return states.token_counts.cumsum(0) - states.token_counts
@@ -173,13 +173,13 @@ class WfstSearch(ChunkDecoder):
         before = torch.cat([states.was_blank.bool().unsqueeze(1), is_blank[:, :-1]], dim=1)[:, : is_blank.shape[1]]
         return (is_blank & before) | (frames >= lengths.unsqueeze(1))
 
-    def _flat_tokens(self, extent: Extent, states: WfstStates) -> tuple[FlatTokens, Ends]:
+    def _flat_tokens(self, shapes: Shapes, states: WfstStates) -> tuple[FlatTokens, Ends]:
         tokens, device = states.tokens, states.bases.device
         batch, width = tokens.states.shape
         is_live = torch.arange(width, device=device) < states.token_counts.unsqueeze(1)
         rows = torch.arange(batch, device=device).unsqueeze(1)
         nodes = _numbered(tokens.nodes, rows, states)
-        if extent.is_fixed:
+        if shapes.is_static:
             flat = self._all_tokens(tokens, is_live)
             return flat, Ends(torch.where(is_live, nodes, NO_NODE).flatten(), tokens.last_frames.flatten())
         live = is_live.flatten().nonzero().squeeze(1)
@@ -235,7 +235,7 @@ class WfstSearch(ChunkDecoder):
 
 
 def largest_capacity(sizes: WfstSizes, batch: int, frames: int) -> int:
-    """The most entries that a `FixedExtent` will be asked for."""
+    """The most entries that a `StaticShapes` will be asked for."""
     return batch * max(sizes.arcs, sizes.nodes + 2 * sizes.max_active * frames, sizes.path_width(frames))
 
 

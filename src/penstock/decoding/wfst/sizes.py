@@ -33,8 +33,8 @@ class WfstSizes(NamedTuple):
         return 4 * (fields_of_token * self.max_active + fields_of_node * self.nodes) + other
 
     @property
-    def losers(self) -> int:
-        """Losing predecessors of a frame's tokens that are kept for alternatives."""
+    def alternative_links(self) -> int:
+        """Links of a frame beside the best ones of its tokens, kept for the lattice."""
         return 2 * self.max_active
 
     def path_width(self, frames: int) -> int:

@@ -9,7 +9,7 @@ from penstock.decoding.host_copy import copy_to_device, tree_to_host
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.lattice import HostLinks, Lattice, LatticeArcs
-from penstock.decoding.wfst.losses import ChunkLinks
+from penstock.decoding.wfst.links import ChunkLinks
 from penstock.decoding.wfst.n_best import PathEnd, SegmentLattice
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.start import StartChoices, StartStates

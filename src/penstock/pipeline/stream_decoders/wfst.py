@@ -10,9 +10,9 @@ from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.host_copy import copy_to_device, tree_to_host
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.captured_search import CapturedWfstSearch
+from penstock.decoding.wfst.chunk_decoder import decode_chunk
 from penstock.decoding.wfst.frame_step import StreamBoosts
 from penstock.decoding.wfst.lattice import Node
-from penstock.decoding.wfst.parts import decode_chunk
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch
 from penstock.decoding.wfst.start import StartChoices, StartStates

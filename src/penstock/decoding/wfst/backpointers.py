@@ -1,4 +1,4 @@
-"""The nodes of a chunk: while it lasts only where each token came from is kept, at its end all frames' nodes are made.
+"""The backpointers of a chunk's tokens, and the nodes that are made of them at its end.
 
 So a frame costs no more than its search, and a chunk of any length the few operations here.
 """
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.wfst.device_graph import NO_PIECE, DeviceGraph
-from penstock.decoding.wfst.extent import Extent
+from penstock.decoding.wfst.shapes import Shapes
 from penstock.decoding.wfst.state import NO_NODE
 from penstock.scoring.wfst.graph_file import NO_WORD
 
@@ -35,45 +35,44 @@ class Ends(NamedTuple):
     """int32"""
 
 
-class Taken(NamedTuple):
-    """How the n tokens of a frame came about, in order of rows and arrivals."""
+class Backpointers(NamedTuple):
+    """From the n tokens of a frame to those before it, in order of rows and emitting indices."""
 
     rows: torch.Tensor
     sources: torch.Tensor
     """The token of the frame before."""
     arcs: torch.Tensor
-    arrivals: torch.Tensor
-    """Numbers of the followed arcs, below `largest_arrival`: tokens of one arc differ in the closure behind it."""
-    entries: torch.Tensor
-    """Of the closure."""
+    emitting_indices: torch.Tensor
+    """Numbers of the followed arcs, below `max_emitting`: tokens of one emitting arc differ in the closure after it."""
+    closure_entries: torch.Tensor
     is_live: torch.Tensor | None
     """bool; None: all are."""
 
 
-class ChunkTrace(NamedTuple):
+class ChunkTraceback(NamedTuple):
     """The frames of a chunk and what is needed to make their nodes."""
 
     graph: DeviceGraph
-    extent: Extent
-    taken: list[Taken]
+    shapes: Shapes
+    backpointers: list[Backpointers]
     """One of each frame."""
     label_costs: torch.Tensor
     """[B, T, V + 2] float32"""
     frames_seen: torch.Tensor
     """[B] int64, before the chunk."""
-    largest_arrival: int
+    max_emitting: int
 
     def extend(self, before: FlatNodes, first: Ends) -> tuple[FlatNodes, Ends, torch.Tensor]:
-        """The nodes before the chunk and behind them those of all its frames, parents before children; its last tokens;
+        """The nodes before the chunk and after them those of all its frames, parents before children; its last tokens;
         how many nodes are new, [B] int64.
 
         first: the tokens before the chunk.
         """
         counts = torch.zeros_like(self.frames_seen)
-        if not self.taken:
+        if not self.backpointers:
             return before, first, counts
-        graph, fields, is_live = self.graph, [*zip(*self.taken, strict=True)], None
-        rows, sources, arcs, arrivals, entries = map(torch.cat, fields[:-1])
+        graph, fields, is_live = self.graph, [*zip(*self.backpointers, strict=True)], None
+        rows, sources, arcs, emitting_indices, entries = map(torch.cat, fields[:-1])
         if fields[-1][0] is not None:
             is_live = torch.cat(fields[-1])
         # 1) tokens [n] of all frames, and their sources among those before the chunk [n0] and all others: 0 .. n0 + n
@@ -86,11 +85,11 @@ class ChunkTrace(NamedTuple):
         has_word = words != NO_WORD
         if is_live is not None:
             has_node, has_word = has_node & is_live, has_word & is_live
-        keys = arrivals + frames * self.largest_arrival
+        keys = emitting_indices + frames * self.max_emitting
         is_first = torch.ones_like(has_node)
         torch.ne(keys[1:], keys[:-1], out=is_first[1:])
         begins_node = torch.stack([has_node & is_first, has_word], dim=1).flatten()
-        found, is_found, _ = self.extent.choose(begins_node, len(begins_node))
+        found, is_found, _ = self.shapes.select(begins_node, len(begins_node))
         numbers = torch.full((len(begins_node) + 1,), NO_NODE, dtype=torch.int32, device=rows.device)
         new = torch.arange(len(before.rows), len(before.rows) + len(found), dtype=torch.int32, device=rows.device)
         numbers.index_copy_(0, found if is_found is None else torch.where(is_found, found, len(begins_node)), new)
@@ -105,7 +104,7 @@ class ChunkTrace(NamedTuple):
         is_piece = graph.arc_labels.index_select(0, arcs) < graph.blank
         nodes = self._inherited(torch.cat([first.nodes, own]), own != NO_NODE, sources, count)
         last_frames = self._inherited(torch.cat([first.last_frames, moments]), is_piece, sources, count)
-        last = len(self.taken[-1].rows)
+        last = len(self.backpointers[-1].rows)
         ends = Ends(nodes[-last:], last_frames[-last:])
         # 5) fields of the nodes
         tokens, is_word = found >> 1, (found & 1).bool()
@@ -128,8 +127,9 @@ class ChunkTrace(NamedTuple):
 
     def _frames_of_tokens(self, rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Frames of the tokens, [n] int64, 0 .. T - 1; and where the tokens before each frame begin, [T] int64."""
-        frames, sizes = torch.arange(len(self.taken), device=rows.device), [len(one.rows) for one in self.taken]
-        if self.extent.is_fixed:  # all have one size
+        sizes = [len(one.rows) for one in self.backpointers]
+        frames = torch.arange(len(sizes), device=rows.device)
+        if self.shapes.is_static:  # all have one size
             starts = torch.where(frames > 0, count + (frames - 1) * sizes[0], 0)
             return frames.repeat_interleave(sizes[0]), starts
         starts = torch.tensor([0, count, *sizes[:-2]][: len(sizes)]).cumsum(0)
@@ -144,6 +144,6 @@ class ChunkTrace(NamedTuple):
         """
         places = torch.arange(len(values), device=values.device)
         jumps = torch.cat([places[:count], torch.where(has_own, places[count:], sources)])
-        for _ in range((len(self.taken) - 1).bit_length()):
+        for _ in range((len(self.backpointers) - 1).bit_length()):
             jumps = jumps.index_select(0, jumps)
         return values.index_select(0, jumps)

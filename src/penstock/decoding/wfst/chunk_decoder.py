@@ -1,4 +1,4 @@
-"""A chunk in parts: each as the whole chunk would be, and joined again."""
+"""The interface of the search for chunks, and chunks that are decoded in parts, with the same result."""
 
 from abc import ABC, abstractmethod
 
@@ -7,7 +7,7 @@ import torch
 from penstock.decoding.graph_buckets import split_chunk
 from penstock.decoding.tensor_tree import map_tensors
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.losses import ChunkLinks
+from penstock.decoding.wfst.links import ChunkLinks
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.state import WfstStates
 
@@ -62,7 +62,7 @@ def decode_chunk(
     log_probs, lengths, is_end = chunk
     path, after, links = search.decode_with_links(*chunk, states, boosts, wants_links)
     frames, ends = log_probs.shape[1], is_end & (lengths > 0)
-    if not frames or not bool(path.is_crowded.any()) or (frames == 1 and not bool(ends.any())):
+    if not frames or not bool(path.may_overflow.any()) or (frames == 1 and not bool(ends.any())):
         return path, after, links
     if frames == 1:
         parts = [(log_probs, lengths, is_end & ~ends), (log_probs[:, :0], torch.zeros_like(lengths), is_end)]
@@ -75,10 +75,10 @@ def decode_chunk(
         path, states = map_tensors(torch.clone, tuple(found))
         paths.append(path)
         links += [map_tensors(torch.clone, one) for one in its_links]
-    return joined(paths), states, links
+    return join_paths(paths), states, links
 
 
-def joined(paths: list[BestPath]) -> BestPath:
+def join_paths(paths: list[BestPath]) -> BestPath:
     """The paths of consecutive parts as one: what became stable in each, then the last one's; does not synchronize."""
     *before, last = paths
     if not before:
@@ -97,6 +97,6 @@ def joined(paths: list[BestPath]) -> BestPath:
     fields = ("pieces", "words", "frames", "last_frames_before", "scores")
     nodes = {name: torch.cat([getattr(path, name) for path in paths], dim=1).gather(1, order) for name in fields}
     stable = torch.stack([path.stable for path in paths]).sum(dim=0)
-    is_crowded = torch.stack([path.is_crowded for path in paths]).amax(dim=0)
+    may_overflow = torch.stack([path.may_overflow for path in paths]).amax(dim=0)
     lengths = torch.stack(counts).sum(dim=0)
-    return last._replace(**nodes, lengths=lengths, stable=stable, is_crowded=is_crowded)
+    return last._replace(**nodes, lengths=lengths, stable=stable, may_overflow=may_overflow)

@@ -1,7 +1,7 @@
-"""How many entries a step works on: those that live, or all there is memory for.
+"""Shapes of ragged batches: dynamic, with the live entries alone, or static, with all that memory has room for.
 
 Entries of all rows of a batch follow each other in flat tensors. On a CPU the host knows how many there are, and
-tensors have just that size. What a CUDA graph captures has fixed shapes: entries behind the last live one are dead.
+tensors have just that size. A CUDA graph has static shapes: entries after the last live one are dead.
 """
 
 from typing import NamedTuple, Protocol
@@ -20,7 +20,7 @@ class Expansion(NamedTuple):
     """[m] bool; None: all are."""
 
 
-class Chosen(NamedTuple):
+class Selected(NamedTuple):
     """Positions where a mask is True, in order."""
 
     positions: torch.Tensor
@@ -31,24 +31,24 @@ class Chosen(NamedTuple):
     """Live positions: [] int64, or a number on the host."""
 
 
-class Extent(Protocol):
-    """Sizes of flat tensors."""
+class Shapes(Protocol):
+    """Expands and selects entries of flat tensors."""
 
     @property
-    def is_fixed(self) -> bool:
+    def is_static(self) -> bool:
         """True where shapes do not depend on values."""
 
     def expand(self, starts: torch.Tensor, degrees: torch.Tensor, capacity: int) -> Expansion:
         """Entries starts .. starts + degrees - 1 ([n] int64) of each source; at most `capacity` together."""
 
-    def choose(self, mask: torch.Tensor, capacity: int) -> Chosen:
+    def select(self, mask: torch.Tensor, capacity: int) -> Selected:
         """True positions of a mask [n] bool; at most `capacity`."""
 
 
-class LiveExtent:
-    """Only what lives; on a CPU."""
+class DynamicShapes:
+    """Live entries alone; on a CPU."""
 
-    is_fixed = False
+    is_static = False
 
     def __init__(self) -> None:
         self._numbers = torch.arange(1024)
@@ -63,16 +63,16 @@ class LiveExtent:
         shifts = (starts - ends).add_(degrees)
         return Expansion(sources, shifts.index_select(0, sources).add_(self._numbers[:total]), None)
 
-    def choose(self, mask: torch.Tensor, capacity: int) -> Chosen:
+    def select(self, mask: torch.Tensor, capacity: int) -> Selected:
         """As many as are True."""
         positions = torch.from_numpy(mask.numpy().nonzero()[0])  # in half the time of torch's
-        return Chosen(positions, None, len(positions))
+        return Selected(positions, None, len(positions))
 
 
-class FixedExtent:
-    """All that memory has room for; never waits for the host."""
+class StaticShapes:
+    """As many entries as memory has room for; never waits for the host."""
 
-    is_fixed = True
+    is_static = True
 
     def __init__(self, device: torch.device, largest: int):
         """largest: the largest capacity that will be asked for."""
@@ -87,9 +87,9 @@ class FixedExtent:
         shifts = starts - ends + degrees
         return Expansion(sources, torch.where(is_live, shifts.index_select(0, sources) + slots, 0), is_live)
 
-    def choose(self, mask: torch.Tensor, capacity: int) -> Chosen:
+    def select(self, mask: torch.Tensor, capacity: int) -> Selected:
         """`capacity` positions."""
         ranks = mask.cumsum(0)
         slots = self._numbers[:capacity]
         positions = torch.searchsorted(ranks, slots, right=True).clamp(max=len(mask) - 1)
-        return Chosen(positions, slots < ranks[-1:], ranks[-1])
+        return Selected(positions, slots < ranks[-1:], ranks[-1])

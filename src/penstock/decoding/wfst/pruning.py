@@ -1,4 +1,4 @@
-"""The cheapest entries of each row within a limit, exactly, by integer histograms: any order of threads agrees."""
+"""Histogram pruning: the cheapest entries of each row, exactly, in integers, so that any order of threads agrees."""
 
 import torch
 
@@ -6,7 +6,7 @@ _DIGITS = ((20, 2048), (10, 1024), (0, 1024))
 """Shift and bins of the three digits of a cost's 31 bits."""
 
 
-def cheapest_within(
+def histogram_prune(
     rows: torch.Tensor, costs: torch.Tensor, weights: torch.Tensor, limit: int, batch: int
 ) -> torch.Tensor:
     """Marks the cheapest entries of each row whose weights add up to at most `limit`; ties by position.
