@@ -33,7 +33,7 @@ PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load capacity serving-ratio soak fault-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load capacity soak fault-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -143,15 +143,12 @@ loadtest: setup ## STREAMS streams for MINUTES minutes, with a report
 loadtest-ui: setup ## the load test in a browser
 	$(LOADTEST) ui --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) --web-host 127.0.0.1 $(LOADTEST_ARGS)
 
-gateway-load: STREAMS = 200
-gateway-load: setup ## CPU time of a gateway per 100 ms of audio
-	$(BIN)/python -m scripts.gateway_load --streams $(STREAMS)
+# Direct streams, then the same through a gateway's protocols, on one server.
+gateway-load: setup ## CPU time of a gateway per 100 ms of audio, and the latency that it adds
+	$(LOADTEST) run --target direct,gateway-riva,gateway-realtime --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
 
 capacity: setup ## the most streams that this machine sustains
 	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)
-
-serving-ratio: setup ## audio per core-second of a server against one process
-	$(LOADTEST).serving_ratio $(LOADTEST_ARGS)
 
 # An hour by default: memory slope after warm-up, streams lost, chunks late.
 soak: MINUTES = 60

@@ -78,9 +78,10 @@ def run(args: argparse.Namespace) -> int:
     if args.render:
         return _render(args.render)
     plan = _checked_plan(args)
-    from benchmarks.decoding_report import Part, document, render_heading, render_workload, write
+    from benchmarks.decoding_report import Part, document, render_heading, render_workload
     from benchmarks.measure import measure, set_up
     from benchmarks.results import environment, progress
+    from penstock.reporting import write_report
     from penstock.runtime import prepare_process
 
     prepare_process(args.threads)
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             progress(f"{workload.name}: batch {batch} done")
             part.figures += figures
             if args.json:  # what is done stays if the rest is interrupted
-                write(args.json, document(here, plan, parts))
+                write_report(args.json, document(here, plan, parts))
         result = document(here, plan, parts)
         if len(parts) == 1:
             print(render_heading(result) + "\n", flush=True)

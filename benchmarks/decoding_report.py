@@ -1,17 +1,14 @@
 """The result of the decoder benchmark as JSON, and tables made from that JSON."""
 
 import dataclasses
-import json
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.measure import Figures, Plan, paired_ratio
 from benchmarks.results import describe
 from benchmarks.systems import CHUNKS, LABEL_LOOPING, NEMO, WHOLE, Unavailable, Variant
 from benchmarks.workload import Workload
-from penstock.errors import OutputError
 from penstock.reporting import markdown_table, three_digits
 from penstock.version import __version__
 
@@ -39,14 +36,6 @@ def document(environment: dict, plan: Plan, parts: Sequence[Part]) -> dict:
         "plan": plan._asdict(),
         "workloads": [_part(part) for part in parts],
     }
-
-
-def write(path: Path, document: dict) -> None:
-    """Writes the report, replacing that of an earlier stage of the run."""
-    try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"--json: {path}: {error.strerror}") from error
 
 
 def _part(part: Part) -> dict:

@@ -1,13 +1,12 @@
 """Output of every benchmark: hardware and date, a JSON file with a Markdown table beside it, progress on stderr."""
 
-import json
 import os
 import platform
 import shlex
 import sys
 from pathlib import Path
 
-from penstock.reporting import commit, core_count, date_utc, describe_hardware, package_versions
+from penstock.reporting import commit, core_count, date_utc, describe_hardware, package_versions, write_report
 
 ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("torch", "numpy", "cuda-bindings", "triton", "nemo_toolkit", "sherpa-onnx", "tritonclient")
@@ -49,9 +48,7 @@ def publish(markdown: str, document: dict, json_path: Path | None, is_quiet: boo
     if not is_quiet:
         print(markdown, flush=True)
     if json_path is not None:
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        json_path.with_suffix(".md").write_text(markdown + "\n", encoding="utf-8")
+        write_report(json_path, document, markdown)
         if not is_quiet:
             progress(f"wrote {json_path}")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.results import ROOT, describe, environment, progress, publish
 from loadtest.capacity import SearchPlan, Trials
-from loadtest.options import DEFAULT_RECORDINGS
+from loadtest.options import DEFAULT_RECORDINGS, DIRECT
 from loadtest.processes import GENERATOR, SERVER
 from loadtest.report import number
 from loadtest.triton_metrics import MODELS
@@ -85,7 +85,7 @@ def measure(arguments: argparse.Namespace, context: str, out: Path) -> list[dict
     """The windows of the trials that count: those of --streams, or the confirmed maximum. Raises RunError."""
     options = ["--recordings", str(arguments.recordings.absolute()), "--request-ms", str(arguments.request_ms)]
     options += ["--stagger-seconds", str(arguments.stagger_seconds)]
-    trials = Trials(arguments.model, context, 1, arguments.processes, "grpc", out, options, progress)
+    trials = Trials(arguments.model, context, 1, arguments.processes, "grpc", DIRECT, out, options, progress)
     if arguments.streams:
         for streams in arguments.streams:
             trials.run(streams, arguments.seconds)

@@ -6,13 +6,13 @@ Further options are those of the Locust file (`python -m loadtest options`) and 
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from loadtest.capacity import SearchPlan, Trials, slots_for
-from loadtest.fresh_server import ServerPlan, fresh_server
-from loadtest.html_report import write_html
+from loadtest.fresh_server import ServerPlan, fresh_server, fresh_target
 from loadtest.locust_run import (
     LOCUST_FILE,
     Target,
@@ -21,8 +21,18 @@ from loadtest.locust_run import (
     run_locust,
     terminated_as_interrupt,
 )
-from loadtest.options import CHOSEN_OPTIONS, DEFAULT_OUT, ROOT, add_server_arguments, reject_options, stream_counts
-from loadtest.report import write_json
+from loadtest.options import (
+    CHOSEN_OPTIONS,
+    DEFAULT_OUT,
+    DIRECT,
+    ROOT,
+    TARGETS,
+    add_server_arguments,
+    add_target_argument,
+    reject_options,
+    stream_counts,
+)
+from loadtest.report import targets_table, write_report
 from penstock.errors import PenstockError
 
 _MAX_UI_STREAMS = 256
@@ -48,15 +58,29 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--streams", default="8", metavar="N[,N...]", help="number of streams; several for a ramp or a sweep (8)"
     )
+    run.add_argument(
+        "--target",
+        type=_targets,
+        default=[DIRECT],
+        metavar="T[,T...]",
+        help=f"{', '.join(TARGETS)}; several for a comparison on the same server (direct)",
+    )
     ui = commands.add_parser("ui", help="start Locust's web UI", allow_abbrev=False)
     capacity = commands.add_parser("capacity", help="search the maximum sustained streams", allow_abbrev=False)
     for command in (run, ui, capacity):
         command.epilog = "`loadtest options` lists the further options: --minutes, --shape, --request-ms, --seed ..."
+    for command in (ui, capacity):
+        add_target_argument(command)
     for command in (run, ui):
-        command.add_argument("--url", metavar="HOST:PORT", help="address of a running server (default: start one)")
+        command.add_argument(
+            "--url", metavar="HOST:PORT", help="address of a running server or gateway (default: start one)"
+        )
         command.add_argument("--metrics-url", default="", metavar="URL", help="metrics URL of the running server")
         command.add_argument(
             "--server-pid", type=int, default=0, metavar="PID", help="process id of the running server"
+        )
+        command.add_argument(
+            "--gateway-pid", type=int, default=0, metavar="PID", help="process id of the running gateway"
         )
         command.add_argument("--max-streams", type=int, metavar="N", help="slots of the server that is started")
     capacity.add_argument("--first", type=int, default=16, metavar="N", help="streams of the first trial (16)")
@@ -79,31 +103,45 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _targets(text: str) -> list[str]:
+    """Reads the names of --target."""
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(TARGETS)):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected {', '.join(TARGETS)}")
+    return names
+
+
 def _run(args: argparse.Namespace, rest: list[str]) -> int:
     streams = max(stream_counts(args.streams))
-    with _target(args, streams) as target:
-        arguments = ["--streams", args.streams, "--protocol", args.protocol, *rest]
-        report = headless_report(target, args.processes or processes_for(streams, rest), args.out, arguments)
-    return 0 if all(window["passed"] for window in report["windows"]) else 1
+    reports = {}
+    with _server(args, streams, args.target) as open_target:
+        for name in args.target:
+            arguments = ["--streams", args.streams, "--protocol", args.protocol, "--target", name, *rest]
+            out = args.out / name if len(args.target) > 1 else args.out
+            with open_target(name) as target:
+                reports[name] = headless_report(target, args.processes or processes_for(streams, name), out, arguments)
+    if len(reports) > 1:
+        print(targets_table(reports))
+    return 0 if all(window["passed"] for report in reports.values() for window in report["windows"]) else 1
 
 
 def _ui(args: argparse.Namespace, rest: list[str]) -> int:
-    with _target(args, _MAX_UI_STREAMS) as target:
+    arguments = ["--protocol", args.protocol, "--target", args.target, *rest]
+    with _server(args, _MAX_UI_STREAMS, [args.target]) as open_target, open_target(args.target) as target:
         try:
-            return run_locust(target, args.processes or 1, args.out, ["--protocol", args.protocol, *rest])
+            return run_locust(target, args.processes or 1, args.out, arguments)
         except KeyboardInterrupt:  # the only way to end a web page
             return 0
 
 
 def _capacity(args: argparse.Namespace, rest: list[str]) -> int:
     reject_options(rest, CHOSEN_OPTIONS, "the search chooses the load and starts a server for each trial")
-    trials = Trials(args.model, args.context, args.threads, args.processes, args.protocol, args.out, rest, _log)
     plan = SearchPlan(args.first, args.max, args.trial_seconds, args.confirm_seconds, args.resolution)
-    document = trials.find_capacity(plan)
-    write_json(args.out / "capacity.json", document)
-    write_html(args.out / "capacity.html", document)
+    where = (args.model, args.context, args.threads, args.processes, args.protocol, args.target, args.out)
+    document = Trials(*where, rest, _log).find_capacity(plan)
+    write_report(args.out / "capacity.json", document)
     print(document["capacity"]["text"])
-    print(f"wrote {args.out / 'capacity.json'} and capacity.html")
+    print(f"wrote {args.out / 'capacity.json'} and capacity.md")
     return 0 if document["capacity"]["streams"] else 1
 
 
@@ -117,15 +155,20 @@ def _log(line: str) -> None:
 
 
 @contextmanager
-def _target(args: argparse.Namespace, streams: int) -> Iterator[Target]:
-    """Yields the running server of --url, or a fresh one with slots for `streams` streams."""
+def _server(
+    args: argparse.Namespace, streams: int, targets: list[str]
+) -> Iterator[Callable[[str], AbstractContextManager[Target]]]:
+    """Yields what opens each of the targets: of the address of --url, or a fresh server with slots for the streams."""
     if args.url:
-        yield Target(args.url, args.metrics_url, args.server_pid)
+        if len(targets) > 1:
+            raise ValueError(f"--url is the address of one target, not of {', '.join(targets)}")
+        running = Target(args.url, args.metrics_url, args.server_pid, args.gateway_pid)
+        yield lambda _: nullcontext(running)
         return
     plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(streams), args.threads)
     _log(f"starting a server with {args.model} ...")
     with fresh_server(plan) as server:
-        yield server.target(args.protocol)
+        yield partial(fresh_target, server, protocol=args.protocol)
 
 
 if __name__ == "__main__":

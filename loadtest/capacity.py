@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadtest.fresh_server import ServerPlan, fresh_server
+from loadtest.fresh_server import ServerPlan, fresh_server, fresh_target
 from loadtest.locust_run import headless_report, processes_for
 from loadtest.report import window_lines
 
-_QUIET = ("--no-html", "--loglevel", "WARNING")
+_QUIET = ("--loglevel", "WARNING")
 _SLOTS_PER_STREAM = 2
 """An utterance holds its slot until it is answered; the stream's next utterance needs another one meanwhile."""
 
@@ -43,6 +43,8 @@ class Trials:
     processes: int | None
     """Load generator processes; None for as many as the streams need."""
     protocol: str
+    target: str
+    """Of --target."""
     out: Path
     arguments: list[str]
     """Further options of the Locust file."""
@@ -53,13 +55,12 @@ class Trials:
     def run(self, streams: int, measured_s: float) -> bool:
         """Returns whether `streams` streams pass on a fresh server."""
         plan = ServerPlan(self.model, self.context, slots_for(streams), self.threads)
-        arguments = ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}", "--protocol", self.protocol]
-        with fresh_server(plan) as server:
+        arguments = ["--streams", str(streams), "--minutes", f"{measured_s / 60:.6g}", *_QUIET, *self.arguments]
+        load = ["--protocol", self.protocol, "--target", self.target]
+        with fresh_server(plan) as server, fresh_target(server, self.target, self.protocol) as target:
             folder = self.out / f"trial-{len(self.reports) + 1:02}-{streams}-streams"
-            processes = self.processes or processes_for(streams, self.arguments)
-            report = headless_report(
-                server.target(self.protocol), processes, folder, [*arguments, *_QUIET, *self.arguments]
-            )
+            processes = self.processes or processes_for(streams, self.target)
+            report = headless_report(target, processes, folder, [*load, *arguments])
         self.reports.append(report)
         (window,) = report["windows"]
         for line in window_lines(window):

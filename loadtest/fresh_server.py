@@ -3,10 +3,11 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadtest.locust_run import Target
+from loadtest.options import GATEWAYS, RIVA
 from penstock.model.bundle import Checkpoint
 from penstock.serving.information import server_information
 from penstock.serving.launch import LOOPBACK, ServerOptions
@@ -55,7 +56,9 @@ class ReadyServer:
 
     def target(self, protocol: str) -> Target:
         """The target of a test over "grpc" or "http"."""
-        return Target(self.url(protocol), self.metrics_url, self.process_id, self.facts, self._end_reason)
+        return Target(
+            self.url(protocol), self.metrics_url, self.process_id, facts=self.facts, end_reason=self._end_reason
+        )
 
     def _end_reason(self) -> str | None:
         return self.server.end_reason() if self.server.has_ended() else None
@@ -88,6 +91,20 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
     )
     with TritonServer(find_triton(), options) as server:
         yield ReadyServer(server, facts)
+
+
+@contextmanager
+def fresh_target(server: ReadyServer, target: str, protocol: str) -> Iterator[Target]:
+    """The server itself or, as `target` (of --target) says, a gateway that is started in front of it."""
+    direct = server.target(protocol)
+    if target not in GATEWAYS:
+        yield direct
+        return
+    from loadtest.fresh_gateway import fresh_gateway  # needs the wheel of the gateway
+
+    with fresh_gateway(server.url("grpc"), "--endpoint-silence-ms", "0", "--timeout-s", "60") as gateway:
+        url = gateway.grpc if target == RIVA else gateway.http
+        yield replace(direct, url=url, gateway_id=gateway.process_id)
 
 
 def _information(environment: dict[str, str]) -> dict[str, str]:

@@ -12,15 +12,13 @@ from locust.env import Environment
 
 from loadtest.checks import chunk_duration_s
 from loadtest.collector import Collector
-from loadtest.html_report import write_html
 from loadtest.options import read_plan, request_samples
 from loadtest.plan import Plan, Window
 from loadtest.player import now_s
 from loadtest.records import COMPLETE, REJECTED, Utterance
-from loadtest.report import make_folder, report_document, window_lines, write_json
+from loadtest.report import REPORT, make_folder, report_document, window_lines, write_report
 from loadtest.streaming_handle import StreamingHandle
 from loadtest.summary import Conditions, Snapshot, summarize, take_snapshot
-from loadtest.triton_metrics import BATCHED_ENSEMBLE, ENSEMBLE
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import core_count
 from penstock_client import SAMPLE_RATE_HZ
@@ -96,7 +94,8 @@ class LoadTest:
         if not self._collector.is_worker:
             self._collector.await_workers()
             self._environment.shape_class.reset_time()  # Locust's clock has started before that
-            probe = partial(take_snapshot, self._options.metrics_url or None, self._options.server_pid or None)
+            options = self._options
+            probe = partial(take_snapshot, options.metrics_url or None, options.server_pid, options.gateway_pid)
             self._watch = Watch(self.plan, probe)
             self._began_s = self._watch.began_s
 
@@ -167,17 +166,14 @@ class LoadTest:
             return
         references = [utterance.reference for utterance in read_manifest(Path(options.recordings))]
         threads = setup.get("server", {}).get("threads", 1)
-        ensemble = BATCHED_ENSEMBLE if options.batched else ENSEMBLE
-        conditions = Conditions(references, chunk_s, core_count(), threads, ensemble)
+        conditions = Conditions(references, chunk_s, core_count(), threads, options.target)
         windows = [
             summarize(window, self._began_s, utterances, before, after, conditions)
             for window, before, after in self._measured
         ]
         document = report_document(vars(options), setup, windows)
-        path = Path(options.out) / "loadtest.json"
-        write_json(path, document)
+        path = Path(options.out) / REPORT
+        write_report(path, document)
         for line in [line for window in windows for line in window_lines(window)]:
             _log.info("%s", line)
-        if not options.no_html:
-            write_html(path.with_suffix(".html"), document)
-        _log.info("wrote %s", path if options.no_html else f"{path} and {path.with_suffix('.html').name}")
+        _log.info("wrote %s and %s", path, path.with_suffix(".md").name)

@@ -6,18 +6,18 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.options import ROOT
-from loadtest.report import make_folder
+from loadtest.options import BATCHED, ROOT
+from loadtest.report import REPORT, make_folder
 from penstock.errors import RunError
 
 LOCUST_FILE = Path(__file__).with_name("locustfile.py")
-REPORT = "loadtest.json"
-"""What Locust writes at its end, in the folder of --out."""
+LOCUST_REPORT = "locust.html"
+"""Locust's own, beside REPORT: its tables of latencies, and them over time."""
 STREAMS_PER_PROCESS, BATCHED_STREAMS_PER_PROCESS = 64, 512
 """One load generator process plays these with less than half a core."""
 _POLL_S = 1.0
@@ -25,11 +25,15 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Target:
-    """The server under test."""
+    """The server under test, or a gateway with its server."""
 
     url: str
+    """Of the gateway, where there is one."""
     metrics_url: str = ""
+    """Of the server."""
     process_id: int = 0
+    """Of the server."""
+    gateway_id: int = 0
     facts: dict[str, object] | None = None
     """What the report says about the server; its `chunk_ms` and `threads` are used in the figures."""
     end_reason: Callable[[], str | None] = lambda: None
@@ -54,9 +58,9 @@ def terminated_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def processes_for(streams: int, arguments: Sequence[str] = ()) -> int:
-    """Returns the number of load generator processes for `streams` streams of a test with these options."""
-    return math.ceil(streams / (BATCHED_STREAMS_PER_PROCESS if "--batched" in arguments else STREAMS_PER_PROCESS))
+def processes_for(streams: int, target: str) -> int:
+    """Returns the number of load generator processes for `streams` streams of a --target."""
+    return math.ceil(streams / (BATCHED_STREAMS_PER_PROCESS if target == BATCHED else STREAMS_PER_PROCESS))
 
 
 def run_locust(target: Target, processes: int, out: Path, arguments: list[str]) -> int:
@@ -70,6 +74,7 @@ def run_locust(target: Target, processes: int, out: Path, arguments: list[str]) 
     command = [
         *(sys.executable, "-m", "locust", "--locustfile", str(LOCUST_FILE)),
         *("--url", target.url, "--metrics-url", target.metrics_url, "--server-pid", str(target.process_id)),
+        *("--gateway-pid", str(target.gateway_id)),
         *("--setup", json.dumps(setup), "--out", str(out.absolute())),
         *(("--chunk-ms", str(facts["chunk_ms"])) if "chunk_ms" in facts else ()),
         *(("--processes", str(processes)) if processes > 1 else ()),
@@ -92,7 +97,8 @@ def headless_report(target: Target, processes: int, out: Path, arguments: list[s
     make_folder(out)
     path = out / REPORT
     path.unlink(missing_ok=True)
-    status = run_locust(target, processes, out, ["--headless", "--only-summary", *arguments])
+    headless = ["--headless", "--only-summary", "--html", str((out / LOCUST_REPORT).absolute())]
+    status = run_locust(target, processes, out, [*headless, *arguments])
     if not path.exists():
         raise RunError(f"the load test wrote no report (Locust's exit status {status}); its messages are above")
     return json.loads(path.read_text(encoding="utf-8"))

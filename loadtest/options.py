@@ -2,11 +2,13 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from loadtest import plan
 from loadtest.plan import Plan
-from penstock_client.cli.arguments import add_option_arguments
+from penstock_client import StreamOptions
+from penstock_client.cli.arguments import add_option_arguments, read_options
 from penstock_client.options import ENDPOINTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -14,17 +16,20 @@ DEFAULT_RECORDINGS = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
 DEFAULT_OUT = ROOT / "build" / "loadtest"
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 SHAPES = ("constant", "ramp", "sweep")
+DIRECT, BATCHED, RIVA, REALTIME = TARGETS = ("direct", "batched", "gateway-riva", "gateway-realtime")
+GATEWAYS = (RIVA, REALTIME)
 
 ON_WEB_PAGE = ("shape", "streams", "minutes", "stagger_seconds", "request_ms", "no_align", "seed")
 """Options that can be changed on Locust's page from one test to the next."""
 
 CHOSEN_OPTIONS = (
-    "--streams", "--minutes", "--shape", "--url", "--metrics-url", "--server-pid", "--protocol", "--out", "--setup",
+    "--streams", "--minutes", "--shape", "--url", "--metrics-url", "--server-pid", "--gateway-pid", "--protocol",
+    "--target", "--out", "--setup",
 )  # fmt: skip
 """Options that a command with servers and a load of its own passes to Locust itself."""
 
 STREAMING_OPTIONS = (
-    "url", "protocol", "batched", "no_align", "reply_timeout", "recordings", "request_ms", "seed",
+    "url", "protocol", "target", "no_align", "reply_timeout", "recordings", "request_ms", "seed",
     "decoder", "beam_size", "n_best",
     "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost", "boost_every", "language",
     "language_tags", "endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s", "endpoint_state",
@@ -35,7 +40,8 @@ STREAMING_OPTIONS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options, those of the streams (decoder, beam ...) included."""
     add = parser.add_argument_group("Penstock").add_argument
-    add("--url", default="localhost:8001", metavar="HOST:PORT", help="gRPC or HTTP port of the server (localhost:8001)")
+    add("--url", default="localhost:8001", metavar="HOST:PORT", help="port of the server or gateway (localhost:8001)")
+    add_target_argument(parser)
     add("--protocol", choices=("grpc", "http"), default="grpc", help="protocol (grpc)")
     add("--shape", choices=SHAPES, default="constant", help="number of streams over time (constant)")
     add("--streams", default="8", metavar="N[,N...]", help="constant: N; ramp: FIRST,LAST or LAST; sweep: N,N,... (8)")
@@ -44,17 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--recordings", default=str(DEFAULT_RECORDINGS), metavar="FILE", help="NeMo manifest (the repository's AN4)")
     add("--request-ms", type=float, default=100.0, metavar="MS", help="audio per part, as from a microphone (100)")
     add("--no-align", action="store_true", help="make a request of each part, not of whole chunks of the model")
-    add("--batched", action="store_true", help="send all streams of a process in shared requests (asr_batch)")
     add("--seed", type=int, default=0, help="random seed of start times and of the order of recordings (0)")
     add("--reply-timeout", type=float, default=30.0, metavar="S", help="a stream fails after S s without a reply (30)")
     add("--metrics-url", default="", metavar="URL", help="http://HOST:PORT/metrics, for queue and compute time")
     add("--server-pid", type=int, default=0, metavar="PID", help="local tritonserver process, for CPU and memory")
+    add("--gateway-pid", type=int, default=0, metavar="PID", help="local gateway process, for CPU and memory")
     add("--chunk-ms", type=float, default=0.0, metavar="MS", help="duration of the model's chunk (inferred)")
     add("--out", default=str(DEFAULT_OUT), metavar="DIR", help="folder of the reports (build/loadtest)")
     add("--setup", type=json.loads, default={}, metavar="JSON", help="facts for the report: command, server")
-    add("--no-html", action="store_true", help="write only loadtest.json")
     add_option_arguments(parser)
     add("--boost-every", type=int, default=1, metavar="N", help="every Nth user boosts phrases, the others none (1)")
+
+
+def add_target_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --target."""
+    help_text = "direct streams, streams in shared requests (asr_batch), or through a gateway (direct)"
+    parser.add_argument("--target", choices=TARGETS, default=DIRECT, help=help_text)
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,12 +101,20 @@ def read_plan(options: argparse.Namespace) -> Plan:
 
 def _check_answers(options: argparse.Namespace) -> None:
     """Raises ValueError for options with which an answer does not tell the request or the chunk that it completes."""
-    if options.batched and options.no_align:
-        raise ValueError("--batched --no-align: the answers would not tell which requests completed a chunk")
+    if options.no_align and options.target != DIRECT:
+        raise ValueError(f"--no-align: requests of --target {options.target} are not the load test's to choose")
+    if options.target in GATEWAYS and has_stream_options(options):
+        raise ValueError(f"--target {options.target}: options of streams are for direct and batched streams")
     for name in ENDPOINTS:
         if getattr(options, name):
             flag = "--" + name.replace("_", "-")
             raise ValueError(f"{flag}: a load test allows no endpoints: a request with one has several results")
+
+
+def has_stream_options(options: argparse.Namespace) -> bool:
+    """Whether a decoder, a beam, phrases ... are chosen for the streams."""
+    chosen = read_options(options)
+    return replace(chosen, **{name: None for name in ENDPOINTS}) != StreamOptions()
 
 
 def stream_counts(text: str) -> list[int]:

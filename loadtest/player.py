@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 
-from loadtest.batched_voice import Answer, BatchedVoice
 from loadtest.records import COMPLETE, CUT_SHORT, FAILED, REJECTED, SentRequest, Utterance, request_table
+from loadtest.voices import Answer, Voice
 from penstock_client import SAMPLE_RATE_HZ, AsyncStream, ClientError, Result, ServerFullError
 
 ANSWER_WAIT_S = 5.0
@@ -48,9 +48,7 @@ class Player:
         self._unanswered: deque[SentRequest] = deque()
         self._audio_processed_s = 0.0
 
-    async def play(
-        self, open_stream: Callable[[], AsyncStream | BatchedVoice], recording: int, start_s: float
-    ) -> Utterance:
+    async def play(self, open_stream: Callable[[], AsyncStream | Voice], recording: int, start_s: float) -> Utterance:
         """Plays from `start_s` on and returns after the last answer, or without it. Errors end up in the record."""
         opened_s = self._clock()
         try:
@@ -64,7 +62,7 @@ class Player:
         except ClientError as error:
             return Utterance(recording, FAILED, "", _describe(error), None, request_table(self._sent), opened_s)
 
-    async def _stream(self, stream: AsyncStream | BatchedVoice, start_s: float) -> str:
+    async def _stream(self, stream: AsyncStream | Voice, start_s: float) -> str:
         free_s = start_s
         for begin in range(0, self._samples.size, self._part_samples):
             part = self._samples[begin : begin + self._part_samples]
@@ -89,7 +87,7 @@ class Player:
         await self._await_answers(stream)
         return COMPLETE if stream.transcript.is_complete else CUT_SHORT
 
-    async def _wait_until(self, deadline_s: float, stream: AsyncStream | BatchedVoice) -> None:
+    async def _wait_until(self, deadline_s: float, stream: AsyncStream | Voice) -> None:
         """Sleeps. After the first request it polls for the answer, so that a rejection is timed when it arrives."""
         while (wait_s := deadline_s - self._clock()) > 0 and not self._is_stopping():
             if len(self._sent) == len(self._unanswered) == 1:
@@ -97,14 +95,14 @@ class Player:
             else:
                 await self._sleep(wait_s)
 
-    async def _cut_short(self, stream: AsyncStream | BatchedVoice) -> str:
+    async def _cut_short(self, stream: AsyncStream | Voice) -> str:
         """Ends the stream. The request that does so is not one of the recording's and is not recorded."""
         if self._sent:
             await stream.finish()
             await self._await_answers(stream)
         return CUT_SHORT
 
-    async def _await_answers(self, stream: AsyncStream | BatchedVoice) -> None:
+    async def _await_answers(self, stream: AsyncStream | Voice) -> None:
         give_up_s = self._clock() + ANSWER_WAIT_S
         while not stream.transcript.is_complete and (wait_s := give_up_s - self._clock()) > 0:
             self._record(await stream.poll(wait_s))

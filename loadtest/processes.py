@@ -1,6 +1,6 @@
-"""CPU time and memory of the server's processes and of the load generator's, and their use over time.
+"""CPU time and memory of the processes of server, gateway and load generator, and their use over time.
 
-A process name is "tritonserver", a model's name for its stub, or "load generator".
+A process name is "tritonserver", a model's name for its stub, "gateway", or "load generator".
 """
 
 import os
@@ -14,6 +14,8 @@ import psutil
 from loadtest.triton_metrics import MODELS
 
 SERVER = "tritonserver"
+GATEWAY = "gateway"
+"""With the process that decodes its uploads."""
 GENERATOR = "load generator"
 _MEMORY = ("Pss_Anon:", "Pss_Shmem:")
 
@@ -56,7 +58,7 @@ class MachineUse:
     busy_cores: float
     server_cores: float
     other_cores: float
-    """Used by programs other than server and load generator; includes the server where its process is not known."""
+    """Used by programs that are neither the load generator nor a server or gateway whose process is known."""
     busiest_generator_cores: float
     """The busiest load generator process; at most one core, since Python runs one thread at a time."""
     steal_percent: float
@@ -64,10 +66,12 @@ class MachineUse:
     processes: dict[str, ProcessUse]
 
 
-def read_usage(server_id: int | None) -> Usage:
-    """Reads the machine now; without `server_id` the server's processes are left out."""
+def read_usage(server_id: int = 0, gateway_id: int = 0) -> Usage:
+    """Reads the machine now; with a process id of 0 the processes of the server or of the gateway are left out."""
     times = psutil.cpu_times()
     groups = server_processes(server_id) if server_id else {}
+    if gateway_id:
+        groups[GATEWAY] = [process.pid for process in _family(gateway_id)]
     generators = generator_processes()
     readings = {name: read_processes(ids) for name, ids in (groups | {GENERATOR: generators}).items()}
     return Usage(
@@ -102,7 +106,7 @@ def machine_use(before: Usage, after: Usage, cores: int) -> MachineUse:
         seconds,
         cores,
         busy,
-        server_cores=sum(use.cores for name, use in processes.items() if name != GENERATOR),
+        server_cores=sum(use.cores for name, use in processes.items() if name not in (GATEWAY, GENERATOR)),
         other_cores=max(0.0, busy - sum(use.cores for use in processes.values())),
         busiest_generator_cores=max(generators, default=0.0),
         steal_percent=100 * (after.steal_s - before.steal_s) / (seconds * cores),
@@ -113,12 +117,7 @@ def machine_use(before: Usage, after: Usage, cores: int) -> MachineUse:
 def server_processes(server_id: int) -> dict[str, list[int]]:
     """Process name -> process ids of a tritonserver and its stubs; empty where there is no such process."""
     found: dict[str, list[int]] = {}
-    try:
-        server = psutil.Process(server_id)
-        family = [server, *server.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return found
-    for process in family:
+    for process in _family(server_id):
         try:
             command_line = " ".join(process.cmdline())
         except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -131,8 +130,16 @@ def server_processes(server_id: int) -> dict[str, list[int]]:
 
 def generator_processes() -> list[int]:
     """Process ids of this process and its descendants: Locust's workers and the processes that play the streams."""
-    own = psutil.Process(os.getpid())
-    return [own.pid, *(child.pid for child in own.children(recursive=True))]
+    return [process.pid for process in _family(os.getpid())]
+
+
+def _family(process_id: int) -> list[psutil.Process]:
+    """A process and its descendants; empty where it has ended."""
+    try:
+        process = psutil.Process(process_id)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def read_processes(process_ids: Iterable[int]) -> tuple[float, float]:

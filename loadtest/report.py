@@ -1,20 +1,32 @@
-"""The report as JSON and as text lines. docs/load_testing.md documents the fields."""
+"""The report as JSON, Markdown and text lines. docs/load_testing.md documents the fields."""
 
-import json
-import math
 import os
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loadtest.options import STREAMING_OPTIONS
+from penstock import reporting
 from penstock.errors import OutputError
-from penstock.reporting import commit, date_utc, describe_hardware, package_versions
+from penstock.reporting import commit, date_utc, describe_hardware, finite, markdown_table, package_versions
 from penstock.version import __version__
+
+REPORT = "loadtest.json"
+"""In the folder of --out."""
 
 FORMAT, FORMAT_VERSION = "penstock-loadtest", 3
 _PACKAGES = ("locust", "gevent", "grpcio", "tritonclient", "numpy")
 _OPTIONS = ("shape", "streams", "minutes", "stagger_seconds", "chunk_ms", "processes", *STREAMING_OPTIONS)
+
+_STREAMS_HEADER = (
+    "streams", "", "s", "chunks", "late", "chunk p50", "p95", "p99 ms", "end to final p50", "p95", "p99 ms",
+    "RTFx", "WER %", "rejected", "failed", "lag p99 ms",
+)  # fmt: skip
+_MODEL_FIELDS = (
+    "requests", "batch", "batches_per_s", "queue_ms", "compute_ms", "input_ms", "infer_ms", "output_ms",
+    "predicted_utilization", "predicted_queue_ms",
+)  # fmt: skip
 
 
 def make_folder(path: Path) -> None:
@@ -47,22 +59,116 @@ def report_document(options: dict, setup: dict, windows: list[dict]) -> dict:
     }
 
 
-def write_json(path: Path, document: dict) -> None:
-    """Writes the report and creates its folder; infinite and NaN become null, which JSON lacks."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(finite(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{path}: {error.strerror}") from error
+def write_report(path: Path, document: dict) -> None:
+    """Writes the report as JSON and beside it as Markdown. OutputError where it cannot be written."""
+    reporting.write_report(path, document, to_markdown(document))
 
 
-def finite(value: object) -> object:
-    """Returns the value with None in place of every number that is not finite."""
-    if isinstance(value, dict):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def to_markdown(document: dict) -> str:
+    """The report: its result in one sentence, then every table."""
+    document = finite(document)
+    windows = document["windows"]
+    facts = {**document["circumstances"], **document["server"], **document["options"]}
+    sections = {
+        f"# Load test: {'passed' if _has_passed(document) else 'not passed'}": summary_sentence(document),
+        "## Soak": _lines(document["soak"]["lines"]) if "soak" in document else "",
+        "## Trials": _trials(document["capacity"]) if "capacity" in document else "",
+        "## Checks": _lines([line for window in windows for line in window_lines(window)]),
+        "## Streams": markdown_table(_STREAMS_HEADER, map(_streams_row, windows)),
+        "## Models": markdown_table(("streams", "model", *_MODEL_FIELDS), _model_rows(windows), left=2),
+        "## Processes": markdown_table(
+            ("streams", "process", "cores", "PSS MiB", "growth MiB"), _process_rows(windows), left=2
+        ),
+        "## Circumstances": markdown_table(
+            ("", ""), [(name, value) for name, value in facts.items() if value not in (None, "", [], {})], left=2
+        ),
+    }
+    return "\n\n".join(f"{title}\n\n{text}" for title, text in sections.items() if text)
+
+
+def _has_passed(document: dict) -> bool:
+    """As the command's exit status says."""
+    if "capacity" in document:
+        return document["capacity"]["streams"] > 0
+    return all(window["passed"] for window in document["windows"]) and document.get("soak", {}).get("passed", True)
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "\n".join(["```", *lines, "```"])
+
+
+def _streams_row(window: dict) -> list[object]:
+    wer = window["words"]["wer"]
+    return [
+        f"{window['streams']:g}",
+        "pass" if window["passed"] else "FAIL",
+        number(window["seconds"]),
+        window["chunks"],
+        window["late_chunks"],
+        *(number(window["chunk_latency_ms"][name]) for name in ("p50", "p95", "p99")),
+        *(number(window["final_latency_ms"][name]) for name in ("p50", "p95", "p99")),
+        number(window["rtfx"], 1),
+        number(None if wer is None else 100 * wer, 1),
+        window["rejections"]["count"],
+        window["errors"]["count"],
+        number(window["generator"]["lag_ms"]["p99"], 1),
+    ]
+
+
+def _model_rows(windows: list[dict]) -> list[list[object]]:
+    return [
+        [f"{window['streams']:g}", name, *(number(times[field], 1) for field in _MODEL_FIELDS)]
+        for window in windows
+        for name, times in window["models"].items()
+    ]
+
+
+def _process_rows(windows: list[dict]) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for window in windows:
+        streams = f"{window['streams']:g}"
+        for name, use in window["machine"]["processes"].items():
+            sizes = [number(use[field], 1) for field in ("pss_mib", "pss_growth_mib")]
+            rows.append([streams, name, number(use["cores"], 2), *sizes])
+        rows.append([streams, "others", number(window["machine"]["other_cores"], 2), "", ""])
+    return rows
+
+
+def _trials(capacity: dict) -> str:
+    rows = [
+        (trial["streams"], number(trial["seconds"]), "pass" if trial["passed"] else "FAIL", "; ".join(trial["reasons"]))
+        for trial in capacity["trials"]
+    ]
+    return markdown_table(("streams", "s", "", "reasons"), rows)
+
+
+def targets_table(reports: Mapping[str, dict]) -> str:
+    """One line per window of each target's report; added latency is against the first target with as many streams."""
+    first = next(iter(reports.values()))
+    direct_ms = {window["streams"]: window["chunk_latency_ms"]["p95"] for window in first["windows"]}
+    rows = []
+    for target, report in reports.items():
+        for window in report["windows"]:
+            chunk_ms, base_ms = window["chunk_latency_ms"], direct_ms.get(window["streams"])
+            is_added = report is not first and None not in (base_ms, chunk_ms["p95"])
+            rows.append(
+                [
+                    target,
+                    f"{window['streams']:g}",
+                    "pass" if window["passed"] else "FAIL",
+                    window["late_chunks"],
+                    number(chunk_ms["p50"]),
+                    number(chunk_ms["p95"]),
+                    number(window["final_latency_ms"]["p95"]),
+                    f"{chunk_ms['p95'] - base_ms:+.0f}" if is_added else "",
+                    number(window["gateway_us_per_100_ms"]),
+                ]
+            )
+    header = (
+        "target", "streams", "", "late", "chunk p50", "p95", "final p95, ms", "added at p95, ms",
+        "gateway: us of CPU per 100 ms of audio",
+    )  # fmt: skip
+    return markdown_table(header, rows, left=1)
 
 
 def summary_sentence(document: dict) -> str:
@@ -113,6 +219,8 @@ def window_lines(window: dict) -> list[str]:
         lines.append(
             f"  {number(per_core)} streams per server core, {window['machine']['server_cores']:.2f} cores used"
         )
+    if (gateway_us := window["gateway_us_per_100_ms"]) is not None:
+        lines.append(f"  {number(gateway_us)} us of CPU time of the gateway per 100 ms of audio")
     lines.append(f"  {window['generator']['text']}")
     for found in window["bottlenecks"]:
         why = "" if found["text"] == window["generator"]["text"] else f" ({found['text']})"

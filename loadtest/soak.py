@@ -1,8 +1,7 @@
 """`python -m loadtest.soak`: a constant load on a fresh server; memory slope after warm-up, lost streams, late chunks,
 and whether a recording has the same text each time.
 
-With --gateway the load goes through a gateway, over several protocols (gateway_soak.py). Without it, further options
-are those of the Locust file (`python -m loadtest options`).
+Further options are those of the Locust file (`python -m loadtest options`).
 """
 
 import argparse
@@ -11,20 +10,17 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from loadtest.capacity import slots_for
-from loadtest.fresh_server import ReadyServer, ServerPlan, fresh_server
-from loadtest.html_report import write_html
-from loadtest.locust_run import REPORT, headless_report, processes_for, terminated_as_interrupt
-from loadtest.options import CHOSEN_OPTIONS, DEFAULT_OUT, add_server_arguments, reject_options
+from loadtest.fresh_server import ServerPlan, fresh_server, fresh_target
+from loadtest.locust_run import headless_report, processes_for, terminated_as_interrupt
+from loadtest.options import CHOSEN_OPTIONS, DEFAULT_OUT, add_server_arguments, add_target_argument, reject_options
 from loadtest.processes import GENERATOR, Usage, read_usage
-from loadtest.report import write_json
+from loadtest.report import REPORT, write_report
 from penstock.errors import PenstockError, RunError
 
 READINGS = "readings.csv"
@@ -68,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         help="memory readings before this time are ignored (a sixth of --minutes)",
     )
     add("--max-streams", type=int, metavar="N", help="slots of the server (two per stream, and eight)")
-    add("--gateway", action="store_true", help="through a gateway: Riva, Realtime and uploads in equal parts")
     add("--max-growth", type=float, default=2.0, metavar="MIB", help="allowed memory slope of a process, MiB per h (2)")
+    add_target_argument(parser)
     add_server_arguments(parser)
     add("--out", type=Path, default=DEFAULT_OUT / "soak", metavar="DIR", help="(build/loadtest/soak)")
     return parser
@@ -116,13 +112,18 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
     load_s = 60 * args.minutes
     warm_up_s = _WARM_UP_SHARE * load_s if args.warm_up_minutes is None else 60 * args.warm_up_minutes
     plan = ServerPlan(args.model, args.context, args.max_streams or slots_for(args.streams), args.threads)
+    load = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}"]
+    load += ["--protocol", args.protocol, "--target", args.target]
+    processes = args.processes or processes_for(args.streams, args.target)
     with (
         fresh_server(plan) as server,
-        (_gateway_load if args.gateway else _direct_load)(server, args, rest) as load,
-        Readings(load.read, min(_MAX_INTERVAL_S, load_s / _MIN_READINGS)) as taken,
+        fresh_target(server, args.target, args.protocol) as target,
+        Readings(
+            lambda: read_usage(target.process_id, target.gateway_id), min(_MAX_INTERVAL_S, load_s / _MIN_READINGS)
+        ) as taken,
     ):
         try:
-            report = load.play()
+            report = headless_report(target, processes, args.out, [*load, *rest])
         except KeyboardInterrupt:  # report what was measured until then
             if not (args.out / REPORT).exists():
                 raise
@@ -132,40 +133,9 @@ def _soak(args: argparse.Namespace, rest: list[str], command: str) -> dict:
             (args.out / READINGS).write_text(to_csv(taken.readings), encoding="utf-8")
     report["circumstances"]["command"] = command
     report["soak"] = soak_document(taken.readings, report["windows"][0], load_s, warm_up_s, args.max_growth)
-    write_json(args.out / REPORT, report)
-    if not args.gateway:
-        write_html(args.out / "loadtest.html", report)
-    print(f"wrote {args.out / REPORT}, {'' if args.gateway else 'loadtest.html, '}{READINGS}")
+    write_report(args.out / REPORT, report)
+    print(f"wrote {args.out / REPORT}, its .md and {READINGS}")
     return report["soak"]
-
-
-class _Load(NamedTuple):
-    read: Callable[[], Usage]
-    play: Callable[[], dict]
-    """Returns the report of the load test."""
-
-
-@contextmanager
-def _direct_load(server: ReadyServer, args: argparse.Namespace, rest: list[str]) -> Iterator[_Load]:
-    arguments = ["--streams", str(args.streams), "--minutes", f"{args.minutes:.6g}", "--protocol", args.protocol, *rest]
-    processes = args.processes or processes_for(args.streams, rest)
-    target = server.target(args.protocol)
-    yield _Load(lambda: read_usage(server.process_id), lambda: headless_report(target, processes, args.out, arguments))
-
-
-@contextmanager
-def _gateway_load(server: ReadyServer, args: argparse.Namespace, rest: list[str]) -> Iterator[_Load]:
-    if rest:
-        raise ValueError(f"{rest[0]}: a soak through a gateway has no options of streams")
-    from loadtest.fresh_gateway import fresh_gateway  # needs the wheel of the gateway
-    from loadtest.gateway_soak import SILENCE_MS, GatewaySoak
-
-    flags = ("--endpoint-silence-ms", str(SILENCE_MS), "--timeout-s", "60")
-    with fresh_gateway(server.url("grpc"), *flags) as gateway:
-        chunk_s = float(str(server.facts["chunk_ms"])) / 1000
-        soak = GatewaySoak(gateway, server.url("grpc"), server.process_id, chunk_s)
-        setup = {"server": server.facts}
-        yield _Load(soak.read_usage, lambda: soak.report(vars(args), setup, 60 * args.minutes))
 
 
 def soak_document(

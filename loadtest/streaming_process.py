@@ -27,11 +27,11 @@ from pathlib import Path
 import msgpack
 import numpy as np
 
-from loadtest.batched_voice import BatchedVoice
-from loadtest.options import request_samples
+from loadtest.options import BATCHED, GATEWAYS, RIVA, request_samples
 from loadtest.plan import Schedule
 from loadtest.player import Player, now_s
 from loadtest.records import Utterance
+from loadtest.voices import BatchedVoice, Voice
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock_client import (
@@ -83,8 +83,11 @@ class Streaming:
         self._plain = replace(self._boosted, boosted_phrases=(), boost=None)
         self._boost_every = options.boost_every
         timeout_s = options.reply_timeout
-        self._open: Callable[[StreamOptions], AsyncStream | BatchedVoice]
-        if options.batched:
+        self._client: AsyncClient | BatchedClient | None = None
+        self._open: Callable[[StreamOptions], AsyncStream | Voice]
+        if options.target in GATEWAYS:
+            self._open = _gateway_voices(options)
+        elif options.target == BATCHED:
             batched = BatchedClient(options.url, options.protocol, timeout_s=timeout_s)
             self._client, self._open = batched, partial(BatchedVoice, batched)
         else:
@@ -114,12 +117,22 @@ class Streaming:
 
     async def close(self) -> None:
         """Closes the connection."""
-        await self._client.close()
+        if self._client:
+            await self._client.close()
 
     async def _play(self, recording: int, options: StreamOptions, start_s: float, stop: StopSignal) -> None:
         samples = self._recordings[recording]
         player = Player(samples, self._request_samples, lambda: stop.is_set, sleep=stop.wait)
         self._deliver(await player.play(partial(self._open, options), recording, start_s))
+
+
+def _gateway_voices(options: argparse.Namespace) -> Callable[[StreamOptions], Voice]:
+    """Each opens a connection of its own, as clients of a gateway do."""
+    from loadtest.gateway_clients import realtime_texts, riva_texts  # needs the wheel of the gateway
+    from loadtest.gateway_voice import GatewayVoice
+
+    texts = riva_texts if options.target == RIVA else realtime_texts
+    return lambda _: GatewayVoice(partial(texts, options.url))
 
 
 @lru_cache(maxsize=1)

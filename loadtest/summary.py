@@ -8,11 +8,20 @@ from functools import lru_cache
 import numpy as np
 
 from loadtest.checks import check_generator, find_bottlenecks, late_chunks, latencies_s, reasons_to_fail
-from loadtest.distribution import histogram, series
+from loadtest.options import DIRECT
 from loadtest.plan import Window
-from loadtest.processes import Usage, machine_use, read_usage
+from loadtest.processes import GATEWAY, MachineUse, Usage, machine_use, read_usage
 from loadtest.records import COMPLETE, FAILED, REJECTED, Utterance, requests_between
-from loadtest.triton_metrics import ENSEMBLE, MODELS, Counters, ModelTimes, model_times, predict_queue, read_counters
+from loadtest.triton_metrics import (
+    BATCHED_ENSEMBLE,
+    ENSEMBLE,
+    MODELS,
+    Counters,
+    ModelTimes,
+    model_times,
+    predict_queue,
+    read_counters,
+)
 from penstock.errors import PenstockError
 from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.reporting import percentiles_ms
@@ -40,13 +49,18 @@ class Conditions:
     cores: int
     threads: int = 1
     """Per model."""
-    ensemble: str = ENSEMBLE
-    """The model that the streams called."""
+    target: str = DIRECT
+    """Of --target."""
+
+    @property
+    def ensemble(self) -> str:
+        """The model that the streams call."""
+        return ENSEMBLE if self.target == DIRECT else BATCHED_ENSEMBLE
 
 
-def take_snapshot(metrics_url: str | None, server_id: int | None) -> Snapshot:
-    """Reads server and machine now; without a URL or a process id the server's part is left out."""
-    usage = read_usage(server_id)
+def take_snapshot(metrics_url: str | None, server_id: int, gateway_id: int) -> Snapshot:
+    """Reads server, gateway and machine now; without a URL or with a process id of 0 that part is left out."""
+    usage = read_usage(server_id, gateway_id)
     if metrics_url is None:
         return Snapshot(usage, None, "no address of the server's metrics was given (--metrics-url)")
     try:
@@ -94,8 +108,8 @@ def summarize(
         "words": _words(ended, conditions.references),
         "models": {name: _model(times, use.seconds) for name, times in models.items()},
         "metrics_problem": metrics_problem,
-        "split_ms": _split(requests, models, conditions.ensemble),
         "streams_per_server_core": streams["rtfx"] / use.server_cores if use.server_cores > 0 else None,
+        "gateway_us_per_100_ms": _gateway_us(use, attempted),
         "machine": asdict(use),
         "generator": {"lag_ms": lag_ms, **generator._asdict()},
         "passed": not reasons,
@@ -122,9 +136,6 @@ def _streams(requests: np.ndarray, chunk_s: float, begin_s: float, end_s: float)
         "unanswered_requests": len(requests) - len(answered),
         "round_trip_ms": percentiles_ms(answered["answered_s"] - answered["sent_s"]),
         "rtfx": float(answered["audio_s"].sum()) / (end_s - begin_s),
-        "chunk_histogram": histogram(chunk_latency_s),
-        "final_histogram": histogram(final_latency_s),
-        "series": series(requests, begin_s, end_s, chunk_s),
     }
 
 
@@ -182,6 +193,12 @@ def _models(before: Snapshot, after: Snapshot, ensemble: str) -> tuple[dict[str,
         return {}, str(error)
 
 
+def _gateway_us(use: MachineUse, attempted: float) -> float | None:
+    """CPU time of the gateway per 100 ms of audio; None without its process."""
+    gateway = use.processes.get(GATEWAY)
+    return 1e6 * gateway.cores / (10 * attempted) if gateway and attempted else None
+
+
 def _model(times: ModelTimes, seconds: float) -> dict:
     """The times with the M/D/1 prediction for the model's batches."""
     batches_per_s = times.batches / seconds
@@ -194,21 +211,3 @@ def _model(times: ModelTimes, seconds: float) -> dict:
         "predicted_queue_ms": 1000 * predicted.queue_s,
         "predicted_total_ms": 1000 * predicted.total_s,
     }
-
-
-def _split(requests: np.ndarray, models: dict[str, ModelTimes], ensemble: str) -> dict[str, float]:
-    """The mean request's time in ms by part, in the order of its way; empty without the server's counters."""
-    answered = requests[np.isfinite(requests["answered_s"])]
-    if not models or not len(answered):
-        return {}
-    round_trip_ms = 1000 * float((answered["answered_s"] - answered["sent_s"]).mean())
-    ensemble_ms = models[ensemble].total_ms
-    split = {
-        "load generator's lag": 1000 * float(answered["lag_s"].mean()),
-        "network and client": max(0.0, round_trip_ms - ensemble_ms),
-    }
-    for name in MODELS:
-        split[f"{name}: queue"] = models[name].queue_ms
-        split[f"{name}: compute"] = models[name].compute_ms
-    inside_ms = sum(models[name].queue_ms + models[name].compute_ms for name in MODELS)
-    return split | {"between models": max(0.0, ensemble_ms - inside_ms)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock import reporting
 from penstock.errors import PenstockError
-from penstock.reporting import PERCENTILE_NAMES, check_writable, markdown_table, percentiles_ms, three_digits
+from penstock.reporting import PERCENTILE_NAMES, check_writable, finite, markdown_table, percentiles_ms, three_digits
 
 
 def test_percentiles_by_hand():
@@ -95,3 +95,10 @@ def test_a_path_that_cannot_be_written_is_an_error(tmp_path):
     ]:
         with pytest.raises(PenstockError, match=match):
             check_writable(path)
+
+
+def test_finite_keeps_everything_else():
+    assert finite({1: [1, 2.5, math.nan, "x", None, True], "a": (math.inf,)}) == {
+        "1": [1, 2.5, None, "x", None, True],
+        "a": [None],
+    }

@@ -1,5 +1,7 @@
-"""Parts of every report: hardware, software, date, percentiles, Markdown tables and checks of the file to write."""
+"""Parts of every report: hardware, software, date, percentiles, Markdown tables and the files to write."""
 
+import json
+import math
 import os
 import platform
 import subprocess
@@ -95,6 +97,27 @@ def check_writable(path: Path) -> None:
         raise OutputError(f"--json: {path}: {error.strerror}") from error
     if not is_writable:
         raise OutputError(f"--json: {path}: cannot be written")
+
+
+def write_report(path: Path, document: object, markdown: str | None = None) -> None:
+    """Writes a document as JSON, and Markdown beside it; makes their folder. OutputError where it cannot."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(finite(document), indent=1, allow_nan=False, ensure_ascii=False)
+        path.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")  # JSON's half surrogate pair
+        if markdown is not None:
+            path.with_suffix(".md").write_text(markdown.rstrip() + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror}") from error
+
+
+def finite(value: object) -> object:
+    """Returns the value with None, JSON's null, in place of every number that is not finite."""
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 0) -> str:

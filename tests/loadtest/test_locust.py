@@ -60,7 +60,8 @@ def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path)
         assert window["machine"]["processes"][name]["pss_mib"] > 1
     assert {"tritonserver", "load generator"} <= set(window["machine"]["processes"])
     assert window["generator"]["text"]
-    assert "<h2>Models</h2>" in (tmp_path / "loadtest.html").read_text(encoding="utf-8")
+    assert "## Models" in (tmp_path / "loadtest.md").read_text(encoding="utf-8")
+    assert "<title>" in (tmp_path / "locust.html").read_text(encoding="utf-8")
 
 
 def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyServer, tmp_path):
@@ -79,7 +80,7 @@ def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyS
 
 def test_users_survive_rejections_and_count_them_apart(server: ReadyServer, tmp_path):
     """Over HTTP, more streams than slots: the others are served, the test goes on to its end."""
-    window = run(server, tmp_path, "--no-html", protocol="http", streams=SLOTS + 3)
+    window = run(server, tmp_path, protocol="http", streams=SLOTS + 3)
     assert window["rejections"]["count"] > 0
     assert window["errors"]["count"] == 0
     assert window["words"]["utterances"] > 0

@@ -51,11 +51,19 @@ def test_bad_times_are_rejected():
         read_plan(options("--minutes", "0"))
 
 
-def test_batched_streams_send_whole_chunks():
-    """Their answers name the audio that was sent, not what was processed."""
-    with pytest.raises(ValueError, match="--batched --no-align"):
-        read_plan(options("--batched", "--no-align"))
-    read_plan(options("--batched"))
+@pytest.mark.parametrize("target", ["batched", "gateway-riva", "gateway-realtime"])
+def test_only_direct_streams_choose_their_requests(target):
+    with pytest.raises(ValueError, match=f"--no-align: requests of --target {target}"):
+        read_plan(options("--target", target, "--no-align"))
+    read_plan(options("--target", target))
+
+
+def test_streams_of_a_gateway_have_no_options():
+    for words in (["--decoder", "alsd"], ["--boost-phrase", "ada"]):
+        with pytest.raises(ValueError, match="--target gateway-riva: options of streams are for direct"):
+            read_plan(options("--target", "gateway-riva", *words))
+        read_plan(options("--target", "batched", *words))
+    read_plan(options("--target", "gateway-riva", "--endpoint-silence-ms", "0"))
 
 
 @pytest.mark.parametrize("name", ["--endpoint-silence-ms", "--endpoint-no-speech-ms", "--endpoint-longest-s"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadtest.processes import (
+    GATEWAY,
     GENERATOR,
     SERVER,
     Usage,
@@ -40,11 +41,11 @@ def server() -> Iterator[tuple[int, int]]:
 
 
 def test_time_and_memory_of_this_process():
-    before = read_usage(None)
+    before = read_usage()
     deadline_s = time.process_time() + 0.05
     while time.process_time() < deadline_s:
         pass
-    after = read_usage(None)
+    after = read_usage()
     assert after.cpu_s[GENERATOR] - before.cpu_s[GENERATOR] >= 0.02  # the system counts in hundredths
     assert after.generator_cpu_s[os.getpid()] > before.generator_cpu_s[os.getpid()]
     assert set(after.pss_mib) == {GENERATOR} and after.pss_mib[GENERATOR] > 1
@@ -63,13 +64,17 @@ def test_stubs_are_known_by_their_models(server):
     assert read_usage(process).pss_mib.keys() == {"encoder", SERVER, GENERATOR}
 
 
+def test_a_gateway_is_its_process_and_its_children(server):
+    assert read_usage(0, server[0]).pss_mib.keys() == {GATEWAY, GENERATOR}
+
+
 def test_the_load_generator_is_this_process_and_its_children(server):
     assert {os.getpid(), *server} <= set(generator_processes())
 
 
 def test_a_snapshot_names_what_is_missing():
-    assert "--metrics-url" in take_snapshot(None, None).problem
-    snapshot = take_snapshot("http://127.0.0.1:1/metrics", None)
+    assert "--metrics-url" in take_snapshot(None, 0, 0).problem
+    snapshot = take_snapshot("http://127.0.0.1:1/metrics", 0, 0)
     assert snapshot.counters is None and snapshot.problem.startswith("http://127.0.0.1:1/metrics: ")
 
 
@@ -88,6 +93,12 @@ def test_by_hand():
     encoder = use.processes["encoder"]
     assert (encoder.cores, encoder.pss_mib, encoder.pss_growth_mib) == pytest.approx((0.4, 130, 10))
     assert sum(process.cores for process in use.processes.values()) + use.other_cores == pytest.approx(use.busy_cores)
+
+
+def test_a_gateway_is_neither_the_server_nor_another_program():
+    before, after = (usage(at_s, at_s, {}, **{GATEWAY: at_s / 4, SERVER: at_s / 2}) for at_s in (0.0, 2.0))
+    use = machine_use(before, after, cores=2)
+    assert (use.server_cores, use.other_cores, use.processes[GATEWAY].cores) == pytest.approx((0.5, 0.25, 0.25))
 
 
 def test_a_new_process_counts_from_nothing():

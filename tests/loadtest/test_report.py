@@ -1,30 +1,26 @@
-"""JSON, HTML, plots, lines and the report of a search, from synthetic windows."""
+"""JSON, Markdown, lines and the report of a search, from synthetic windows."""
 
 import json
 import math
-import re
 
 import pytest
 
-from loadtest import plots
 from loadtest.capacity import SearchPlan, capacity_document, slots_for
-from loadtest.html_report import render, write_html
-from loadtest.report import finite, make_folder, number, report_document, summary_sentence, window_lines, write_json
+from loadtest.report import (
+    make_folder,
+    number,
+    report_document,
+    summary_sentence,
+    targets_table,
+    to_markdown,
+    window_lines,
+    write_report,
+)
 from penstock.errors import PenstockError
+from penstock.reporting import finite
 from tests.helpers.loadtest_records import spoken, summary
 
 PLAN = SearchPlan(first=16, max_streams=512, trial_s=30.0, confirmation_s=120.0, resolution=0.05)
-
-
-@pytest.fixture
-def draw_plots() -> None:
-    """For the tests that want them, which take a second each."""
-
-
-@pytest.fixture(autouse=True)
-def no_plots(request, monkeypatch) -> None:
-    if "draw_plots" not in request.fixturenames:
-        monkeypatch.setattr(plots, "_svg", lambda draw, height=0.0: "<svg/>")
 
 
 def window(streams: float = 2, delays_s: float = 0.02, requests: tuple = (100.0, 300.0)) -> dict:
@@ -38,49 +34,49 @@ def document(*windows: dict) -> dict:
 
 def test_json_and_back(tmp_path):
     path = tmp_path / "new" / "loadtest.json"
-    write_json(path, document(window() | {"worst": math.inf}))
+    write_report(path, document(window() | {"worst": math.inf}))
     report = json.loads(path.read_text(encoding="utf-8"))
     assert report["windows"][0]["worst"] is None
     assert report["options"] == {"url": "localhost:1", "streams": "2,4"}
     assert report["circumstances"]["command"] == "loadtest run"
     assert {"date", "hardware", "commit", "packages", "load_average"} <= set(report["circumstances"])
     assert report["server"] == {"model": "tiny"}
+    assert path.with_suffix(".md").read_text(encoding="utf-8").startswith("# Load test: passed\n")
 
 
 def test_a_report_that_cannot_be_written_is_an_error_in_words(tmp_path):
     (tmp_path / "file").write_text("")
-    for write in (write_json, write_html):
-        with pytest.raises(PenstockError, match="file"):
-            write(tmp_path / "file" / "loadtest.out", document(window()))
+    with pytest.raises(PenstockError, match="file"):
+        write_report(tmp_path / "file" / "loadtest.out", document(window()))
 
 
-def test_finite_keeps_everything_else():
-    assert finite({1: [1, 2.5, math.nan, "x", None, True], "a": (math.inf,)}) == {
-        "1": [1, 2.5, None, "x", None, True],
-        "a": [None],
-    }
+def rows(page: str, title: str) -> list[list[str]]:
+    lines = page.partition(f"## {title}\n")[2].partition("\n## ")[0].splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")][2:]
 
 
-def test_the_page_is_one_file_with_every_figure_and_its_plots(draw_plots):
-    pytest.importorskip("matplotlib")
-    page = render(document(window(2), window(4, delays_s=0.9) | {"begin_s": 20.0}))
-    assert page.count('src="data:image/svg+xml;base64,') == 4  # latency and queue against streams, over time, parts
-    assert not re.search(r'(src|href)="(?!data:)', page)
+def test_the_page_has_every_figure():
+    page = to_markdown(document(window(2), window(4, delays_s=0.9) | {"begin_s": 20.0}))
+    first, second = rows(page, "Streams")
+    assert (first[:2], second[:2], second[6]) == (["2", "pass"], ["4", "FAIL"], "900")
+    assert ["2", "encoder", "200.0", "2.0", "10.0", "2.0", "1.0"] in [row[:7] for row in rows(page, "Models")]
+    assert [row[:2] for row in rows(page, "Processes")] == [["2", "others"], ["4", "others"]]
+    assert ["model", "tiny"] in rows(page, "Circumstances")
     assert "2 streams PASS" in page and "4 streams FAIL" in page
-    assert "tiny" in page and "900" in page
 
 
-def test_one_window_has_a_histogram_and_a_series_and_no_curve_of_one_point(draw_plots):
-    pytest.importorskip("matplotlib")
-    drawn = [re.sub(r"<!--|-->", "", text) for text in plots.draw_all(finite([window()]))]
-    assert ["chunk to words" in text for text in drawn] == [True, False, False]
-    assert ["Over time" in text for text in drawn] == [False, True, False]
-    assert ["Parts of one request" in text for text in drawn] == [False, False, True]
-
-
-def test_trials_of_a_search_are_not_one_test():
-    assert plots.is_one_test([window(2), window(4) | {"begin_s": 20.0}])
-    assert not plots.is_one_test([window(2), window(4)])
+def test_targets_are_compared_with_the_first_one():
+    direct, gateway = document(window(2), window(4)), document(window(2, delays_s=0.05), window(4, delays_s=0.3))
+    for each in gateway["windows"]:
+        each["gateway_us_per_100_ms"] = 198.4
+    table = targets_table({"direct": finite(direct), "gateway-riva": finite(gateway)})
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert [(row[0], row[1], row[5], row[7], row[8]) for row in cells] == [
+        ("direct", "2", "20", "", "-"),
+        ("direct", "4", "20", "", "-"),
+        ("gateway-riva", "2", "50", "+30", "198"),
+        ("gateway-riva", "4", "300", "+280", "198"),
+    ]
 
 
 def test_the_summary_says_what_passed_and_what_did_not():
@@ -98,18 +94,12 @@ def test_the_summary_says_what_passed_and_what_did_not():
 @pytest.mark.parametrize(("delays_s", "verdict"), [(0.02, "passed"), (1.2, "not passed")])
 def test_the_page_begins_with_the_verdict_and_the_summary(delays_s, verdict):
     report = document(window(2, delays_s=delays_s))
-    page = render(report)
-    assert f'{verdict}</span></h1>\n<p class="summary">{summary_sentence(report)}</p>' in page
+    assert to_markdown(report).startswith(f"# Load test: {verdict}\n\n{summary_sentence(report)}\n")
 
 
-def test_what_the_server_sent_is_text_and_no_markup():
-    bad = window() | {"reasons": ["<script>alert(1)</script>"]}
-    assert "<script>" not in render(document(bad))
-
-
-def test_a_page_without_the_server_s_counters_has_the_plots_that_are_left():
-    page = render(document(window(requests=(None, None))))
-    assert page.count("data:image/svg") == 2
+def test_a_page_without_the_server_s_counters_has_the_tables_that_are_left():
+    page = to_markdown(document(window(requests=(None, None))))
+    assert rows(page, "Models") == [] and len(rows(page, "Streams")) == 1
     assert "no queue and compute times: no metrics" in page
 
 
@@ -158,9 +148,9 @@ def test_no_capacity_at_all():
 
 def test_the_capacity_is_on_the_page():
     found = capacity_document([document(window(1, delays_s=2.0))], 0, PLAN)
-    page = render(found)
-    assert "<h2>Trials</h2>" in page
-    assert '<p class="summary">Maximum sustained streams (120 s): 0. At 1 streams' in page
+    page = to_markdown(found)
+    assert page.startswith("# Load test: not passed\n\nMaximum sustained streams (120 s): 0. At 1 streams")
+    assert rows(page, "Trials")[0][2] == "FAIL"
 
 
 def test_a_server_has_more_slots_than_streams():

@@ -12,7 +12,7 @@ from loadtest import soak
 from loadtest.fresh_server import ReadyServer
 from loadtest.locust_run import processes_for
 from loadtest.processes import GENERATOR, SERVER, Usage
-from loadtest.report import report_document, write_json
+from loadtest.report import report_document, write_report
 from loadtest.soak import Readings, memory_slope, soak_document, to_csv
 from penstock.errors import RunError
 from penstock.serving.ports import Ports
@@ -148,7 +148,7 @@ def command(monkeypatch, tmp_path):
         load_s = 60 * float(arguments[arguments.index("--minutes") + 1])
         is_ended_early = "--ended-early" in arguments
         seconds = load_s / 3 if is_ended_early else load_s
-        write_json(out / "loadtest.json", report_document({}, {}, [window(seconds=seconds)]))
+        write_report(out / "loadtest.json", report_document({}, {}, [window(seconds=seconds)]))
         if is_ended_early:
             raise KeyboardInterrupt
         if "--server-ended" in arguments:
@@ -170,15 +170,16 @@ def command(monkeypatch, tmp_path):
 
 
 def test_the_command_runs_a_constant_load_and_writes_the_result(command, tmp_path, capsys):
-    status, report, (every_s, load) = command("--streams", "48", "--protocol", "http", "--request-ms", "560")
+    status, report, (every_s, started) = command("--streams", "48", "--protocol", "http", "--request-ms", "560")
     assert (status, every_s) == (1, 10.0)
-    options = ["--streams", "48", "--minutes", "60", "--protocol", "http", "--request-ms", "560"]
-    assert load == ("127.0.0.1:2", processes_for(48), options)
+    load = ["--streams", "48", "--minutes", "60", "--protocol", "http", "--target", "direct"]
+    options = [*load, "--request-ms", "560"]
+    assert started == ("127.0.0.1:2", processes_for(48, "direct"), options)
     assert report["soak"]["warm_up_s"] == 600
     assert not report["soak"]["passed"] and report["soak"]["max_growth_mib_per_h"] == 2.0
     assert report["circumstances"]["command"].startswith("python -m loadtest.soak --streams 48 --protocol http")
     assert "encoder: 110.0 MiB, +30.00 MiB per hour" in capsys.readouterr().out
-    assert "+30.00 MiB per hour" in (tmp_path / "loadtest.html").read_text(encoding="utf-8")
+    assert "+30.00 MiB per hour" in (tmp_path / "loadtest.md").read_text(encoding="utf-8")
     assert (tmp_path / "readings.csv").read_text(encoding="utf-8").startswith("seconds,process,pss_mib\n")
 
 

@@ -25,7 +25,7 @@ from loadtest.streaming_process import serve  # noqa: E402
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)  # 0.25 s
 OPTIONS = {
-    "protocol": "grpc", "batched": False, "no_align": False, "reply_timeout": 5.0, "request_ms": 100.0,
+    "protocol": "grpc", "target": "direct", "no_align": False, "reply_timeout": 5.0, "request_ms": 100.0,
     "seed": 0, "decoder": "greedy", "beam_size": None,
     "n_best": 0, "lm_weight": None, "ilm_alpha": None, "ilm_beta": None, "language": None, "language_tags": None,
     "endpoint_silence_ms": None, "endpoint_no_speech_ms": None, "endpoint_longest_s": None, "endpoint_state": None,
@@ -137,7 +137,7 @@ def test_a_user_plays_until_it_is_stopped(options, recognizer):
 def batched(recognizer: FakeRecognizer, recordings: Path) -> Iterator[tuple[dict, BatchServer]]:
     recognizer.server_parameters |= {"first_chunk_samples": "1000", "chunk_samples": "2000"}
     server = BatchServer(recognizer)
-    where = {"url": f"127.0.0.1:{server.port}", "recordings": str(recordings), "batched": True}
+    where = {"url": f"127.0.0.1:{server.port}", "recordings": str(recordings), "target": "batched"}
     yield OPTIONS | where, server
     server.close()
 

@@ -1,12 +1,15 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from loadtest.plan import Window
+from loadtest.processes import GATEWAY
 from loadtest.records import CUT_SHORT, FAILED, REJECTED, Utterance
-from loadtest.report import finite
+from loadtest.report import window_lines
 from loadtest.summary import summarize
+from penstock.reporting import finite
 from tests.helpers.loadtest_records import (
     BEGAN_S,
     CONDITIONS,
@@ -91,17 +94,21 @@ def test_models_have_their_prediction():
     assert encoder["predicted_queue_ms"] == pytest.approx(0.01 / 1.98)
 
 
-def test_the_split_adds_up_to_the_mean_round_trip():
-    split = summary([spoken(11.0, delays_s=0.05), spoken(12.0, delays_s=0.07)])["split_ms"]
-    assert split["network and client"] == pytest.approx(60.0 - 40.0)
-    assert split["encoder: queue"] == pytest.approx(2.0)
-    assert split["between models"] == pytest.approx(40.0 - 3 * 3.0)
-    assert sum(split.values()) == pytest.approx(60.0)
+def test_a_gateway_s_cpu_time_counts_per_100_ms_of_audio():
+    """0.02 cores for 0.05 streams: 0.4 s of CPU time per second of audio."""
+    window = Window(0.05, 10.0, 20.0)
+    spoken_s = [spoken(11.0, 12.0, 13.0, 14.0, 15.0)]
+    before, after = snapshot(10.0, 1.0), snapshot(20.0, 2.0)
+    assert summarize(window, BEGAN_S, spoken_s, before, after, CONDITIONS)["gateway_us_per_100_ms"] is None
+    usage = replace(after.usage, cpu_s={GATEWAY: 0.2}, pss_mib={GATEWAY: 50.0})
+    found = summarize(window, BEGAN_S, spoken_s, before, replace(after, usage=usage), CONDITIONS)
+    assert found["gateway_us_per_100_ms"] == pytest.approx(40_000.0)
+    assert "  40000 us of CPU time of the gateway per 100 ms of audio" in window_lines(finite(found))
 
 
 def test_without_the_server_s_counters_the_rest_is_there_and_says_so():
     found = summary([spoken(11.0)], requests=(None, None))
-    assert (found["models"], found["split_ms"], found["metrics_problem"]) == ({}, {}, "no metrics")
+    assert (found["models"], found["metrics_problem"]) == ({}, "no metrics")
     assert found["chunks"] == 1
 
 

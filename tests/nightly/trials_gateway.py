@@ -13,10 +13,9 @@ from threading import Event, Thread
 import numpy as np
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway
-from loadtest.gateway_clients import Speech, riva_texts, words_of
-from loadtest.gateway_recordings import joined_recordings
+from loadtest.gateway_clients import riva_texts
 from penstock_gateway.security.limits import MAX_SILENT_S
-from tests.helpers.server.gateway_client import KINDS, use_gateway_until_killed
+from tests.helpers.server.gateway_client import KINDS, spoken, use_gateway_until_killed, words_of
 from tests.helpers.server.recordings import KilledClient, Recording, other_streams, send_empty_stream
 from tests.helpers.server.resources import SPARE_DESCRIPTORS, SPARE_MEMORY_MB, Figures, read_metrics
 from tests.helpers.server.running import RunningServer
@@ -34,15 +33,15 @@ _WATCH_S = 2.0
 
 def killed_gateway_clients(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Clients of a gateway die in mid-stream: their processes by SIGKILL, or their connections by a reset."""
-    kinds, freed_s = cycle(KINDS), []
+    kinds, freed_s, samples = cycle(KINDS), [], _16_bits(recordings)
     size = max(1, min(server.max_streams - _SPARE_STREAMS, count))
     sizes = [size] * (count // size) + [count % size] * (count % size > 0)
     with _gateway(server) as gateway, _others(server, gateway, recordings) as whole:
         for death in (_by_sigkill, _by_reset):  # buffers and caches are made
-            death(server, gateway, [next(kinds) for _ in range(size)])
+            death(server, gateway, [next(kinds) for _ in range(size)], samples)
         before = _resources(gateway)
         for clients, death in zip(sizes, cycle((_by_sigkill, _by_reset)), strict=False):
-            freed_s.append(death(server, gateway, [next(kinds) for _ in range(clients)]))
+            freed_s.append(death(server, gateway, [next(kinds) for _ in range(clients)], samples))
         grown = _check_resources(gateway, before)
     assert max(freed_s) <= _FREED_WITHIN_S, sorted(freed_s)[-5:]
     return {"clients": count, "freed_s_max": max(freed_s), **grown, "other_streams": whole()}
@@ -56,7 +55,7 @@ def stalled_gateway_clients(server: RunningServer, recordings: list[Recording], 
         some = [next(kinds) for _ in range(max(1, min(server.max_streams - _SPARE_STREAMS, count)))]
         with ExitStack() as stack:
             proxied, proxies = _proxied(gateway, stack)
-            clients = _start(server, proxied, some)
+            clients = _start(server, proxied, some, _16_bits(recordings))
             for proxy in proxies:
                 proxy.stall()
             since_s = time.monotonic()
@@ -67,17 +66,17 @@ def stalled_gateway_clients(server: RunningServer, recordings: list[Recording], 
     return {"clients": len(some), "freed_after_limit_s": freed_s, **grown, "other_streams": whole()}
 
 
-def _by_sigkill(server: RunningServer, gateway: RunningGateway, kinds: list[str]) -> float:
+def _by_sigkill(server: RunningServer, gateway: RunningGateway, kinds: list[str], samples: np.ndarray) -> float:
     """Returns the seconds from the last death until the slots are free."""
-    clients = _start(server, gateway, kinds)
+    clients = _start(server, gateway, kinds, samples)
     _kill(clients)
     return _wait_until_freed(server, time.monotonic())
 
 
-def _by_reset(server: RunningServer, gateway: RunningGateway, kinds: list[str]) -> float:
+def _by_reset(server: RunningServer, gateway: RunningGateway, kinds: list[str], samples: np.ndarray) -> float:
     with ExitStack() as stack:
         proxied, proxies = _proxied(gateway, stack)
-        clients = _start(server, proxied, kinds)
+        clients = _start(server, proxied, kinds, samples)
         for proxy in proxies:
             proxy.cut()
         freed_s = _wait_until_freed(server, time.monotonic())
@@ -93,9 +92,13 @@ def _proxied(gateway: RunningGateway, stack: ExitStack) -> tuple[RunningGateway,
     return gateway._replace(http=http.url, grpc=grpc.url), [http, grpc]
 
 
-def _start(server: RunningServer, gateway: RunningGateway, kinds: list[str]) -> list[KilledClient]:
+def _16_bits(recordings: list[Recording]) -> np.ndarray:
+    samples = np.concatenate([recording.samples for recording in recordings])
+    return np.round(samples * 32768).clip(-32768, 32767).astype(np.int16)
+
+
+def _start(server: RunningServer, gateway: RunningGateway, kinds: list[str], samples: np.ndarray) -> list[KilledClient]:
     """Clients in mid-stream: all of them have slots."""
-    samples = joined_recordings(0, 1.0)
     clients = [KilledClient(gateway, kind, samples, use_gateway_until_killed) for kind in kinds]
     for client in clients:
         client.wait_until_going(60.0)
@@ -159,8 +162,9 @@ def _others(server: RunningServer, gateway: RunningGateway, recordings: list[Rec
         for recording in cycle(recordings):
             if is_over.is_set():
                 return
-            speech = Speech(np.round(recording.samples * 32768).astype(np.int16))
-            if (words := await words_of(riva_texts(gateway, speech))) != recording.expected.words:
+            if (
+                words := await words_of(riva_texts(gateway.grpc, spoken(_16_bits(recording))))
+            ) != recording.expected.words:
                 wrong.append((words, recording.expected.words))
             played += 1
 

@@ -1,11 +1,10 @@
 """The report of an evaluation: every figure and utterance as JSON, and a Markdown table with the worst words."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.errors import OutputError
+from penstock import reporting
 from penstock.evaluation.errors import (
     RESAMPLES,
     SEED,
@@ -51,12 +50,7 @@ def write_report(
     path: Path, conditions: Conditions, utterances: Sequence[Utterance], results: Sequence[RunResult]
 ) -> None:
     """Writes the report, replacing that of fewer runs."""
-    document = report_document(conditions, utterances, results)
-    try:
-        text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # JSON's escape of half a surrogate pair
-    except OSError as error:
-        raise OutputError(f"--json: {path}: {error.strerror}") from error
+    reporting.write_report(path, report_document(conditions, utterances, results))
 
 
 def report_document(conditions: Conditions, utterances: Sequence[Utterance], results: Sequence[RunResult]) -> dict:

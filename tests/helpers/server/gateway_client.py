@@ -2,7 +2,9 @@
 
 import asyncio
 import io
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
 from multiprocessing.connection import Connection
 
 import httpx2
@@ -11,19 +13,19 @@ import soundfile
 import soxr
 
 from loadtest.fresh_gateway import RunningGateway
-from loadtest.gateway_clients import CONNECTION_ERRORS, Speech, Texts, realtime_texts, riva_texts
+from loadtest.gateway_clients import CONNECTION_ERRORS, Texts, Word, realtime_texts, riva_texts
 
 RIVA, REALTIME, CAPTIONS, UPLOAD, STREAMED_UPLOAD = "riva", "realtime", "captions", "upload", "streamed upload"
 KINDS = (RIVA, REALTIME, CAPTIONS, UPLOAD, STREAMED_UPLOAD)
 RATE_HZ = 16_000
-_REPEATS = 15
+_REPEATS = 45
 """Of the audio, which makes it longer than a client lives."""
 
 
 def use_gateway_until_killed(gateway: RunningGateway, kind: str, samples: np.ndarray, going: Connection) -> None:
     """Sends int16 `samples` at 16 kHz again and again. Live clients say that they are going once they have text, an
     upload before it begins. Ends if its connection does."""
-    with suppress(*CONNECTION_ERRORS):
+    with suppress(httpx2.HTTPError, *CONNECTION_ERRORS):
         asyncio.run(_use(gateway, kind, np.tile(samples, _REPEATS), going))
 
 
@@ -40,11 +42,27 @@ async def _use(gateway: RunningGateway, kind: str, samples: np.ndarray, going: C
 
 def _live_texts(gateway: RunningGateway, kind: str, samples: np.ndarray) -> Texts:
     if kind == RIVA:
-        return riva_texts(gateway, Speech(samples))
+        return riva_texts(gateway.grpc, spoken(samples))
     if kind == REALTIME:
-        return realtime_texts(gateway, Speech(samples))
+        return realtime_texts(gateway.http, spoken(samples))
     page = {"origin": f"http://{gateway.http}", "subprotocols": ["realtime"]}
-    return realtime_texts(gateway, Speech(soxr.resample(samples, RATE_HZ, 24_000), 24_000), **page)
+    parts = spoken(soxr.resample(samples, RATE_HZ, 24_000), 24_000)
+    return realtime_texts(gateway.http, parts, 24_000, **page)
+
+
+async def spoken(samples: np.ndarray, rate_hz: int = RATE_HZ) -> AsyncIterator[np.ndarray]:
+    """Parts of 100 ms, each at the moment when its last sample is spoken."""
+    begin_s, size = time.monotonic(), rate_hz // 10
+    for start in range(0, len(samples), size):
+        part = samples[start : start + size]
+        await asyncio.sleep(begin_s + (start + len(part)) / rate_hz - time.monotonic())
+        yield part
+
+
+async def words_of(texts: Texts) -> tuple[Word, ...]:
+    """The words of all final texts."""
+    async with aclosing(texts):
+        return tuple([word async for text in texts if text.is_final for word in text.words])
 
 
 async def _upload(gateway: RunningGateway, samples: np.ndarray, is_streamed: bool) -> None:
