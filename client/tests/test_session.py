@@ -177,6 +177,6 @@ def test_a_lost_connection_is_another_error_than_an_unreachable_server(session, 
 
 def test_a_reply_may_end_a_segment_and_begin_the_next(session):
     enqueue(session, RequestSplitter("s").split(np.zeros(8000), is_end=True))
-    session.deliver(replace(RESULT, is_final=True), replace(RESULT, segment=1, is_final=True))
+    session.deliver(replace(RESULT, is_final=True), replace(RESULT, segment=4, is_final=True))
     first, is_complete, second = session.next_result(), session.is_complete, session.next_result()
-    assert (first.segment, is_complete, second.segment, session.is_complete) == (0, False, 1, True)
+    assert (first.segment, is_complete, second.segment, session.is_complete) == (3, False, 4, True)

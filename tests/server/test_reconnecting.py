@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.fake_servers import Wire
-from penstock_client import Client, ConnectionOptions, StreamOptions, read_audio
+from penstock_client import Client, ConnectionOptions, read_audio
 
 pytestmark = pytest.mark.server
 
@@ -49,34 +49,3 @@ def test_cut_connections_leave_no_gap(server, protocol):
     assert [(word.text, word.start_ms, word.end_ms) for word in resumed.words] == [
         (word.text, word.start_ms, word.end_ms) for word in whole.words
     ]
-
-
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_a_stream_goes_on_after_an_endpoint(server, protocol):
-    pause = np.zeros(16_000, np.float32)
-    paths = sorted(FLAC.glob("*.flac"))[:3]
-    samples = np.concatenate([part for path in paths for part in (read_audio(path), pause)])
-    options, finals, cuts = StreamOptions(endpoint_silence_ms=400), 0, 0
-    with (
-        contextlib.closing(Wire(getattr(server.ports, protocol))) as wire,
-        Client(f"127.0.0.1:{wire.port}", protocol, timeout_s=60, connection_options=OPTIONS) as client,
-        client.open_stream(options=options) as stream,
-    ):
-        for block in np.array_split(samples, 60):
-            waiting = stream.held_samples + block.size
-            stream.send(block)
-            for result in stream.poll(60 if stream.held_samples < waiting else 0):
-                finals += result.is_final
-                if finals > cuts and not result.is_final:  # within the next segment
-                    cuts = finals
-                    wire.cut()
-        stream.finish()
-        list(stream)
-        resumed = stream.transcript
-    assert cuts > 1 and resumed.is_complete
-    with Client(server.url(protocol), protocol, timeout_s=60) as client:
-        whole = client.transcribe(samples, options=options)
-    assert [s.text for s in resumed.segments if s.text] == [s.text for s in whole.segments if s.text]
-    times = [word.start_ms for word in resumed.words]
-    assert times == sorted(times)
-    assert [abs(a.start_ms - b.start_ms) <= 160 for a, b in zip(resumed.words, whole.words, strict=True)]
