@@ -15,11 +15,13 @@ lock() { # NAME ARGUMENT...: locks/NAME.txt
 
 client=client/pyproject.toml
 gateway=gateway/pyproject.toml
-printf 'penstock-client ; python_version < "3"\n' >build/lock/overrides.txt # of this checkout
+# Not from an index: this checkout's client. Nor torch in the load tests' image, whose processes never import it.
+printf 'penstock-client ; python_version < "3"\n' >build/lock/overrides.txt
+printf 'torch ; python_version < "3"\n' | cat build/lock/overrides.txt - >build/lock/loadtest-overrides.txt
 # make setup, with locks/pytriton.txt
 echo "nvidia-pytriton ; python_version < '3'" | lock dev pyproject.toml $client $gateway --extra server --extra dev \
     --extra media --overrides - --overrides build/lock/overrides.txt
-lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev # make oracle-setup
+lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev --overrides build/lock/overrides.txt # make oracle-setup
 # All that the extra `train` adds; apart, because it comes as source for some versions of Python and needs a C compiler.
 echo pocketsphinx | lock train --constraints locks/oracle.txt -
 # sherpa-onnx, to compare with, and onnx to export models for it (make side-by-side).
@@ -31,8 +33,8 @@ echo nvidia-pytriton | lock pytriton --no-deps -
 echo triton | lock kernels --no-deps -
 # Images take their part of what is tested.
 options=(--constraints locks/dev.txt)
-lock server pyproject.toml
+lock server pyproject.toml $client --overrides build/lock/overrides.txt
 echo openvino | lock openvino --no-emit-package numpy - # of the CPU image, beside server.txt
 lock client $client
-echo "torch ; python_version < '3'" | lock loadtest pyproject.toml $client --extra loadtest --overrides -
+lock loadtest pyproject.toml $client --extra loadtest --overrides build/lock/loadtest-overrides.txt
 lock gateway $client $gateway --extra media --overrides build/lock/overrides.txt
