@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import pytest
 
 CLIENT = Path(__file__).parents[1]
-REQUIRED = {"tritonclient", "grpcio", "aiohttp", "numpy", "soundfile", "soxr"}
+REQUIRED = {"tritonclient", "grpcio", "aiohttp", "numpy", "soundfile", "soxr", "pydantic"}
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 import soundfile
 
 from penstock.errors import AudioError
-from penstock.frontend import sound_file
 from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
 from penstock.frontend.audio_file import load_audio
+from penstock_client import sound_file
 
 
 @pytest.fixture(autouse=True)

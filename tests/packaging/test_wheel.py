@@ -1,7 +1,8 @@
 """The wheel is complete: built from the checkout's files, installed without it, it serves and transcribes.
 
-The environment has the wheel of its own, and this environment's other packages by a path file. That leaves out what
-this environment installed from the checkout. scripts/first_hour.sh resolves everything from the package index.
+The environment has the wheels of the core and the client of its own, and this environment's other packages by a path
+file. That leaves out what this environment installed from the checkout. scripts/first_hour.sh resolves everything from
+the package index.
 """
 
 import os
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 RECORDING = ROOT / "tests/data/an4/flac/an395-mjwl-b.flac"
 WORDS = "enter one oh four"
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "model_repository", "models/an4-rnnt-hybrid")
+CLIENT_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
 LOG_LIMIT_S = 120  # a busy machine
 
 pytestmark = pytest.mark.server
@@ -36,18 +38,24 @@ def checked(*command: str | Path, **options: object) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
-    for name in SOURCES:
-        if (ROOT / name).is_file():
-            shutil.copy(ROOT / name, source / name)
+def built(root: Path, names: tuple[str, ...], folder: Path) -> Path:
+    """A wheel of these files below `root`, built in `folder`."""
+    source, out = folder / "source", folder / "wheel"
+    source.mkdir()
+    for name in names:
+        if (root / name).is_file():
+            shutil.copy(root / name, source / name)
         else:  # a build writes beside its sources
             ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
-            shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+            shutil.copytree(root / name, source / name, symlinks=True, ignore=ignored)
     checked(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source)
     (path,) = out.iterdir()
     return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return built(ROOT, SOURCES, tmp_path_factory.mktemp("core"))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +64,9 @@ def environment(wheel, tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("venv")
     checked(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / "bin" / "python"
-    checked(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    client = built(ROOT / "client", CLIENT_SOURCES, tmp_path_factory.mktemp("client"))
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index")
+    checked(*pip, wheel, client)
     site_packages = checked(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     # Path files in a folder that a path file names are not read, and so neither are those of editable packages.
     (Path(site_packages) / "others.pth").write_text(str(Path(torch.__file__).parents[1]))

@@ -1,7 +1,6 @@
 """Reads audio files with soundfile (libsndfile) and resamples them with soxr: tracks, and where a file ends early.
 
-The wheels of the client and of the core share no package, so each has a copy of this file and of `channels.py`
-(docs/architecture.md). A test keeps the copies equal.
+The client, the core and the gateway read files with it.
 """
 
 import io
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import soxr
 
-from .channels import MIX, Channel, MixMonitor, select
+from penstock_client.channels import MIX, Channel, MixMonitor, select
 
 STDIN = "-"
 """The path of standard input."""

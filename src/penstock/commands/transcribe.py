@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import AudioError, OutputError, SettingError
 from penstock.frontend.audio_file import named
-from penstock.frontend.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
-from penstock.frontend.sound_file import SoundReader
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DECODERS, DECODING_SETTINGS, ENDPOINT_RULES, DecodingConfig
 from penstock.pipeline.options.language_offer import LANGUAGE_TAGS
@@ -20,6 +18,8 @@ from penstock.serving.settings import CONTEXT, MODEL, THREADS
 from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, document
+from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
+from penstock_client.sound_file import SoundReader
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscriber, FileTranscript

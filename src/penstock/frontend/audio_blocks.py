@@ -7,8 +7,8 @@ import soxr
 
 from penstock.errors import AudioError
 from penstock.frontend.audio_file import named
-from penstock.frontend.channels import MIX, Channel, MixMonitor, select
-from penstock.frontend.sound_file import SoundReader
+from penstock_client.channels import MIX, Channel, MixMonitor, select
+from penstock_client.sound_file import SoundReader
 
 _NO_SAMPLES = np.zeros(0, np.float32)
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from penstock.errors import AudioError, ManifestError, SettingError
-from penstock.frontend.sound_file import STDIN
+from penstock_client.sound_file import STDIN
 
 SUFFIXES = (
     ".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".rf64", ".snd", ".sph", ".w64", ".wav",

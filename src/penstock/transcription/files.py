@@ -7,11 +7,11 @@ from pathlib import Path
 from penstock.decoding.wfst.n_best import SegmentLattice
 from penstock.errors import AudioError, StreamError
 from penstock.frontend.audio_blocks import AudioBlocks, AudioTrack
-from penstock.frontend.channels import MIX, Channel
 from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import NO_SAMPLES, StreamingRecognizer
+from penstock_client.channels import MIX, Channel
 
 _StreamId = tuple[int, int]
 """Numbers of a file and of its track."""

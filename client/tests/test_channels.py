@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from penstock.frontend.channels import MixMonitor, channel_names, parse_channel, select
+from penstock_client.channels import MixMonitor, channel_names, parse_channel, select
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, (16000, 3)).astype(np.float32)
 
