@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock_gateway.config import Config, variable
 from penstock_gateway.errors import ErrorCode
-from penstock_gateway.openai.request_fields import FIELDS as OPENAI_FIELDS
+from penstock_gateway.openai.request import TranscriptionForm
 from penstock_gateway.riva.request_mapping import FIELDS as RIVA_FIELDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gateway.md"
@@ -54,7 +54,10 @@ def errors() -> str:
 
 def openai() -> str:
     """The form of a transcription request."""
-    return _table(("field", "effect"), ((f"`{each.name}`", _cell(each.effect)) for each in OPENAI_FIELDS))
+    fields = TranscriptionForm.model_fields.items()
+    return _table(
+        ("field", "effect"), ((f"`{each.alias or name}`", _cell(each.description or "")) for name, each in fields)
+    )
 
 
 def riva() -> str:

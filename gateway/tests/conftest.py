@@ -6,10 +6,9 @@ from gateway.tests.helpers.fake_streams import FakeStreams
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.metrics import Metrics
-from penstock_gateway.security.access import Access
+from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
 from penstock_gateway.security.keys import KeyRing
-from penstock_gateway.security.origins import Origins
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may stall
 hypothesis.settings.load_profile("penstock")

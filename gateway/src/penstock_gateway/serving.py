@@ -17,11 +17,10 @@ from penstock_gateway.gateway import Gateway
 from penstock_gateway.http_server import http_server
 from penstock_gateway.metrics import Metrics
 from penstock_gateway.runtime import prepare_process
-from penstock_gateway.security.access import Access
+from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
 from penstock_gateway.security.keys import KeyRing
 from penstock_gateway.security.limits import MAX_UNREAD_S
-from penstock_gateway.security.origins import Origins
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 

@@ -16,7 +16,7 @@ from gateway.tests.helpers.random_audio import recordings, spoiled
 from gateway.tests.helpers.random_tests import NIGHTLY_MESSAGES, CheckedStreams, check_log
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode
-from penstock_gateway.openai.request_fields import FIELDS
+from penstock_gateway.openai.request import TranscriptionForm
 
 pytestmark = pytest.mark.anyio
 REQUESTS = 40
@@ -35,9 +35,9 @@ VALUES = (
     '{"type": "server_vad", "silence_duration_ms": 500}', '{"type": "server_vad", "silence_duration_ms": [[]]}',
     '{"type":' + "[" * 5000,
 )  # fmt: skip
+FIELDS = [each.alias or name for name, each in TranscriptionForm.model_fields.items()]
 NAMES = (
-    *(field.name for field in FIELDS), "languages", "keywords", "include", "prompt", "temperature", "имя", "a\rb", "",
-    'a"b', "\ud800", "x" * 300,
+    *FIELDS, "languages", "keywords", "include", "prompt", "temperature", "имя", "a\rb", "", 'a"b', "\ud800", "x" * 300,
 )  # fmt: skip
 BODIES = (
     "", "{}", "[]", "{", "null", '{"session": {}}', '{"session": {"type": "transcription"}}', "[" * 10_000,

@@ -9,7 +9,7 @@ from gateway.tests.helpers.fake_streams import FakeStreams
 from penstock_client.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.realtime.actions import END_SEGMENT, Audio, Configure
+from penstock_gateway.realtime.dialect import END_SEGMENT, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.stream.events import Final, Partial, Word
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions
@@ -236,7 +236,7 @@ def test_an_update_changes_only_the_fields_it_has(protocol):
     )
     shown = actions[-1]["session"]["audio"]["input"]
     assert shown["noise_reduction"] is None
-    assert shown["transcription"] == {"model": "fake-asr", "language": "en", "keywords": ("rubout",)}
+    assert shown["transcription"] == {"model": "fake-asr", "language": "en", "keywords": ["rubout"]}
 
 
 def test_a_session_update_that_changes_nothing_leaves_the_stream_alone(protocol):

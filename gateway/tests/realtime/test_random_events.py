@@ -14,7 +14,7 @@ import websockets
 from gateway.tests.helpers.fake_streams import FakeStreams, speech
 from gateway.tests.helpers.running import running
 from penstock_gateway.config import Config
-from penstock_gateway.realtime.actions import Audio, Configure, EndSegment, Finish
+from penstock_gateway.realtime.dialect import Audio, Configure, EndSegment, Finish
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.stream.events import Final, Partial, Word
 

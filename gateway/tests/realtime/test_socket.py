@@ -329,7 +329,7 @@ async def test_client_secrets_that_are_rejected(make_gateway):
             headers = {"Authorization": authorization} if authorization else {}
             response = await http.post("/v1/realtime/client_secrets", content=body, headers=headers)
             assert (response.status_code, response.json()["error"]["param"]) == (status, param)
-        response = await http.post("/v1/realtime/client_secrets", content=b" " * ((64 << 10) + 1))
+        response = await http.post("/v1/realtime/client_secrets", content=b" " * ((64 << 10) + 1), headers=headers)
         assert response.status_code == 413
         assert response.json()["error"]["message"].endswith("the request has more than 65,536 bytes")
 

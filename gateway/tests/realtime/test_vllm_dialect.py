@@ -9,7 +9,7 @@ from gateway.tests.helpers.fake_streams import FakeStreams
 from penstock_client.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.realtime.actions import END_SEGMENT, Audio, Configure
+from penstock_gateway.realtime.dialect import END_SEGMENT, Audio, Configure
 from penstock_gateway.realtime.protocol import RealtimeProtocol
 from penstock_gateway.stream.events import Final, Partial
 from penstock_gateway.stream.live_stream import StreamOptions

@@ -3,10 +3,9 @@ import hashlib
 import pytest
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.access import Access
+from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
-from penstock_gateway.security.origins import Origins
 
 
 def digest(text):

@@ -7,8 +7,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock_gateway.gateway import Gateway
-
 _FOLDER = Path(__file__).parent
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FILES = ("index.html", "captions.css", "captions.js", "realtime.js", "worklet.js", "icon.svg")
@@ -23,10 +21,8 @@ _HEADERS = {
 }
 
 
-def captions_routes(gateway: Gateway) -> Sequence[BaseRoute]:
-    """The page and its files; none without `--captions`."""
-    if not gateway.config.captions:
-        return []
+def routes() -> Sequence[BaseRoute]:
+    """The page and its files."""
     return [Route("/captions" if name == "index.html" else f"/captions/{name}", _serve(name)) for name in _FILES]
 
 

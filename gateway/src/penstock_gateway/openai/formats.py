@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock_client import Word as ClientWord
 from penstock_client.cli.subtitles import cues, srt, vtt
-from penstock_gateway.openai.request_fields import TranscriptionRequest
-from penstock_gateway.openai_words import logprob, logprobs
+from penstock_gateway.openai.request import TranscriptionRequest
+from penstock_gateway.openai_objects import logprob, logprobs
 from penstock_gateway.stream.events import Final
 
 _MEDIA_TYPES = {"json": "application/json", "verbose_json": "application/json", "vtt": "text/vtt"}
@@ -36,7 +36,7 @@ def usage(duration_s: float) -> dict[str, Any]:
 
 def render(transcription: Transcription, request: TranscriptionRequest) -> tuple[str, str]:
     """(content, media type) of the reply."""
-    form = request.response_format
+    form = request.form.response_format
     media_type = _MEDIA_TYPES.get(form, "text/plain")
     if form == "text":
         return transcription.text + "\n", media_type
@@ -49,7 +49,7 @@ def render(transcription: Transcription, request: TranscriptionRequest) -> tuple
 
 def _json(transcription: Transcription, request: TranscriptionRequest) -> dict[str, Any]:
     body: dict[str, Any] = {"text": transcription.text, "usage": usage(transcription.duration_s)}
-    if request.has_logprobs:
+    if request.form.include:
         body["logprobs"] = logprobs([word for final in transcription.finals for word in final.words], True)
     return body
 
@@ -63,9 +63,9 @@ def _verbose_json(transcription: Transcription, request: TranscriptionRequest) -
         "text": transcription.text,
         "usage": usage(transcription.duration_s),
     }
-    if "segment" in request.granularities:
+    if "segment" in request.form.timestamp_granularities:
         body["segments"] = [_segment(index, final) for index, final in enumerate(spoken)]
-    if "word" in request.granularities:
+    if "word" in request.form.timestamp_granularities:
         body["words"] = [
             {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
             for final in spoken

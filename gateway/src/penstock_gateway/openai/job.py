@@ -8,7 +8,7 @@ from penstock_gateway.audio.container import decode_recording
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.openai.request_fields import TranscriptionRequest
+from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.live_stream import LiveStream

@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.realtime.actions import Action, Audio, Configure, EndSegment, Finish, ServerEvent
+from penstock_gateway.realtime.dialect import Action, Audio, Configure, EndSegment, Finish, ServerEvent
 from penstock_gateway.realtime.protocol import RealtimeProtocol, encode
 from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey

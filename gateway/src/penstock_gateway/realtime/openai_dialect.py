@@ -9,17 +9,30 @@ from typing import Any
 
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
-from penstock_gateway.http_errors import error_body
-from penstock_gateway.openai_words import logprobs
-from penstock_gateway.realtime.actions import END_SEGMENT, Action, Audio, Configure, ServerEvent
-from penstock_gateway.realtime.fields import invalid, read, read_audio
-from penstock_gateway.realtime.items import Item, Names
-from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, OpenAISession
+from penstock_gateway.openai_objects import error_body, logprobs
+from penstock_gateway.realtime.dialect import (
+    END_SEGMENT,
+    Action,
+    Audio,
+    Configure,
+    Item,
+    Names,
+    ServerEvent,
+    read_audio,
+)
+from penstock_gateway.realtime.openai_session import INTERIM, LOGPROBS, WORDS, OpenAISession, Transcription
 from penstock_gateway.stream.events import Event, Final, Partial, Word
 from penstock_gateway.stream.live_stream import Streams
+from penstock_gateway.validation import Fields, invalid, read_fields
 
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 COMMIT_EMPTY = "input_audio_buffer_commit_empty"
+
+
+class SessionUpdate(Fields):
+    """`session.update`; its session is validated as `SessionFields`."""
+
+    session: dict[str, Any] | None = None
 
 
 class OpenAIDialect:
@@ -28,7 +41,8 @@ class OpenAIDialect:
     def __init__(self, streams: Streams, config: Config, names: Names, given: Mapping[str, Any], model: str = ""):
         """`given`: settings of the client's secret; `model`: where they have none. GatewayError names a wrong one."""
         self._streams, self._config, self._names = streams, config, names
-        self._session = OpenAISession(config.endpoint_silence_ms or None, model=model).update(given, config)
+        first = OpenAISession(config.endpoint_silence_ms or None, Transcription(model=model))
+        self._session = first.update(given, config)
         self._session_name = names.new("sess")
         self._configured: Configure | None = None
         self._item: Item | None = None
@@ -82,9 +96,8 @@ class OpenAIDialect:
         return self._event("error", error=error_body(error) | {"event_id": named})
 
     def _update(self, event: Mapping[str, Any]) -> list[Action]:
-        given = read(event, "session", dict, "", {})
-        session = self._session.update(given, self._config)
-        configured = Configure(session.audio, session.options(self._streams, self._config.language))
+        session = self._session.update(read_fields(SessionUpdate, event, "").session or {}, self._config)
+        configured = Configure(session.format.raw, session.options(self._streams, self._config.language))
         self._session = session
         updated = self._event("session.updated", session=self._shown_session())
         if configured == self._configured:
@@ -99,7 +112,7 @@ class OpenAIDialect:
         self._has_audio = True
         if self._configured is None:
             options = self._session.options(self._streams, self._config.language)
-            self._configured = Configure(self._session.audio, options)
+            self._configured = Configure(self._session.format.raw, options)
             return self._configured, Audio(data)
         return (Audio(data),)
 

@@ -6,40 +6,22 @@ Knows no socket: texts in, actions and texts out.
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
-from penstock_gateway.json_text import parse_object
-from penstock_gateway.realtime.actions import Action, ServerEvent
-from penstock_gateway.realtime.fields import invalid
-from penstock_gateway.realtime.items import Names
+from penstock_gateway.realtime.dialect import Action, Dialect, Names, ServerEvent
 from penstock_gateway.realtime.openai_dialect import OpenAIDialect
 from penstock_gateway.realtime.riva_dialect import RivaDialect
 from penstock_gateway.realtime.vllm_dialect import VllmDialect
 from penstock_gateway.stream.events import Event
 from penstock_gateway.stream.live_stream import Streams
+from penstock_gateway.validation import invalid, parse_object
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 _CHOOSING = ("session.update", "transcription_session.update", "input_audio_buffer.append")
-
-
-class Dialect(Protocol):
-    """A dialect after its first client event."""
-
-    def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
-        """What a client event asks for. GatewayError for a wrong one, which then has no effect."""
-
-    def result(self, event: Event) -> list[ServerEvent]:
-        """The server events for an event of the stream."""
-
-    def failed(self, error: GatewayError) -> list[ServerEvent]:
-        """The server events for the loss of the stream."""
-
-    def rejected(self, error: GatewayError, client_event: object) -> ServerEvent:
-        """The `error` event for a client event; `client_event` is that event's own id."""
 
 
 def encode(event: ServerEvent) -> str:

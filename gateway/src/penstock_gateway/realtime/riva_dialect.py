@@ -9,9 +9,16 @@ from typing import Any
 
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown
-from penstock_gateway.realtime.actions import END_SEGMENT, FINISH, Action, Audio, Configure, ServerEvent
-from penstock_gateway.realtime.fields import invalid, read, read_audio
-from penstock_gateway.realtime.items import Names
+from penstock_gateway.realtime.dialect import (
+    END_SEGMENT,
+    FINISH,
+    Action,
+    Audio,
+    Configure,
+    Names,
+    ServerEvent,
+    read_audio,
+)
 from penstock_gateway.realtime.riva_session import (
     WITH_HEADER,
     default_session,
@@ -22,8 +29,21 @@ from penstock_gateway.realtime.riva_session import (
 from penstock_gateway.riva.request_mapping import is_forced_end, map_request
 from penstock_gateway.stream.events import Event, Final, Partial, Word
 from penstock_gateway.stream.live_stream import Streams
+from penstock_gateway.validation import Fields, invalid, read_fields
 
 _TRANSCRIPTION = "conversation.item.input_audio_transcription"
+
+
+class SessionUpdate(Fields):
+    """`transcription_session.update`."""
+
+    session: dict[str, Any] | None = None
+
+
+class RuntimeConfig(Fields):
+    """What an append may ask for."""
+
+    runtime_config: dict[str, Any] | None = None
 
 
 class RivaDialect:
@@ -91,7 +111,7 @@ class RivaDialect:
         return self._event("error", error=body)
 
     def _update(self, event: Mapping[str, Any]) -> list[Action]:
-        session = merge(self._session, read(event, "session", dict, "", {}))
+        session = merge(self._session, read_fields(SessionUpdate, event, "").session or {})
         configured = self._configuration(session)
         self._session = session
         return [configured, self._event("transcription_session.updated", session=session)]
@@ -103,7 +123,7 @@ class RivaDialect:
 
     def _append(self, event: Mapping[str, Any]) -> Sequence[Action]:
         data = read_audio(event)
-        runtime = read(event, "runtime_config", dict, "", {})
+        runtime = read_fields(RuntimeConfig, event, "").runtime_config or {} if "runtime_config" in event else {}
         is_end = is_forced_end({key: str(value) for key, value in runtime.items()})
         actions: list[Action] = [] if self._is_configured else [self._configuration(self._session)]
         actions.append(Audio(data))

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from google.protobuf import json_format
 
 from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_gateway.errors import shown
-from penstock_gateway.realtime.fields import invalid, read
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import MAX_CHANNELS, MAX_RATE_HZ, MIN_RATE_HZ
 from penstock_gateway.stream.languages import shown_language
 from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.validation import Fields, between, invalid, read_fields
 
 WITH_HEADER = "none"
 _CODINGS: Mapping[str, RawEncoding] = {
@@ -25,6 +25,20 @@ _SECTIONS = (
     "input_audio_transcription", "input_audio_params", "recognition_config", "speaker_diarization", "word_boosting",
     "endpointing_config",
 )  # fmt: skip
+
+
+class RivaAudioParams(Fields):
+    """`input_audio_params`."""
+
+    sample_rate_hz: Annotated[int, between(MIN_RATE_HZ, MAX_RATE_HZ)] | None = None
+    num_channels: Annotated[int, between(1, MAX_CHANNELS)] | None = None
+
+
+class RivaAudio(Fields):
+    """What a session says of the audio."""
+
+    input_audio_format: Literal["pcm16", "none", "g711_ulaw", "g711_alaw"]
+    input_audio_params: RivaAudioParams
 
 
 def default_session(group: ModelGroup, only_language: str) -> dict[str, Any]:
@@ -64,7 +78,9 @@ def merge(session: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
     merged = deepcopy(dict(session))
     for name, value in given.items():
         if name in _SECTIONS:
-            merged[name] |= read(given, name, dict, "session", {})
+            if not isinstance(value, dict | None):
+                raise invalid(f"session.{name}", f"is {shown(value)}; accepted: an object")
+            merged[name] |= value or {}
         elif name in merged:
             merged[name] = value
     return merged
@@ -72,17 +88,9 @@ def merge(session: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 def raw_format(session: Mapping[str, Any]) -> RawFormat:
     """The format of the audio; `none` leaves it to a WAV header, if there is one."""
-    name = session["input_audio_format"]
-    if not isinstance(name, str) or name not in _CODINGS:
-        raise invalid("session.input_audio_format", f"is {shown(name)}; accepted: {', '.join(_CODINGS)}")
-    path = "session.input_audio_params"
-    rate = read(session["input_audio_params"], "sample_rate_hz", int, path, 16_000)
-    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
-        raise invalid(f"{path}.sample_rate_hz", f"is {rate}; accepted: {MIN_RATE_HZ} to {MAX_RATE_HZ}")
-    channels = read(session["input_audio_params"], "num_channels", int, path, 1)
-    if not 1 <= channels <= MAX_CHANNELS:
-        raise invalid(f"{path}.num_channels", f"is {channels}; accepted: 1 to {MAX_CHANNELS}")
-    return RawFormat(_CODINGS[name], rate, channels)
+    audio = read_fields(RivaAudio, session, "session")
+    params = audio.input_audio_params
+    return RawFormat(_CODINGS[audio.input_audio_format], params.sample_rate_hz or 16_000, params.num_channels or 1)
 
 
 def recognition_config(session: Mapping[str, Any]) -> riva.RecognitionConfig:

@@ -9,13 +9,24 @@ from typing import Any
 from penstock_client.pcm import RawFormat
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError, shown
-from penstock_gateway.realtime.actions import END_SEGMENT, Action, Audio, Configure, ServerEvent
-from penstock_gateway.realtime.fields import invalid, read, read_audio
-from penstock_gateway.realtime.items import Item
+from penstock_gateway.realtime.dialect import END_SEGMENT, Action, Audio, Configure, Item, ServerEvent, read_audio
 from penstock_gateway.stream.events import Event, Partial
 from penstock_gateway.stream.live_stream import StreamOptions, Streams
+from penstock_gateway.validation import Fields, invalid, read_fields
 
 _AUDIO = RawFormat("s16le", 16_000, 1)
+
+
+class SessionUpdate(Fields):
+    """`session.update`."""
+
+    model: str | None = None
+
+
+class Commit(Fields):
+    """`input_audio_buffer.commit`."""
+
+    final: bool | None = None
 
 
 class VllmDialect:
@@ -35,11 +46,11 @@ class VllmDialect:
             self._has_audio = True
             return (Audio(read_audio(event)),)
         if kind == "session.update":
-            model = self._streams.group(read(event, "model", str, "", "")).name
+            model = self._streams.group(read_fields(SessionUpdate, event, "").model or "").name
             silence_ms = self._config.endpoint_silence_ms
             return (Configure(_AUDIO, StreamOptions(model=model, endpoint_silence_ms=silence_ms)),)
         if kind == "input_audio_buffer.commit":
-            return self._commit(is_final=read(event, "final", bool, "", default=False))
+            return self._commit(is_final=bool(read_fields(Commit, event, "").final))
         accepted = "session.update, input_audio_buffer.append and .commit"
         raise invalid("type", f"is {shown(kind)}; accepted: {accepted}")
 

@@ -1,13 +1,34 @@
 """Authentication of a request in any protocol: an API key or a client secret, and the origin of a page."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.client_secrets import PREFIX, ClientSecrets, Credential
 from penstock_gateway.security.keys import ApiKey, KeyRing
-from penstock_gateway.security.origins import Origins
 
 _SCHEME = "bearer "
+
+
+class Origins:
+    """Which web pages may use the gateway: a browser names the page's origin, other clients send none."""
+
+    def __init__(self, allowed: Collection[str] = ()):
+        """`allowed`: such as `https://example.com`, or `*` for all. The gateway's own pages always are."""
+        self.allowed = frozenset(origin.rstrip("/").lower() for origin in allowed)
+        """As browsers write them."""
+
+    def check(self, origin: str | None, host: str | None) -> None:
+        """GatewayError for a page of another origin; None is a client that is not a browser.
+
+        `host` is the request's Host header.
+        """
+        if origin is None:
+            return
+        text = origin.lower()
+        is_own = host is not None and text.partition("://")[2] == host.lower()
+        if not (is_own or "*" in self.allowed or text in self.allowed):
+            raise GatewayError(ErrorCode.ORIGIN_REJECTED, f"pages of {origin[:80]} are not allowed (--origins)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +63,6 @@ class Access:
 
 
 def _token(authorization: str | None) -> str | None:
-    """What stands behind `Bearer `; None without it."""
+    """What follows `Bearer `; None without it."""
     text = authorization or ""
     return text[len(_SCHEME) :].strip() if text.lower().startswith(_SCHEME) else None

@@ -1,13 +1,15 @@
-"""What OpenAI's protocols, over HTTP and Realtime, say of words: the boost of a keyword, and log probabilities."""
+"""What OpenAI's protocols have in common, over HTTP and Realtime: errors, log probabilities, the boost of a keyword."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from penstock_gateway.errors import GatewayError
 from penstock_gateway.stream.events import Word
 
 KEYWORD_NATS = 1.5
 """Boost per token of a keyword: sane with every search."""
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _MIN_CONFIDENCE = 1e-6  # ln(0) is no number in JSON
 
 
@@ -23,3 +25,10 @@ def logprobs(words: Sequence[Word], is_first: bool) -> list[dict[str, Any]]:
         {"token": text, "logprob": logprob(word), "bytes": list(text.encode())}
         for text, word in zip(texts, words, strict=True)
     ]
+
+
+def error_body(error: GatewayError) -> dict[str, Any]:
+    """The object that OpenAI's clients read: message, type, parameter and code."""
+    status = error.code.status.http
+    kind = _ERROR_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"message": error.message, "type": kind, "param": error.param, "code": error.code.name.lower()}

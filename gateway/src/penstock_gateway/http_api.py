@@ -1,0 +1,159 @@
+"""What the routes of the HTTP port share: the gateway, a client's key, bodies of requests, errors in OpenAI's form."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import Depends, Security
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Message
+from starlette.websockets import WebSocket
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.openai_objects import error_body
+from penstock_gateway.security import limits
+from penstock_gateway.security.access import Access
+from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.validation import field_error
+
+CLIENT_GONE = 499
+"""A status that no client reads."""
+_BEARER = HTTPBearer(auto_error=False, description="An API key; none where the gateway has no keys.")
+
+
+class ErrorObject(BaseModel):
+    """What was wrong; `code` is stable."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorReply(BaseModel):
+    """The reply to a request that is rejected or has failed."""
+
+    error: ErrorObject
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorReply}, "5XX": {"model": ErrorReply}}
+"""Of each route, for the OpenAPI document."""
+
+
+async def _gateway(connection: HTTPConnection) -> Gateway:
+    gateway: Gateway = connection.app.state.gateway
+    return gateway
+
+
+GatewayOf = Annotated[Gateway, Depends(_gateway)]
+
+
+async def _access(request: Request, gateway: GatewayOf, _: Annotated[object, Security(_BEARER)]) -> Access:
+    gateway.access.origins.check(request.headers.get("origin"), request.headers.get("host"))
+    return gateway.access
+
+
+async def _key(request: Request, access: Annotated[Access, Depends(_access)]) -> ApiKey:
+    return access.authenticate_header(request.headers.get("authorization"))
+
+
+async def _own_key(request: Request, access: Annotated[Access, Depends(_access)]) -> ApiKey:
+    return access.authenticate_key_header(request.headers.get("authorization"))
+
+
+KeyOf = Annotated[ApiKey, Depends(_key)]
+"""The key of a request, checked before its body is read."""
+OwnKeyOf = Annotated[ApiKey, Depends(_own_key)]
+"""The same for a key only, not for a client secret."""
+
+
+def body_schema(media_type: str, model: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` of a route that reads its body itself: FastAPI would read it before it checks the key."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def inline(node: Any) -> Any:
+        if isinstance(node, dict):
+            node = definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+            return {name: inline(value) for name, value in node.items()}
+        return [inline(value) for value in node] if isinstance(node, list) else node
+
+    return {"requestBody": {"content": {media_type: {"schema": inline(schema)}}}}
+
+
+def limited(request: Request, max_bytes: int, param: str) -> Request:
+    """The same request; reading its body raises GatewayError for a larger one, and for one that does not go on.
+
+    A larger one is rejected at once if its length is stated. `param`: the field that the error names.
+    """
+    too_large = GatewayError(ErrorCode.TOO_LARGE, f"the request has more than {max_bytes:,} bytes", param)
+    stated = request.headers.get("content-length", "0")
+    if stated.isdecimal() and int(stated) > max_bytes:
+        raise too_large
+    received, is_whole = 0, False
+
+    async def receive() -> Message:
+        nonlocal received, is_whole
+        try:
+            message = await asyncio.wait_for(request.receive(), None if is_whole else limits.MAX_SILENT_S)
+        except asyncio.TimeoutError:
+            silence = f"no part of the request arrived for {limits.MAX_SILENT_S:g} s"
+            raise GatewayError(ErrorCode.STREAM_IDLE, silence) from None
+        received += len(message.get("body", b""))
+        is_whole = not message.get("more_body", False)
+        if received > max_bytes:
+            raise too_large
+        return message
+
+    return Request(request.scope, receive)
+
+
+def _error_response(error: GatewayError) -> JSONResponse:
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if error.code is ErrorCode.INVALID_API_KEY:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({"error": error_body(error)}, error.code.status.http, headers)
+
+
+async def on_rejection(connection: HTTPConnection, error: Exception) -> Response | None:
+    """The rejection of a request or of a handshake."""
+    assert isinstance(error, GatewayError)
+    protocol = "realtime" if connection.url.path.startswith("/v1/realtime") else "openai"
+    connection.app.state.gateway.note_rejection(protocol, error)
+    response = _error_response(error)
+    if isinstance(connection, WebSocket):
+        await connection.send_denial_response(response)
+        return None
+    return response
+
+
+async def on_invalid(connection: HTTPConnection, error: Exception) -> Response | None:
+    """A parameter that FastAPI does not accept."""
+    assert isinstance(error, RequestValidationError | WebSocketRequestValidationError)
+    details = [detail | {"loc": detail["loc"][1:]} for detail in error.errors()]  # without "query"
+    return await on_rejection(connection, field_error(details, ""))
+
+
+async def on_http_error(connection: HTTPConnection, error: Exception) -> Response:
+    """A request that no route takes, or whose body is broken."""
+    assert isinstance(error, HTTPException)
+    kind = "invalid_request_error"
+    body = {"message": error.detail, "type": kind, "param": None, "code": f"http_{error.status_code}"}
+    return JSONResponse({"error": body}, error.status_code, error.headers)
+
+
+async def on_disconnect(connection: HTTPConnection, error: Exception) -> Response:
+    """The client has disconnected while its request was read."""
+    return Response(status_code=CLIENT_GONE)
+
+
+async def on_failure(connection: HTTPConnection, error: Exception) -> Response:
+    """A fault of the gateway; Starlette logs it."""
+    return _error_response(GatewayError(ErrorCode.INTERNAL, "the gateway failed"))

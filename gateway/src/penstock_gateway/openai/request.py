@@ -1,0 +1,143 @@
+"""The form of a transcription request, and what its fields become."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from penstock_gateway.config import MAX_SILENCE_MS, MIN_SILENCE_MS, Config
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.openai_objects import KEYWORD_NATS
+from penstock_gateway.stream.languages import choose_language, shown_language
+from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions, Streams
+from penstock_gateway.validation import accepted, invalid, parse_object, problem
+
+_CHUNKING, _SILENCE = "chunking_strategy", "chunking_strategy[silence_duration_ms]"
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise accepted("true, false")
+    return text.lower() == "true"
+
+
+def _silence_ms(text: str) -> int:
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    if not is_number or not MIN_SILENCE_MS <= int(text) <= MAX_SILENCE_MS:
+        raise accepted(f"integers from {MIN_SILENCE_MS} to {MAX_SILENCE_MS}")
+    return int(text)
+
+
+class TranscriptionForm(BaseModel):
+    """The fields of the form by the names that OpenAI's clients write; also a table in docs/gateway.md.
+
+    Other fields, such as `prompt` and `temperature`, have no effect.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    file: str | None = Field(
+        None,
+        description="the recording; its content decides the format, not its name",
+        json_schema_extra={"format": "binary"},
+    )
+    model: str = Field("", description="a replica group, or a name of OpenAI's, which is the first group; others: 404")
+    language: str = Field("", description="a language of the model, or that of `--language`; others: 400")
+    languages: list[str] = Field([], alias="languages[]", description="the same; several leave the choice to the model")
+    keywords: list[str] = Field(
+        [], alias="keywords[]", description=f"boosted phrases at {KEYWORD_NATS:g} nats per token"
+    )
+    chunking_strategy: Literal["auto", ""] = Field(
+        "auto", description="`auto`: `--endpoint-silence-ms`; or an object, also as JSON"
+    )
+    chunking_type: Literal["server_vad"] = Field(
+        "server_vad", alias="chunking_strategy[type]", description="`server_vad`"
+    )
+    silence_duration_ms: Annotated[int | None, BeforeValidator(_silence_ms)] = Field(
+        None,
+        alias="chunking_strategy[silence_duration_ms]",
+        description=f"silence that ends a segment, {MIN_SILENCE_MS} to {MAX_SILENCE_MS}",
+    )
+    include: list[Literal["logprobs"]] = Field(
+        [], alias="include[]", description="`logprobs`: ln of the confidence of each word, in json and in the stream"
+    )
+    response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = Field(
+        "json", description="`json`, `text`, `srt`, `vtt`, `verbose_json`; others: 400"
+    )
+    timestamp_granularities: list[Literal["segment", "word"]] = Field(
+        ["segment"], alias="timestamp_granularities[]", description="`segment`, `word`: lists in verbose_json"
+    )
+    stream: Annotated[bool, BeforeValidator(_switch)] = Field(
+        False, description="`true`: server-sent events with the text that is stable"
+    )
+    known_speaker_names: list[str] = Field(
+        [], alias="known_speaker_names[]", description="400: there is no diarization"
+    )
+    known_speaker_references: list[str] = Field(
+        [], alias="known_speaker_references[]", description="400: there is no diarization"
+    )
+
+
+_NAMES = {each.alias or name for name, each in TranscriptionForm.model_fields.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionRequest:
+    """What a client asks for, without the file."""
+
+    form: TranscriptionForm
+    group: ModelGroup
+    options: StreamOptions
+    language: str
+    """For the reply."""
+    ignored: Sequence[str]
+    """Fields without an effect."""
+
+
+def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Config) -> TranscriptionRequest:
+    """The request that a form's fields describe. GatewayError names a wrong field.
+
+    Fields without an effect are named in `ignored`; with `--strict` they are wrong.
+    """
+    group = streams.group(values.get("model", [""])[-1])
+    form = _form(values)
+    ignored = sorted(name.removesuffix("[]")[:60] for name in form.model_extra or ())
+    if ignored and config.strict:
+        raise GatewayError(ErrorCode.FIELD_INVALID, f"{ignored[0]} has no effect here (--strict)", ignored[0])
+    if form.known_speaker_names or form.known_speaker_references:
+        raise GatewayError(ErrorCode.FIELD_INVALID, "diarization is not supported", "known_speaker_names")
+    if form.stream and form.response_format not in ("json", "text"):
+        raise invalid("response_format", f"is {form.response_format!r}; accepted: json or text, with stream")
+    language = None
+    for codes in ([form.language], form.languages):
+        chosen = [choose_language(code, group, config.language, "language") for code in codes if code]
+        language = chosen[0] if len(chosen) == 1 else language
+    options = StreamOptions(
+        model=group.name,
+        language=language,
+        phrases=tuple((text.strip(), KEYWORD_NATS) for text in form.keywords if text.strip()),
+        endpoint_silence_ms=form.silence_duration_ms or config.endpoint_silence_ms,
+    )
+    return TranscriptionRequest(form, group, options, shown_language(group, language, config.language), ignored)
+
+
+def _form(values: Mapping[str, list[str]]) -> TranscriptionForm:
+    """The name of an array is written with or without brackets; of other fields the last value counts."""
+    given: dict[str, Any] = {}
+    for name, texts in values.items():
+        is_array = name not in _NAMES or name.endswith("[]")
+        given[name if name in _NAMES else f"{name}[]"] = texts if is_array else texts[-1]
+    strategy = parse_object(given.get(_CHUNKING, "")) or {}
+    if strategy.get("type") == "server_vad":
+        del given[_CHUNKING]
+        if (silence_ms := strategy.get("silence_duration_ms")) is not None:
+            given.setdefault(_SILENCE, str(silence_ms))
+    try:
+        return TranscriptionForm.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        if name == _CHUNKING:
+            first["ctx"] = {"expected": "'auto', or an object of type \"server_vad\""}
+        raise invalid(name.removesuffix("[]"), problem(first)) from None

@@ -1,0 +1,119 @@
+"""What clients send as JSON: parsed, and validated by pydantic. Its errors become errors of the gateway."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError, from_json
+
+from penstock_gateway.errors import ErrorCode, GatewayError, shown
+
+_F = TypeVar("_F", bound=BaseModel)
+_TYPES = {
+    "string_type": "a string", "int_type": "an integer", "bool_type": "true or false", "list_type": "an array",
+    "dict_type": "an object", "model_type": "an object", "model_attributes_type": "an object",
+}  # fmt: skip
+"""What is accepted, by pydantic's type of an error."""
+
+
+class Fields(BaseModel):
+    """The fields of an object that count. Types are not converted; other fields have no effect."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class ClosedFields(Fields):
+    """All fields of an object; others are errors."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reject_unknown(cls, given: Any) -> Any:
+        unknown = [name for name in given if name not in cls.model_fields] if isinstance(given, Mapping) else []
+        if unknown:
+            accepted = ", ".join(cls.model_fields)
+            raise PydanticCustomError("unknown_field", "{accepted}", {"accepted": accepted, "name": unknown[0]})
+        return given
+
+
+def accepted(text: str) -> PydanticCustomError:
+    """What a validator raises; `text` says what it accepts."""
+    return PydanticCustomError("not_accepted", "{text}", {"text": text})
+
+
+def between(low: float, high: float) -> AfterValidator:
+    """A validator of numbers."""
+
+    def check(value: float) -> float:
+        if not low <= value <= high:
+            raise accepted(f"{low:,} to {high:,}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise accepted("a string that is not blank")
+    return text
+
+
+def _without_effect(value: Any, info: ValidationInfo) -> Any:
+    if value:
+        check_effect(info)
+    return value
+
+
+def check_effect(info: ValidationInfo) -> None:
+    """Raises for a field without an effect if the gateway is strict."""
+    if info.context and info.context["is_strict"]:
+        raise PydanticCustomError("no_effect", "null")
+
+
+Text = Annotated[str, AfterValidator(_not_blank)]
+"""A string that is not blank."""
+Ignored = Annotated[Any, AfterValidator(_without_effect)]
+"""A field without an effect; an error in a strict gateway."""
+
+
+def parse_object(data: str | bytes) -> dict[str, Any] | None:
+    """The object of a JSON text in UTF-8; None for anything else, also for nesting of more than 200 levels."""
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except (ValueError, TypeError):  # TypeError: a string with a lone surrogate
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_fields(kind: type[_F], given: Any, path: str, is_strict: bool = False) -> _F:
+    """The fields of the object at `path`. GatewayError names the first wrong one and what is accepted."""
+    try:
+        return kind.model_validate(given, context={"is_strict": is_strict})
+    except ValidationError as error:
+        raise field_error(error.errors(include_url=False), path) from None
+
+
+def field_error(errors: Sequence[ErrorDetails], path: str) -> GatewayError:
+    """The gateway's error for pydantic's; `path`: of the object, "" for the body of a request."""
+    first = errors[0]
+    name = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    if first["type"] == "unknown_field":
+        name = f"{name or 'body'}.{first['ctx']['name']}"[:200]
+    return invalid(name.removeprefix(".") or "body", problem(first))
+
+
+def problem(error: ErrorDetails) -> str:
+    """What is wrong with a field, after its name."""
+    kind = error["type"]
+    if kind == "unknown_field":
+        return f"is unknown; accepted: {error['msg']}"
+    if kind == "no_effect":
+        return "has no effect, and this gateway is strict; accepted: null"
+    if kind == "value_error":
+        return f"is {shown(error['input'])}: {error['ctx']['error']}"
+    accepts = error["ctx"]["expected"] if kind == "literal_error" else _TYPES.get(kind, error["msg"])
+    return f"is {shown(error['input'])}; accepted: {accepts}"
+
+
+def invalid(path: str, problem: str) -> GatewayError:
+    """The error for a wrong field."""
+    return GatewayError(ErrorCode.FIELD_INVALID, f"{path} {problem}", path)

@@ -1,0 +1,52 @@
+"""The OpenAPI document and `/docs`: complete, public, and without other hosts."""
+
+import re
+
+import httpx2
+import pytest
+
+from gateway.tests.helpers.running import running
+from penstock_gateway.openai.request import TranscriptionForm
+from penstock_gateway.security.keys import ApiKey, KeyRing
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def client(make_gateway):
+    """Of a gateway with a key, which the document does not need."""
+    ring = KeyRing([(ApiKey("team", 4), bytes(32))])
+    async with running(make_gateway(ring)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+        yield client
+
+
+async def test_the_document_has_all_routes_and_the_fields_of_their_bodies(client):
+    document = (await client.get("/openapi.json")).json()
+    assert set(document["paths"]) == {
+        "/health/live", "/health/ready", "/v1/audio/transcriptions", "/v1/models", "/v1/models/{model}",
+        "/v1/realtime", "/v1/realtime/client_secrets", "/v1/realtime/transcription_sessions",
+    }  # fmt: skip
+    create = document["paths"]["/v1/audio/transcriptions"]["post"]
+    form = create["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    assert set(form) == {each.alias or name for name, each in TranscriptionForm.model_fields.items()}
+    assert create["security"] == [{"HTTPBearer": []}]
+    assert create["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorReply")
+    used = re.findall(r"'\$ref': '#/components/schemas/(\w+)'", str(document))
+    assert set(used) == set(document["components"]["schemas"])
+
+
+async def test_the_page_loads_nothing_from_other_hosts(client):
+    page = await client.get("/docs")
+    assert page.status_code == 200
+    resources = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(resources) >= 2
+    for resource in resources:
+        assert resource.startswith("/")
+        assert (await client.get(resource)).status_code == 200
+
+
+async def test_a_wrong_parameter_has_the_form_of_other_errors(client):
+    response = await client.get("/v1/realtime", params={"intent": "conversation"})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "field_invalid", "intent")
+    assert error["message"] == "intent is 'conversation'; accepted: 'transcription'"
