@@ -11,8 +11,8 @@ SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
     ("__main__",), ("main",), ("processes",), ("serving",), ("app",),
     ("captions", "openai", "realtime"), ("http_api", "riva"),
-    ("gateway", "openai_objects"), ("http_server", "stream"),
-    ("audio", "config", "metrics"), ("security",), ("validation",), ("errors", "logs", "runtime", "version"),
+    ("gateway", "openai_objects"), ("stream",),
+    ("audio", "config", "metrics"), ("security",), ("validation",), ("errors", "logs", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http_server import http_server
-from penstock_gateway.serving import add_grpc_port, open_port
+from penstock_gateway.serving import add_grpc_port, http_server, open_port
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The OpenAPI document and `/docs`: complete, public, and without other hosts."""
+"""Routes beside the protocols: health, and the OpenAPI document with `/docs`, public and without other hosts."""
 
 import re
 
@@ -50,3 +50,13 @@ async def test_a_wrong_parameter_has_the_form_of_other_errors(client):
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (400, "field_invalid", "intent")
     assert error["message"] == "intent is 'conversation'; accepted: 'transcription'"
+
+
+async def test_live_and_ready(gateway, streams):
+    async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+        assert (await client.get("/health/live")).json() == {"status": "live"}
+        ready = await client.get("/health/ready")
+        assert (ready.status_code, ready.json()["models"]) == (200, ["fake-asr"])
+        streams.groups = ()
+        assert (await client.get("/health/ready")).status_code == 503
+        assert (await client.head("/health/live")).status_code == 200
