@@ -52,7 +52,13 @@ WORDS = {
     r"pieces? of audio|\bpiece_(ms|samples)\b": "request",
     r"the host takes": "CPU steal",
     r"\bhold(s|ing)? up\b|\bheld up\b": "delay",
-    r"stranger|farewell|sign of life": "the plain term",
+    r"stranger|farewell|sign of life|\bdepartures?\b": "the plain term",
+    r"hear(s|ing)? more often": "word boosting, boosted phrases",
+    r"waiting for each other|\btaken on\b": "batching delay; processed",
+    r"(streams|requests) that name none": "default",
+    r"\bkept time\b|\bas delivered\b|\bused up\b": "on schedule; by default; bottleneck",
+    r"\bdrivers? staged\b|\bbeam losses\b": "no_while_loops; truncation counters",
+    r"\d % word errors\b": "WER",
     r"\b[Kk]nows? (nothing|no) .* nor\b": "one fact per sentence",
 }
 
