@@ -1,0 +1,192 @@
+"""Options declared as the fields of a pydantic model: flags, environment variables, checks and tables follow from them.
+
+Server, client and gateway declare theirs with `Options`.
+"""
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from numbers import Integral, Real
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from typing_extensions import Self
+
+_MAX_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class About:
+    """Annotates a field with what its type, limits and description do not say."""
+
+    metavar: str | None = None
+    """Stands for the value in help texts; None for a switch."""
+    unset: str = ""
+    """The default in words where it is None; "": not shown."""
+    page: str | None = None
+    """Page of docs/ that explains the option."""
+    decoders: tuple[str, ...] = ()
+    """Searches that use the option; () for one that has nothing to do with the search."""
+    accepted: str | None = None
+    """The accepted values in words; by default they follow from the type."""
+
+
+class Options(BaseModel):
+    """Base class of declarations. The constructor raises `error`, whose text names the option and what is accepted."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    prefix: ClassVar[str] = "PENSTOCK_"
+    """Of the environment variables."""
+    error: ClassVar[type[Exception]] = ValueError
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**{name: _plain(value) for name, value in values.items()})
+        except ValidationError as error:
+            raise self.error(self.problem(error)) from None
+
+    @classmethod
+    def options(cls) -> "tuple[Option, ...]":
+        """All options, in the order of their declaration."""
+        return tuple(map(cls.option, cls.model_fields))
+
+    @classmethod
+    @cache
+    def option(cls, name: str) -> "Option":
+        """One option."""
+        return Option(name, cls.model_fields[name], cls.prefix, cls.error)
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str] = os.environ, args: argparse.Namespace | None = None) -> Self:
+        """The values of flags, else of variables, else the defaults; `error` names a wrong one and what is accepted."""
+        values = {}
+        for option in cls.options():
+            given = None if args is None else option.given(args)
+            if given is not None or environment.get(option.variable):
+                values[option.name] = option.read(environment, given)
+        return cls(**values)
+
+    @classmethod
+    def problem(cls, error: ValidationError) -> str:
+        """The first problem: "NAME is VALUE; accepted: ...", or the text of a validator's own ValueError."""
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "value_error":
+            return str(first["ctx"]["error"])
+        name = str(first["loc"][0])
+        if name not in cls.model_fields:
+            return f"{name[:_MAX_SHOWN_CHARACTERS]} is not known; accepted: {', '.join(cls.model_fields)}"
+        option = cls.option(name)
+        accepted = "True, False" if option.is_switch else option.accepted
+        return f"{name} is {shown(first['input'])}; accepted: {accepted}"
+
+
+class Option:
+    """A field of an `Options` class as users see it."""
+
+    def __init__(self, name: str, field: FieldInfo, prefix: str, error: type[Exception]):
+        self.name, self.default, self.help = name, field.default, field.description or ""
+        about = next((each for each in field.metadata if isinstance(each, About)), About())
+        self.metavar, self.page, self.decoders = about.metavar, about.page, about.decoders
+        self.flag, self.variable = f"--{name.replace('_', '-')}", prefix + name.upper()
+        self.is_switch = field.annotation is bool
+        self._field, self._about, self._error = field, about, error
+
+    @cached_property
+    def _type(self) -> TypeAdapter[Any]:
+        return TypeAdapter(Annotated[self._field.annotation, self._field])  # type: ignore[arg-type]
+
+    @cached_property
+    def accepted(self) -> str:
+        """The accepted values in words."""
+        return self._about.accepted or _in_words(self._type.json_schema())
+
+    @property
+    def default_text(self) -> str:
+        """The default as a user writes it, or in words."""
+        if self.default is None:
+            return self._about.unset
+        return f"{self.default:g}" if isinstance(self.default, bool | float) else str(self.default)
+
+    def add_flag(self, parser: argparse.ArgumentParser, *aliases: str) -> None:
+        """Adds the flag; its value stays text until `read`, as that of the variable."""
+        if self.is_switch:
+            about = f"{self.help} ({'on' if self.default else 'off'})"
+            parser.add_argument(self.flag, *aliases, action=argparse.BooleanOptionalAction, help=about)
+        else:
+            default = f" ({self.default_text})" if self.default_text else ""
+            about = f"{self.help}; {self.accepted}{default}"
+            parser.add_argument(self.flag, *aliases, metavar=self.metavar, help=about)
+
+    def given(self, args: argparse.Namespace) -> str | None:
+        """The text of the flag; None where it is not given."""
+        value = getattr(args, self.name)
+        return None if value is None else str(value)
+
+    def source(self, given: str | None) -> str:
+        """The name for messages: the flag if it was given, else the variable."""
+        return self.variable if given is None else self.flag
+
+    def parse(self, text: str) -> Any:
+        """Text to value; ValueError names the accepted values."""
+        try:
+            return self._type.validate_strings(text, strict=True)
+        except ValidationError:
+            raise ValueError(f"accepted: {self.accepted}") from None
+
+    def read(self, environment: Mapping[str, str] = os.environ, given: str | None = None) -> Any:
+        """The value of the flag if `given`, else of the variable, else the default. An empty variable is not set.
+
+        The class's `error` names the wrong flag or variable and the accepted values.
+        """
+        text = (environment.get(self.variable) or None) if given is None else given
+        if text is None:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise self._error(f"{self.source(given)} is {text!r}; {error}") from None
+
+
+def shown(value: object) -> str:
+    """A wrong value for an error's text, whatever it is and however long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no numbers of thousands of digits
+        text = "a value too long to write"
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}..."
+
+
+def _plain(value: object) -> object:
+    """NumPy's numbers as Python's, which are the types of parameters."""
+    if isinstance(value, bool | int | float) and type(value).__module__ == "builtins":
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def _in_words(schema: dict[str, Any]) -> str:
+    """The accepted values of a JSON schema."""
+    if "anyOf" in schema:
+        return " or ".join(_in_words(each) for each in schema["anyOf"] if each.get("type") != "null")
+    if "enum" in schema:
+        return ", ".join(schema["enum"])
+    kind = schema.get("type")
+    if kind == "boolean":
+        return "1, true, 0, false"
+    if kind not in ("integer", "number"):
+        return "text"
+    noun = "integers" if kind == "integer" else "numbers"
+    above, low, high = schema.get("exclusiveMinimum"), schema.get("minimum"), schema.get("maximum")
+    if above is not None:
+        return f"{noun} above {above:g}" + ("" if high is None else f", up to {high:g}")
+    if low is None:
+        return noun
+    return f"{noun} from {low:g}" + ("" if high is None else f" to {high:g}") if kind == "number" else _whole(low, high)
+
+
+def _whole(low: int, high: int | None) -> str:
+    return f"integers from {low}" + ("" if high is None else f" to {high}")
