@@ -7,10 +7,10 @@ python -m scripts.gateway_tables --write    # brings it up to date
 import re
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from pathlib import Path
 
-from penstock_gateway.config import Config, variable
+from penstock_client.declaration import Option
+from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode
 from penstock_gateway.openai.request import TranscriptionForm
 from penstock_gateway.riva.request_mapping import FIELDS as RIVA_FIELDS
@@ -25,22 +25,16 @@ MARKED = re.compile(
 def options() -> str:
     """The options of `penstock-gateway`."""
     rows = (
-        (_flag(option.name), f"`{variable(option.name)}`", _default(option.default), _cell(option.metadata["help"]))
-        for option in fields(Config)
+        (f"`{each.flag}`", f"`{each.variable}`", _cell(each.help), _cell(each.accepted), _default(each))
+        for each in Config.options()
     )
-    return _table(("flag", "variable", "default", "meaning"), rows)
+    return _table(("flag", "variable", "meaning", "accepted", "default"), rows)
 
 
-def _flag(name: str) -> str:
-    return f"`--{name.replace('_', '-')}`"
-
-
-def _default(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, tuple):  # of groups of replicas, or of names
-        value = ",".join(address for group in value for address in group.addresses)
-    return "" if value in (None, "") else f"`{value}`"
+def _default(option: Option) -> str:
+    if option.is_switch:
+        return "on" if option.default else "off"
+    return option.default_text if option.default in (None, "") else f"`{option.default_text}`"
 
 
 def errors() -> str:

@@ -7,8 +7,9 @@ from penstock_gateway.config import Config, ReplicaGroup, parse_replicas
 
 def config(*words, environment=None):
     parser = argparse.ArgumentParser()
-    Config.add_flags(parser)
-    return Config.from_flags(parser.parse_args(words), environment or {})
+    for option in Config.options():
+        option.add_flag(parser)
+    return Config.read(environment or {}, parser.parse_args(words))
 
 
 def test_the_defaults_listen_on_loopback_only():
@@ -33,10 +34,10 @@ def test_replicas_of_one_and_of_several_models():
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--replicas", "localhost"], "'localhost' is not HOST:PORT"),
-        (["--replicas", "a:0"], "HOST:PORT"),
-        (["--replicas", "a:1;b:2"], "name of its own"),
-        (["--replicas", "low="], "no HOST:PORT"),
+        (["--replicas", "localhost"], "--replicas is 'localhost'; accepted: HOST:PORT,... or NAME="),
+        (["--replicas", "a:0"], "--replicas"),
+        (["--replicas", "a:1;b:2"], "a name for each model"),
+        (["--replicas", "low="], "--replicas"),
         (["--http-port", "65536"], "--http-port"),
         (["--endpoint-state", "soft"], "accepted: reset, carry"),
         (["--endpoint-silence-ms", "100"], "--endpoint-silence-ms"),

@@ -1,12 +1,10 @@
 """Dockerfile, compose files, monitoring and the table of variables: read as text, without Docker."""
 
-import argparse
 import fnmatch
 import importlib.util
 import json
 import re
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ import yaml
 from penstock.cli.command_line import build_parser
 from penstock.serving import settings
 from penstock.serving.settings import IMAGE_SETTINGS, OTHER_VARIABLES, SERVE_SETTINGS
-from penstock_gateway.config import Config, variable
+from penstock_gateway.config import Config
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
@@ -138,9 +136,7 @@ def test_the_gateway_image_exposes_its_ports_and_starts_where_compose_gives_it_k
     assert published == ports[:2], "metrics need no key"
     image = dict(word.split("=", 1) for rest in _rest("gateway", "ENV") for word in rest.split())
     environment = image | {name: _defaults(text) for name, text in SERVICES["gateway"]["environment"].items()}
-    parser = argparse.ArgumentParser()
-    Config.add_flags(parser)
-    config = Config.from_flags(parser.parse_args([]), environment)
+    config = Config.read(environment)
     assert config.replicas[0].addresses == ("server:8001",)
     assert any(volume.endswith(f":{config.keys}:ro") for volume in SERVICES["gateway"]["volumes"])
 
@@ -231,7 +227,7 @@ def test_compose_passes_on_every_setting_that_the_image_does_not_set():
 
 def test_no_variable_is_unknown():
     known = {setting.variable for setting in SERVE_SETTINGS} | set(OTHER_VARIABLES)
-    known |= {variable(option.name) for option in fields(Config)}
+    known |= {option.variable for option in Config.options()}
     assert _variables(DOCKERFILE) | _variables(COMPOSE_TEXT) | _variables(GUIDE) <= known
 
 

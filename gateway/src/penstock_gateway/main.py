@@ -21,9 +21,10 @@ def main(words: Sequence[str] | None = None) -> int:
         "precedence.",
     )
     parser.add_argument("--version", action="version", version=__version__)
-    Config.add_flags(parser)
+    for option in Config.options():
+        option.add_flag(parser)
     try:
-        config = Config.from_flags(parser.parse_args(words))
+        config = Config.read(args=parser.parse_args(words))
         # gRPC writes a line for each process that is started while it runs, unless it is told before its import.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         # Its threads that read the connections of clients would wake each other for every small message.
