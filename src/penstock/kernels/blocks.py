@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.capability import why_no_triton
+from penstock.kernels.triton_package import why_no_triton
 
 if why_no_triton() is None:
     triton: Any = importlib.import_module("triton")
