@@ -176,7 +176,7 @@ def _check_range(name: str, value: float, minimum: float, maximum: float) -> Non
 
 
 def _context(text: str | None) -> "AttentionContext | None":
-    from penstock.serving.settings import parse_context
+    from penstock.model.config import parse_context
 
     context = parse_context(text) if text is not None else None
     if context is not None and (context.left < 0 or not 0 <= context.right <= 1000):

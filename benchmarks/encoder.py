@@ -24,11 +24,10 @@ import torch
 from benchmarks.results import describe, environment, progress, publish
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import AttentionContext
+from penstock.model.config import AttentionContext, parse_context
 from penstock.model.nemo.importer import import_nemo
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
-from penstock.serving.settings import parse_context
 from tests.helpers.oracle.nemo_models import ModelSpec, build_model
 from tests.helpers.oracle.signals import make_signals
 

@@ -36,14 +36,13 @@ from penstock.evaluation.errors import EditCounts, bootstrap_interval, compare, 
 from penstock.evaluation.manifest import Utterance, read_manifest
 from penstock.extras import install_command
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import AttentionContext
+from penstock.model.config import AttentionContext, parse_context
 from penstock.model.tokenizer import Tokenizer
 from penstock.reporting import check_writable, commit, date_utc, describe_hardware, markdown_table
 from penstock.scoring.fusion import Fusion, FusionStates
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
 from penstock.scoring.ngram.lm import NgramLm
-from penstock.serving.settings import parse_context
 
 GREEDY = "greedy"
 TITLES = {GREEDY: "greedy", "alsd": "ALSD++", "aes": "AES++"}

@@ -20,7 +20,7 @@ from benchmarks.results import ROOT
 from penstock.encoder.encoder import Encoded, StreamingEncoder
 from penstock.frontend.log_mel import LogMel
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import AttentionContext
+from penstock.model.config import AttentionContext, parse_context
 from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable
@@ -34,7 +34,6 @@ from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
 from penstock.serving.metrics import ChunkMetrics, decoded_frames
 from penstock.serving.news import NewsFilter
-from penstock.serving.settings import parse_context
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 STAGES = ("read", "features", "encoder", "decoder")

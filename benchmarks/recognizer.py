@@ -28,14 +28,13 @@ from benchmarks.results import ROOT, describe, environment, progress, publish
 from penstock.evaluation.errors import EditCounts, compare, total
 from penstock.evaluation.manifest import read_manifest
 from penstock.frontend.audio_file import read_audio
-from penstock.model.config import AttentionContext
+from penstock.model.config import AttentionContext, parse_context
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.recognizer import StreamingRecognizer
 from penstock.reporting import markdown_table
 from penstock.runtime import prepare_process
-from penstock.serving.settings import parse_context
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
 MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"

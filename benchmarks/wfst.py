@@ -35,12 +35,12 @@ from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.kernels.capability import AUTO, KERNELS
 from penstock.model.bundle import Checkpoint
+from penstock.model.config import parse_context
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import CTC, GREEDY, WFST
 from penstock.runtime import check_device, prepare_process
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.wfst.graph_file import read_graph
-from penstock.serving.settings import parse_context
 
 LM_WEIGHT = 1 / 3
 _PHRASE_BYTES = 1 << 28

@@ -9,11 +9,12 @@ from pathlib import Path
 from loadtest.locust_run import Target
 from loadtest.options import GATEWAYS, RIVA
 from penstock.model.bundle import Checkpoint
+from penstock.model.config import parse_context
 from penstock.serving.information import server_information
 from penstock.serving.launch import LOOPBACK, ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
-from penstock.serving.settings import DEVICE, SERVE_SETTINGS, Settings, parse_context
+from penstock.serving.settings import DEVICE, SERVE_SETTINGS, Settings
 from penstock.serving.triton_install import find_triton
 
 _DRAIN_S = 1

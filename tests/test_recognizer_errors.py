@@ -6,10 +6,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+import penstock
 from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
-from penstock.errors import ErrorCode, StreamErrorKind
+from penstock.errors import ErrorCode, SettingError, StreamErrorKind
 from penstock.frontend.log_mel import FeatureExtractor
 from penstock.pipeline.slots.table import Lease, StreamTable
 from penstock.pipeline.stream_decoders.transducer import GreedyStreamDecoder
@@ -229,3 +230,23 @@ def test_a_stream_twice_in_a_batch_is_rejected_by_name(golden_bundle):
     with pytest.raises(ValueError, match="'double' occurs more than once"):
         recognizer.process(requests)
     assert recognizer.table.live_streams == 0
+
+
+@pytest.mark.parametrize("options", [{"decodr": "alsd"}, {"decoder": "best"}])
+def test_a_wrong_option_fails_where_the_stream_is_opened(bundled_model, options):
+    recognizer = StreamingRecognizer(bundled_model, "70,6", max_streams=1)
+    with pytest.raises(StreamError, match=r"decodr|best"):
+        recognizer.open_stream(options=options)
+
+
+@pytest.mark.parametrize("context", ["70", "70,x", (70,), (70, 6.5), 70])
+def test_a_wrong_context_is_named(bundled_model, context):
+    with pytest.raises(SettingError, match="expected"):
+        StreamingRecognizer(bundled_model, context, max_streams=1)
+
+
+def test_the_public_names_and_their_representations(bundled_model):
+    recognizer = StreamingRecognizer(bundled_model, "70,6", max_streams=1)
+    assert repr(recognizer) == "<StreamingRecognizer an4-rnnt-hybrid [70,6] cpu>"
+    assert repr(recognizer.open_stream("call")) == "<Stream 'call'>"
+    assert {"StreamingRecognizer", "AudioRequest", "__version__"} <= set(dir(penstock))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import penstock_client
 from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, expected
 from penstock_client import (
     Client,
@@ -206,3 +207,12 @@ def test_unknown_protocol_is_rejected():
 def test_timeout_is_positive(timeout_s):
     with pytest.raises(ValueError, match="timeout_s"):
         Client("localhost:1", timeout_s=timeout_s)
+
+
+def test_the_public_names_and_their_representations():
+    with (
+        Client("memory:1", connection=FakeConnection(FakeRecognizer())) as client,
+        client.open_stream("call") as stream,
+    ):
+        assert (repr(client), repr(stream)) == ("<Client memory:1 grpc>", "<Stream 'call'>")
+    assert {"AsyncClient", "Client", "StreamOptions", "__version__"} <= set(dir(penstock_client))

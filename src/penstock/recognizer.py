@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from penstock.errors import StreamError
+from penstock.errors import SettingError, StreamError
 from penstock.model.bundle import Checkpoint
-from penstock.model.config import AttentionContext, ModelConfig
+from penstock.model.config import AttentionContext, ModelConfig, parse_context
 from penstock.model.resolve import resolve_model
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.results.results import StreamResult
@@ -40,6 +41,9 @@ class Stream:
         self._recognizer = recognizer
         self._is_started = False
         self._is_ended = False
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.id!r}>"
 
     def push(self, samples: np.ndarray) -> StreamResult:
         """Adds samples ([n] float32, mono, at the recognizer's rate, -1 .. 1) and returns the result so far.
@@ -94,20 +98,21 @@ class StreamingRecognizer:
     def __init__(
         self,
         model: str | Path,
-        context: tuple[int, int] | None = None,
+        context: tuple[int, int] | str | None = None,
         max_streams: int = 16,
         device: str = "cpu",
         idle_limit_s: float = float("inf"),
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
-        """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's, by default the
-        one with chunks of 560 ms, else its first.
+        """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's as (70, 6) or "70,6", by default
+        the one with chunks of 560 ms, else its first. SettingError for another form, CheckpointError for another one.
 
         decoding: language model, beam size and other settings; each stream's options choose from them.
         """
         checkpoint = Checkpoint(resolve_model(str(model)))
+        self._name, self._device = checkpoint.directory.name, device
         self.config: ModelConfig = checkpoint.config
-        self.context = self.config.encoder.select_context(AttentionContext(*context) if context else None)
+        self.context = self.config.encoder.select_context(None if context is None else _parse_context(context))
         ledger = SlotLedger(slot_count(max_streams))
         self.table = StreamTable(max_streams, ledger, idle_limit_s)
         self._features = FeatureStage(checkpoint, self.context, self.table, device, decoding)
@@ -121,12 +126,20 @@ class StreamingRecognizer:
         return self.config.features.sample_rate_hz
 
     def open_stream(self, stream_id: Hashable | None = None, options: dict | None = None) -> Stream:
-        """A new stream with the options of `pipeline.options.stream_options`. Its first request takes its slot."""
+        """A new stream with the options of `pipeline.options.stream_options`. Its first request takes its slot.
+
+        Raises StreamError if a stream cannot start with these options.
+        """
+        if options:
+            self.check_options(options)
         return Stream(self, f"stream-{next(self._names)}" if stream_id is None else stream_id, options)
 
     def check_options(self, options: dict) -> None:
         """Raises StreamError if a stream cannot start with these options."""
         self._features.parse_options(options)
+
+    def __repr__(self) -> str:
+        return f"<StreamingRecognizer {self._name} {self.context} {self._device}>"
 
     @torch.inference_mode()
     def process(self, requests: list[AudioRequest]) -> list[StreamResult | StreamError]:
@@ -154,6 +167,16 @@ class StreamingRecognizer:
         for (i, frames, _), answer in zip(decodable, decoded, strict=True):
             answers[i] = frames if isinstance(frames, StreamError) else answer
         return answers
+
+
+def _parse_context(context: tuple[int, int] | str) -> AttentionContext:
+    if isinstance(context, str):
+        return parse_context(context)
+    try:
+        left, right = (operator.index(frames) for frames in context)
+    except (TypeError, ValueError):
+        raise SettingError(f"context {context!r}: expected (LEFT, RIGHT) in encoder frames, as (70, 6)") from None
+    return AttentionContext(left, right)
 
 
 def _decoder_request(request: AudioRequest, reply: FeatureReply, encoded: torch.Tensor) -> DecoderRequest:

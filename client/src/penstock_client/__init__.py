@@ -81,3 +81,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock_client' has no attribute {name!r}")
     return getattr(importlib.import_module(f"penstock_client.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

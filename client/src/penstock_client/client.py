@@ -32,6 +32,9 @@ class ClientBase:
         self._timeout_s = endpoint.timeout_s
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url} {self._endpoint.protocol}>"
+
     def _new_stream_id(self, stream_id: StreamId | None) -> StreamId:
         """The id, or a unique one. ValueError for an id that Triton does not take; StreamClosedError after close."""
         stream_id = uuid.uuid4().hex if stream_id is None else check_stream_id(stream_id)

@@ -35,6 +35,9 @@ class StreamBase:
         self._aligner = ChunkAligner()
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.stream_id!r}>"
+
     @property
     def held_samples(self) -> int:
         """Samples at the end of what was sent that complete no chunk, and wait in the client for those that do."""

@@ -204,7 +204,7 @@ def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
 
 def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> list["AttentionContext"]:
     """Contexts in the order given, without duplicates; the checkpoint's default if none is given."""
-    from penstock.serving.settings import parse_context
+    from penstock.model.config import parse_context
 
     if not selected:
         return [encoder.select_context(None)]

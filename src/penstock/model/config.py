@@ -28,6 +28,15 @@ class AttentionContext(NamedTuple):
         return f"[{self.left},{self.right}]"
 
 
+def parse_context(text: str) -> AttentionContext:
+    """Parses "70,6"."""
+    try:
+        left, right = (int(part) for part in text.strip("[] ").split(","))
+    except ValueError:
+        raise SettingError(f"context {text!r}: expected LEFT,RIGHT in encoder frames, for example 70,6") from None
+    return AttentionContext(left, right)
+
+
 _LANGUAGE = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 

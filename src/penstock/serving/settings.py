@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import CheckpointError, SettingError
-from penstock.model.config import AttentionContext
+from penstock.model.config import AttentionContext, parse_context
 from penstock.pipeline.options.decoding_config import DECODING_SETTINGS, DecodingConfig
 from penstock.pipeline.options.setting import Setting, Values, choice, switch, text, whole
 from penstock.serving.log_format import FORMATS, LEVELS
@@ -35,15 +35,6 @@ MAX_IDLE_S = 60.0
 
 SAMPLE_RATE_HZ = 16_000
 """Sample rate of the audio that clients send."""
-
-
-def parse_context(text: str) -> AttentionContext:
-    """Parses "70,6"."""
-    try:
-        left, right = (int(part) for part in text.strip("[] ").split(","))
-    except ValueError:
-        raise SettingError(f"context {text!r}: expected LEFT,RIGHT in encoder frames, for example 70,6") from None
-    return AttentionContext(left, right)
 
 
 def _device(given: str) -> str:
