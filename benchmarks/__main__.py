@@ -5,7 +5,6 @@ from pathlib import Path
 
 NAMES = (
     "all",
-    "band_loss",
     "beam_lag",
     "compare",
     "decoding",
