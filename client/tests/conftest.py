@@ -1,3 +1,4 @@
+import socket
 import threading
 import time
 
@@ -68,6 +69,19 @@ def wire(server):
 @pytest.fixture
 def url(wire):
     return f"127.0.0.1:{wire.port}"
+
+
+@pytest.fixture
+def closed_socket():
+    """Rejects connections, and no other process takes its port: it is bound and does not listen."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
+
+
+@pytest.fixture
+def closed_url(closed_socket):
+    return "{}:{}".format(*closed_socket.getsockname())
 
 
 @pytest.fixture

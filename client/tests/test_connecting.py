@@ -23,23 +23,21 @@ def is_reachable(client):
         return False
 
 
-def test_absent_server_is_named(client_class, protocol):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def test_absent_server_is_named(client_class, protocol, closed_url):
     with (
-        client_class(f"127.0.0.1:{port}", protocol) as client,
-        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at 127.0.0.1:{port}: .*refused"),
+        client_class(closed_url, protocol) as client,
+        pytest.raises(ServerUnreachableError, match=f"cannot reach a server at {closed_url}: .*refused"),
     ):
         client.transcribe(np.zeros(10))
 
 
-def test_a_server_that_starts_later_is_found_by_the_same_client(client_class, protocol, recognizer, server):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with client_class(f"127.0.0.1:{port}", protocol) as client:
+def test_a_server_that_starts_later_is_found_by_the_same_client(
+    client_class, protocol, recognizer, server, closed_socket, closed_url
+):
+    with client_class(closed_url, protocol) as client:
         with pytest.raises(ServerUnreachableError):
             client.transcribe(np.zeros(10))
-        wire = Wire(server.port, port)
+        wire = Wire(server.port, bound=closed_socket)
         eventually(lambda: is_reachable(client))  # gRPC retries after a second
         wire.close()
 
@@ -62,26 +60,22 @@ def test_a_server_of_another_protocol_is_unreachable(client_class, protocol):
 
 
 def test_a_server_that_starts_within_the_retries_receives_everything_once(
-    client_class, protocol, recognizer, server, samples
+    client_class, protocol, recognizer, server, samples, closed_socket, closed_url
 ):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     wires = []
-    opening = threading.Timer(0.4, lambda: wires.append(Wire(server.port, port)))
+    opening = threading.Timer(0.4, lambda: wires.append(Wire(server.port, bound=closed_socket)))
     opening.start()
     options = ConnectionOptions(connect_retry_s=60)
-    with client_class(f"127.0.0.1:{port}", protocol, timeout_s=60, connection_options=options) as client:
+    with client_class(closed_url, protocol, timeout_s=60, connection_options=options) as client:
         assert client.transcribe(samples).text == expected(samples).text
     assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
     wires[0].close()
 
 
-def test_a_stream_closed_while_connecting_sends_nothing(client_class, protocol, recognizer):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"127.0.0.1:{free.getsockname()[1]}"
+def test_a_stream_closed_while_connecting_sends_nothing(client_class, protocol, recognizer, closed_url):
     options = ConnectionOptions(connect_retry_s=300)
     start_s = time.monotonic()
-    with client_class(url, protocol, connection_options=options) as client, client.open_stream() as stream:
+    with client_class(closed_url, protocol, connection_options=options) as client, client.open_stream() as stream:
         stream.send([0.0])
         time.sleep(0.2)
     assert time.monotonic() - start_s < 60

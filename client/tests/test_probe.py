@@ -120,7 +120,6 @@ def test_a_silent_port_takes_a_part_of_the_timeout():
         assert probe.explain(endpoint, "reason") == "reason"
 
 
-def test_nothing_answers():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = "localhost:{1}".format(*free.getsockname())
+def test_nothing_answers(closed_socket):
+    url = "localhost:{1}".format(*closed_socket.getsockname())
     assert probe.explain(Endpoint(url, timeout_s=TIMEOUT_S), "reason") == "connection refused"

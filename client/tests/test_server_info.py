@@ -1,7 +1,6 @@
 """What a server says of itself: over both protocols, for threads and asyncio, and on the command line."""
 
 import json
-import socket
 
 import pytest
 
@@ -43,10 +42,8 @@ def test_a_server_without_the_model_is_named(client_class, url, protocol):
         client.server_info()
 
 
-def test_no_server_is_unreachable(client_class, protocol):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    client = client_class(f"127.0.0.1:{port}", protocol, timeout_s=5)
+def test_no_server_is_unreachable(client_class, protocol, closed_url):
+    client = client_class(closed_url, protocol, timeout_s=60)
     with client, pytest.raises(ServerUnreachableError, match="connection refused"):
         client.server_info()
 
@@ -90,10 +87,8 @@ def test_the_command_prints_json(url, protocol, capsys, recognizer):
     assert json.loads(capsys.readouterr().out) == recognizer.server_parameters
 
 
-def test_the_command_reports_an_unreachable_server(capsys):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert main(["--info", "--url", f"127.0.0.1:{port}", "--connect-retry", "0"]) == 1
+def test_the_command_reports_an_unreachable_server(capsys, closed_url):
+    assert main(["--info", "--url", closed_url, "--connect-retry", "0"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("penstock-client: error: SERVER_UNREACHABLE: cannot reach a server at 127.0.0.1")
 

@@ -216,11 +216,15 @@ def eventually(condition: Callable[[], object], within_s: float = 60.0) -> None:
 
 
 class Wire:
-    """A TCP relay to a local port. `cut` drops its connections as a dead server would."""
+    """A TCP relay to a local port. `cut` drops its connections as a dead server would.
 
-    def __init__(self, port: int, own_port: int = 0):
+    It listens on `own_port`, or on the socket `bound`, which it closes.
+    """
+
+    def __init__(self, port: int, own_port: int = 0, bound: socket.socket | None = None):
         self._target = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", own_port))
+        self._listener = bound or socket.create_server(("127.0.0.1", own_port))
+        self._listener.listen()
         self.port = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
