@@ -66,7 +66,7 @@ def test_silence_fails_the_stream_for_good():
     for _ in range(2):
         with pytest.raises(ReplyTimeoutError, match=r"stream 's': no reply from the server at host:1 for 0\.1 s"):
             channel.receive(None)
-    assert 0.1 <= time.monotonic() - start_s < 5
+    assert time.monotonic() - start_s >= 0.1
     with pytest.raises(ReplyTimeoutError):
         channel.send(NEXT)
 

