@@ -105,7 +105,7 @@ class StreamingRecognizer:
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
         """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's as (70, 6) or "70,6", by default
-        the one with chunks of 560 ms, else its first. SettingError for another form, CheckpointError for another one.
+        the one with chunks of 560 ms, else its first. SettingError for any other.
 
         decoding: language model, beam size and other settings; each stream's options choose from them.
         """
