@@ -2,8 +2,10 @@
 
 import logging
 import re
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -39,11 +41,26 @@ def running_gateway(server: RunningServer, *flags: str) -> Iterator[Addresses]:
         assert found, lines
         reading = Thread(target=_log, args=(process.stderr,), daemon=True)  # a full pipe would stop the gateway
         reading.start()
+        addresses = Addresses(*found.groups())
+        for address in addresses:
+            _wait_for_port(address)  # the replica may be up before the ports are open
         try:
-            yield Addresses(*found.groups())
+            yield addresses
         finally:
             process.terminate()
             reading.join()
+
+
+def _wait_for_port(address: str) -> None:
+    host, port = address.rsplit(":", 1)
+    deadline_s = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=60).close()
+            return
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline_s, address
+            time.sleep(0.05)
 
 
 def _log(stream: IO[str]) -> None:
