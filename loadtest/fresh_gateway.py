@@ -53,14 +53,15 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> RunningGat
     while time.monotonic() < deadline_s and process.poll() is None:
         text = log.read_text(encoding="utf-8", errors="replace")
         found = _ADDRESSES.search(text)
-        if found and "is up" in text and _is_open(found[1]) and _is_open(found[2]):
+        if found and "is up" in text and is_open(found[1]) and is_open(found[2]):
             host = found[1].rpartition(":")[0]
             return RunningGateway(found[1], found[2], f"{host}:{found[3]}", process.pid)
         time.sleep(_POLL_S)
     raise RunError("the gateway did not start; its log is on stderr")
 
 
-def _is_open(address: str) -> bool:
+def is_open(address: str) -> bool:
+    """Whether a port accepts connections; address: HOST:PORT."""
     host, _, port = address.rpartition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
         return True

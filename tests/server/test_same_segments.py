@@ -1,8 +1,6 @@
 """The library, `transcribe`, a server and a gateway find the same segments in the same audio."""
 
-import contextlib
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,16 +50,7 @@ def expected(bundled_model, recording) -> Segments:
 @pytest.fixture(scope="module")
 def gateway(server: RunningServer) -> Iterator[Addresses]:
     with running_gateway(server, "--endpoint-silence-ms", str(SILENCE_MS)) as addresses:
-        deadline_s = time.monotonic() + 60
-        while not _is_ready(addresses) and time.monotonic() < deadline_s:
-            time.sleep(0.05)
         yield addresses
-
-
-def _is_ready(gateway: Addresses) -> bool:
-    with contextlib.suppress(httpx2.TransportError):
-        return httpx2.get(f"http://{gateway.http}/health/ready", timeout=60).status_code == 200
-    return False
 
 
 def test_of_transcribe(bundled_model, recording, expected, capsys):

@@ -11,14 +11,14 @@ from penstock.errors import PenstockError
 from penstock.graphs import select as cuda_graphs
 from penstock.kernels import capability
 from penstock.model.bundle import CONFIG_FILE
-from penstock.model.config import AttentionContext
+from penstock.model.config import AttentionContext, parse_context
 from penstock.pipeline.options import decoding_config
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.stream_decoders.search_factory import fusion_strategy
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from penstock.serving import settings
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.settings import SERVE_SETTINGS, Settings, parse_context
+from penstock.serving.settings import SERVE_SETTINGS, Settings
 
 
 @pytest.fixture

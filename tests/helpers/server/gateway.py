@@ -2,7 +2,6 @@
 
 import logging
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import IO, NamedTuple
 
+from loadtest.fresh_gateway import is_open
 from tests.helpers.server.running import RunningServer
 
 log = logging.getLogger("gateway process")
@@ -42,25 +42,15 @@ def running_gateway(server: RunningServer, *flags: str) -> Iterator[Addresses]:
         reading = Thread(target=_log, args=(process.stderr,), daemon=True)  # a full pipe would stop the gateway
         reading.start()
         addresses = Addresses(*found.groups())
-        for address in addresses:
-            _wait_for_port(address)  # the replica may be up before the ports are open
+        deadline_s = time.monotonic() + 60
+        while not all(map(is_open, addresses)):  # the replica may be up before the ports are open
+            assert time.monotonic() < deadline_s, lines
+            time.sleep(0.05)
         try:
             yield addresses
         finally:
             process.terminate()
             reading.join()
-
-
-def _wait_for_port(address: str) -> None:
-    host, port = address.rsplit(":", 1)
-    deadline_s = time.monotonic() + 60
-    while True:
-        try:
-            socket.create_connection((host, int(port)), timeout=60).close()
-            return
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline_s, address
-            time.sleep(0.05)
 
 
 def _log(stream: IO[str]) -> None:
