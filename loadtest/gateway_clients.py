@@ -51,6 +51,8 @@ async def riva_texts(address: str, parts: AsyncIterable[np.ndarray], rate_hz: in
         )
         streaming = riva_pb2.StreamingRecognitionConfig(config=config, interim_results=True)
         yield riva_pb2.StreamingRecognizeRequest(streaming_config=streaming)
+        # The gateway has accepted the stream, or ended the call: gRPC loses the reason in a write to an ended call.
+        await call.initial_metadata()
         async for part in parts:
             yield riva_pb2.StreamingRecognizeRequest(audio_content=part.tobytes())
 

@@ -163,7 +163,7 @@ def _others(server: RunningServer, gateway: RunningGateway, recordings: list[Rec
             if is_over.is_set():
                 return
             if (
-                words := await words_of(riva_texts(gateway.grpc, spoken(_16_bits(recording))))
+                words := await words_of(riva_texts(gateway.grpc, spoken(_16_bits([recording]))))
             ) != recording.expected.words:
                 wrong.append((words, recording.expected.words))
             played += 1
