@@ -13,6 +13,7 @@ LONGEST_SILENCE_MS = 160
 """Silence that ends a segment of the longest duration."""
 MAX_OVERRUN_S = 5
 """How much longer such a segment may get where there is no such silence."""
+MAX_WARM_UP_CHUNKS = 4096
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,14 @@ class EndpointRules:
     """Duration of a segment without labels."""
     longest_s: int = 0
     """Duration from which on `LONGEST_SILENCE_MS` without labels suffice, and `MAX_OVERRUN_S` later anything."""
+    warm_up_chunks: int = 0
+    """A segment ends after exactly these chunks of the stream, and results before are withheld: a client that resumes a
+    stream at an endpoint repeats this audio, so that the encoder has its context."""
 
     @property
     def is_on(self) -> bool:
         """True if any rule may end a segment."""
-        return bool(self.silence_ms or self.no_speech_ms or self.longest_s)
+        return any((self.silence_ms, self.no_speech_ms, self.longest_s, self.warm_up_chunks))
 
 
 NO_ENDPOINTS = EndpointRules()

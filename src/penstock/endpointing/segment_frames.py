@@ -1,7 +1,5 @@
 """Where the segments of many streams end by their rules. On the host; independent of searches, audio and torch."""
 
-from dataclasses import astuple
-
 import numpy as np
 
 from penstock.endpointing.rules import LONGEST_SILENCE_MS, MAX_OVERRUN_S, EndpointRules
@@ -16,12 +14,13 @@ class SegmentFrames:
         """[S], whether any rule may end the stream's segments."""
         self.frames = np.zeros(streams, np.int64)
         """[S], encoder frames of the segment so far."""
-        self._rules = np.zeros((3, streams), np.int64)  # the fields of `EndpointRules`
+        self._rules = np.zeros((3, streams), np.int64)  # silence_ms, no_speech_ms, longest_s
         self._stable_end = np.zeros(streams, np.int64)  # of the last label that will not change, in frames; 0 before
 
     def open(self, stream: int, rules: EndpointRules) -> None:
         """A stream begins."""
-        self.are_on[stream], self._rules[:, stream] = rules.is_on, astuple(rules)
+        self.are_on[stream] = rules.is_on
+        self._rules[:, stream] = rules.silence_ms, rules.no_speech_ms, rules.longest_s
         self.begin(np.array([stream]))
 
     def begin(self, streams: np.ndarray) -> None:

@@ -23,6 +23,7 @@ from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.streaming import cut
 
 SAMPLE_RATE_HZ, FRAME_SAMPLES = 16_000, 1280
+CHUNK_SAMPLES = 7 * FRAME_SAMPLES
 VIRTUAL_SAMPLES = 7 * 160
 """Of an encoder frame, what audio does not fill: see `MelChunks.covered_samples`."""
 ENDPOINTS = {"endpoint_silence_ms": 400, "endpoint_no_speech_ms": 800, "endpoint_longest_s": 5}
@@ -99,6 +100,31 @@ def segments(entries: list[StreamResult]) -> list[tuple]:
 def pieces(samples: np.ndarray, milliseconds: int) -> list[slice]:
     size = milliseconds * SAMPLE_RATE_HZ // 1000
     return [slice(start, start + size) for start in range(0, len(samples), size)]
+
+
+@pytest.mark.parametrize("state", ENDPOINT_STATES)
+@pytest.mark.parametrize("options", DECODERS, ids=lambda options: options.get("decoder", "greedy"))
+def test_a_stream_resumes_at_an_endpoint_behind_a_warm_up(recognizer, speech, options, state):
+    chosen = options | ENDPOINTS | {"endpoint_state": state}
+    whole = segments(recognize(recognizer, speech, [slice(None)], chosen))
+    for number, (_, processed_s, *_) in enumerate(whole[:-1], start=1):
+        border = round(processed_s * SAMPLE_RATE_HZ) + VIRTUAL_SAMPLES
+        resumed = chosen | {"warm_up_chunks": border // CHUNK_SAMPLES}
+        assert border % CHUNK_SAMPLES == 0
+        parts = [slice(None)] if number == 1 else pieces(speech, 20)
+        assert segments(recognize(recognizer, speech, parts, resumed)) == whole[number:]
+
+
+def test_a_stream_that_ends_within_its_warm_up_has_an_empty_final_result(recognizer, speech):
+    entries = recognize(recognizer, speech[: 4 * CHUNK_SAMPLES], [slice(None)], ENDPOINTS | {"warm_up_chunks": 9})
+    assert [(entry.text, entry.is_final, entry.segment, entry.words) for entry in entries] == [("", True, 0, ())]
+
+
+@pytest.mark.parametrize("wrong", [-1, 4097, 1.0, True, "1"])
+def test_a_wrong_warm_up_is_rejected_by_name(recognizer, wrong):
+    with pytest.raises(StreamError, match=r"warm_up_chunks is .*; accepted: integers from 0 to 4096") as error:
+        recognizer.open_stream(options={"warm_up_chunks": wrong}).push(np.zeros(0, np.float32))
+    assert error.value.code == ErrorCode.OPTION_INVALID
 
 
 @pytest.mark.parametrize("state", ENDPOINT_STATES)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
-from penstock.endpointing.rules import CARRY, NO_ENDPOINTS, RESET, EndpointRules
+from penstock.endpointing.rules import CARRY, MAX_WARM_UP_CHUNKS, NO_ENDPOINTS, RESET, EndpointRules
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair
 from penstock.model.tokenizer import Tokenizer
@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # the command line reads the limits here without importing to
 MAX_REQUEST_S = 30.0
 """Audio of one request."""
 DEFAULT_BOOST = 2.0
+WARM_UP = "warm_up_chunks"
+"""Option of a stream that resumes another one at an endpoint: see `EndpointRules`."""
 FINALIZE = "finalize"
 """Parameter of any request, not an option: true if a segment ends with it."""
 _DECODERS_WITH = {
@@ -46,7 +48,7 @@ _DECODERS_WITH = {
     "boost": BOOSTED_DECODERS,
 }
 _ENDPOINT_NAMES = tuple(setting.name for setting in ENDPOINT_SETTINGS)
-_NAMES = ("decoder", *_DECODERS_WITH, "language", "language_tags", *_ENDPOINT_NAMES)
+_NAMES = ("decoder", *_DECODERS_WITH, "language", "language_tags", *_ENDPOINT_NAMES, WARM_UP)
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,10 @@ def _endpoint(options: Mapping[str, Any], config: DecodingConfig, tokenizer: Tok
     for setting in ENDPOINT_SETTINGS:
         if setting.name in options and not setting.values.accepts(value := options[setting.name]):
             raise _rejection(f"{setting.name} is {shown(value)}; accepted: {setting.accepted}")
-    rules = EndpointRules(*(options.get(rule.name, getattr(config, rule.name)) for rule in ENDPOINT_RULES))
+    rules = EndpointRules(
+        *(options.get(rule.name, getattr(config, rule.name)) for rule in ENDPOINT_RULES),
+        warm_up_chunks=_whole(options, WARM_UP, 0, 0, MAX_WARM_UP_CHUNKS),
+    )
     default = config.endpoint_state or (CARRY if tokenizer.has_punctuation_and_capitals else RESET)
     return rules, options.get("endpoint_state", default) == CARRY
 

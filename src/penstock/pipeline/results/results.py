@@ -114,6 +114,11 @@ class StreamText:
             self._open_segment(processed_s if next_start_samples is None else next_start_samples / self._sample_rate_hz)
         return result
 
+    def skip(self, next_start_samples: int) -> None:
+        """Withholds the segment: the next one, which begins there, takes its number."""
+        self._segment -= 1
+        self._open_segment(next_start_samples / self._sample_rate_hz)
+
     def unchanged(self, covered_samples: int) -> StreamResult:
         """Returns the result of a request without new frames; the same object until something changes."""
         processed_s = covered_samples / self._sample_rate_hz

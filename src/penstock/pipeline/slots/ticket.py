@@ -169,8 +169,8 @@ def _unpack_options(numbers: list[int]) -> StreamOptions:
     decoder, beam_size, n_best = numbers[:3]
     lm_weight, *weights = map(_from_bits, numbers[3:6])
     pair = IlmPair(*weights)
-    prompt, keeps_tags, *endpoint, carries_state = numbers[6:12]
-    phrases, at = [], 12
+    prompt, keeps_tags, *endpoint, carries_state = numbers[6:13]
+    phrases, at = [], 13
     while at < len(numbers):
         boost, length = numbers[at : at + 2]
         phrases.append(TokenPhrase(tuple(numbers[at + 2 : at + 2 + length]), _from_bits(boost)))

@@ -36,7 +36,7 @@ from penstock.pipeline.stages.decoder_rows import (
 from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
-from penstock.pipeline.stream_decoders.transducer import Chunk, Decoded
+from penstock.pipeline.stream_decoders.transducer import NOTHING, Chunk, Decoded
 from penstock.runtime import check_device_works, prepare_device, send_to_device
 
 MAX_CAPTURED_BATCH = 64
@@ -304,10 +304,23 @@ class DecoderStage:
             carries = self._carries_state[ended]
             self._begin(ended[~carries].tolist())
             self._begin(ended[carries].tolist(), goes_on=True)
+        found = {
+            row: self._without_warm_up(int(slots[row]), parts, is_final[row]) for row, parts in steps.parts().items()
+        }
         is_finalized = (flags & FINALIZE) > 0
         self._endpoints.restart(slots[is_finalized], covered[is_finalized])
         self._begin(slots[is_finalized].tolist())
-        return {int(places[row]): parts for row, parts in steps.parts().items()}
+        return {int(places[row]): parts for row, parts in found.items() if parts}
+
+    def _without_warm_up(self, slot: int, parts: list[SegmentPart], ends: bool) -> list[SegmentPart]:
+        """The parts whose results a client receives. The row's own end of a segment has a result in any case."""
+        last_samples = self._endpoints.warm_up_samples(slot)
+        withheld = [part for part in parts if part.covered_samples <= last_samples]
+        if not withheld:
+            return parts
+        self._texts[slot].skip(withheld[-1].next_start_samples)
+        own_end = [parts[-1]._replace(decoded=NOTHING)] if ends and withheld[-1] is parts[-1] else []
+        return parts[len(withheld) :] + own_end
 
     def _decode_step(
         self, slots: np.ndarray, step: Step, first_frames: np.ndarray, encoded: torch.Tensor

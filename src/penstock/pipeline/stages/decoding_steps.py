@@ -53,6 +53,8 @@ class Endpoints:
         self._first_sample = np.zeros(slots, np.int64)
         self._encoder_frames = np.zeros(slots, np.int64)
         """Since the encoder has started anew, at `_first_sample`."""
+        self._warm_up_frames = np.zeros(slots, np.int64)
+        """Encoder frames of the stream whose results are withheld; 0 after a new start of the encoder."""
 
     @property
     def are_on(self) -> np.ndarray:
@@ -63,10 +65,12 @@ class Endpoints:
         """A stream begins."""
         self._segments.open(slot, rules)
         self._first_sample[slot] = self._encoder_frames[slot] = 0
+        self._warm_up_frames[slot] = rules.warm_up_chunks * self.chunk_encoder_frames
 
     def restart(self, slots: np.ndarray, covered_samples: np.ndarray) -> None:
         """The encoder starts anew in `slots` [n], behind these samples [n] of their streams."""
         self._first_sample[slots], self._encoder_frames[slots] = covered_samples, 0
+        self._warm_up_frames[slots] = 0
         self._segments.begin(slots)
 
     def add_chunk(self, slots: np.ndarray, stable_end: np.ndarray, unstable_end: np.ndarray) -> np.ndarray:
@@ -74,7 +78,12 @@ class Endpoints:
         `SegmentFrames.add`.
         """
         self._encoder_frames[slots] += self.chunk_encoder_frames
-        return self._segments.add(slots, self.chunk_encoder_frames, stable_end, unstable_end)
+        ends = self._segments.add(slots, self.chunk_encoder_frames, stable_end, unstable_end)
+        return ends | (self._encoder_frames[slots] == self._warm_up_frames[slots])
+
+    def warm_up_samples(self, slot: int) -> int:
+        """Results of a part that covers no more samples of the stream than these are withheld."""
+        return int(self._warm_up_frames[slot] * self._frame_samples) - self._virtual_samples
 
     def end(self, slot: int, decoded: Decoded, covered_samples: int) -> SegmentPart:
         """The part before an endpoint behind the last chunk; the next segment begins."""
