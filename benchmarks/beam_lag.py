@@ -117,7 +117,7 @@ def encode_all(checkpoint: Checkpoint, context: AttentionContext, utterances: li
     """Encoder output [T, D] of each utterance, in a slot per utterance."""
     ledger = SlotLedger(slot_count(len(utterances)))
     streams = StreamTable(len(utterances), ledger, float("inf"))
-    features = FeatureStage(checkpoint, context, streams, "cpu")
+    features = FeatureStage(checkpoint, context, streams)
     encoder = EncoderStage(checkpoint, context, streams.slots, ledger, "cpu")
     found = []
     for number, utterance in enumerate(utterances):

@@ -145,7 +145,7 @@ def log_mel(checkpoint: Checkpoint, context: AttentionContext, streams: np.ndarr
     log_mel = LogMel(
         config.features, tensors["features.window"].to(device), tensors["features.mel_filterbank"].to(device)
     )
-    extractor = FeatureExtractor(log_mel, chunk_geometry(config, context), batch, torch.device(device))
+    extractor = FeatureExtractor(log_mel, chunk_geometry(config, context), batch)
     lengths, are_all = np.full(batch, streams.shape[1]), np.ones(batch, bool)
     found = extractor.extract(np.arange(batch), streams.ravel(), lengths, are_all, are_all)
     if not len(found.mel):

@@ -115,7 +115,7 @@ class StreamingRecognizer:
         self.context = self.config.encoder.select_context(None if context is None else _parse_context(context))
         ledger = SlotLedger(slot_count(max_streams))
         self.table = StreamTable(max_streams, ledger, idle_limit_s)
-        self._features = FeatureStage(checkpoint, self.context, self.table, device, decoding)
+        self._features = FeatureStage(checkpoint, self.context, self.table, decoding)
         self._encoder = EncoderStage(checkpoint, self.context, self.table.slots, ledger, device)
         self._decoder = DecoderStage(checkpoint, self.table.slots, ledger, device, decoding, self.context)
         self._names = itertools.count(1)

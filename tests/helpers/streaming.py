@@ -29,7 +29,7 @@ def make_extractor(checkpoint: Checkpoint, context: AttentionContext, slots: int
     tensors = checkpoint.tensors("features.")
     config = checkpoint.config
     log_mel = LogMel(config.features, tensors["features.window"], tensors["features.mel_filterbank"])
-    return FeatureExtractor(log_mel, chunk_geometry(config, context), slots, torch.device("cpu"))
+    return FeatureExtractor(log_mel, chunk_geometry(config, context), slots)
 
 
 def extract(

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.oracle
 def extractor_of(one: OracleModel, context: AttentionContext, slots: int) -> FeatureExtractor:
     config, tensors = one.checkpoint.config, one.checkpoint.tensors("features.")
     log_mel = LogMel(config.features, tensors["features.window"], tensors["features.mel_filterbank"])
-    return FeatureExtractor(log_mel, chunk_geometry(config, context), slots, torch.device("cpu"))
+    return FeatureExtractor(log_mel, chunk_geometry(config, context), slots)
 
 
 def stream_features(

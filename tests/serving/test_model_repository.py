@@ -73,6 +73,12 @@ def test_a_copy_differs_in_its_delays_alone(tmp_path, delay_ms, expected_us):
             )
 
 
+@pytest.mark.parametrize(("delay_ms", "first_us"), [(None, 5000), (2, 2000), (40, 40_000)])
+def test_on_a_gpu_requests_wait_shortly_and_at_the_first_model_only(tmp_path, delay_ms, first_us):
+    copy = copy_models(find_model_repository(), tmp_path / "models", delay_ms, {"chunk_ms": "560"}, on_gpu=True)
+    assert delays_us(copy) == {"features": first_us, "encoder": 0, "decoder": 0}
+
+
 @pytest.mark.parametrize(("chunk_ms", "first_us"), [("80", 20_000), ("160", 40_000), ("1120", 40_000)])
 def test_by_default_requests_wait_a_quarter_of_a_chunk_at_most(tmp_path, chunk_ms, first_us):
     copy = copy_models(find_model_repository(), tmp_path / "models", None, {"chunk_ms": chunk_ms})

@@ -57,9 +57,12 @@ def test_a_ticket_carries_what_the_features_stage_wrote(triton_io, tmp_path):
     assert triton_io.ticket(Request({"TICKET": forged}), signer).code is ErrorCode.REQUEST_INVALID
 
 
-def test_an_output_of_nothing_lies_on_the_host_wherever_its_tensor_is(triton_io):
-    sent = triton_io.tensor_output("MEL", torch.zeros(0, 4, 80, device="meta"))
-    assert (sent.as_numpy().shape, sent.as_numpy().dtype) == ((1, 0, 4, 80), np.float32)
+@pytest.mark.parametrize("chunks", [0, 2])
+def test_tensors_cross_between_models_on_the_host(triton_io, chunks):
+    mel = torch.rand(chunks, 4, 80)
+    sent = triton_io.tensor_output("MEL", mel)
+    assert (sent.as_numpy().shape, sent.as_numpy().dtype) == ((1, chunks, 4, 80), np.float32)
+    assert torch.equal(triton_io.tensor(Request({"MEL": sent}), "MEL"), mel)
 
 
 RESULT = StreamResult(

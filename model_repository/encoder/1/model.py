@@ -22,7 +22,6 @@ class TritonPythonModel:
         self._stage = EncoderStage(
             settings.checkpoint, settings.context, settings.slots, settings.open_ledger(), settings.device
         )
-        self._device = settings.device
         self.log.stage(f"loaded: {settings.device}, context {settings.context}")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
@@ -34,7 +33,6 @@ class TritonPythonModel:
         tickets = [triton_io.ticket(request, self._signer) for request in requests]
         mels = [triton_io.tensor(request, "MEL") for request in requests]
         replies = self._stage.process_tickets(tickets, mels)
-        triton_io.wait_for_device(self._device)
         responses = []
         for request, reply in zip(requests, replies, strict=True):
             if isinstance(reply, StreamError):

@@ -30,20 +30,17 @@ class TritonPythonModel:
             on_settled=streams.ended,
         )  # fmt: skip
         self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
-        self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.device, settings.decoding)
-        self._device = settings.device
+        self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.decoding)
         self.log.stage(f"loaded: {settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
         self.log.stage("warmed up")
 
-    @triton_io.ends_process_without_device
     def execute(self, requests):
         """Returns one response per request; a rejected request or row does not affect its batch."""
         received_ns = time.monotonic_ns()
         batch = [triton_io.audio_rows(request, self._stage.max_request_samples) for request in requests]
         replies = self._stage.process_rows(batch)
-        triton_io.wait_for_device(self._device)
         self._metrics.update(self._stage.samples_taken)
         return [
             triton_io.error_response(reply, request, self.log)

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from penstock.frontend.chunk_geometry import ChunkGeometry
 from penstock.frontend.ranks import ranks
 from penstock.model.config import FeatureConfig
-from penstock.runtime import send_to_device
 
 MAX_WINDOWS = 128
 """Windows of one transform: its temporaries are 20 times as large as its result."""
@@ -68,7 +67,7 @@ class LogMel:
 class SampleState:
     """The samples of each stream's unfinished window.
 
-    Kept on the host: audio arrives there, and only whole windows are copied to the device.
+    NumPy arrays: audio arrives on the host, and features are computed there.
     """
 
     def __init__(self, geometry: ChunkGeometry, slots: int):
@@ -189,10 +188,9 @@ class FeatureExtractor:
     Exact: the frames of all chunks of a segment are those of the offline front end.
     """
 
-    def __init__(self, log_mel: LogMel, geometry: ChunkGeometry, slots: int, device: torch.device):
+    def __init__(self, log_mel: LogMel, geometry: ChunkGeometry, slots: int):
         self.geometry = geometry
         self._log_mel = log_mel
-        self._device = device
         self._state = SampleState(geometry, slots)
 
     def extract(
@@ -245,7 +243,7 @@ class FeatureExtractor:
 
     def no_chunks(self) -> torch.Tensor:
         """[0, N, F] float32."""
-        return torch.zeros(0, self.geometry.chunk_mel_frames, self._log_mel.config.mel_bins, device=self._device)
+        return torch.zeros(0, self.geometry.chunk_mel_frames, self._log_mel.config.mel_bins)
 
     def _to_mel(self, owners: list[np.ndarray], windows: list[np.ndarray], filled: list[np.ndarray]) -> torch.Tensor:
         """[C, N, F] of windows in the order of the rows that own them."""
@@ -255,8 +253,7 @@ class FeatureExtractor:
         if len(owners) > 1:
             order = np.argsort(np.concatenate(owners), kind="stable")
             batch, ends = np.concatenate(windows)[order], np.concatenate(filled)[order]
-        whole = send_to_device(torch.from_numpy(batch), self._device)
-        whole_ends = send_to_device(torch.from_numpy(ends), self._device)
+        whole, whole_ends = torch.from_numpy(batch), torch.from_numpy(ends)
         pairs = zip(whole.split(MAX_WINDOWS), whole_ends.split(MAX_WINDOWS), strict=True)
         parts = [self._log_mel(part, end) for part, end in pairs]
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -49,7 +49,7 @@ def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports,
         "allow-sagemaker": "false",
         "allow-vertex-ai": "false",
     }
-    if not _has_gpu(options):
+    if not has_gpu(options):
         arguments["pinned-memory-pool-byte-size"] = 0  # else Triton warns that it found no CUDA driver to pin memory
     for name, port in ports._asdict().items():
         arguments |= {f"{name}-address": options.address, f"{name}-port": port}
@@ -83,7 +83,8 @@ def launch_environment(install: TritonInstall, options: ServerOptions, runtime: 
     return environment
 
 
-def _has_gpu(options: ServerOptions) -> bool:
+def has_gpu(options: ServerOptions) -> bool:
+    """True if the models may run on a GPU of this machine."""
     return options.environment.get("PENSTOCK_DEVICE") != "cpu" and any(map(os.path.exists, _GPU_FILES))
 
 

@@ -18,7 +18,14 @@ from typing import NamedTuple
 from penstock.errors import PenstockError, ServerError
 from penstock.serving.drain import drain_streams
 from penstock.serving.health import probe
-from penstock.serving.launch import LOOPBACK, ServerOptions, launch_command, launch_environment, working_directory
+from penstock.serving.launch import (
+    LOOPBACK,
+    ServerOptions,
+    has_gpu,
+    launch_command,
+    launch_environment,
+    working_directory,
+)
 from penstock.serving.model_repository import copy_models
 from penstock.serving.ports import claim_ports
 from penstock.serving.server_log import ServerLog
@@ -231,7 +238,9 @@ def _start_guard(process_group: int, runtime: Path, shared_memory: Path) -> subp
 def _with_copied_models(options: ServerOptions, runtime: Path, delay_ms: int | None) -> ServerOptions:
     """`options` with a copy of the models in the runtime directory."""
     try:
-        models = copy_models(options.model_repository, runtime / "models", delay_ms, options.information)
+        models = copy_models(
+            options.model_repository, runtime / "models", delay_ms, options.information, has_gpu(options)
+        )
     except (OSError, ValueError) as error:
         raise ServerError(f"{runtime}: the models cannot be copied there: {error}") from error
     return replace(options, model_repository=models)

@@ -16,7 +16,6 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ticket import END, START, Ticket, TicketSigner
 from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, rows_of
 from penstock.pipeline.stages.batched_rows import read_client, read_rows, read_samples
-from penstock.runtime import check_device_works
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
 
@@ -81,11 +80,8 @@ def _parameters(request: Any) -> dict[str, Any]:
 
 
 def tensor(request: Any, name: str) -> torch.Tensor:
-    """An input without its batch axis, on the device where Triton has it."""
-    found = pb_utils.get_input_tensor_by_name(request, name)
-    if found.is_cpu():
-        return torch.from_numpy(found.as_numpy()[0])
-    return torch.utils.dlpack.from_dlpack(found.to_dlpack())[0]
+    """An input without its batch axis. Between the models all tensors are on the host."""
+    return torch.from_numpy(pb_utils.get_input_tensor_by_name(request, name).as_numpy()[0])
 
 
 def ticket(request: Any, signer: TicketSigner, reads_rest: bool = False) -> Ticket | StreamError:
@@ -101,20 +97,6 @@ def error_response(error: StreamError, request: Any, log: ModelLog) -> Any:
     log.rejection(error, request.correlation_id(), request.request_id())
     code = getattr(pb_utils.TritonError, _STATUS[error.kind])
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
-
-
-def wait_for_device(device: str) -> None:
-    """Waits for the queued work of a GPU: the next model reads its result from another process.
-
-    Raises DeviceLostError if that work has failed: the device reports it only here.
-    """
-    if device == "cpu":
-        return
-    try:
-        torch.cuda.current_stream().synchronize()
-    except RuntimeError as error:
-        check_device_works(device, error)
-        raise
 
 
 def ends_process_without_device(execute: _Execute) -> _Execute:
@@ -147,12 +129,10 @@ def release_outputs() -> None:
 
 
 def tensor_output(name: str, value: torch.Tensor) -> Any:
-    """An output [1, ...] on the device of `value`."""
-    if not value.numel():  # most requests complete no chunk; an empty GPU tensor is not accepted
+    """An output [1, ...] of a tensor on the host."""
+    if not value.numel():  # most requests complete no chunk
         return _shared_output(name, (1, *value.shape), np.float32)
-    if value.is_cpu:
-        return pb_utils.Tensor(name, value.unsqueeze(0).numpy())
-    return pb_utils.Tensor.from_dlpack(name, value.unsqueeze(0).contiguous())
+    return pb_utils.Tensor(name, value.unsqueeze(0).numpy())
 
 
 def feature_response(mel: torch.Tensor, ticket: Ticket, signer: TicketSigner) -> Any:

@@ -10,15 +10,15 @@ import torch
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamErrorKind
-from penstock.frontend.log_mel import FeatureExtractor, MelChunks
+from penstock.frontend.log_mel import MelChunks
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease, StreamTable, slot_count
+from penstock.pipeline.slots.ticket import Column, Ticket
 from penstock.pipeline.stages import decoder as decoder_stage
 from penstock.pipeline.stages import encoder as encoder_stage
-from penstock.pipeline.stages import features as features_stage
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.decoder_rows import DecoderRequest
@@ -150,22 +150,36 @@ def test_the_encoder_may_reuse_the_memory_of_its_output(rig, monkeypatch):
     assert len(expected[0]) > len(expected[1]) > 0
 
 
-@pytest.mark.parametrize("stage", ["features", "encoder", "decoder"])
+def test_frames_of_a_batch_are_copied_to_the_host_at_once(rig, monkeypatch):
+    """Requests with chunks and without, one of them for several streams; also where the step fails."""
+    copied, requests = [], [rig.mel(Lease(slot, 3), slice(count), True) for slot, count in enumerate((2, 0, 1))]
+    rows = np.array([request.row() for request in requests], np.int64)
+    rows[:, Column.FRAMES] = rows[:, Column.CHUNKS] * CONTEXT.chunk_encoder_frames
+    tickets = [Ticket(rows[:1]), Ticket(rows[1:], is_batched=True)]
+    mels = [requests[0].chunks.mel, requests[2].chunks.mel]
+    expected = rig.encoder.process(
+        [rig.mel(Lease(slot, 2), slice(count), True) for slot, count in enumerate((2, 0, 1))]
+    )
+    monkeypatch.setattr(encoder_stage, "copy_to_host", lambda frames: copied.append(frames) or frames.clone())
+    first, second = (reply.encoded for reply in rig.encoder.process_tickets(tickets, mels))
+    assert len(copied) == 1
+    torch.testing.assert_close(torch.cat([first, second]), torch.cat(expected), rtol=0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", ["encoder", "decoder"])
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_a_lost_device_is_not_the_error_of_a_stream(rig, golden_bundle, monkeypatch, stage, is_lost):
+def test_a_lost_device_is_not_the_error_of_a_stream(rig, monkeypatch, stage, is_lost):
     """After a device assertion every call fails; after a lack of memory the next batch may succeed."""
 
     def fail(*_):
         raise RuntimeError("CUDA error: device-side assert triggered" if is_lost else "CUDA out of memory")
 
     module, owner, method, process = {
-        "features": (features_stage, FeatureExtractor, "extract", feature_stage(golden_bundle).process),
         "encoder": (encoder_stage, StreamingEncoder, "step", rig.encoder.process),
         "decoder": (decoder_stage, LabelLooping, "decode", rig.decoder.process),
     }[stage]
     lease = Lease(2, 7)
     request = {
-        "features": AudioRequest("a", np.zeros(16, np.float32), is_start=True),
         "encoder": rig.mel(lease, slice(2), True),
         "decoder": rig.encoded(lease, slice(2), True),
     }[stage]

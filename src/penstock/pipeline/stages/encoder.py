@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from penstock.decoding.host_copy import copy_to_host
 from penstock.encoder.encoder import StreamingEncoder, first_batches
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import MelChunks
@@ -48,7 +49,7 @@ class EncodedRows(NamedTuple):
     """The encoder frames of one Triton request."""
 
     encoded: torch.Tensor
-    """[T, D] float32, the frames of all rows, one row after another; zeros for a rejected row."""
+    """[T, D] float32 on the host, the frames of all rows, one row after another; zeros for a rejected row."""
     errors: dict[int, StreamError]
     """By row rejected here; the decoder finds them in the ledger."""
 
@@ -117,7 +118,7 @@ class EncoderStage:
                 good.append((ticket.rows, mel))
         rows = np.concatenate([np.zeros((0, len(Column)), np.int64), *(rows for rows, _ in good)])
         forwarded = np.flatnonzero(rows[:, Column.SLOT] != NO_ROW[Column.SLOT])
-        encoded, errors = self._encode(rows[forwarded], [mel for _, mel in good])
+        encoded, errors = self._encode(rows[forwarded], [mel for _, mel in good], to_host=True)
         row_errors = {int(forwarded[row]): error for row, error in errors.items()}
         found = iter(self._split(good, encoded, row_errors))
         return [next(found) if answer is None else answer for answer in answers]
@@ -143,10 +144,12 @@ class EncoderStage:
         return None
 
     @torch.inference_mode()
-    def _encode(self, rows: np.ndarray, mels: list[torch.Tensor]) -> tuple[torch.Tensor, dict[int, StreamError]]:
+    def _encode(
+        self, rows: np.ndarray, mels: list[torch.Tensor], to_host: bool = False
+    ) -> tuple[torch.Tensor, dict[int, StreamError]]:
         """Returns the frames [T, D] of rows [R, 8] and, by row, why some are rejected; their frames are zeros.
 
-        mels: [C, N, F] each, the chunks of all rows together.
+        mels: [C, N, F] each, the chunks of all rows together. to_host: copies the frames to the host, all at once.
         """
         slots, generations, numbers, flags, chunks, last_valid = rows.T[: Column.LAST_VALID + 1]
         errors = self._guard.admit(slots, generations, numbers, flags)
@@ -163,17 +166,19 @@ class EncoderStage:
                 if mel is None and len(step.chunks):
                     mel = send_to_device(mels[0] if len(mels) == 1 else torch.cat(mels), self._device)
                 self._run(step, frames, mel, slots[owner], valid)
+            if to_host:  # waits for the device, which reports errors of the steps here
+                frames = copy_to_host(frames)
         except STEP_ERRORS as error:  # the states of these streams are undefined now
             check_device_works(self._device, error)
             for row in np.flatnonzero(is_admitted).tolist():
                 why = f"the encoder failed: {error}"
                 errors[row] = self._guard.reject(int(slots[row]), int(generations[row]), why)
-            frames.zero_()
+            frames = torch.zeros_like(frames, device="cpu" if to_host else None)
         counts = -(-valid // self._encoder.config.subsampling_factor)
         if (counts == self._chunk_frames).all():
             return frames.flatten(0, 1), errors
         is_valid = np.arange(self._chunk_frames) < counts[:, np.newaxis]
-        kept = send_to_device(torch.from_numpy(np.flatnonzero(is_valid)), self._device)
+        kept = send_to_device(torch.from_numpy(np.flatnonzero(is_valid)), frames.device)
         return frames.flatten(0, 1).index_select(0, kept), errors
 
     def _steps(

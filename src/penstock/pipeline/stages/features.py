@@ -24,7 +24,6 @@ from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import Lease, StreamTable
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column, encoder_frame_counts
 from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, StreamNumber, join_rows, rows_of
-from penstock.runtime import check_device_works, prepare_device
 from penstock.scoring.wfst.words import read_words
 
 MAX_MAGNITUDE = 2.0
@@ -59,28 +58,22 @@ class FeatureRows(NamedTuple):
 
 
 class FeatureStage:
-    """Admits streams and converts their samples to log-mel chunks."""
+    """Admits streams and converts their samples to log-mel chunks, on the CPU."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         context: AttentionContext,
         table: StreamTable,
-        device: str = "cpu",
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
         config = checkpoint.config
-        self._device = place = prepare_device(device)
         tensors = checkpoint.tensors("features.")
-        log_mel = LogMel(
-            config.features,
-            tensors["features.window"].to(place),
-            tensors["features.mel_filterbank"].to(place),
-        )
+        log_mel = LogMel(config.features, tensors["features.window"], tensors["features.mel_filterbank"])
         geometry = chunk_geometry(config, config.encoder.select_context(context))
         self.table = table
         self._subsampling_factor = config.encoder.subsampling_factor
-        self._extractor = FeatureExtractor(log_mel, geometry, table.slots, place)
+        self._extractor = FeatureExtractor(log_mel, geometry, table.slots)
         self._decoding, self._offer = decoding, offer_decoders(config, decoding)
         self._languages = offer_languages(config, decoding)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
@@ -118,7 +111,7 @@ class FeatureStage:
         """Returns the replies to a batch of Triton requests, in order within each stream.
 
         A rejected row leaves its stream unchanged; a rejected start opens nothing, a rejected end closes. A request of
-        one row that is rejected is answered with the row's error. Raises DeviceLostError if no later step can succeed.
+        one row that is rejected is answered with the row's error.
         """
         found = [rows for rows in batch if not isinstance(rows, StreamError)]
         if not found:
@@ -154,7 +147,6 @@ class FeatureStage:
         try:
             found = self._extractor.extract(own, samples, rows.lengths[admitted], is_first, is_last)
         except STEP_ERRORS as error:  # samples of these streams are lost
-            check_device_works(self._device, error)
             self.table.take_back(own)
             for row in admitted.tolist():
                 errors[row] = StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}")
