@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
@@ -158,8 +158,8 @@ def _endpoint(options: Mapping[str, Any], config: DecodingConfig, tokenizer: Tok
     for setting in ENDPOINT_SETTINGS:
         if setting.name in options and not setting.values.accepts(value := options[setting.name]):
             raise _rejection(f"{setting.name} is {shown(value)}; accepted: {setting.accepted}")
-    limits = [options.get(rule.name, getattr(config, rule.name)) for rule in ENDPOINT_RULES]
-    rules = EndpointRules(*limits, _whole(options, WARM_UP, 0, 0, MAX_WARM_UP_CHUNKS))
+    times = [options.get(rule.name, getattr(config, rule.name)) for rule in ENDPOINT_RULES]
+    rules = replace(EndpointRules(*times), warm_up_chunks=_whole(options, WARM_UP, 0, 0, MAX_WARM_UP_CHUNKS))
     default = config.endpoint_state or (CARRY if tokenizer.has_punctuation_and_capitals else RESET)
     return rules, options.get("endpoint_state", default) == CARRY
 
