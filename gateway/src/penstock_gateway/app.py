@@ -14,6 +14,8 @@ from penstock_gateway import captions, http_api
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.http_api import GatewayOf
+from penstock_gateway.kserve.routes import router as kserve_router
+from penstock_gateway.kserve.service import add_kserve_service
 from penstock_gateway.openai.routes import IGNORED_HEADER
 from penstock_gateway.openai.routes import router as openai_router
 from penstock_gateway.realtime.routes import router as realtime_router
@@ -33,6 +35,7 @@ async def live() -> dict[str, str]:
     return {"status": "live"}
 
 
+@_health.get("", include_in_schema=False)
 @_health.head("/ready", include_in_schema=False)
 @_health.get("/ready", responses={503: {"description": "no replica answers, or the gateway stops"}})
 async def ready(gateway: GatewayOf) -> Response:
@@ -65,7 +68,7 @@ def build_app(gateway: Gateway) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.gateway = gateway
-    for router in (_health, openai_router, realtime_router):
+    for router in (_health, openai_router, realtime_router, kserve_router):
         app.include_router(router)
     if gateway.config.captions:
         app.routes.extend(captions.routes())
@@ -77,4 +80,5 @@ def build_grpc_server(gateway: Gateway) -> grpc.aio.Server:
     limits = [("grpc.max_receive_message_length", MAX_RECOGNIZE_BYTES), ("grpc.so_reuseport", 1)]
     server = grpc.aio.server(options=limits)
     add_riva_service(gateway, server)
+    add_kserve_service(gateway, server)
     return server
