@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic_core import to_json
 
 from penstock_client import Result
-from penstock_client.protocol import INPUT_DATATYPE, MAX_REQUEST_SAMPLES, MODEL_NAME
+from penstock_client.protocol import MAX_REQUEST_SAMPLES, MODEL_NAME
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.kserve.errors import invalid_request
 from penstock_gateway.kserve.model import VERSION
@@ -99,7 +99,7 @@ def write_response(request: HttpRequest, results: Sequence[Result]) -> HttpRespo
             contents.append(output.raw())
             one["parameters"] = {"binary_data_size": len(contents[-1])}
         else:
-            one["data"] = output.values
+            one["data"] = output.numbers()
         described.append(one)
     names = {"id": request.id} if request.id else {}
     header = to_json({**names, "model_name": MODEL_NAME, "model_version": VERSION, "outputs": described})
@@ -133,8 +133,8 @@ def _values(inputs: Sequence[_Input], binary: bytes) -> Samples | bytes:
         values = np.array(data)
     except ValueError:
         values = np.array(None)
-    if values.dtype.kind not in "iuf" or inputs[0].datatype != INPUT_DATATYPE:
-        raise invalid_request(f"data of {shown(inputs[0].name)} are not numbers for {INPUT_DATATYPE}")
+    if values.dtype.kind not in "iuf":
+        raise invalid_request(f"data of {shown(inputs[0].name)} are not numbers")
     with np.errstate(over="ignore"):
         return values.astype(np.float32).ravel()
 

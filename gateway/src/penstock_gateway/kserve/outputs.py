@@ -22,6 +22,11 @@ class Output(NamedTuple):
     values: _Values
     """[n]; texts are str."""
 
+    def numbers(self) -> _Values:
+        """As numbers and texts of JSON, with the precision of the datatype."""
+        is_float = self.datatype == "FP32"
+        return np.array(self.values, np.float32).tolist() if is_float else self.values
+
     def raw(self) -> bytes:
         """As bytes of a tensor; a text follows its length."""
         if self.datatype == "BYTES":
