@@ -10,7 +10,7 @@ import penstock_gateway
 SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
     ("__main__",), ("main",), ("processes",), ("serving",), ("app",),
-    ("captions", "kserve", "openai", "realtime"), ("http_api", "riva"),
+    ("captions", "kserve", "openai", "realtime"), ("grpc_health", "http_api", "riva"),
     ("grpc_api",), ("gateway", "openai_objects"), ("stream",),
     ("audio", "config", "metrics"), ("security",), ("validation",), ("errors", "logs", "version"),
 )  # fmt: skip

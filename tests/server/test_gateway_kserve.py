@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
-from tritonclient.utils import InferenceServerException
 
 from penstock.frontend.audio_file import read_audio
-from penstock_client import Client
 from penstock_gateway.kserve.outputs import DATATYPES
 from tests.helpers.golden import golden_utterances
 from tests.helpers.server.gateway import Addresses, running_gateway

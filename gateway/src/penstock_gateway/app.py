@@ -10,13 +10,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
-from penstock_gateway import captions, http_api
+from penstock_gateway import captions, grpc_health, http_api
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.grpc_api import OPTIONS, KeyInterceptor
 from penstock_gateway.http_api import GatewayOf
+from penstock_gateway.kserve import service as kserve
 from penstock_gateway.kserve.routes import router as kserve_router
-from penstock_gateway.kserve.service import add_kserve_service
 from penstock_gateway.openai.routes import IGNORED_HEADER
 from penstock_gateway.openai.routes import router as openai_router
 from penstock_gateway.realtime.routes import router as realtime_router
@@ -25,8 +25,8 @@ from penstock_gateway.version import __version__
 
 _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a Penstock server.
 The WebSocket `/v1/realtime` and Riva's gRPC API are in docs/gateway.md."""
-_PROTOCOLS = {riva.SERVICE: riva.PROTOCOL}
-_OPEN_SERVICES = ("grpc.health.v1.Health",)
+_PROTOCOLS = {riva.SERVICE: riva.PROTOCOL, kserve.SERVICE: kserve.PROTOCOL}
+_OPEN_SERVICES = (grpc_health.SERVICE,)
 _health = APIRouter(prefix="/health", tags=["health"])
 
 
@@ -81,5 +81,6 @@ def build_grpc_server(gateway: Gateway) -> grpc.aio.Server:
     """The server of the gRPC port, without a port yet. Make it in the event loop that runs it."""
     server = grpc.aio.server(interceptors=[KeyInterceptor(gateway, _PROTOCOLS, _OPEN_SERVICES)], options=OPTIONS)
     riva.add_riva_service(gateway, server)
-    add_kserve_service(gateway, server)
+    kserve.add_kserve_service(gateway, server)
+    grpc_health.add_health_service(gateway, server)
     return server

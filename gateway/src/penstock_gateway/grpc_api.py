@@ -72,28 +72,42 @@ def _rejection(gateway: Gateway, protocol: str, error: GatewayError) -> Any:
     return grpc.stream_stream_rpc_method_handler(reject)
 
 
+def shown_error(error: GatewayError) -> tuple[str, str]:
+    """The status of an error, and its message."""
+    return error.code.status.grpc, str(error)
+
+
 @asynccontextmanager
-async def rejecting(context: Context, gateway: Gateway, protocol: str) -> AsyncIterator[None]:
-    """Ends the call with the status of an error."""
+async def rejecting(
+    context: Context, gateway: Gateway, protocol: str, show: Callable[[GatewayError], tuple[str, str]] = shown_error
+) -> AsyncIterator[None]:
+    """Ends the call with the status of an error, as `show` gives it."""
     try:
         try:
             yield
         except GatewayError as error:
-            await abort(context, gateway, protocol, error)
+            await abort(context, gateway, protocol, error, show)
         except grpc.aio.BaseError:  # the call is over already
             raise
         except Exception:  # noqa: BLE001 - whatever it is, the client gets the status of the table
             _log.exception("a call of %s failed", protocol)
-            await abort(context, gateway, protocol, GatewayError(ErrorCode.INTERNAL, "the gateway failed"))
+            await abort(context, gateway, protocol, GatewayError(ErrorCode.INTERNAL, "the gateway failed"), show)
     except grpc.aio.InternalError:  # the client has cancelled the call, and hears nothing
         raise asyncio.CancelledError from None
 
 
-async def abort(context: Context, gateway: Gateway, protocol: str, error: GatewayError) -> None:
+async def abort(
+    context: Context,
+    gateway: Gateway,
+    protocol: str,
+    error: GatewayError,
+    show: Callable[[GatewayError], tuple[str, str]] = shown_error,
+) -> None:
     """Ends the call with the status of this error."""
     gateway.note_rejection(protocol, error)
     trailing = (("retry-after", f"{error.retry_after_s:g}"),) if error.retry_after_s is not None else ()
-    await context.abort(grpc.StatusCode[error.code.status.grpc], str(error)[:MAX_METADATA_CHARS], trailing)
+    status, message = show(error)
+    await context.abort(grpc.StatusCode[status], message[:MAX_METADATA_CHARS], trailing)
 
 
 @asynccontextmanager

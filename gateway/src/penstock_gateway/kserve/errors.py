@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 
-MAX_MESSAGE_CHARS = 500
-"""gRPC clients accept 8 KiB of metadata, in which a character is up to 12 bytes."""
+_MAX_CHARS = 500
 
 
 class Status(NamedTuple):
@@ -54,7 +53,12 @@ def status_of(error: GatewayError) -> Status:
 
 def text_of(error: GatewayError) -> str:
     """The message that a client gets, as "CODE: text"."""
-    return f"{code_of(error)}: {error.message}"[:MAX_MESSAGE_CHARS]
+    return f"{code_of(error)}: {error.message}"[:_MAX_CHARS]
+
+
+def shown_error(error: GatewayError) -> tuple[str, str]:
+    """The gRPC status of an error and its message."""
+    return status_of(error).grpc, text_of(error)
 
 
 def invalid_request(message: str) -> GatewayError:

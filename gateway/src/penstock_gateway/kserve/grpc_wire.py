@@ -20,7 +20,7 @@ MAX_INFER_BYTES = MAX_AUDIO_BYTES + MAX_FIELDS_BYTES
 _M = TypeVar("_M", bound=Message)
 
 
-def parse(kind: type[_M], data: bytes) -> _M:
+def _parse(kind: type[_M], data: bytes) -> _M:
     """A message of this kind. GatewayError for one that is too large, and for bytes that are none."""
     if len(data) > MAX_INFER_BYTES:
         raise GatewayError(ErrorCode.TOO_LARGE, f"a message has {len(data)} bytes; accepted: {MAX_INFER_BYTES}")
@@ -31,8 +31,15 @@ def parse(kind: type[_M], data: bytes) -> _M:
     return message
 
 
-def read_request(message: service_pb2.ModelInferRequest) -> InferRequest:
-    """The request that a message carries. GatewayError as `make_request`, and for another model."""
+def read_name(kind: type[service_pb2.ModelReadyRequest], data: bytes) -> None:
+    """A message that names the model. GatewayError for another model than `asr`."""
+    message = _parse(kind, data)
+    check_model(message.name, message.version)
+
+
+def read_request(data: bytes) -> tuple[str, InferRequest]:
+    """The id of a request and what it carries. GatewayError as `make_request`, and for another model."""
+    message = _parse(service_pb2.ModelInferRequest, data)
     check_model(message.model_name, message.model_version)
     for part in (*message.inputs, *message.outputs):
         if part.parameters:
@@ -43,7 +50,8 @@ def read_request(message: service_pb2.ModelInferRequest) -> InferRequest:
         for name, value in message.parameters.items()
     }
     tensors = [Tensor(tensor.name, tensor.datatype, tensor.shape) for tensor in message.inputs]
-    return make_request(parameters, tensors, _values(message), [output.name for output in message.outputs])
+    request = make_request(parameters, tensors, _values(message), [output.name for output in message.outputs])
+    return message.id, request
 
 
 def write_response(
