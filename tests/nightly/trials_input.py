@@ -144,7 +144,7 @@ def hostile_http(server: RunningServer, recordings: list[Recording], count: int)
 
 
 def send_hostile_http(address: str, count: int, models: Sequence[str], ends_by_overflow: bool) -> Figures:
-    """Sends the requests to these models; returns how often each status came. `ends_by_overflow`: by `_is_too_large`."""
+    """As `send_hostile_grpc`, over HTTP. `ends_by_overflow`: see `_is_too_large`."""
     chance, outcomes = random.Random(count), Counter()
     for _ in range(count):
         model = chance.choice([*models])
