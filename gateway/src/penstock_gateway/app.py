@@ -24,7 +24,7 @@ from penstock_gateway.riva import service as riva
 from penstock_gateway.version import __version__
 
 _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a Penstock server.
-The WebSocket `/v1/realtime` and Riva's gRPC API are in docs/gateway.md."""
+The WebSocket `/v1/realtime`, KServe below `/v2` and the gRPC APIs are in docs/gateway.md."""
 _PROTOCOLS = {riva.SERVICE: riva.PROTOCOL, kserve.SERVICE: kserve.PROTOCOL}
 _OPEN_SERVICES = (grpc_health.SERVICE,)
 _health = APIRouter(prefix="/health", tags=["health"])

@@ -122,7 +122,7 @@ class _Stream:
             await live.end_segment()
 
     def _answer_of(self, rows: int) -> "asyncio.Future[Results]":
-        """The answer once so many rows of the stream are answered."""
+        """The answer to a request whose last row has this number, from 1."""
         self._check()
         answer: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(_note)
@@ -166,6 +166,6 @@ class _Stream:
 
 
 def _note(answer: "asyncio.Future[Results]") -> None:
-    """asyncio reports a failure that nobody awaits, because its client has gone."""
+    """Takes the failure of an answer whose client has gone: asyncio would report it."""
     if not answer.cancelled():
         answer.exception()
