@@ -130,7 +130,7 @@ test-oracle: oracle-setup ## comparison with NeMo and Transformers
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests/oracle tests/recipes tests/benchmarks
 
 # RIVA_SCRIPTS: the folder scripts/asr of a checkout of NVIDIA's python-clients (docs/gateway.md).
-client-compat: setup $(COMPAT_VENV)/.done ## unchanged clients of Riva and OpenAI against the gateway
+client-compat: setup $(COMPAT_VENV)/.done ## unchanged clients of Riva, OpenAI and Triton against the gateway
 	$(BIN)/python -m gateway.tests.compat --python $(COMPAT_VENV)/bin/python $(if $(RIVA_SCRIPTS),--riva-scripts $(RIVA_SCRIPTS))
 
 serve: setup ## serve MODEL with CONTEXT until Ctrl-C

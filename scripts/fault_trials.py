@@ -61,8 +61,18 @@ SHARED_SERVER_TRIALS = {
     trials_input.random_bytes: 500,
     trials_gateway.killed_gateway_clients: 1000,
     trials_gateway.stalled_gateway_clients: 16,
+    trials_gateway.hostile_gateway_grpc: 5000,
+    trials_gateway.hostile_gateway_http: 5000,
 }
-MIN_SLOTS = {trials_input.hostile_grpc: 64, trials_input.hostile_http: 64}
+MIN_SLOTS = dict.fromkeys(
+    (
+        trials_input.hostile_grpc,
+        trials_input.hostile_http,
+        trials_gateway.hostile_gateway_grpc,
+        trials_gateway.hostile_gateway_http,
+    ),
+    64,
+)
 """Hostile requests open streams faster than the idle timeout closes them; the other stream must still get a slot."""
 MODELS = ("features", "encoder", "decoder")
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests.helpers.server.recordings import KilledClient, Recording, other_strea
 from tests.helpers.server.resources import SPARE_DESCRIPTORS, SPARE_MEMORY_MB, Figures, read_metrics
 from tests.helpers.server.running import RunningServer
 from tests.helpers.server.tcp_proxy import TcpProxy
+from tests.nightly.trials_input import send_hostile_grpc, send_hostile_http
 
 _FREED_WITHIN_S = 1.5
 _OTHERS = 2
@@ -64,6 +65,28 @@ def stalled_gateway_clients(server: RunningServer, recordings: list[Recording], 
         grown = _check_resources(gateway, before)
     assert freed_s <= _FREED_WITHIN_S + _WATCH_S, freed_s
     return {"clients": len(some), "freed_after_limit_s": freed_s, **grown, "other_streams": whole()}
+
+
+def hostile_gateway_grpc(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+    """Wrong KServe requests in protobuf, also those that end a server."""
+    return _send_hostile(server, recordings, lambda gateway: send_hostile_grpc(gateway.grpc, count, ["asr"], False))
+
+
+def hostile_gateway_http(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
+    """The same in JSON, and bodies that do not match their headers."""
+    return _send_hostile(server, recordings, lambda gateway: send_hostile_http(gateway.http, count, ["asr"], False))
+
+
+def _send_hostile(
+    server: RunningServer, recordings: list[Recording], send: Callable[[RunningGateway], Figures]
+) -> Figures:
+    with _gateway(server) as gateway, _others(server, gateway, recordings) as whole:
+        send(gateway)  # buffers and caches are made
+        before = _resources(gateway)
+        outcomes = send(gateway)
+        grown = _check_resources(gateway, before)
+    assert not outcomes.keys() & {"UNAVAILABLE", "INTERNAL", "UNKNOWN", "HTTP 500", "HTTP 503"}, outcomes
+    return {**outcomes, **grown, "other_streams": whole()}
 
 
 def _by_sigkill(server: RunningServer, gateway: RunningGateway, kinds: list[str], samples: np.ndarray) -> float:

@@ -9,6 +9,7 @@ import math
 import random
 import socket
 from collections import Counter
+from collections.abc import Sequence
 
 import tritonclient.grpc as triton_grpc
 from grpc import RpcError
@@ -37,11 +38,17 @@ _NO_ROWS = "no rows, not answered"
 
 def hostile_grpc(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Wrong names, types, shapes, sizes and parameters in protobuf; also on the inner models."""
+    with other_streams(server, recordings, 1):
+        return send_hostile_grpc(server.url("grpc"), count, INPUTS, ends_by_overflow=True)
+
+
+def send_hostile_grpc(address: str, count: int, models: Sequence[str], ends_by_overflow: bool) -> Figures:
+    """Sends the requests to these models; returns how often each status came. `ends_by_overflow`: see `_OVERFLOWS`."""
     chance, outcomes = random.Random(count), Counter()
-    with other_streams(server, recordings, 1), triton_grpc.grpc.insecure_channel(server.url("grpc")) as channel:
+    with triton_grpc.grpc.insecure_channel(address) as channel:
         stub = triton_grpc.service_pb2_grpc.GRPCInferenceServiceStub(channel)
         for _ in range(count):
-            request = _message(chance)
+            request = _message(chance, models, ends_by_overflow)
             shapes = [list(tensor.shape) for tensor in request.inputs]
             may_go_unanswered = _may_go_unanswered(request.model_name, shapes)
             try:
@@ -61,18 +68,18 @@ def _may_go_unanswered(model: str, shapes: list) -> bool:
     return model != "asr" and any(isinstance(shape, list) and shape[:1] == [0] for shape in shapes)
 
 
-def _message(chance: random.Random):
+def _message(chance: random.Random, models: Sequence[str], ends_by_overflow: bool):
     """Returns a mostly valid request, so that it passes the first checks."""
 
     def rarely(usual, others):
         return usual if chance.random() < 0.85 else chance.choice(others)
 
-    model = chance.choice(list(INPUTS))
+    model = chance.choice([*models])
     request = triton_grpc.service_pb2.ModelInferRequest(model_name=model)
     for name, datatype in INPUTS[model].items():
         for _ in range(rarely(1, [0, 2])):
             shape = rarely(_usual_shape(chance, name), SHAPES)
-            if math.prod(shape) >= _OVERFLOWS:
+            if ends_by_overflow and math.prod(shape) >= _OVERFLOWS:
                 shape = _usual_shape(chance, name)
             tensor = request.inputs.add(name=rarely(name, ["NAME", ""]), datatype=rarely(datatype, DATATYPES))
             tensor.shape.extend(shape)
@@ -132,24 +139,29 @@ def _set_parameters(chance: random.Random, request, stream_id: str | int) -> Non
 
 def hostile_http(server: RunningServer, recordings: list[Recording], count: int) -> Figures:
     """Wrong requests in JSON, broken JSON, and bodies that do not match their headers."""
-    chance, outcomes = random.Random(count), Counter()
     with other_streams(server, recordings, 1):
-        for _ in range(count):
-            model = chance.choice(list(INPUTS))
-            headers, body = _post(chance, model)
-            may_go_unanswered = _may_go_unanswered(model, _json_shapes(body))
-            timeout_s = _NO_ROWS_TIMEOUT_S if may_go_unanswered else _TIMEOUT_S
-            connection = http.client.HTTPConnection("127.0.0.1", server.ports.http, timeout=timeout_s)
-            try:
-                connection.request("POST", f"/v2/models/{model}/infer", body, headers)
-                outcomes[f"HTTP {connection.getresponse().status}"] += 1
-            except (http.client.HTTPException, ConnectionError):
-                outcomes["connection closed"] += 1
-            except TimeoutError:
-                assert may_go_unanswered, (model, headers, body[:1000])
-                outcomes[_NO_ROWS] += 1
-            finally:
-                connection.close()
+        return send_hostile_http(server.url("http"), count, INPUTS, ends_by_overflow=True)
+
+
+def send_hostile_http(address: str, count: int, models: Sequence[str], ends_by_overflow: bool) -> Figures:
+    """As `send_hostile_grpc`, over HTTP. `ends_by_overflow`: see `_is_too_large`."""
+    chance, outcomes = random.Random(count), Counter()
+    for _ in range(count):
+        model = chance.choice([*models])
+        headers, body = _post(chance, model, ends_by_overflow)
+        may_go_unanswered = _may_go_unanswered(model, _json_shapes(body))
+        timeout_s = _NO_ROWS_TIMEOUT_S if may_go_unanswered else _TIMEOUT_S
+        connection = http.client.HTTPConnection(address, timeout=timeout_s)
+        try:
+            connection.request("POST", f"/v2/models/{model}/infer", body, headers)
+            outcomes[f"HTTP {connection.getresponse().status}"] += 1
+        except (http.client.HTTPException, ConnectionError):
+            outcomes["connection closed"] += 1
+        except TimeoutError:
+            assert may_go_unanswered, (model, headers, body[:1000])
+            outcomes[_NO_ROWS] += 1
+        finally:
+            connection.close()
     return dict(outcomes)
 
 
@@ -162,14 +174,16 @@ def _json_shapes(body: bytes) -> list:
         return []
 
 
-def _post(chance: random.Random, model: str) -> tuple[dict[str, str], bytes]:
+def _post(chance: random.Random, model: str, ends_by_overflow: bool) -> tuple[dict[str, str], bytes]:
     def rarely(usual, others):
         return usual if chance.random() < 0.85 else chance.choice(others)
 
     parameters = {"sequence_id": rarely("hostile", IDS), "sequence_start": rarely(True, [1, "true", None, False])}
     parameters |= rarely({}, [{"finalize": "x"}, {"decoder": "alsd", "beam_size": 10**30}, {"boost": 1e308}])
     document = {
-        "inputs": [_json_input(chance, rarely, name, datatype) for name, datatype in INPUTS[model].items()],
+        "inputs": [
+            _json_input(chance, rarely, name, datatype, ends_by_overflow) for name, datatype in INPUTS[model].items()
+        ],
         "parameters": rarely(parameters, [[], 3, {}]),
         "outputs": rarely([], [[{"name": "TEXT"}], [{"name": 7}], [{"name": "NOPE"}], {}, None]),
     }
@@ -178,8 +192,8 @@ def _post(chance: random.Random, model: str) -> tuple[dict[str, str], bytes]:
     return _corrupt(chance, json.dumps(document).encode())
 
 
-def _json_input(chance: random.Random, rarely, name: str, datatype: str) -> dict:
-    usable = [shape for shape in SHAPES if not _is_too_large(shape)]
+def _json_input(chance: random.Random, rarely, name: str, datatype: str, ends_by_overflow: bool) -> dict:
+    usable = [shape for shape in SHAPES if not (ends_by_overflow and _is_too_large(shape))]
     shape = rarely(_usual_shape(chance, name), [*usable, "1", None, [1.5], ["a"]])
     is_usable = isinstance(shape, list) and all(isinstance(length, int) for length in shape)
     count = min(_size(shape, datatype), 40_000) // (8 if datatype == "INT64" else 4) if is_usable else 3

@@ -60,7 +60,15 @@ def test_broken_clients(roomy_server: RunningServer, recordings, trial, count):
     run_trial(trial, roomy_server, recordings, count)
 
 
-@pytest.mark.parametrize("trial", [trials_input.hostile_grpc, trials_input.hostile_http])
+@pytest.mark.parametrize(
+    "trial",
+    [
+        trials_input.hostile_grpc,
+        trials_input.hostile_http,
+        trials_gateway.hostile_gateway_grpc,
+        trials_gateway.hostile_gateway_http,
+    ],
+)
 def test_hostile_requests(roomy_server: RunningServer, recordings, trial):
     run_trial(trial, roomy_server, recordings, 250)
 

@@ -1,10 +1,11 @@
-"""The requests of docs/http.md, verbatim, and the two clients without dependencies, against a real server."""
+"""The requests of docs/http.md, verbatim, and the two clients without dependencies, against a server and a gateway."""
 
 import json
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import soundfile
 
 from penstock_client import Client
 from tests.helpers.golden import golden_utterances
+from tests.helpers.server.gateway import running_gateway
 from tests.helpers.server.running import RunningServer
 
 pytestmark = pytest.mark.server
@@ -40,11 +42,21 @@ def text(server: RunningServer, folder: Path) -> str:
         return client.transcribe(str(folder / "speech.wav")).text
 
 
-def paste(block: str, server: RunningServer, folder: Path) -> list[dict]:
+@pytest.fixture(scope="module", params=["server", "gateway"])
+def address(request, server: RunningServer) -> Iterator[str]:
+    """HOST:PORT of a server, or of a gateway before it."""
+    if request.param == "server":
+        yield server.url("http")
+        return
+    with running_gateway(server) as gateway:
+        yield gateway.http
+
+
+def paste(block: str, address: str, folder: Path) -> list[dict]:
     """Runs a block of the page and returns the JSON documents that it prints."""
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
-    block = block.replace("localhost:8000", f"{server.url('http')}").replace("sleep 0.5", "sleep 0.01")
+    block = block.replace("localhost:8000", address).replace("sleep 0.5", "sleep 0.01")
     command = ["bash", "-euo", "pipefail", "-c", block]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     documents, decoder, rest = [], json.JSONDecoder(), done.stdout.strip()
@@ -67,36 +79,36 @@ def test_ffmpeg_makes_the_samples(folder: Path):
     np.testing.assert_allclose(np.fromfile(folder / "speech.f32", "<f4"), expected, atol=2**-15)
 
 
-def test_a_whole_recording_as_binary(server: RunningServer, folder: Path, text: str):
-    (reply,) = paste(BINARY, server, folder)
+def test_a_whole_recording_as_binary(address: str, folder: Path, text: str):
+    (reply,) = paste(BINARY, address, folder)
     assert output(reply, "TEXT") == [text]
     assert output(reply, "WORDS") == text.split()
     assert len(output(reply, "WORD_START_MS")) == len(output(reply, "WORD_END_MS")) == len(text.split())
 
 
-def test_a_whole_recording_as_json(server: RunningServer, folder: Path, text: str):
-    (reply,) = paste(JSON, server, folder)
+def test_a_whole_recording_as_json(address: str, folder: Path, text: str):
+    (reply,) = paste(JSON, address, folder)
     assert output(reply, "TEXT") == [text]
 
 
-def test_a_live_stream(server: RunningServer, folder: Path, text: str):
-    *parts, last = paste(LIVE, server, folder)
+def test_a_live_stream(address: str, folder: Path, text: str):
+    *parts, last = paste(LIVE, address, folder)
     further_bytes = (folder / "speech.f32").stat().st_size - 4 * FIRST_CHUNK_SAMPLES
     assert len(parts) == 1 + -(-further_bytes // (4 * CHUNK_SAMPLES))
     assert output(last, "TEXT") == [text] and output(last, "IS_FINAL") == [True]
     assert all(text.startswith(output(part, "TEXT")[0]) for part in parts)
 
 
-def test_an_error_has_a_code(server: RunningServer, folder: Path):
-    (reply,) = paste(WRONG_OPTION, server, folder)
-    assert reply["error"].partition("', ")[2].startswith("OPTION_INVALID: ")
+def test_an_error_has_a_code(address: str, folder: Path):
+    (reply,) = paste(WRONG_OPTION, address, folder)
+    assert reply["error"].removeprefix("in ensemble 'asr', ").startswith("OPTION_INVALID: ")
 
 
 @pytest.mark.parametrize(("program", "example"), [(sys.executable, "http_stream.py"), ("node", "http_stream.mjs")])
-def test_the_clients_without_dependencies(program: str, example: str, server: RunningServer, folder: Path, text: str):
+def test_the_clients_without_dependencies(program: str, example: str, address: str, folder: Path, text: str):
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
-    command = [program, ROOT / "client" / "examples" / example, f"http://{server.url('http')}", "speech.wav"]
+    command = [program, ROOT / "client" / "examples" / example, f"http://{address}", "speech.wav"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     *partial, final = done.stdout.splitlines()
     assert final == f"final: {text}"

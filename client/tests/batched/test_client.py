@@ -47,6 +47,22 @@ def test_every_row_is_reported_when_it_is_answered(server):
     assert answers == [0, 700, 1700, 1700]
 
 
+def test_every_row_has_an_answer(server):
+    async def run():
+        async with connected(server) as client, await client.open_stream() as stream:
+            for samples in (700, 0, 1000):
+                await stream.push(noise(samples))
+            await stream.finish()
+            answers = [answer async for answer in stream.answers()]
+            assert stream.rows == len(answers) == 5
+        return answers
+
+    answers = asyncio.run(run())
+    assert [answer.end_samples for answer in answers] == [0, 700, 700, 1700, 1700]
+    assert [len(answer.results) for answer in answers] == [0, 1, 0, 1, 1]
+    assert transcript([result for answer in answers for result in answer.results]).text.split() == whole_text(1700)
+
+
 def test_each_of_many_streams_gets_its_own_words(server):
     async def speak(client, seed):
         chance = random.Random(seed)

@@ -10,19 +10,23 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
-from penstock_gateway import captions, http_api
+from penstock_gateway import captions, grpc_health, http_api
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.grpc_api import OPTIONS, KeyInterceptor
 from penstock_gateway.http_api import GatewayOf
+from penstock_gateway.kserve import service as kserve
+from penstock_gateway.kserve.routes import router as kserve_router
 from penstock_gateway.openai.routes import IGNORED_HEADER
 from penstock_gateway.openai.routes import router as openai_router
 from penstock_gateway.realtime.routes import router as realtime_router
-from penstock_gateway.riva.service import add_riva_service
-from penstock_gateway.security.limits import MAX_RECOGNIZE_BYTES
+from penstock_gateway.riva import service as riva
 from penstock_gateway.version import __version__
 
 _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a Penstock server.
-The WebSocket `/v1/realtime` and Riva's gRPC API are in docs/gateway.md."""
+The WebSocket `/v1/realtime`, KServe below `/v2` and the gRPC APIs are in docs/gateway.md."""
+_PROTOCOLS = {riva.SERVICE: riva.PROTOCOL, kserve.SERVICE: kserve.PROTOCOL}
+_OPEN_SERVICES = (grpc_health.SERVICE,)
 _health = APIRouter(prefix="/health", tags=["health"])
 
 
@@ -33,6 +37,7 @@ async def live() -> dict[str, str]:
     return {"status": "live"}
 
 
+@_health.get("", include_in_schema=False)
 @_health.head("/ready", include_in_schema=False)
 @_health.get("/ready", responses={503: {"description": "no replica answers, or the gateway stops"}})
 async def ready(gateway: GatewayOf) -> Response:
@@ -65,7 +70,7 @@ def build_app(gateway: Gateway) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.gateway = gateway
-    for router in (_health, openai_router, realtime_router):
+    for router in (_health, openai_router, realtime_router, kserve_router):
         app.include_router(router)
     if gateway.config.captions:
         app.routes.extend(captions.routes())
@@ -74,7 +79,8 @@ def build_app(gateway: Gateway) -> FastAPI:
 
 def build_grpc_server(gateway: Gateway) -> grpc.aio.Server:
     """The server of the gRPC port, without a port yet. Make it in the event loop that runs it."""
-    limits = [("grpc.max_receive_message_length", MAX_RECOGNIZE_BYTES), ("grpc.so_reuseport", 1)]
-    server = grpc.aio.server(options=limits)
-    add_riva_service(gateway, server)
+    server = grpc.aio.server(interceptors=[KeyInterceptor(gateway, _PROTOCOLS, _OPEN_SERVICES)], options=OPTIONS)
+    riva.add_riva_service(gateway, server)
+    kserve.add_kserve_service(gateway, server)
+    grpc_health.add_health_service(gateway, server)
     return server

@@ -46,7 +46,14 @@ class ErrorCode(Enum):
 class GatewayError(Exception):
     """A request or a stream is rejected or has failed. Each protocol renders it in its own form."""
 
-    def __init__(self, code: ErrorCode, message: str, param: str | None = None, retry_after_s: float | None = None):
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        server_code: str | None = None,
+    ):
         super().__init__(message)
         self.code = code
         self.message = message
@@ -55,6 +62,8 @@ class GatewayError(Exception):
         """The field that was wrong, in the protocol's own name."""
         self.retry_after_s = retry_after_s
         """When a new attempt makes sense; None where it does not."""
+        self.server_code = server_code
+        """The server's code of the same error, such as STREAM_LIMIT, where it is known."""
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"

@@ -16,8 +16,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="penstock-gateway",
-        description="Serves NVIDIA Riva's gRPC and OpenAI's audio HTTP and Realtime protocols in front of Penstock "
-        "servers. Each flag has an environment variable (--http-port: PENSTOCK_GATEWAY_HTTP_PORT); the flag takes "
+        description="Serves NVIDIA Riva's gRPC, OpenAI's audio HTTP and Realtime and KServe's protocols in front of "
+        "Penstock servers. Each flag has an environment variable (--http-port: PENSTOCK_GATEWAY_HTTP_PORT); the flag takes "
         "precedence.",
     )
     parser.add_argument("--version", action="version", version=__version__)

@@ -1,8 +1,9 @@
 """Runs the clients of other projects, unchanged, against a real server and gateway: `make client-compat`.
 
-NVIDIA's package and OpenAI's are those of locks/compat.txt, in an environment of their own. NVIDIA's scripts come from
-`--riva-scripts`, the folder scripts/asr of a checkout of github.com/nvidia-riva/python-clients; without it their rows
-are left out. Prints a table and ends with status 1 if the words of a row differ from those of `penstock_client`.
+NVIDIA's package and OpenAI's are those of locks/compat.txt, in an environment of their own; tritonclient and
+penstock-client are those of this environment. NVIDIA's scripts come from `--riva-scripts`, the folder scripts/asr of a
+checkout of github.com/nvidia-riva/python-clients; without it their rows are left out. Prints a table and ends with
+status 1 if the words of a row differ from those of `penstock_client`.
 """
 
 import argparse
@@ -146,6 +147,7 @@ def rows(python: str, scripts: Path | None) -> Iterator[Row]:
         calls = {
             "openai": run_calls(python, "openai_calls.py", f"http://{gateway.http}", name),
             "riva.client": run_calls(python, "riva_calls.py", gateway.grpc, gateway.http, name),
+            "KServe": run_calls(sys.executable, "kserve_calls.py", gateway.grpc, gateway.http, name),
         }
         if scripts is not None:
             calls["Riva's scripts"] = run_scripts(python, scripts, folder, gateway.grpc, gateway.http)

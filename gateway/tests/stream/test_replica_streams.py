@@ -68,6 +68,15 @@ async def test_a_segment_without_audio_has_a_final(server, open_streams):
     ]  # fmt: skip
 
 
+async def test_a_stream_as_a_direct_one_has_only_its_own_options(server, open_streams):
+    async with open_streams(server, endpoint_state="carry") as streams:
+        stream = await opened(streams, is_as_direct=True, extra={"n_best": 2, "decoder": "alsd"})
+        await stream.finish()
+        answers = [answer async for answer in stream.answers()]
+    assert server.batch.recognizer.requests[0].parameters == {"n_best": 2, "decoder": "alsd"}
+    assert (stream.rows, [len(answer.results) for answer in answers]) == (2, [0, 1])
+
+
 async def test_options_reach_the_server(server, open_streams):
     async with open_streams(server) as streams:
         stream = await opened(

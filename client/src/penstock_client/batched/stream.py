@@ -30,6 +30,15 @@ class StreamResult(Result):
     """Of a final result: where its segment ends in the stream and the next one begins."""
 
 
+class Answer(NamedTuple):
+    """What the server has answered to one row of a stream."""
+
+    end_samples: int
+    """Samples of the stream up to the row's end."""
+    results: Sequence[StreamResult]
+    """What is new, in order; empty where nothing is."""
+
+
 class Pushed(NamedTuple):
     """A row on its way to the server and back."""
 
@@ -80,7 +89,10 @@ class BatchedStream:
         self._on_answer = on_answer
         self._end_samples = self._unanswered_samples = self._unanswered_rows = 0
         """Of the rows that were enqueued."""
+        self._answers: deque[Answer] = deque()
         self._results: deque[StreamResult] = deque()
+        """Of the answer that is being iterated."""
+        self._rows = 0
         self._failure: ClientError | None = None
         self._is_accepted = self._is_finished = self._is_ended = self._is_complete = False
         """Finished: no more audio comes. Ended: the end was enqueued. Complete: it is answered."""
@@ -92,6 +104,11 @@ class BatchedStream:
     def held_samples(self) -> int:
         """Samples at the end of what was pushed that complete no chunk, and wait here for those that do."""
         return self._aligner.held_samples
+
+    @property
+    def rows(self) -> int:
+        """Rows of the stream so far: `answers` yields as many, unless the stream fails."""
+        return self._rows
 
     @property
     def is_answered(self) -> bool:
@@ -133,10 +150,16 @@ class BatchedStream:
     async def __aiter__(self) -> AsyncIterator[StreamResult]:
         """Results as they arrive, until the stream is finished and answered. Raises ClientError."""
         while True:
-            await self._wait_until(lambda: bool(self._results) or self._is_complete)
-            if not self._results:
+            while self._results:
+                yield self._results.popleft()
+            if (answer := await self._next_answer()) is None:
                 return
-            yield self._results.popleft()
+            self._results.extend(answer.results)
+
+    async def answers(self) -> AsyncIterator[Answer]:
+        """The answer to each row, also to one without a result: instead of iterating. Raises ClientError."""
+        while (answer := await self._next_answer()) is not None:
+            yield answer
 
     def cancel(self) -> None:
         """Ends the stream without its remaining results, and frees its slot on the server. Does not wait.
@@ -169,8 +192,9 @@ class BatchedStream:
             return
         self._is_accepted = True
         round_trip_s = self._link.now_s() - pushed.pushed_s
-        for left, result in zip(range(len(results) - 1, -1, -1), results, strict=True):
-            self._results.append(_stream_result(result, round_trip_s, 0 if left else flags))
+        last = len(results) - 1
+        found = [_stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
+        self._answers.append(Answer(pushed.end_samples, found))
         if self._on_answer is not None:
             self._on_answer(pushed.end_samples, round_trip_s)
         if flags & END:
@@ -212,9 +236,15 @@ class BatchedStream:
         self._end_samples += len(samples)
         self._unanswered_samples += len(samples)
         self._unanswered_rows += 1
+        self._rows += 1
         self._is_ended |= bool(flags & END)
         row = Row(self.stream_id, samples, flags, options)
         self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s()))
+
+    async def _next_answer(self) -> Answer | None:
+        """None once the stream is complete."""
+        await self._wait_until(lambda: bool(self._answers) or self._is_complete)
+        return self._answers.popleft() if self._answers else None
 
     def _check_open(self) -> None:
         if self._failure:

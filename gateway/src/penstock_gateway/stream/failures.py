@@ -25,4 +25,5 @@ def gateway_error(error: ClientError) -> GatewayError:
     code = _CODES.get(error.code, ErrorCode.STREAM_LOST)
     message = error.message if isinstance(error, StreamError) else error.text
     message = _STREAM.sub("", message)
-    return GatewayError(code, message, retry_after_s=None if code in _BY_CLIENT else RETRY_AFTER_S)
+    retry_after_s = None if code in _BY_CLIENT else RETRY_AFTER_S
+    return GatewayError(code, message, retry_after_s=retry_after_s, server_code=error.code)

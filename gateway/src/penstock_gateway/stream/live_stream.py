@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from penstock_client import Answer
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Event
 
@@ -31,6 +32,8 @@ class StreamOptions:
     """Alternatives of a final; needs a beam search."""
     extra: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Other start options of the server by name, such as `lm_weight`. The server checks them."""
+    is_as_direct: bool = False
+    """True where only `model` and `extra` count: what they do not name is as the server is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class ModelGroup:
     """Decoders that a stream can choose; the first is the default."""
     max_beam_size: int
     max_boosted_phrases: int
+    parameters: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """All that its server publishes."""
 
 
 class LiveStream(Protocol):
@@ -74,6 +79,16 @@ class LiveStream(Protocol):
 
     def events(self) -> AsyncIterator[Event]:
         """Partials and Finals in order. Raises GatewayError where the stream is lost."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the stream so far."""
+
+    def answers(self) -> AsyncIterator[Answer]:
+        """The server's answer to each row, in order: for a protocol of requests, instead of `events`.
+
+        Raises GatewayError where the stream is lost.
+        """
 
 
 class Streams(Protocol):

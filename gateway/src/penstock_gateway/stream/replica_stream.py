@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from penstock_client import BatchedStream, ClientError, StreamClosedError
+from penstock_client import Answer, BatchedStream, ClientError, StreamClosedError, StreamResult
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_SILENT_S
 from penstock_gateway.stream.events import Event, Final
@@ -69,15 +69,41 @@ class ReplicaStream:
 
     async def events(self) -> AsyncIterator[Event]:
         """Partials and Finals in order. Raises GatewayError where the stream is lost."""
-        try:
+        with self._reads():
             async for result in self._upstream:
-                if (event := self._segments.add(result)) is None:
-                    continue
-                if isinstance(event, Final):
-                    self._report.final(event)
-                else:
-                    self._report.partial(result.round_trip_s)
-                yield event
+                if (event := self._event(result)) is not None:
+                    yield event
+
+    @property
+    def rows(self) -> int:
+        """Rows of the stream so far."""
+        return self._upstream.rows
+
+    async def answers(self) -> AsyncIterator[Answer]:
+        """The server's answer to each row, in order: for a protocol of requests, instead of `events`.
+
+        Raises GatewayError where the stream is lost.
+        """
+        with self._reads():
+            async for answer in self._upstream.answers():
+                for result in answer.results:
+                    self._event(result)
+                yield answer
+
+    def _event(self, result: StreamResult) -> Event | None:
+        """The reported event of a result; None without news."""
+        event = self._segments.add(result)
+        if isinstance(event, Final):
+            self._report.final(event)
+        elif event is not None:
+            self._report.partial(result.round_trip_s)
+        return event
+
+    @contextmanager
+    def _reads(self) -> Iterator[None]:
+        """Around reading to the stream's end."""
+        try:
+            yield
             self._end("finished")
         except StreamClosedError as error:
             if self._failure is not None:

@@ -14,9 +14,10 @@ _ACCEPTED = tuple(field.name for field in fields(StartOptions))
 def upstream_options(options: StreamOptions, endpoint_state: EndpointState | None) -> StartOptions:
     """The options as the server's; rules that end segments are off unless named, whatever the server's default is.
 
-    endpoint_state: of a stream that names none. GatewayError names a wrong option.
+    Those of a stream that is as a direct one are its `extra` alone. endpoint_state: of another stream that names none.
+    GatewayError names a wrong option.
     """
-    values: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         **dict.fromkeys(ENDPOINTS, 0),
         "language": options.language,
         "boosted_phrases": tuple(options.phrases),
@@ -24,8 +25,8 @@ def upstream_options(options: StreamOptions, endpoint_state: EndpointState | Non
         "endpoint_state": endpoint_state,
         "decoder": options.decoder,
         "n_best": options.n_best,
-        **options.extra,
     }
+    values = {**({} if options.is_as_direct else defaults), **options.extra}
     if unknown := values.keys() - set(_ACCEPTED):
         name = min(unknown)[:80]
         message = f"there is no option {name!r}; accepted: {', '.join(_ACCEPTED)}"

@@ -1,0 +1,70 @@
+"""What a stream has answered, as `asr` answers a request: everything that is new, or the text as it is. No I/O."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock_client import Answer, Result
+from penstock_client.alignment import ChunkGeometry, read_geometry
+from penstock_gateway.stream.live_stream import ModelGroup
+
+_HOPS_PER_S = 100
+"""Mel frames per second of all models."""
+
+
+class RequestResults:
+    """Collects the answers to the rows of one stream, and gives out the results of a request."""
+
+    def __init__(self, group: ModelGroup):
+        self._rate_hz = group.sample_rate_hz
+        self._geometry: ChunkGeometry | None = read_geometry(group.parameters)
+        self._segment_start = 0
+        """Samples of the stream where the encoder last started anew."""
+        self._new: list[Result] = []
+        self._now = Result(0, "", False, 0.0, (), (), ())
+        """The answer to a request without news."""
+
+    def add(self, answer: Answer) -> None:
+        """The answer to the next row."""
+        for result in answer.results:
+            self._add(result)
+        if answer.results:
+            if answer.results[-1].answers_finalize:
+                self._segment_start = answer.end_samples
+            return
+        covered_s = self._covered_s(answer.end_samples)
+        if covered_s is not None and covered_s > self._now.audio_processed_s:
+            self._now = replace(self._now, audio_processed_s=covered_s)
+            if self._new:  # of the same request, which has one entry for the current segment
+                self._add(self._now)
+
+    def take(self) -> Sequence[Result]:
+        """The results of a request whose rows are all answered."""
+        new, self._new = self._new, []
+        return new or [self._now]
+
+    def _add(self, result: Result) -> None:
+        if self._new and not self._new[-1].is_final:
+            result = _joined(self._new.pop(), result)
+        self._new.append(result)
+        if result.is_final:
+            self._now = Result(result.segment + 1, "", False, result.audio_processed_s, (), (), ())
+        else:
+            self._now = replace(result, new_words=(), new_tokens=(), new_timestamps=())
+
+    def _covered_s(self, end_samples: int) -> float | None:
+        """Audio of the stream up to the last whole hop of its chunks; None where their borders are not known."""
+        if self._geometry is None:
+            return None
+        border = self._geometry.border(end_samples - self._segment_start)
+        window_rest = self._geometry.first_chunk_samples % (self._rate_hz // _HOPS_PER_S)
+        return (self._segment_start + max(0, border - window_rest)) / self._rate_hz
+
+
+def _joined(earlier: Result, later: Result) -> Result:
+    """One result for two of the same segment."""
+    return replace(
+        later,
+        new_words=earlier.new_words + later.new_words,
+        new_tokens=earlier.new_tokens + later.new_tokens,
+        new_timestamps=earlier.new_timestamps + later.new_timestamps,
+    )

@@ -1,0 +1,134 @@
+"""The KServe v2 routes of the HTTP port, below /v2."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse, Response
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.http_api import GatewayOf, KeyOf, limited
+from penstock_gateway.kserve.errors import invalid_request, status_of, text_of
+from penstock_gateway.kserve.http_wire import HEADER_LENGTH, MAX_BODY_BYTES, read_body, write_response
+from penstock_gateway.kserve.model import check_model, model_config, model_metadata, server_metadata
+from penstock_gateway.kserve.sequences import PROTOCOL, Sequences
+
+_LARGE_BYTES = 256 << 10
+_LARGE_BODIES = 16
+"""Of a key at a time."""
+
+
+class _Route(APIRoute):
+    """Renders errors as a server does: {"error": "CODE: text"}."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """As FastAPI's, with another form of errors."""
+        handle = super().get_route_handler()
+
+        async def run(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except GatewayError as error:
+                request.app.state.gateway.note_rejection(PROTOCOL, error)
+                waits = error.retry_after_s
+                headers = {"Retry-After": str(max(1, round(waits)))} if waits is not None else {}
+                return JSONResponse({"error": text_of(error)}, status_of(error).http, headers)
+
+        return run
+
+
+router = APIRouter(prefix="/v2", include_in_schema=False, route_class=_Route)
+_MODEL = "/models/{model}"
+_VERSION = "/models/{model}/versions/{version}"
+
+
+async def _model(model: str, version: str = "") -> None:
+    check_model(model, version)
+
+
+ModelOf = Depends(_model)
+
+
+@router.get("/health/live")
+async def live() -> Response:
+    """The process answers."""
+    return Response()
+
+
+@router.get("/health/ready")
+async def ready(gateway: GatewayOf) -> Response:
+    """A replica answers, so that a stream can start."""
+    return Response(status_code=200 if gateway.streams.groups else 503)
+
+
+@router.get("")
+async def server(_: KeyOf) -> dict[str, Any]:
+    """Metadata of the gateway."""
+    return server_metadata()
+
+
+@router.get(_MODEL, dependencies=[ModelOf])
+@router.get(_VERSION, dependencies=[ModelOf])
+async def metadata(_: KeyOf) -> dict[str, Any]:
+    """Inputs and outputs of the model."""
+    return model_metadata()
+
+
+@router.get(f"{_MODEL}/ready", dependencies=[ModelOf])
+@router.get(f"{_VERSION}/ready", dependencies=[ModelOf])
+async def model_ready(_: KeyOf, gateway: GatewayOf) -> Response:
+    """As the gateway is."""
+    return await ready(gateway)
+
+
+@router.get(f"{_MODEL}/config", dependencies=[ModelOf])
+@router.get(f"{_VERSION}/config", dependencies=[ModelOf])
+async def config(_: KeyOf, gateway: GatewayOf) -> dict[str, Any]:
+    """Inputs, outputs and parameters of the model."""
+    return model_config(gateway.streams.group(""))
+
+
+class _Inference:
+    """What the requests of an application share."""
+
+    def __init__(self, sequences: Sequences):
+        self.sequences = sequences
+        self.large_bodies: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_LARGE_BODIES))
+        """Places of each key."""
+
+
+async def _inference(request: Request, gateway: GatewayOf) -> _Inference:
+    state = request.app.state
+    if not hasattr(state, "kserve"):
+        state.kserve = _Inference(Sequences(gateway.streams))
+    found: _Inference = state.kserve
+    return found
+
+
+@router.post(f"{_MODEL}/infer", dependencies=[ModelOf])
+@router.post(f"{_VERSION}/infer", dependencies=[ModelOf])
+async def infer(request: Request, key: KeyOf, shared: Annotated[_Inference, Depends(_inference)]) -> Response:
+    """The next part of a stream's audio; answers with what is new."""
+    if encoding := request.headers.get("content-encoding"):
+        raise invalid_request(f"Content-Encoding is {encoding[:40]!r}; accepted: none")
+    stated = request.headers.get("content-length", "")
+    if stated.isdecimal() and int(stated) <= _LARGE_BYTES:
+        body = await limited(request, MAX_BODY_BYTES, "body").body()
+    else:
+        async with shared.large_bodies[key.name]:
+            body = await limited(request, MAX_BODY_BYTES, "body").body()
+    wanted = read_body(body, request.headers.get(HEADER_LENGTH))
+    results = await (await shared.sequences.send(wanted.request, key))
+    content, header_length = write_response(wanted, results)
+    if header_length is None:
+        return Response(content, media_type="application/json")
+    return Response(content, media_type="application/octet-stream", headers={HEADER_LENGTH: str(header_length)})
+
+
+@router.api_route("/{path:path}", methods=["GET", "POST", "HEAD", "PUT", "DELETE"])
+async def unknown(path: str, _: KeyOf) -> Response:
+    """Every other address."""
+    raise GatewayError(ErrorCode.MODEL_NOT_FOUND, f"there is no /v2/{path[:80]}")

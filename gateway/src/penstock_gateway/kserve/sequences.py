@@ -1,0 +1,171 @@
+"""Streams of KServe's sequences: each API key has its own ids. Knows no wire format."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock_client import Result
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.kserve.errors import not_open
+from penstock_gateway.kserve.request import InferRequest, SequenceId
+from penstock_gateway.kserve.results import RequestResults
+from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.security.limits import MAX_SILENT_S
+from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOptions, Streams
+
+PROTOCOL = "kserve"
+"""Name of the protocol in metrics and logs."""
+Results = Sequence[Result]
+
+
+class _Waiting(NamedTuple):
+    """A request whose rows are on their way."""
+
+    last_row: int
+    answer: "asyncio.Future[Results]"
+
+
+class Sequences:
+    """The open streams of one port, by key and id."""
+
+    def __init__(self, streams: Streams):
+        self._streams = streams
+        self._open: dict[tuple[str, SequenceId], _Stream] = {}
+
+    async def send(self, request: InferRequest, key: ApiKey, call: object = None) -> "asyncio.Future[Results]":
+        """Sends a request's audio and returns its answer, which may still be on its way.
+
+        Waits while too much audio of the stream is unanswered. `call`: see `end_call`. Raises GatewayError where the
+        request is rejected or the stream has failed; the answer does so, too.
+        """
+        place = (key.name, request.sequence_id)
+        stream = self._open.get(place)
+        if request.problem is not None:
+            if request.is_end and stream is not None and not request.is_start:
+                await stream.cancel("its last request was rejected")
+            raise request.problem
+        if request.is_start:
+            if stream is not None:
+                await stream.cancel("it was started again")
+            stream = self._open[place] = _Stream(request.sequence_id, lambda ended: self._forget(place, ended))
+        elif stream is None:
+            raise not_open(request.sequence_id, "it was never started, has ended or was idle for too long")
+        stream.call = call
+        return await stream.send(request, key, self._streams)
+
+    async def end_call(self, call: object) -> None:
+        """The client of a call has vanished: frees the streams whose latest request came in it."""
+        for stream in [stream for stream in self._open.values() if stream.call is call]:
+            await stream.cancel("its client has disconnected")
+
+    def _forget(self, place: tuple[str, SequenceId], ended: "_Stream") -> None:
+        if self._open.get(place) is ended:
+            del self._open[place]
+
+
+class _Stream:
+    """One stream; its requests are sent and answered in order. `forget` is called when no request can reach it."""
+
+    def __init__(self, stream_id: SequenceId, forget: Callable[["_Stream"], None]):
+        self.call: object = None
+        """That of the latest request."""
+        self._id = stream_id
+        self._forget = forget
+        self._sending = asyncio.Lock()
+        self._live: LiveStream | None = None
+        self._results: RequestResults | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._answered_rows = 0
+        self._failure: GatewayError | None = None
+
+    async def send(self, request: InferRequest, key: ApiKey, streams: Streams) -> "asyncio.Future[Results]":
+        """Opens the stream with its first request. Raises GatewayError."""
+        try:
+            async with self._sending:
+                self._check()
+                live = self._live or await self._open(request, key, streams)
+                await self._push(live, request)
+                return self._answer_of(live.rows)
+        except GatewayError as error:
+            self._forget(self)
+            raise self._failure or error from None
+        except asyncio.CancelledError:  # the client has gone, and a part of its audio may be missing
+            await self.cancel("a request was broken off")
+            raise
+
+    async def cancel(self, reason: str) -> None:
+        """Frees the stream; its unanswered requests fail."""
+        self._forget(self)
+        self._fail(not_open(self._id, reason))
+        if self._live is not None:
+            await self._live.cancel()
+
+    async def _open(self, request: InferRequest, key: ApiKey, streams: Streams) -> LiveStream:
+        group: ModelGroup = streams.group("")
+        options = StreamOptions(model=group.name, extra=request.options, is_as_direct=True)
+        live = await streams.open(options, key, PROTOCOL)
+        if self._failure is not None:  # cancelled meanwhile
+            await live.cancel()
+            raise self._failure
+        self._live, self._results = live, RequestResults(group)
+        self._reading = asyncio.create_task(self._read(live, self._results))
+        return live
+
+    async def _push(self, live: LiveStream, request: InferRequest) -> None:
+        await live.push(request.samples)
+        if request.is_end:
+            self._forget(self)
+            await live.finish()
+        elif request.finalize:
+            await live.end_segment()
+
+    def _answer_of(self, rows: int) -> "asyncio.Future[Results]":
+        """The answer to a request whose last row has this number, from 1."""
+        self._check()
+        answer: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_note)
+        self._waiting.append(_Waiting(rows, answer))
+        self._settle()
+        return answer
+
+    async def _read(self, live: LiveStream, results: RequestResults) -> None:
+        """Answers requests as their rows are answered, until the stream ends."""
+        try:
+            async for answer in live.answers():
+                results.add(answer)
+                self._answered_rows += 1
+                self._settle()
+            self._fail(not_open(self._id, "it has ended"))
+        except GatewayError as error:
+            if self._waiting:
+                self._forget(self)
+            else:  # the next request gets it
+                asyncio.get_running_loop().call_later(MAX_SILENT_S, self._forget, self)
+            self._fail(error)
+
+    def _settle(self) -> None:
+        while self._results and self._waiting and self._waiting[0].last_row <= self._answered_rows:
+            answer = self._waiting.popleft().answer
+            found = self._results.take()
+            if not answer.done():
+                answer.set_result(found)
+
+    def _fail(self, error: GatewayError) -> None:
+        """Fails what is unanswered; the first failure counts."""
+        self._failure = self._failure or error
+        while self._waiting:
+            answer = self._waiting.popleft().answer
+            if not answer.done():
+                answer.set_exception(self._failure)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _note(answer: "asyncio.Future[Results]") -> None:
+    """Takes the failure of an answer whose client has gone: asyncio would report it."""
+    if not answer.cancelled():
+        answer.exception()

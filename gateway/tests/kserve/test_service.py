@@ -1,0 +1,323 @@
+"""KServe over gRPC on real sockets: streams and their ids, responses, and what is rejected."""
+
+import asyncio
+import json
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as triton
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.utils import InferenceServerException
+
+from client.tests.helpers.fakes import confidence, word
+from gateway.tests.kserve.conftest import MAX_STREAMS, headers
+from penstock_gateway.kserve.outputs import DATATYPES
+
+pytestmark = pytest.mark.anyio
+Code = grpc.StatusCode
+WORD_SAMPLES = 800
+WITHIN = ("SEGMENT", "TEXT", "IS_FINAL")
+
+
+def request(words=1, stream_id="s", outputs=(), start=False, end=False, **parameters):
+    """The arguments of an inference."""
+    audio = triton.InferInput("AUDIO", [1, words * WORD_SAMPLES], "FP32")
+    audio.set_data_from_numpy(np.full((1, words * WORD_SAMPLES), 0.25, np.float32))
+    return {
+        "model_name": "asr", "inputs": [audio], "outputs": [triton.InferRequestedOutput(name) for name in outputs],
+        "sequence_id": stream_id, "sequence_start": start, "sequence_end": end, "parameters": parameters,
+    }  # fmt: skip
+
+
+def text(words):
+    return " ".join(map(word, range(words)))
+
+
+def values(result, names=WITHIN):
+    found = []
+    for name in names:
+        (row,) = result.as_numpy(name).tolist()
+        found.append([one.decode() if isinstance(one, bytes) else one for one in row])
+    return found
+
+
+@pytest.fixture
+async def client(serve, server):
+    """tritonclient's, of a gateway before `server`."""
+    async with serve(server) as served, triton.InferenceServerClient(served.ports.grpc_address) as client:
+        yield client
+
+
+async def rejection(awaitable):
+    """The status and the code of a rejected call."""
+    with pytest.raises(InferenceServerException) as caught:
+        await awaitable
+    return caught.value.status(), caught.value.message().partition(":")[0]
+
+
+async def stream(client, requests, key="one"):
+    """The text or the code of the error that each request of a call gets."""
+
+    async def send():
+        for each in requests:
+            yield each
+
+    found = []
+    async for result, error in client.stream_infer(send(), headers=headers(key)):
+        found.append(error.message().partition(":")[0] if error else values(result, ["TEXT"])[0][0])
+    return found
+
+
+async def test_what_the_model_offers(client, server):
+    assert await client.is_server_live(headers()) and await client.is_server_ready(headers())
+    assert await client.is_model_ready("asr", "1", headers())
+    assert (await client.get_server_metadata(headers())).name == "penstock-gateway"
+    metadata = await client.get_model_metadata("asr", headers=headers())
+    assert [(one.name, one.datatype) for one in metadata.inputs] == [("AUDIO", "FP32")]
+    assert {one.name: one.datatype for one in metadata.outputs} == DATATYPES
+    config = (await client.get_model_config("asr", headers=headers())).config
+    published = {name: value.string_value for name, value in config.parameters.items()}
+    assert published == server.batch.recognizer.server_parameters
+    assert await rejection(client.get_model_config("features", headers=headers())) == (
+        "StatusCode.NOT_FOUND", "MODEL_NOT_FOUND",
+    )  # fmt: skip
+
+
+async def test_a_stream_of_single_requests(client):
+    first = await client.infer(**request(2, start=True), request_id="7", headers=headers())
+    assert (first.get_response().id, first.get_response().model_version) == ("7", "1")
+    assert [output.name for output in first.get_response().outputs] == list(DATATYPES)
+    assert values(first) == [[3], [text(2)], [False]]
+    words = values(first, ["WORDS", "WORD_START_MS", "WORD_END_MS", "WORD_CONFIDENCE", "TOKENS", "TIMESTAMPS"])
+    assert words == [[word(0)], [0], [50], [confidence(0)], [0, 1], [0, 2]]
+    assert values(first, ["AUDIO_PROCESSED", "LANGUAGE", "LIST_COUNTS"]) == [[pytest.approx(0.1)], ["en-US"], [1, 2, 0]]
+    unchanged = await client.infer(**request(0), headers=headers())
+    assert values(unchanged) == [[3], [text(2)], [False]]
+    assert values(unchanged, ["WORDS", "TOKENS", "LIST_COUNTS"]) == [[], [], [0, 0, 0]]
+    ended = await client.infer(**request(1, outputs=("TEXT", "IS_FINAL"), finalize=True), headers=headers())
+    assert [output.name for output in ended.get_response().outputs] == ["TEXT", "IS_FINAL"]
+    assert values(ended, ["TEXT", "IS_FINAL"]) == [[text(3)], [True]]
+    assert values(await client.infer(**request(0), headers=headers())) == [[4], [""], [False]]
+    assert values(await client.infer(**request(1, end=True), headers=headers())) == [[4], [text(1)], [True]]
+    assert await rejection(client.infer(**request(0), headers=headers())) == (
+        "StatusCode.NOT_FOUND", "STREAM_NOT_OPEN",
+    )  # fmt: skip
+
+
+async def test_alternatives_of_a_whole_recording(client):
+    whole = request(1, start=True, end=True, decoder="alsd", n_best=2)
+    result = await client.infer(**whole, headers=headers())
+    texts, scores, words = values(result, ["ALTERNATIVES", "ALTERNATIVE_SCORES", "ALTERNATIVE_WORDS"])
+    assert (texts, scores) == ([f"{text(1)} (0)", f"{text(1)} (1)"], [-0.5, -1.5])
+    assert json.loads(words[1]) == [[text(1), 0, 80, 0.25]]
+
+
+async def test_requests_of_a_call_are_answered_in_their_order(client):
+    requests = [
+        request(1, "a", start=True), request(2, 9, start=True), request(1, "missing"), request(1, "a"), request(3, 9),
+        request(1, "a", finalize="yes"), request(1, "a", end=True), *[request(1, 9) for _ in range(100)],
+    ]  # fmt: skip
+    found = await stream(client, requests)
+    assert found[:7] == [text(1), text(2), "STREAM_NOT_OPEN", text(2), text(5), "OPTION_INVALID", text(3)]
+    assert found[7:] == [text(6 + number) for number in range(100)]
+
+
+async def test_keys_do_not_meet_in_an_id(client):
+    await client.infer(**request(1, "same", start=True), headers=headers("one"))
+    assert (await rejection(client.infer(**request(1, "same"), headers=headers("two"))))[1] == "STREAM_NOT_OPEN"
+    await client.infer(**request(2, "same", start=True), headers=headers("two"))
+    assert values(await client.infer(**request(1, "same"), headers=headers("one")), ["TEXT"]) == [[text(2)]]
+    assert values(await client.infer(**request(1, "same", end=True), headers=headers("two")), ["TEXT"]) == [[text(3)]]
+    assert await rejection(client.infer(**request(1, "same"))) == ("StatusCode.UNAUTHENTICATED", "INVALID_API_KEY")
+
+
+async def test_a_number_and_its_text_are_two_ids(client):
+    await client.infer(**request(1, 5, start=True), headers=headers())
+    await client.infer(**request(2, "5", start=True), headers=headers())
+    assert values(await client.infer(**request(1, 5), headers=headers()), ["TEXT"]) == [[text(2)]]
+
+
+async def test_a_start_on_an_open_id_begins_anew(client, server, until):
+    for words in (1, 2):
+        result = await client.infer(**request(words, start=True), headers=headers())
+        assert values(result, ["TEXT"]) == [[text(words)]]
+    await until(lambda: len(server.batch.recognizer.received) == 1)
+
+
+async def test_a_rejected_request_has_no_effect_but_the_last_one(client, server, until):
+    await client.infer(**request(1, start=True), headers=headers())
+    loud = request(1)
+    loud["inputs"][0].set_data_from_numpy(np.full((1, WORD_SAMPLES), 3, np.float32))
+    for parameters in ({}, {"sequence_start": True}):
+        assert (await rejection(client.infer(**loud | parameters, headers=headers())))[1] == "AUDIO_INVALID"
+    assert values(await client.infer(**request(1), headers=headers()), ["TEXT"]) == [[text(2)]]
+    assert (await rejection(client.infer(**loud | {"sequence_end": True}, headers=headers())))[1] == "AUDIO_INVALID"
+    assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_NOT_OPEN"
+    await until(lambda: not server.batch.recognizer.received)
+
+
+async def test_a_vanished_client_frees_its_streams(client, server, until):
+    async def send():
+        yield request(1, "a", start=True)
+        yield request(1, "b", start=True)
+        await asyncio.Event().wait()
+
+    call = client.stream_infer(send(), headers=headers())
+    for _ in range(2):
+        await anext(call)
+    call.cancel()
+    await until(lambda: not server.batch.recognizer.received)
+
+
+async def test_a_stream_goes_on_after_its_call(client):
+    assert await stream(client, [request(1, start=True)]) == [text(1)]
+    assert await stream(client, [request(1)]) == [text(2)]
+
+
+async def test_all_streams_of_a_key(client):
+    for number in range(MAX_STREAMS):
+        await client.infer(**request(1, number + 1, start=True), headers=headers())
+    with pytest.raises(InferenceServerException) as caught:
+        await client.infer(**request(1, "more", start=True), headers=headers())
+    assert (caught.value.status(), caught.value.message().partition(":")[0]) == (
+        "StatusCode.UNAVAILABLE", "STREAM_LIMIT",
+    )  # fmt: skip
+    assert await stream(client, [request(1, "more", start=True)]) == ["STREAM_LIMIT"]
+    await client.infer(**request(1, 1, end=True), headers=headers())
+    assert await stream(client, [request(1, "more", start=True, end=True)]) == [text(1)]
+
+
+async def test_calls_of_a_key_are_limited(client):
+    async def silence():
+        await asyncio.Event().wait()
+        yield
+
+    calls = [client.stream_infer(silence(), headers=headers()) for _ in range(2 * MAX_STREAMS + 9)]
+    done, _ = await asyncio.wait([asyncio.ensure_future(anext(call)) for call in calls], return_when="FIRST_COMPLETED")
+    with pytest.raises(grpc.aio.AioRpcError, match="STREAM_LIMIT: the API key 'one' has 16 calls open"):
+        await done.pop()
+    for call in calls:
+        call.cancel()
+
+
+async def test_errors_of_the_server_keep_their_code(client, server, until):
+    weight = request(1, start=True, lm_weight=2.5)
+    assert await rejection(client.infer(**weight, headers=headers())) == (
+        "StatusCode.INVALID_ARGUMENT", "OPTION_INVALID",
+    )  # fmt: skip
+    await client.infer(**request(1, start=True), headers=headers())
+    server.close()
+    assert await rejection(client.infer(**request(1), headers=headers())) == ("StatusCode.INTERNAL", "STREAM_LOST")
+    assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_NOT_OPEN"
+    assert await rejection(client.infer(**request(1, start=True), headers=headers())) == (
+        "StatusCode.UNAVAILABLE", "SERVER_DRAINING",
+    )  # fmt: skip
+
+
+async def test_a_failure_between_requests_is_that_of_the_next_one(serve, server, until):
+    async with serve(server) as served, triton.InferenceServerClient(served.ports.grpc_address) as client:
+        await client.infer(**request(1, start=True), headers=headers())
+        server.close()
+        await until(lambda: not served.streams.live)
+        assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_LOST"
+
+
+def message(**changes):
+    """A valid start, with changes."""
+    made = pb.ModelInferRequest(model_name="asr")
+    made.inputs.add(name="AUDIO", datatype="FP32", shape=[1, 2])
+    made.parameters["sequence_id"].string_param = "s"
+    made.parameters["sequence_start"].bool_param = True
+    made.raw_input_contents.append(bytes(8))
+    for name, change in changes.items():
+        change(made, name)
+    return made
+
+
+def shape(*lengths, content=bytes(8)):
+    def change(made, _):
+        made.inputs[0].shape[:] = lengths
+        made.raw_input_contents[:] = [content]
+
+    return change
+
+
+def parameter(name, field, value):
+    return lambda made, _: setattr(made.parameters[name], field, value)
+
+
+def on_input(**fields):
+    def change(made, _):
+        for name, value in fields.items():
+            setattr(made.inputs[0], name, value)
+
+    return change
+
+
+REJECTED = {
+    "overflow": (shape(1, 2**62), "AUDIO_INVALID"),
+    "negative": (shape(1, -2), "REQUEST_INVALID"),
+    "two rows": (shape(2, 1), "REQUEST_INVALID"),
+    "rank 1": (shape(2), "REQUEST_INVALID"),
+    "product": (shape(1, 3), "REQUEST_INVALID"),
+    "too long": (shape(1, 480_001, content=bytes(1_920_004)), "AUDIO_INVALID"),
+    "not finite": (shape(1, 1, content=np.float32("nan").tobytes()), "AUDIO_INVALID"),
+    "too loud": (shape(1, 1, content=np.float32(-2.1).tobytes()), "AUDIO_INVALID"),
+    "datatype": (on_input(datatype="INT32"), "REQUEST_INVALID"),
+    "name": (on_input(name="MEL"), "REQUEST_INVALID"),
+    "no input": (lambda made, _: made.ClearField("inputs"), "REQUEST_INVALID"),
+    "two inputs": (lambda made, _: made.inputs.add(name="AUDIO"), "REQUEST_INVALID"),
+    "shared memory": (
+        lambda made, _: made.inputs[0].parameters["shared_memory_region"].CopyFrom(pb.InferParameter(string_param="x")),
+        "REQUEST_INVALID",
+    ),
+    "two contents": (lambda made, _: made.raw_input_contents.append(b""), "REQUEST_INVALID"),
+    "both contents": (lambda made, _: made.inputs[0].contents.fp32_contents.append(1), "REQUEST_INVALID"),
+    "output": (lambda made, _: made.outputs.add(name="NOPE"), "REQUEST_INVALID"),
+    "classes": (
+        lambda made, _: made.outputs.add(name="TEXT", parameters={"classification": pb.InferParameter(int64_param=1)}),
+        "REQUEST_INVALID",
+    ),
+    "no id": (lambda made, _: made.parameters.pop("sequence_id"), "OPTION_INVALID"),
+    "long id": (parameter("sequence_id", "string_param", "x" * 129), "OPTION_INVALID"),
+    "negative id": (parameter("sequence_id", "int64_param", -1), "OPTION_INVALID"),
+    "start": (parameter("sequence_start", "int64_param", 1), "OPTION_INVALID"),
+    "finalize": (parameter("finalize", "string_param", "true"), "OPTION_INVALID"),
+    "unknown": (parameter("priority", "int64_param", 1), "OPTION_INVALID"),
+    "without value": (lambda made, _: made.parameters["decoder"].SetInParent(), "OPTION_INVALID"),
+    "phrases": (parameter("boosted_phrases", "string_param", "[[[["), "OPTION_INVALID"),
+    "model": (lambda made, _: setattr(made, "model_name", "asr_batch"), "MODEL_NOT_FOUND"),
+    "version": (lambda made, _: setattr(made, "model_version", "2"), "MODEL_NOT_FOUND"),
+}
+
+
+async def raw_call(served, data):
+    """The status and the code of ModelInfer with these bytes."""
+    options = [("grpc.max_send_message_length", -1)]
+    async with grpc.aio.insecure_channel(served.ports.grpc_address, options=options) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(data, metadata=[*headers().items()])
+        return await call.code(), (await call.details()).partition(":")[0]
+
+
+async def test_what_is_not_of_the_models_form_is_rejected(serve, server):
+    async with serve(server) as served:
+        assert await raw_call(served, message().SerializeToString()) == (Code.OK, "")
+        for name, (change, code) in REJECTED.items():
+            status = Code.NOT_FOUND if code == "MODEL_NOT_FOUND" else Code.INVALID_ARGUMENT
+            data = message(changed=change).SerializeToString()
+            assert await raw_call(served, data) == (status, code), name
+        assert await raw_call(served, b"\xff" * 40) == (Code.INVALID_ARGUMENT, "REQUEST_INVALID")
+        assert await raw_call(served, bytes(3_000_000)) == (Code.RESOURCE_EXHAUSTED, "TOO_LARGE")
+    assert all(len(batch) == 1 for batch in server.batch.batches)
+
+
+async def test_numbers_within_the_input(serve, server):
+    def within(made, _):
+        made.raw_input_contents.clear()
+        made.inputs[0].contents.fp32_contents.extend([0.5, -0.25])
+
+    async with serve(server) as served:
+        assert await raw_call(served, message(changed=within).SerializeToString()) == (Code.OK, "")
+        (heard,) = [each.samples for each in server.batch.recognizer.requests if len(each.samples)]
+    assert heard.tolist() == [0.5, -0.25]
