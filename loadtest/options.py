@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from loadtest import plan
@@ -30,9 +29,7 @@ CHOSEN_OPTIONS = (
 
 STREAMING_OPTIONS = (
     "url", "protocol", "target", "no_align", "reply_timeout", "recordings", "request_ms", "seed",
-    "decoder", "beam_size", "n_best",
-    "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost", "boost_every", "language",
-    "language_tags", "endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s", "endpoint_state",
+    "boost_phrase", "boost_every", *StreamOptions.model_fields,
 )  # fmt: skip
 """Options that the process that plays the streams needs."""
 
@@ -103,18 +100,13 @@ def _check_answers(options: argparse.Namespace) -> None:
     """Raises ValueError for options with which an answer does not tell the request or the chunk that it completes."""
     if options.no_align and options.target != DIRECT:
         raise ValueError(f"--no-align: requests of --target {options.target} are not the load test's to choose")
-    if options.target in GATEWAYS and has_stream_options(options):
+    chosen = read_options(options).given()
+    if options.target in GATEWAYS and chosen.keys() - set(ENDPOINTS):
         raise ValueError(f"--target {options.target}: options of streams are for direct and batched streams")
     for name in ENDPOINTS:
-        if getattr(options, name):
-            flag = "--" + name.replace("_", "-")
+        if chosen.get(name):
+            flag = StreamOptions.option(name).flag
             raise ValueError(f"{flag}: a load test allows no endpoints: a request with one has several results")
-
-
-def has_stream_options(options: argparse.Namespace) -> bool:
-    """Whether a decoder, a beam, phrases ... are chosen for the streams."""
-    chosen = read_options(options)
-    return replace(chosen, **{name: None for name in ENDPOINTS}) != StreamOptions()
 
 
 def stream_counts(text: str) -> list[int]:

@@ -20,7 +20,6 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -80,7 +79,7 @@ class Streaming:
         self._seed = options.seed
         self._request_samples = request_samples(options.request_ms, SAMPLE_RATE_HZ)
         self._boosted = read_options(options)
-        self._plain = replace(self._boosted, boosted_phrases=(), boost=None)
+        self._plain = self._boosted.replace(boosted_phrases=(), boost=None)
         self._boost_every = options.boost_every
         timeout_s = options.reply_timeout
         self._client: AsyncClient | BatchedClient | None = None

@@ -12,6 +12,8 @@ from pathlib import Path
 from penstock.pipeline.options.decoding_config import BEAM_DECODERS, DECODING_SETTINGS, ENDPOINT_SETTINGS
 from penstock.pipeline.options.setting import Setting
 from penstock.serving.settings import IMAGE_SETTINGS, SERVE_SETTINGS
+from penstock_client.declaration import Option
+from penstock_client.options import StreamOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKED = re.compile(
@@ -34,6 +36,15 @@ def beam_table() -> str:
     return _table(("option", "decoders", "meaning", "accepted", "default"), rows)
 
 
+def stream_table() -> str:
+    """Options of a stream, for docs/serving.md."""
+    rows = (
+        (f"`{o.name}`", ", ".join(f"`{d}`" for d in o.decoders), _meaning(o), o.accepted, _default(o))
+        for o in StreamOptions.options()
+    )
+    return _table(("option", "decoders", "meaning", "accepted", "default"), rows)
+
+
 def compose_block() -> str:
     """The environment of compose.yaml's server."""
     passed_on = [s for s in SERVE_SETTINGS if s not in IMAGE_SETTINGS]
@@ -43,6 +54,7 @@ def compose_block() -> str:
 GENERATED: dict[str, Callable[[], str]] = {
     "docs/deployment.md": server_table,
     "docs/beam_search.md": beam_table,
+    "docs/serving.md": stream_table,
     "compose.yaml": compose_block,
 }
 
@@ -56,12 +68,12 @@ def up_to_date(name: str) -> str:
     return replaced
 
 
-def _meaning(setting: Setting) -> str:
+def _meaning(setting: Setting | Option) -> str:
     return f"{setting.help} ([more]({setting.page}))" if setting.page else setting.help
 
 
-def _default(setting: Setting) -> str:
-    return setting.default_text if setting.default is None else f"`{setting.default_text}`"
+def _default(setting: Setting | Option) -> str:
+    return setting.default_text if setting.default in (None, ()) else f"`{setting.default_text}`"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

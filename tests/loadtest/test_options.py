@@ -10,6 +10,7 @@ from loadtest.options import (
     request_samples,
     stream_counts,
 )
+from penstock_client.cli.arguments import read_options
 
 
 def options(*words: str) -> argparse.Namespace:
@@ -66,10 +67,13 @@ def test_streams_of_a_gateway_have_no_options():
     read_plan(options("--target", "gateway-riva", "--endpoint-silence-ms", "0"))
 
 
-@pytest.mark.parametrize("name", ["--endpoint-silence-ms", "--endpoint-no-speech-ms", "--endpoint-longest-s"])
-def test_endpoints_are_rejected_and_can_be_switched_off(name):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("--endpoint-silence-ms", "800"), ("--endpoint-no-speech-ms", "800"), ("--endpoint-longest-s", "20")],
+)
+def test_endpoints_are_rejected_and_can_be_switched_off(name, value):
     with pytest.raises(ValueError, match=f"^{name}: a load test allows no endpoints"):
-        read_plan(options(name, "800"))
+        read_plan(options(name, value))
     read_plan(options(name, "0"))
 
 
@@ -99,4 +103,4 @@ def test_the_default_recordings_are_in_the_repository():
 
 
 def test_the_streams_own_options_are_there_too():
-    assert options("--decoder", "alsd", "--beam-size", "2").beam_size == 2
+    assert read_options(options("--decoder", "alsd", "--beam-size", "2")).beam_size == 2

@@ -129,6 +129,6 @@ def test_forced_ends_between_endpoints(server: RunningServer, speech):
 
 def test_a_server_rejects_a_bad_value_by_name(server: RunningServer, speech):
     with Client(server.url("grpc")) as client, pytest.raises(StreamError) as caught:
-        client.transcribe(speech[:100], options=StreamOptions(endpoint_longest_s=3))
+        client.transcribe(speech[:100], options=StreamOptions.model_construct(endpoint_longest_s=3))
     assert caught.value.code == "OPTION_INVALID"
     assert "endpoint_longest_s is 3; accepted: 0 (off) or integers from 5 to 120" in caught.value.message

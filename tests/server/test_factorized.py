@@ -99,8 +99,7 @@ def test_the_server_says_what_the_model_has(factorized_server, server):
 REJECTED = [
     (StreamOptions(decoder="ctc"), "decoder 'ctc' is not offered: it needs a model with a CTC head; offered: greedy, "),
     (StreamOptions(lm_weight=0.5), "lm_weight is 0.5, but no language model is loaded; accepted: 0"),
-    (StreamOptions(ilm_beta=10.5), "ilm_beta is 10.5; accepted: numbers from 0 to 10"),
-    (StreamOptions(decoder="alsd", ilm_alpha=3), "ilm_alpha is 3.0; accepted: numbers from 0 to 2"),
+    (StreamOptions.model_construct(ilm_beta=10.5), "ilm_beta is 10.5; accepted: numbers from 0 to 10"),  # unchecked
 ]
 
 

@@ -4,18 +4,22 @@ Server, client and gateway declare theirs with `Options`.
 """
 
 import argparse
+import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
+Off = Annotated[int, Field(ge=0, le=0)]
+"""In a union with other numbers: 0, which turns the option off."""
 _MAX_SHOWN_CHARACTERS = 60
+_SWITCH = ("1", "true", "0", "false")
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,9 @@ class Options(BaseModel):
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**{name: _plain(value) for name, value in values.items()})
+            super().__init__(**{name: plain_number(value) for name, value in values.items()})
         except ValidationError as error:
-            raise self.error(self.problem(error)) from None
+            raise self.problem(error) from None
 
     @classmethod
     def options(cls) -> "tuple[Option, ...]":
@@ -69,18 +73,31 @@ class Options(BaseModel):
                 values[option.name] = option.read(environment, given)
         return cls(**values)
 
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values, which are checked."""
+        return type(self)(**{**self.given(), **changes})
+
+    def given(self) -> dict[str, Any]:
+        """The values that are not the defaults, by name."""
+        return {name: value for name, value in self if value != type(self).model_fields[name].default}
+
+    def variables(self) -> dict[str, str]:
+        """All values as environment variables; None is the empty text."""
+        return {self.option(name).variable: "" if value is None else str(value) for name, value in self}
+
     @classmethod
-    def problem(cls, error: ValidationError) -> str:
-        """The first problem: "NAME is VALUE; accepted: ...", or the text of a validator's own ValueError."""
+    def problem(cls, error: ValidationError) -> Exception:
+        """`error` for the first problem: "NAME is VALUE; accepted: ...", or what a validator raised."""
         first = error.errors(include_url=False)[0]
         if first["type"] == "value_error":
-            return str(first["ctx"]["error"])
+            raised: Exception = first["ctx"]["error"]
+            return raised if isinstance(raised, cls.error) else cls.error(str(raised))
         name = str(first["loc"][0])
         if name not in cls.model_fields:
-            return f"{name[:_MAX_SHOWN_CHARACTERS]} is not known; accepted: {', '.join(cls.model_fields)}"
+            return cls.error(f"{shown(name)} is not known; accepted: {', '.join(cls.model_fields)}")
         option = cls.option(name)
         accepted = "True, False" if option.is_switch else option.accepted
-        return f"{name} is {shown(first['input'])}; accepted: {accepted}"
+        return cls.error(f"{name} is {shown(first['input'])}; accepted: {accepted}")
 
 
 class Option:
@@ -106,11 +123,11 @@ class Option:
     @property
     def default_text(self) -> str:
         """The default as a user writes it, or in words."""
-        if self.default is None:
+        if self.default in (None, ()):
             return self._about.unset
         return f"{self.default:g}" if isinstance(self.default, bool | float) else str(self.default)
 
-    def add_flag(self, parser: argparse.ArgumentParser, *aliases: str) -> None:
+    def add_flag(self, parser: argparse._ActionsContainer, *aliases: str) -> None:
         """Adds the flag; its value stays text until `read`, as that of the variable."""
         if self.is_switch:
             about = f"{self.help} ({'on' if self.default else 'off'})"
@@ -132,9 +149,11 @@ class Option:
     def parse(self, text: str) -> Any:
         """Text to value; ValueError names the accepted values."""
         try:
-            return self._type.validate_strings(text, strict=True)
+            if not self.is_switch or text.lower() in _SWITCH:
+                return self._type.validate_strings(text, strict=True)
         except ValidationError:
-            raise ValueError(f"accepted: {self.accepted}") from None
+            pass
+        raise ValueError(f"accepted: {self.accepted}")
 
     def read(self, environment: Mapping[str, str] = os.environ, given: str | None = None) -> Any:
         """The value of the flag if `given`, else of the variable, else the default. An empty variable is not set.
@@ -159,13 +178,24 @@ def shown(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}..."
 
 
-def _plain(value: object) -> object:
-    """NumPy's numbers as Python's, which are the types of parameters."""
-    if isinstance(value, bool | int | float) and type(value).__module__ == "builtins":
+def plain_number(value: object) -> object:
+    """A number of NumPy as one of Python, which are the types of parameters; anything else as it is."""
+    if not isinstance(value, Real) or type(value).__module__ == "builtins":
         return value
-    if isinstance(value, Integral):
-        return int(value)
-    return float(value) if isinstance(value, Real) else value
+    try:
+        return int(value) if isinstance(value, Integral) else float(value)
+    except OverflowError:
+        return value
+
+
+def unknown_variables(prefix: str, known: Iterable[str], environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """A warning for each variable with this prefix that has no effect, with the name that it may stand for."""
+    names = {variable.removeprefix(prefix): variable for variable in known}
+    for variable in sorted(environment):
+        if variable.startswith(prefix) and (name := variable.removeprefix(prefix)) not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; is {names[near[0]]} meant?" if near else ""
+            yield f"the environment variable {variable} is not known and has no effect{hint}"
 
 
 def _in_words(schema: dict[str, Any]) -> str:
@@ -176,11 +206,13 @@ def _in_words(schema: dict[str, Any]) -> str:
         return ", ".join(schema["enum"])
     kind = schema.get("type")
     if kind == "boolean":
-        return "1, true, 0, false"
+        return ", ".join(_SWITCH)
     if kind not in ("integer", "number"):
         return "text"
     noun = "integers" if kind == "integer" else "numbers"
     above, low, high = schema.get("exclusiveMinimum"), schema.get("minimum"), schema.get("maximum")
+    if low == high == 0:
+        return "0 (off)"
     if above is not None:
         return f"{noun} above {above:g}" + ("" if high is None else f", up to {high:g}")
     if low is None:

@@ -1,161 +1,184 @@
-"""The decoding options of a stream, checked when they are made. What depends on the server is checked there."""
+"""The options of a stream, declared once: the flags, checks and tables of client, gateway and server follow from it.
+
+What depends on the model and its server is checked there, with the same class.
+"""
 
 import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from penstock_client.protocol import Parameter
+from pydantic import BeforeValidator, Field, model_validator
+from typing_extensions import Self
 
-LanguageTags = Literal["remove", "keep"]
-EndpointState = Literal["reset", "carry"]
+from penstock_client.declaration import About, Off, Options, plain_number, shown
+
+if TYPE_CHECKING:  # a launcher reads the limits here without importing numpy
+    from penstock_client.protocol import Parameter
+
 Decoder = Literal["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"]
 """The searches; `Client.server_info` names those of a server."""
-_BEAMS: tuple[Decoder, ...] = ("alsd", "aes", "ctc_beam")
-_N_BEST: tuple[Decoder, ...] = (*_BEAMS, "wfst")
-ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
-"""The options that end segments."""
+DECODERS: tuple[Decoder, ...] = get_args(Decoder)
+GREEDY, ALSD, AES, CTC, CTC_BEAM, WFST = DECODERS
+TRANSDUCER_BEAMS = (ALSD, AES)
+BEAM_DECODERS = (*TRANSDUCER_BEAMS, CTC_BEAM)
+"""Searches with a beam size per stream."""
+TRANSDUCER_DECODERS = (GREEDY, *TRANSDUCER_BEAMS)
+CTC_DECODERS = (CTC, CTC_BEAM, WFST)
+LM_DECODERS = (GREEDY, *BEAM_DECODERS)
+"""Searches that add the scores of the n-gram language model."""
+N_BEST_DECODERS = (*BEAM_DECODERS, WFST)
+BOOSTED_DECODERS = (*LM_DECODERS, WFST)
+_DEFAULT_DECODERS = (GREEDY, CTC)
+
+MAX_PHRASES = 2000
+MAX_PHRASE_CHARACTERS = 200
+MAX_BOOST = 100.0
+MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
+"""Of the silence that ends a segment."""
+_SHOWN_CHARACTERS = 40
+
+BeamSize = Annotated[int, Field(ge=1, le=32)]
+LmWeight = Annotated[float, Field(ge=0, le=10)]
+IlmAlpha = Annotated[float, Field(ge=0, le=2)]
+IlmBeta = Annotated[float, Field(ge=0, le=10)]
+EndpointSilence = Off | Annotated[int, Field(ge=MIN_SILENCE_MS, le=MAX_SILENCE_MS)]
+EndpointNoSpeech = Off | Annotated[int, Field(ge=200, le=60_000)]
+EndpointLongest = Off | Annotated[int, Field(ge=5, le=120)]
+EndpointState = Literal["reset", "carry"]
+LanguageTags = Literal["remove", "keep"]
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
-
-_MAX_INT = 2**31 - 1  # the limit of any server; its own limits are lower
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions:
-    """Options of one stream; the defaults are the server's. Raises ValueError for an invalid value."""
-
-    decoder: Decoder | None = None
-    """The search; by default "greedy", or "ctc" if the model has no transducer."""
-    beam_size: int | None = None
-    """Beam size of "alsd", "aes" and "ctc_beam": 1 to the server's beam size, which is the default."""
-    n_best: int = 0
-    """Number of alternatives in a final result: up to the beam size, with "wfst" up to 32, else 0."""
-    lm_weight: float | None = None
-    """Weight of the server's language model, with "wfst" of its graph, at least 0. Without a model only 0 is accepted.
-    """
-    ilm_alpha: float | None = None
-    """Weight of a factorized model's internal language model inside the softmax over labels: 0 to 2. Other models have
-    none and accept only 1."""
-    ilm_beta: float | None = None
-    """Weight of its log-probability, added to each label's score: 0 to 10. Other models accept only 0."""
-    boosted_phrases: Sequence[BoostedPhrase] = ()
-    """Word boosting (contextual biasing): phrases that become more likely. Stored as a tuple."""
-    boost: float | None = None
-    """Boost of phrases without their own: added to the log score per token; negative values suppress (server: 2)."""
-    language: str | None = None
-    """One of `ServerInfo.languages`, for a model with a choice; it holds for the whole stream."""
-    language_tags: LanguageTags | None = None
-    """The model's language tags, such as `<en-US>`, in text and words: "remove" (the server's default) or "keep"."""
-    endpoint_silence_ms: int | None = None
-    """Endpointing: time without words, after a word, that ends a segment, 200 to 10,000; 0: off."""
-    endpoint_no_speech_ms: int | None = None
-    """Duration of a segment without words, 200 to 60,000; 0: off."""
-    endpoint_longest_s: int | None = None
-    """Duration after which any short pause ends a segment, 5 to 120; 0: off."""
-    endpoint_state: EndpointState | None = None
-    """The decoder's state at these endpoints. "reset": each segment is decoded anew. "carry": the search continues,
-    as suits a model that writes punctuation and capitals. The server's default follows from the model's vocabulary."""
-
-    def __post_init__(self) -> None:
-        if self.decoder is not None and self.decoder not in get_args(Decoder):
-            raise ValueError(f"decoder is {self.decoder!r}, expected {_either(get_args(Decoder))}")
-        if self.beam_size is not None:
-            self._set("beam_size", _whole("beam_size", self.beam_size, minimum=1))
-        self._set("n_best", _whole("n_best", self.n_best, minimum=0))
-        self._check_beam()
-        for name in ("lm_weight", "ilm_alpha", "ilm_beta"):
-            if (weight := getattr(self, name)) is not None:
-                self._set(name, _finite(name, weight, minimum=0))
-        if self.boost is not None:
-            self._set("boost", _finite("boost", self.boost))
-        self._set("boosted_phrases", _phrases(self.boosted_phrases))
-        if self.language is not None and (not isinstance(self.language, str) or not self.language):
-            raise ValueError(f"language is {self.language!r}, expected the name of a language, as 'en-US'")
-        if self.language_tags is not None and self.language_tags not in get_args(LanguageTags):
-            raise ValueError(f"language_tags is {self.language_tags!r}, expected {_either(get_args(LanguageTags))}")
-        for name in ENDPOINTS:
-            if (value := getattr(self, name)) is not None:
-                self._set(name, _whole(name, value, minimum=0))
-        if self.endpoint_state is not None and self.endpoint_state not in get_args(EndpointState):
-            raise ValueError(f"endpoint_state is {self.endpoint_state!r}, expected {_either(get_args(EndpointState))}")
-
-    def parameters(self) -> dict[str, Parameter]:
-        """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
-        phrases = json.dumps(self.boosted_phrases) if self.boosted_phrases else None
-        chosen: dict[str, Parameter | None] = {
-            "decoder": self.decoder,
-            "beam_size": self.beam_size,
-            "n_best": self.n_best or None,
-            "lm_weight": self.lm_weight,
-            "ilm_alpha": self.ilm_alpha,
-            "ilm_beta": self.ilm_beta,
-            "boosted_phrases": phrases,
-            "boost": self.boost,
-            "language": self.language,
-            "language_tags": self.language_tags,
-            **{name: getattr(self, name) for name in ENDPOINTS},
-            "endpoint_state": self.endpoint_state,
-        }
-        return {name: value for name, value in chosen.items() if value is not None}
-
-    def _check_beam(self) -> None:
-        """Rejects beam options that contradict each other."""
-        for name, value, decoders in (("beam_size", self.beam_size, _BEAMS), ("n_best", self.n_best, _N_BEST)):
-            if value and self.decoder not in decoders:
-                chosen = f"decoder {self.decoder!r}" if self.decoder else "the default decoder"
-                raise ValueError(f"{name} is {value}, but {chosen} has none: it requires {_either(decoders)}")
-        if self.beam_size is not None and self.n_best > self.beam_size:
-            raise ValueError(f"n_best is {self.n_best}, expected at most the beam size, {self.beam_size}")
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the class is frozen
+LANGUAGES = "a language of the model (`penstock-client --info` names them)"
+ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
+"""The options that end segments."""
+_SERVERS = "the server's"
 
 
-def _either(names: Sequence[str]) -> str:
-    *others, last = map(repr, names)
-    return f"{', '.join(others)} or {last}"
+class PhraseError(ValueError):
+    """A boosted phrase has a wrong text or boost, or there are too many."""
+
+    def __init__(self, message: str):
+        super().__init__(f"boosted phrases: {message}")
 
 
-def _whole(name: str, value: object, minimum: int) -> int:
-    """The value as an int, which is a parameter type; NumPy's integers are not."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not minimum <= int(value) <= _MAX_INT:
-        raise ValueError(f"{name} is {value!r}, expected an integer from {minimum} to {_MAX_INT}")
-    return int(value)
+def _phrases(given: object) -> tuple[BoostedPhrase, ...]:
+    accepted = StreamOptions.option("boosted_phrases").accepted
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ValueError(f"boosted_phrases is {shown(given)}; accepted: {accepted}")
+    if len(given) > MAX_PHRASES:
+        raise PhraseError(f"more than {MAX_PHRASES} phrases; accepted: up to {MAX_PHRASES} per stream")
+    for number, phrase in enumerate(given, start=1):
+        if not isinstance(phrase, str) and (not isinstance(phrase, Sequence) or len(phrase) != 2):
+            raise ValueError(f"boosted_phrases: entry {number} is {shown(phrase)}; accepted: {accepted}")
+    return tuple(_phrase(number, phrase) for number, phrase in enumerate(given, start=1))
 
 
-def _finite(name: str, value: object, minimum: float = -math.inf) -> float:
-    """The value as a float, which is another parameter type than an int."""
-    number = math.nan
-    if isinstance(value, Real) and not isinstance(value, bool):
-        with suppress(OverflowError):  # an int too large for a float
-            number = float(value)
-    if not math.isfinite(number) or number < minimum:
-        expected = "a finite number" if minimum == -math.inf else f"a finite number from {minimum:g}"
-        raise ValueError(f"{name} is {value!r}, expected {expected}")
-    return number
-
-
-def _phrases(phrases: object) -> tuple[BoostedPhrase, ...]:
-    if isinstance(phrases, str) or not isinstance(phrases, Sequence):
-        raise ValueError(f"boosted_phrases is {type(phrases).__name__}, expected a list of phrases")
-    return tuple(_phrase(number, phrase) for number, phrase in enumerate(phrases, start=1))
-
-
-def _phrase(number: int, phrase: object) -> BoostedPhrase:
-    name = f"boosted phrase {number}"
+def _phrase(number: int, phrase: Any) -> BoostedPhrase:
     if isinstance(phrase, str):
-        return _text(name, phrase)
-    if not isinstance(phrase, Sequence) or len(phrase) != 2:
-        raise ValueError(f"{name} is {phrase!r}, expected text or (text, boost)")
+        _check_text(number, phrase)
+        return phrase
     text, boost = phrase
-    return _text(name, text), _finite(f"boost of {name}", boost)
+    name = _check_text(number, text)
+    value = math.nan
+    if not isinstance(boost, bool | str):
+        with suppress(OverflowError, TypeError, ValueError):  # of an integer too large for a float, and of other types
+            value = float(plain_number(boost))  # type: ignore[arg-type]
+    if not abs(value) <= MAX_BOOST:  # rejects NaN too
+        raise PhraseError(f"{name} has boost {shown(boost)}; accepted: numbers from {-MAX_BOOST:g} to {MAX_BOOST:g}")
+    return text, value
 
 
-def _text(name: str, text: object) -> str:
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{name} is {text!r}, expected one or more words")
-    return text
+def _check_text(number: int, text: object) -> str:
+    """The phrase's name in errors. PhraseError for a text that is no phrase."""
+    if not isinstance(text, str):
+        raise PhraseError(f"phrase {number} is {type(text).__name__}; accepted: text")
+    start = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+    name = f"phrase {number} ({start!r})"
+    if len(text) > MAX_PHRASE_CHARACTERS:
+        raise PhraseError(f"{name} has {len(text)} characters; accepted: 1 to {MAX_PHRASE_CHARACTERS}")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise PhraseError(f"{name} has an unpaired surrogate; accepted: valid Unicode text")
+    if not text.strip():
+        raise PhraseError(f"{name} is empty; accepted: one or more words")
+    return name
+
+
+class StreamOptions(Options):
+    """Options of one stream; None: the server's default. ValueError names a wrong value and what is accepted."""
+
+    decoder: Annotated[Decoder | None, About("NAME", unset="greedy; ctc without a transducer", page="decoding.md")] = (
+        Field(None, description="search (`penstock-client --info` names those of a server)")
+    )
+    beam_size: Annotated[BeamSize | None, About("K", unset=_SERVERS, page="beam_search.md", decoders=BEAM_DECODERS)] = (
+        Field(None, description="hypotheses per stream, at most the server's beam size")
+    )
+    n_best: Annotated[int, Field(ge=0, le=32), About("N", page="beam_search.md", decoders=N_BEST_DECODERS)] = Field(
+        0, description="alternatives in a final result, at most the beam size"
+    )
+    lm_weight: Annotated[
+        LmWeight | None,
+        About("W", unset=_SERVERS, page="language_model.md", decoders=(*LM_DECODERS, WFST)),
+    ] = Field(None, description="weight of the language model, with wfst of the graph; without one only 0")
+    ilm_alpha: Annotated[
+        IlmAlpha | None, About("W", unset=_SERVERS, page="factorized.md#options", decoders=TRANSDUCER_DECODERS)
+    ] = Field(None, description="internal language model: weight inside the softmax over labels; without one only 1")
+    ilm_beta: Annotated[
+        IlmBeta | None, About("W", unset=_SERVERS, page="factorized.md#options", decoders=TRANSDUCER_DECODERS)
+    ] = Field(None, description="internal language model: weight of the score added to each label; without one only 0")
+    boosted_phrases: Annotated[
+        Sequence[BoostedPhrase],
+        BeforeValidator(_phrases),
+        About(
+            unset="none",
+            page="boosting.md",
+            decoders=BOOSTED_DECODERS,
+            accepted=f'a list ["phrase", ["phrase", boost]] of up to {MAX_PHRASES}',
+        ),
+    ] = Field((), description="word boosting (contextual biasing): phrases that become more likely")
+    boost: Annotated[
+        float | None,
+        Field(ge=-MAX_BOOST, le=MAX_BOOST),
+        About("B", unset="2", page="boosting.md", decoders=BOOSTED_DECODERS),
+    ] = Field(None, description="boost of phrases without their own, in nats per token; below 0 it suppresses them")
+    language: Annotated[
+        str | None,
+        Field(min_length=1),
+        About("NAME", unset=_SERVERS, page="models.md#languages", accepted=LANGUAGES),
+    ] = Field(None, description="language of the audio, for models with language prompts")
+    language_tags: Annotated[LanguageTags | None, About("NAME", unset="remove", page="models.md#languages")] = Field(
+        None, description="the model's language tags in the text"
+    )
+    endpoint_silence_ms: Annotated[EndpointSilence | None, About("MS", unset=_SERVERS, page="endpointing.md")] = Field(
+        None, description="endpoint: silence after a word that ends a segment, in ms"
+    )
+    endpoint_no_speech_ms: Annotated[EndpointNoSpeech | None, About("MS", unset=_SERVERS, page="endpointing.md")] = (
+        Field(None, description="endpoint: duration of a segment without words, in ms")
+    )
+    endpoint_longest_s: Annotated[EndpointLongest | None, About("S", unset=_SERVERS, page="endpointing.md")] = Field(
+        None, description="endpoint: duration after which any short pause ends a segment, in s"
+    )
+    endpoint_state: Annotated[
+        EndpointState | None, About("NAME", unset=_SERVERS, page="endpointing.md#reset-or-carry")
+    ] = Field(None, description="at an endpoint the decoder starts anew, or goes on")
+
+    @model_validator(mode="after")
+    def _check_decoder(self) -> Self:
+        """ValueError for an option that the decoder does not have."""
+        possible = _DEFAULT_DECODERS if self.decoder is None else (self.decoder,)
+        for option in self.options():
+            if getattr(self, option.name) and option.decoders and not set(possible) & set(option.decoders):
+                *others, last = option.decoders
+                chosen = self.decoder or "the default"
+                raise ValueError(f"{option.name} needs decoder {', '.join(others)} or {last}; the stream's is {chosen}")
+        if self.beam_size is not None and self.n_best > self.beam_size:
+            raise ValueError(f"n_best is {self.n_best}; accepted: integers from 0 to {self.beam_size}, the beam size")
+        return self
+
+    def parameters(self) -> "dict[str, Parameter]":
+        """The Triton parameters of the stream's first request, without defaults; phrases are JSON."""
+        given = self.given()
+        if phrases := given.get("boosted_phrases"):
+            given["boosted_phrases"] = json.dumps(phrases)
+        return given

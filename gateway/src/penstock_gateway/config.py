@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from penstock_client.declaration import About, Options
+from penstock_client.options import EndpointSilence, EndpointState
 
 LOOPBACK = "127.0.0.1"
 _MAX_PORT = 65_535
-MIN_SILENCE_MS, MAX_SILENCE_MS = 200, 10_000
-"""Of the silence that ends a segment; the server has the same limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +50,6 @@ def _names(given: Any) -> Any:
     return tuple(name.strip() for name in given.split(",") if name.strip()) if isinstance(given, str) else given
 
 
-def _silence(silence_ms: int) -> int:
-    if silence_ms and not MIN_SILENCE_MS <= silence_ms <= MAX_SILENCE_MS:
-        raise ValueError(f"endpoint_silence_ms is {silence_ms}")
-    return silence_ms
-
-
 _Port = Annotated[int, Field(ge=0, le=_MAX_PORT), About("PORT")]
 _File = Annotated[str | None, About("FILE", accepted="a file")]
 
@@ -90,12 +83,10 @@ class Config(Options):
     language: Annotated[str, About("NAME")] = Field(
         "en-US", description="language of a model that has no choice of languages"
     )
-    endpoint_silence_ms: Annotated[
-        int,
-        AfterValidator(_silence),
-        About("MS", accepted=f"integers from {MIN_SILENCE_MS} to {MAX_SILENCE_MS}, or 0 for none"),
-    ] = Field(800, description="silence that ends a segment where a request names none")
-    endpoint_state: Annotated[Literal["reset", "carry"] | None, About("NAME", unset="the server's")] = Field(
+    endpoint_silence_ms: Annotated[EndpointSilence, About("MS")] = Field(
+        800, description="silence that ends a segment where a request names none"
+    )
+    endpoint_state: Annotated[EndpointState | None, About("NAME", unset="the server's")] = Field(
         None, description="decoder at the end of a segment"
     )
     riva_boost_scale: Annotated[float, Field(ge=0, le=1), About("SCALE")] = Field(

@@ -98,8 +98,8 @@ async def test_options_reach_the_server(server, open_streams):
     [
         ({"extra": {"lm_weight": 2.5}}, "no model"),  # by the server
         ({"n_best": 3}, "n_best"),  # by the client
-        ({"extra": {"beam": 3}}, "no option 'beam'"),
-        ({"phrases": [("", 1.0)]}, "boosted phrase 1"),
+        ({"extra": {"beam": 3}}, "'beam' is not known; accepted: decoder, "),
+        ({"phrases": [("", 1.0)]}, "phrase 1 ('') is empty"),
     ],
 )
 async def test_a_wrong_option_is_named_and_takes_no_stream(server, open_streams, options, named):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.errors import PackageError, RunError, ServerError, SettingError
+from penstock.errors import ErrorCode, PackageError, RunError, ServerError, SettingError
 from penstock.evaluation.decoder_choice import DecoderChoice
 from penstock.evaluation.errors import Score, UtteranceErrors, compare, summarize
 from penstock.evaluation.manifest import Utterance
@@ -192,6 +192,7 @@ def _recognize(
     client: "Client", index: int, utterance: Utterance, language: str | None, endpointing: Mapping[str, Any]
 ) -> Outcome:
     from penstock_client import ClientError, ServerUnreachableError, StreamOptions
+    from penstock_client.options import PhraseError
 
     try:
         phrases = list(utterance.boosted_phrases)
@@ -199,6 +200,8 @@ def _recognize(
         return Outcome(index, client.transcribe(str(utterance.audio), request_ms=_REQUEST_MS, options=options).text)
     except ServerUnreachableError:
         raise
+    except PhraseError as error:
+        return Outcome(index, "", f"{ErrorCode.PHRASES_INVALID}: {utterance.audio}: {error}")
     except ClientError as error:
         text = error.text.removeprefix(f"{utterance.audio}: ")
         return Outcome(index, "", f"{error.code}: {utterance.audio}: {text}")

@@ -12,7 +12,7 @@ from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
 from penstock_client.connection import ConnectionOptions, ProtocolName
 from penstock_client.errors import StreamId
-from penstock_client.options import BoostedPhrase, Decoder, EndpointState, LanguageTags, StreamOptions
+from penstock_client.options import BoostedPhrase, StreamOptions
 from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_client.playback import choose_request_ms
 from penstock_client.protocol import check_stream_id
@@ -20,6 +20,9 @@ from penstock_client.version import __version__
 
 _GRPC_URL, _HTTP_URL = "localhost:8001", "localhost:8000"
 _URL_VARIABLE = "PENSTOCK_URL"
+_FLAGS = [option for option in StreamOptions.options() if option.name != "boosted_phrases"]
+"""Stream options of one value."""
+_ALIASES = {"n_best": ("--max-alternatives",)}
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
@@ -73,25 +76,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def add_option_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that `read_options` reads, as a group."""
-    add = parser.add_argument_group("decoding options of the stream (default: the server's)").add_argument
-    add(
-        "--decoder",
-        choices=get_args(Decoder),
-        help="search; --info names those of a server",
-    )
-    add("--beam-size", type=int, metavar="K", help="beam size of alsd, aes and ctc_beam")
-    add(
-        "--n-best",
-        "--max-alternatives",
-        type=int,
-        default=0,
-        metavar="N",
-        help="also print N alternatives; not with greedy and ctc (0)",
-    )
-    add("--lm-weight", type=float, metavar="W", help="weight of the server's language model")
-    add("--ilm-alpha", type=float, metavar="W", help="internal language model: weight inside the softmax")
-    add("--ilm-beta", type=float, metavar="W", help="internal language model: weight of the added score")
-    add(
+    group = parser.add_argument_group("decoding options of the stream (default: the server's)")
+    for option in _FLAGS:
+        option.add_flag(group, *_ALIASES.get(option.name, ()))
+    group.add_argument(
         "--boost-phrase",
         "--boosted-words",
         action="append",
@@ -99,18 +87,7 @@ def add_option_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT[:BOOST]",
         help="boost this phrase; repeatable",
     )
-    add("--boosted-phrases", metavar="FILE", help="file of boosted phrases, one per line")
-    add("--boost", type=float, metavar="B", help="boost of phrases without their own; negative values suppress them")
-    add("--language", metavar="NAME", help="language of the audio, for models with a choice; --info names them")
-    add("--endpoint-silence-ms", type=int, metavar="MS", help="end a segment after this time without words (off)")
-    add("--endpoint-no-speech-ms", type=int, metavar="MS", help="end a segment without words after this time (off)")
-    add("--endpoint-longest-s", type=int, metavar="S", help="end a segment of this duration in any short pause (off)")
-    add(
-        "--endpoint-state",
-        choices=get_args(EndpointState),
-        help="at these endpoints, decode anew, or carry the decoder's state on",
-    )
-    add("--language-tags", choices=get_args(LanguageTags), help="the model's language tags in the text (remove)")
+    group.add_argument("--boosted-phrases", metavar="FILE", help="file of boosted phrases, one per line")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -184,27 +161,12 @@ def read_connection_options(args: argparse.Namespace) -> ConnectionOptions:
 
 def read_options(args: argparse.Namespace) -> StreamOptions:
     """The stream options that the arguments give. Raises ValueError for bad ones, and for an unreadable file."""
-    phrases = [_phrase("--boost-phrase", text) for text in args.boost_phrase]
+    phrases = [read_phrase("--boost-phrase", text) for text in args.boost_phrase]
     if args.boosted_phrases is not None:
         phrases += _read_phrases(args.boosted_phrases)
     elif args.boost is not None and not phrases:
         raise ValueError("--boost requires --boost-phrase or --boosted-phrases")
-    return StreamOptions(
-        decoder=args.decoder,
-        beam_size=args.beam_size,
-        n_best=args.n_best,
-        lm_weight=args.lm_weight,
-        ilm_alpha=args.ilm_alpha,
-        ilm_beta=args.ilm_beta,
-        boosted_phrases=phrases,
-        boost=args.boost,
-        language=args.language,
-        language_tags=args.language_tags,
-        endpoint_silence_ms=args.endpoint_silence_ms,
-        endpoint_no_speech_ms=args.endpoint_no_speech_ms,
-        endpoint_longest_s=args.endpoint_longest_s,
-        endpoint_state=args.endpoint_state,
-    )
+    return StreamOptions(boosted_phrases=phrases, **{each.name: each.read({}, each.given(args)) for each in _FLAGS})
 
 
 def _add_raw_arguments(parser: argparse.ArgumentParser) -> None:
@@ -273,10 +235,10 @@ def _read_phrases(path: str) -> list[BoostedPhrase]:
         raise ValueError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
         raise ValueError(f"{path}: not a UTF-8 text file") from error
-    return [_phrase(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
+    return [read_phrase(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
-def _phrase(place: str, argument: str) -> BoostedPhrase:
+def read_phrase(place: str, argument: str) -> BoostedPhrase:
     """TEXT or TEXT:BOOST. The last colon always precedes a boost, so that a mistyped boost is an error, not text."""
     text, colon, boost = argument.rpartition(":")
     if not (text if colon else boost).strip():

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from penstock_gateway.config import MAX_SILENCE_MS, MIN_SILENCE_MS, Config
+from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS
+from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.openai_objects import KEYWORD_NATS
 from penstock_gateway.stream.languages import choose_language, shown_language

@@ -8,9 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
+from penstock_client.options import MAX_SILENCE_MS, MIN_SILENCE_MS, N_BEST_DECODERS
+from penstock_client.options import StreamOptions as StartOptions
 from penstock_client.pcm import RawEncoding, RawFormat
-from penstock_gateway.config import MAX_SILENCE_MS, MIN_SILENCE_MS, Config
+from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
@@ -23,7 +26,6 @@ DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
 MAX_CHANNELS = 8
 MAX_BOOST_NATS = 2.0
 """The bundled model repeats boosted words above 5 nats in greedy search, above 2 in beam search."""
-N_BEST_DECODERS = ("alsd", "aes", "ctc_beam", "wfst")
 
 
 class Treatment(Enum):
@@ -79,14 +81,13 @@ FIELDS = (
     Field(_PER_CHANNEL, _REJECTED, "", lambda config: getattr(config, _PER_CHANNEL)),
 )
 
-Option = str | int | float
-_OPTION_TYPES: Mapping[str, Callable[[str], Option]] = {
-    "decoder": str, "beam_size": int, "lm_weight": float, "ilm_alpha": float, "ilm_beta": float,
-    "language_tags": str, "endpoint_silence_ms": int, "endpoint_no_speech_ms": int, "endpoint_longest_s": int,
-    "endpoint_state": str, "stop_history": int, "stop_history_eou": int,
-}  # fmt: skip
-"""Keys of `custom_configuration`: options of a stream, and Riva's names of the silence that ends a segment."""
 _SILENCE_FIELDS = ("stop_history", "stop_history_eou")
+_NOT_CUSTOM = ("n_best", "boosted_phrases", "boost", "language")
+"""Options of a stream with fields of their own."""
+_OPTIONS = {option.name: option for option in StartOptions.options() if option.name not in _NOT_CUSTOM} | dict.fromkeys(
+    _SILENCE_FIELDS, StartOptions.option("endpoint_silence_ms")
+)
+"""Keys of `custom_configuration`: options of a stream, and Riva's names of the silence that ends a segment."""
 _SILENCE_OPTIONS = ("endpoint_silence_ms", *_SILENCE_FIELDS)
 _IGNORED_KEYS = (
     "start_history", "start_threshold", "stop_threshold", "stop_threshold_eou", "enable_vad_endpointing",
@@ -97,7 +98,6 @@ _RAW_ENCODINGS: Mapping[int, RawEncoding | None] = {
     AudioEncoding.ENCODING_UNSPECIFIED: "s16le", AudioEncoding.LINEAR_PCM: "s16le", AudioEncoding.MULAW: "mulaw",
     AudioEncoding.ALAW: "alaw", AudioEncoding.FLAC: None, AudioEncoding.OGGOPUS: None,
 }  # fmt: skip
-_MAX_NUMBER = 2**31 - 1
 FORCE_EOU = "force_eou"
 
 
@@ -166,7 +166,7 @@ def _audio_form(config: riva.RecognitionConfig) -> AudioForm:
     return AudioForm(RawFormat(raw, rate or DEFAULT_RATE_HZ, config.audio_channel_count or 1) if raw else None)
 
 
-def _search(max_alternatives: int, custom: dict[str, Option], group: ModelGroup) -> tuple[str | None, int]:
+def _search(max_alternatives: int, custom: dict[str, Any], group: ModelGroup) -> tuple[str | None, int]:
     """Decoder and number of alternatives; alternatives need a beam search, so they choose one."""
     decoder = custom.pop("decoder", None)
     if decoder is not None and decoder not in group.decoders:
@@ -196,7 +196,7 @@ def _phrases(contexts: Iterable[riva.SpeechContext], boost_scale: float) -> tupl
     return tuple(phrases.items())
 
 
-def _silence_ms(endpointing: riva.EndpointingConfig, custom: dict[str, Option], default_ms: int) -> int:
+def _silence_ms(endpointing: riva.EndpointingConfig, custom: dict[str, Any], default_ms: int) -> int:
     """The shortest of the silences that the request names, else the default."""
     named = {f"custom_configuration.{key}": custom.pop(key) for key in _SILENCE_OPTIONS if key in custom}
     for name in _SILENCE_FIELDS:
@@ -208,30 +208,26 @@ def _silence_ms(endpointing: riva.EndpointingConfig, custom: dict[str, Option], 
     return min(map(int, named.values()), default=default_ms)
 
 
-def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Option], list[str]]:
+def _custom_options(configuration: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """The options of a stream in `custom_configuration`, and the names of the keys without an effect."""
-    options: dict[str, Option] = {}
+    options: dict[str, Any] = {}
     ignored: list[str] = []
     for key, text in sorted(configuration.items()):
         name = f"custom_configuration.{key}"
         if key in _IGNORED_KEYS or _IGNORED_PATTERN.fullmatch(key):
             ignored.append(name)
             continue
-        if key not in _OPTION_TYPES:
-            accepted = ", ".join((*_OPTION_TYPES, *_IGNORED_KEYS, "neural_vad.*"))
+        if key not in _OPTIONS:
+            accepted = ", ".join((*_OPTIONS, *_IGNORED_KEYS, "neural_vad.*"))
             raise GatewayError(
                 ErrorCode.FIELD_INVALID,
                 f"custom_configuration has {shown(key)}; accepted: {accepted}",
                 "config.custom_configuration",
             )
-        kind = _OPTION_TYPES[key]
         try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not isinstance(value, str) and not abs(value) <= _MAX_NUMBER:
-            raise _invalid(name, f"is {shown(text)}; accepted: {'an integer' if kind is int else 'a finite number'}")
-        options[key] = value
+            options[key] = _OPTIONS[key].parse(text)
+        except ValueError as error:
+            raise _invalid(name, f"is {shown(text)}; {error}") from None
     return options, ignored
 
 

@@ -1,14 +1,11 @@
 """The options of a live stream as those of the server, checked as far as they can be without it."""
 
-from dataclasses import fields
 from typing import Any
 
 from penstock_client import StreamOptions as StartOptions
 from penstock_client.options import ENDPOINTS, EndpointState
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.live_stream import StreamOptions
-
-_ACCEPTED = tuple(field.name for field in fields(StartOptions))
 
 
 def upstream_options(options: StreamOptions, endpoint_state: EndpointState | None) -> StartOptions:
@@ -27,10 +24,6 @@ def upstream_options(options: StreamOptions, endpoint_state: EndpointState | Non
         "n_best": options.n_best,
     }
     values = {**({} if options.is_as_direct else defaults), **options.extra}
-    if unknown := values.keys() - set(_ACCEPTED):
-        name = min(unknown)[:80]
-        message = f"there is no option {name!r}; accepted: {', '.join(_ACCEPTED)}"
-        raise GatewayError(ErrorCode.FIELD_INVALID, message, name)
     try:
         return StartOptions(**values)
     except ValueError as error:
