@@ -31,7 +31,8 @@ CHOSEN_OPTIONS = (
 STREAMING_OPTIONS = (
     "url", "protocol", "target", "no_align", "reply_timeout", "recordings", "request_ms", "seed",
     "decoder", "beam_size", "n_best",
-    "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost", "boost_every", "language",
+    "lm_weight", "ilm_alpha", "ilm_beta", "boost_phrase", "boosted_phrases", "boost", "boost_every",
+    "unknown_phrases", "language",
     "language_tags", "endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s", "endpoint_state",
 )  # fmt: skip
 """Options that the process that plays the streams needs."""

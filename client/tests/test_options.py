@@ -107,6 +107,7 @@ def test_n_best_without_a_beam_size_is_checked_by_the_server():
         ({"ilm_beta": True}, "ilm_beta is True"),
         ({"language": ""}, "language is '', expected the name of a language"),
         ({"language": 3}, "language is 3, expected the name of a language"),
+        ({"unknown_phrases": "drop"}, "unknown_phrases is 'drop', expected 'reject' or 'ignore'"),
         ({"language_tags": "drop"}, "language_tags is 'drop', expected 'remove' or 'keep'"),
         ({"boost": math.nan}, "boost is nan, expected a finite number"),
         ({"boosted_phrases": "abc"}, "boosted_phrases is str, expected a list of phrases"),

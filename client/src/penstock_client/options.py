@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from penstock_client.protocol import Parameter
 
 LanguageTags = Literal["remove", "keep"]
+UnknownPhrases = Literal["reject", "ignore"]
 EndpointState = Literal["reset", "carry"]
 Decoder = Literal["greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"]
 """The searches; `Client.server_info` names those of a server."""
@@ -46,6 +47,9 @@ class StreamOptions:
     """Word boosting (contextual biasing): phrases that become more likely. Stored as a tuple."""
     boost: float | None = None
     """Boost of phrases without their own: added to the log score per token; negative values suppress (server: 2)."""
+    unknown_phrases: UnknownPhrases | None = None
+    """Phrases that the model cannot write: "reject" (the server's default), or "ignore": they are lowered or stripped
+    of marks where that helps, else left out."""
     language: str | None = None
     """One of `ServerInfo.languages`, for a model with a choice; it holds for the whole stream."""
     language_tags: LanguageTags | None = None
@@ -73,6 +77,9 @@ class StreamOptions:
         if self.boost is not None:
             self._set("boost", _finite("boost", self.boost))
         self._set("boosted_phrases", _phrases(self.boosted_phrases))
+        if self.unknown_phrases is not None and self.unknown_phrases not in get_args(UnknownPhrases):
+            accepted = _either(get_args(UnknownPhrases))
+            raise ValueError(f"unknown_phrases is {self.unknown_phrases!r}, expected {accepted}")
         if self.language is not None and (not isinstance(self.language, str) or not self.language):
             raise ValueError(f"language is {self.language!r}, expected the name of a language, as 'en-US'")
         if self.language_tags is not None and self.language_tags not in get_args(LanguageTags):
@@ -95,6 +102,7 @@ class StreamOptions:
             "ilm_beta": self.ilm_beta,
             "boosted_phrases": phrases,
             "boost": self.boost,
+            "unknown_phrases": self.unknown_phrases,
             "language": self.language,
             "language_tags": self.language_tags,
             **{name: getattr(self, name) for name in ENDPOINTS},

@@ -121,6 +121,14 @@ async def test_fields_become_options(client, streams):
     assert streams.opened[1].options.phrases == (("x", 1.5),)
 
 
+async def test_keywords_that_the_model_cannot_write_are_named(client, make_gateway, streams):
+    keywords = {"keywords[]": ["Müller", "24/7", "日本", "Rubout"]}
+    response = await post(client, encoded(), **keywords)
+    assert response.status_code == 200
+    assert response.headers["penstock-ignored"] == r"keywords '24/7',keywords '\u65e5\u672c'"
+    assert len(streams.opened[0].options.phrases) == 4  # the server fits those that it can write
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -12,7 +12,14 @@ from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
 from penstock_client.connection import ConnectionOptions, ProtocolName
 from penstock_client.errors import StreamId
-from penstock_client.options import BoostedPhrase, Decoder, EndpointState, LanguageTags, StreamOptions
+from penstock_client.options import (
+    BoostedPhrase,
+    Decoder,
+    EndpointState,
+    LanguageTags,
+    StreamOptions,
+    UnknownPhrases,
+)
 from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_client.playback import choose_request_ms
 from penstock_client.protocol import check_stream_id
@@ -101,6 +108,7 @@ def add_option_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--boosted-phrases", metavar="FILE", help="file of boosted phrases, one per line")
     add("--boost", type=float, metavar="B", help="boost of phrases without their own; negative values suppress them")
+    add("--unknown-phrases", choices=get_args(UnknownPhrases), help="phrases that the model cannot write (reject)")
     add("--language", metavar="NAME", help="language of the audio, for models with a choice; --info names them")
     add("--endpoint-silence-ms", type=int, metavar="MS", help="end a segment after this time without words (off)")
     add("--endpoint-no-speech-ms", type=int, metavar="MS", help="end a segment without words after this time (off)")
@@ -198,6 +206,7 @@ def read_options(args: argparse.Namespace) -> StreamOptions:
         ilm_beta=args.ilm_beta,
         boosted_phrases=phrases,
         boost=args.boost,
+        unknown_phrases=args.unknown_phrases,
         language=args.language,
         language_tags=args.language_tags,
         endpoint_silence_ms=args.endpoint_silence_ms,

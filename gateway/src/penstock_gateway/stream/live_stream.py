@@ -1,12 +1,13 @@
 """What a protocol sees of a stream: push audio, end segments, read events. Knows no socket and no protocol."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock_client.phrases import fit_phrase
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Event
 
@@ -52,6 +53,13 @@ class ModelGroup:
     """Decoders that a stream can choose; the first is the default."""
     max_beam_size: int
     max_boosted_phrases: int
+    alphabet: frozenset[str] | None = None
+    """The characters that the model writes; empty where it writes every one, None where the server does not say."""
+
+    def unwritable(self, phrases: Iterable[str]) -> list[str]:
+        """Those that a stream leaves out, because the model cannot write them."""
+        alphabet = self.alphabet
+        return [text for text in phrases if fit_phrase(text, alphabet) is None] if alphabet else []
 
 
 class LiveStream(Protocol):

@@ -47,7 +47,7 @@ class ReplicaStreams:
     """`Streams` on groups of replicas. Made and used in one event loop, between `start` and `close`."""
 
     def __init__(self, config: Config, admission: Admission, metrics: Metrics):
-        self._endpoint_state = config.endpoint_state
+        self._endpoint_state, self._is_strict = config.endpoint_state, config.strict
         self._admission = admission
         self._metrics = metrics
         self._groups = [Group(group, config.timeout_s) for group in config.replicas]
@@ -105,7 +105,8 @@ class ReplicaStreams:
         Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
         """
         group, model = self._find(options.model)
-        start_options = upstream_options(options, self._endpoint_state)
+        ignores_unknown = model.alphabet is not None and not self._is_strict
+        start_options = upstream_options(options, self._endpoint_state, ignores_unknown)
         end_admission = self._admission.admit(key)
         try:
             replica, upstream = await _start_upstream(group, start_options)

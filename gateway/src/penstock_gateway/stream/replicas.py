@@ -179,4 +179,5 @@ def _model_group(name: str, information: ServerInfo) -> ModelGroup:
         decoders=information.decoders,
         max_beam_size=information.max_beam_size,
         max_boosted_phrases=information.max_boosted_phrases,
+        alphabet=information.alphabet,
     )

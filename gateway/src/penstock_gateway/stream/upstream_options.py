@@ -11,15 +11,19 @@ from penstock_gateway.stream.live_stream import StreamOptions
 _ACCEPTED = tuple(field.name for field in fields(StartOptions))
 
 
-def upstream_options(options: StreamOptions, endpoint_state: EndpointState | None) -> StartOptions:
+def upstream_options(
+    options: StreamOptions, endpoint_state: EndpointState | None, ignores_unknown: bool = False
+) -> StartOptions:
     """The options as the server's; rules that end segments are off unless named, whatever the server's default is.
 
-    endpoint_state: of a stream that names none. GatewayError names a wrong option.
+    endpoint_state: of a stream that names none; ignores_unknown: phrases that the model cannot write. GatewayError
+    names a wrong option.
     """
     values: dict[str, Any] = {
         **dict.fromkeys(ENDPOINTS, 0),
         "language": options.language,
         "boosted_phrases": tuple(options.phrases),
+        "unknown_phrases": "ignore" if options.phrases and ignores_unknown else None,
         "endpoint_silence_ms": options.endpoint_silence_ms,
         "endpoint_state": endpoint_state,
         "decoder": options.decoder,
