@@ -17,6 +17,7 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 
+from penstock_client.media_file import INSTALL, has_ffmpeg
 from penstock_gateway.config import Config
 from penstock_gateway.logs import configure_logs
 from penstock_gateway.metrics import DIRECTORY_VARIABLE, Metrics, forget_process
@@ -141,6 +142,8 @@ def run_in_loop(work: Coroutine[None, None, None]) -> None:
 
 
 def _announce(shared: Shared, metrics_port: int) -> None:
+    if not has_ffmpeg():
+        log.info("without FFmpeg: webm, m4a, mp4, aac and amr files are rejected; to accept them: %s", INSTALL)
     config = shared.config
     scheme = "http" if config.tls_cert is None else "https"
     log.info(

@@ -7,9 +7,9 @@ import tempfile
 import httpx2
 import pytest
 
+from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
-from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security import limits
 

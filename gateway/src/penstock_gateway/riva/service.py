@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.riva.audio_input import AudioInput
+from penstock_gateway.riva.audio_input import AudioInput, check_recording
 from penstock_gateway.riva.call import Call, Write
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.request_mapping import map_request
@@ -68,6 +68,7 @@ class RivaService:
         async with _rejecting(context, self._gateway):
             key = self._authenticate(context)
             message = parse(riva.RecognizeRequest, data)
+            check_recording(message.audio)
             async with self._call(message.config, key, context) as call:
                 return riva.RecognizeResponse(
                     results=await call.recognize(message.audio), id=message.id if message.HasField("id") else None
