@@ -17,6 +17,7 @@ from penstock_gateway.http_api import GatewayOf
 from penstock_gateway.openai.routes import IGNORED_HEADER
 from penstock_gateway.openai.routes import router as openai_router
 from penstock_gateway.realtime.routes import router as realtime_router
+from penstock_gateway.request_ids import HEADER, RequestIdInterceptor, RequestIds
 from penstock_gateway.riva.service import add_riva_service
 from penstock_gateway.security.limits import MAX_RECOGNIZE_BYTES
 from penstock_gateway.version import __version__
@@ -46,14 +47,14 @@ def build_app(gateway: Gateway) -> FastAPI:
     allowed = gateway.access.origins.allowed
     cross_origin = Middleware(
         CORSMiddleware, allow_origins=allowed, allow_methods=["GET", "POST"], allow_headers=["*"],
-        expose_headers=[IGNORED_HEADER, "retry-after"],
+        expose_headers=[IGNORED_HEADER, HEADER, "retry-after"],
     )  # fmt: skip
     app = FastAPIOffline(
         title="Penstock gateway",
         description=_ABOUT,
         version=__version__,
         redoc_url=None,
-        middleware=[cross_origin] if allowed else [],
+        middleware=[Middleware(RequestIds), *([cross_origin] if allowed else [])],
         exception_handlers={
             GatewayError: http_api.on_rejection,
             RequestValidationError: http_api.on_invalid,
@@ -75,6 +76,6 @@ def build_app(gateway: Gateway) -> FastAPI:
 def build_grpc_server(gateway: Gateway) -> grpc.aio.Server:
     """The server of the gRPC port, without a port yet. Make it in the event loop that runs it."""
     limits = [("grpc.max_receive_message_length", MAX_RECOGNIZE_BYTES), ("grpc.so_reuseport", 1)]
-    server = grpc.aio.server(options=limits)
+    server = grpc.aio.server(interceptors=[RequestIdInterceptor()], options=limits)
     add_riva_service(gateway, server)
     return server

@@ -311,7 +311,7 @@ async def test_pages_of_other_origins(make_gateway):
         assert allowed.headers["access-control-allow-origin"] == "https://good.example"
         assert "x-stainless-os" in allowed.headers["access-control-allow-headers"]
         read = await client.get("/v1/models", headers={"Origin": "https://good.example"})
-        assert read.headers["access-control-expose-headers"] == "penstock-ignored, retry-after"
+        assert read.headers["access-control-expose-headers"] == "penstock-ignored, x-request-id, retry-after"
         rejected = await client.post(path, headers={"Origin": "https://bad.example"})
         assert error(rejected, 403)[0] == "origin_rejected"
         assert "access-control-allow-origin" not in rejected.headers

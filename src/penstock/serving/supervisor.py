@@ -13,9 +13,9 @@ from typing import Any
 from penstock.errors import PortError, ServerError
 from penstock.runtime import available_memory_bytes
 from penstock.serving.launch import LOOPBACK
-from penstock.serving.log_format import Event, render
 from penstock.serving.server import START_LIMIT_S, TritonServer
 from penstock.serving.watchdog import Watchdog
+from penstock_client.log_lines import Event, render
 
 STABLE_S = 60.0
 """A server that has been ready for this long has recovered: the next crash is a first one again."""
@@ -27,16 +27,15 @@ _PROGRESS_S = 5.0
 
 
 class Console:
-    """The lines of `penstock serve` itself: text, or one JSON object per line as in the models' log."""
+    """The lines of `penstock serve` itself, in the form of the models' log."""
 
     def __init__(self, log_format: str = "text"):
         self._format = log_format
 
     def say(self, message: str, level: str = "info", **fields: Any) -> None:
-        """Prints one line, a warning or an error to stderr. The fields appear in JSON only."""
-        line = f"penstock: {'' if level == 'info' else f'{level}: '}{message}"
-        if self._format == "json":
-            line = render(Event(level, "server", message, fields, time.time()), "json")
+        """Prints one line, a warning or an error to stderr. The fields appear in JSON only: the message has them."""
+        shown = fields if self._format == "json" else {}
+        line = render(Event(level, "server", message, shown, time.time()), self._format)
         with contextlib.suppress(OSError):  # a full disk, or a reader that has gone: streams must not end with it
             print(line, file=sys.stdout if level == "info" else sys.stderr, flush=True)
 

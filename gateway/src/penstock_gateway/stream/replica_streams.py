@@ -20,6 +20,7 @@ from penstock_client import StreamOptions as StartOptions
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.metrics import Metrics
+from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
 from penstock_gateway.stream.admission import Admission
@@ -118,7 +119,9 @@ class ReplicaStreams:
             end_admission()
             self._streams.pop(stream).release()
 
-        report = StreamReport(self._metrics, protocol, key.name, model.name, replica.address, model.sample_rate_hz)
+        report = StreamReport(
+            self._metrics, protocol, key.name, model, replica.address, upstream.name, current_request_id()
+        )
         stream = ReplicaStream(upstream, report, end)
         self._streams[stream] = replica
         return stream
