@@ -197,3 +197,35 @@ def test_json_lines_have_the_figures(capsys):
     Console("json").say("ready", start_s=1.25, grpc=8001)
     event = json.loads(capsys.readouterr().out)
     assert (event["source"], event["message"], event["start_s"], event["grpc"]) == ("server", "ready", 1.25, 8001)
+
+
+class Gateway:
+    """Is ready at the third question."""
+
+    asked = stops = 0
+
+    def is_ready(self):
+        self.asked += 1
+        return self.asked == 3
+
+    def stop(self):
+        self.stops += 1
+
+
+def test_the_server_is_ready_when_the_gateway_has_found_it(capsys, monkeypatch):
+    monkeypatch.setattr(supervisor, "_COMPANION_POLL_S", 0.0)
+    server, gateway = Server("stop"), Gateway()
+    stops = server.has_ended
+    monkeypatch.setattr(server, "has_ended", lambda: gateway.asked == 3 and stops())
+    serve_until_signal(server, Console(), 8, companion=gateway)
+    assert (gateway.asked, gateway.stops) == (3, 1)
+    assert without_time(capsys.readouterr().out)[0].startswith("info server: ready after")
+
+
+def test_a_gateway_that_does_not_get_ready_is_named(capsys, monkeypatch):
+    monkeypatch.setattr(supervisor, "_COMPANION_LIMIT_S", -1.0)
+    server, gateway = Server("stop"), Gateway()
+    stops = server.has_ended
+    monkeypatch.setattr(server, "has_ended", lambda: gateway.asked > 0 and stops())
+    serve_until_signal(server, Console(), 8, companion=gateway)
+    assert without_time(capsys.readouterr().err) == ["warning server: the gateway is not ready after -1 s"]
