@@ -24,7 +24,7 @@ declare -A arguments=(
     [train-demo]="AN4=$logs/an4 TRAIN_ARGS='--models rnnt --steps 2 --synthetic 0 --vocabulary 28'"
 )
 # These run until they are interrupted, after they have printed this.
-declare -A ready=([serve]="penstock: ready" [loadtest-ui]="Starting web interface")
+declare -A ready=([serve]="server: ready after" [loadtest-ui]="Starting web interface")
 
 # The bundled utterances, laid out like the AN4 release; each is there once for training and once for testing.
 make_an4() {

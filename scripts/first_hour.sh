@@ -55,7 +55,7 @@ serve() { # in another folder; returns when it is ready
     cd "$folder/elsewhere"
     "$folder/venv/bin/penstock" serve --http-port 0 --grpc-port 0 --metrics-port 0 >"$folder/server.log" 2>&1 &
     server=$!
-    until grep -q '^penstock: ready' "$folder/server.log"; do
+    until grep -q ' server: ready after ' "$folder/server.log"; do
         kill -0 "$server" || { cat "$folder/server.log"; return 1; }
         sleep 0.2
     done
@@ -63,7 +63,7 @@ serve() { # in another folder; returns when it is ready
 }
 
 url() { # gRPC or HTTP: its address, from the server's last line
-    sed -n "s/^penstock: ready.* $1 \([^ ,]*\).*/\1/p" "$folder/server.log"
+    sed -n "s/.* server: ready.* $1 \([^ ,]*\).*/\1/p" "$folder/server.log"
 }
 
 expect() { # COMMAND...: its output has the words that are spoken

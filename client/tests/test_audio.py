@@ -148,5 +148,6 @@ def test_without_libsndfile_the_error_says_what_to_install(tmp_path, monkeypatch
 
     monkeypatch.delitem(sys.modules, "soundfile")
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    (tmp_path / "speech.wav").write_bytes(b"RIFF")
     with pytest.raises(PackageError, match=f"^PACKAGE_MISSING: .*{match}"):
         read_audio(tmp_path / "speech.wav")

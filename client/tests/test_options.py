@@ -104,6 +104,7 @@ def test_n_best_without_a_beam_size_is_checked_by_the_server():
         ({"ilm_beta": True}, "ilm_beta is True"),
         ({"language": ""}, "language is ''; accepted: a language of the model"),
         ({"language": 3}, "language is 3; accepted: a language of the model"),
+        ({"unknown_phrases": "drop"}, "unknown_phrases is 'drop'; accepted: reject, ignore"),
         ({"language_tags": "drop"}, "language_tags is 'drop'; accepted: remove, keep"),
         ({"boost": math.nan}, "boost is nan; accepted: numbers from -100 to 100"),
         ({"boosted_phrases": "abc"}, r"boosted_phrases is 'abc'; accepted: a list \["),

@@ -48,7 +48,7 @@ def test_it_does_not_require_torch(wheel):
     always = {re.match(r"[\w.-]+", each)[0] for each in requirements if "extra ==" not in each}
     assert always == REQUIRED
     assert not any("torch" in each for each in requirements)
-    assert metadata.get_all("Provides-Extra") == ["mic"]
+    assert metadata.get_all("Provides-Extra") == ["mic", "media"]
 
 
 def test_it_installs_the_command(wheel):

@@ -9,10 +9,10 @@ import penstock_gateway
 
 SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
-    ("__main__",), ("main",), ("processes",), ("serving",), ("app",),
+    ("__main__",), ("main",), ("processes",), ("serving", "startup"), ("app",),
     ("captions", "kserve", "openai", "realtime"), ("grpc_health", "http_api", "riva"),
     ("grpc_api",), ("gateway", "openai_objects"), ("stream",),
-    ("audio", "config", "metrics"), ("security",), ("validation",), ("errors", "logs", "version"),
+    ("audio", "config", "metrics"), ("security",), ("validation",), ("errors", "logs", "request_ids", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 import websockets
 
+from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
-from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.security.keys import ApiKey, KeyRing

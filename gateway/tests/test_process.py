@@ -116,8 +116,8 @@ def test_a_client_writes_no_line_of_its_own_into_the_log(replica):
             urllib.request.urlopen(f"http://127.0.0.1:{http_port}/v1/realtime/client_secrets", body)
         process.terminate()
         lines = process.stderr.read().splitlines()
-    assert not [line for line in lines if line.startswith("2026 ")]
-    assert any(r"body.a\n2026 INFO stream\x1b[2J\u2028 is unknown" in line for line in lines)
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \w+ +gateway: ", line) for line in lines)
+    assert any(r"body.a\n2026 INFO stream\u001b[2J\u2028 is unknown" in line for line in lines)
 
 
 def run(*words):
@@ -129,16 +129,17 @@ def test_wrong_flags_files_and_ports_are_named(tmp_path, replica):
     keys.write_text("shop 1234 5\n")
     secret.write_bytes(b"short")
     for words, named in (
-        (["--replicas", "nowhere"], "--replicas"),
+        (["--replicas", "nowhere"], "SETTING_INVALID: --replicas"),
         (["--keys", str(keys)], "line 1"),
-        (["--keys", str(tmp_path / "none")], "none"),
-        (["--secret", str(secret)], "32 or more"),
+        (["--keys", str(tmp_path / "none")], f"SETTING_INVALID: --keys is '{tmp_path}/none': no such file"),
+        (["--secret", str(secret)], f"SETTING_INVALID: --secret is '{secret}': has 5 bytes; accepted: 32 or more"),
         (["--tls-cert", str(secret), "--tls-key", str(tmp_path / "none")], "none"),
         (["--tls-cert", str(secret), "--tls-key", str(keys)], f"--tls-cert {secret}, --tls-key {keys}: no PEM"),
         (["--workers", "2", "--tls-cert", str(TLS / "cert.pem"), "--tls-key", str(keys)], "no PEM"),
     ):
         done = run("--replicas", replica, *words)
         assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("penstock-gateway: error: SETTING_INVALID: ")
         assert named in done.stderr
         assert "Traceback" not in done.stderr
 
@@ -149,4 +150,5 @@ def test_a_port_in_use_is_named(replica, words):
     done = run("--replicas", replica, *words, port)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
-    assert f"port {port}: address already in use" in done.stderr
+    assert done.stderr.startswith("penstock-gateway: error: PORT_UNAVAILABLE: ")
+    assert f"port {port}: address already in use; choose another port with {words[-1]} or PENS" in done.stderr

@@ -112,7 +112,7 @@ def launched(bundled_model, monkeypatch) -> list[ServerOptions]:
 def test_without_a_model_the_bundled_one_is_served(launched, monkeypatch, capsys):
     monkeypatch.delenv("PENSTOCK_MODEL")
     assert main(["serve"]) == 0
-    assert capsys.readouterr().out.startswith("penstock: no --model: using the bundled an4-rnnt-hybrid, a demo for ")
+    assert " server: no --model: using the bundled an4-rnnt-hybrid, a demo for " in capsys.readouterr().out
     settings = Settings.from_environment(launched[0].environment)
     assert settings.checkpoint.directory.samefile(ROOT / "models" / "an4-rnnt-hybrid")
 
@@ -123,7 +123,7 @@ def test_without_a_model_the_bundled_one_is_served(launched, monkeypatch, capsys
 def test_every_start_says_that_the_wheels_server_is_old(launched, monkeypatch, capsys, flags, reach):
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver"), Path("backends")))
     assert main(["serve", *flags]) == 0
-    expected = rf"penstock: warning: the Triton server of the pip wheel is an old version .* vulnerabilities{reach}"
+    expected = rf"warning server: the Triton server of the pip wheel is an old version .* vulnerabilities{reach}"
     assert re.search(expected, capsys.readouterr().err)
 
 

@@ -242,5 +242,6 @@ def test_without_libsndfile_the_error_says_what_to_install(tmp_path, monkeypatch
 
     monkeypatch.delitem(sys.modules, "soundfile")
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    (tmp_path / "a.wav").write_bytes(b"RIFF")
     with pytest.raises(PackageError, match=match):
         read_audio(tmp_path / "a.wav", 16000)

@@ -111,7 +111,7 @@ def server(environment, tmp_path) -> Iterator[str]:
         )
     try:
         deadline_s = time.monotonic() + LOG_LIMIT_S
-        while "penstock: ready" not in log.read_text():
+        while "server: ready after" not in log.read_text():
             assert process.poll() is None and time.monotonic() < deadline_s, log.read_text()
             time.sleep(0.1)
         yield log.read_text()
@@ -123,6 +123,6 @@ def server(environment, tmp_path) -> Iterator[str]:
 
 
 def test_it_serves_without_the_checkout(server):
-    assert "penstock: no --model: using the bundled an4-rnnt-hybrid" in server
+    assert " server: no --model: using the bundled an4-rnnt-hybrid" in server
     with Client(re.search(r"gRPC (\S+?),", server)[1]) as client:
         assert client.transcribe(RECORDING).text == WORDS

@@ -54,6 +54,13 @@ async def streamed_text(client: httpx2.AsyncClient, path) -> str:
     return text
 
 
+async def test_keywords_of_other_alphabets_reject_nothing(client, direct_texts):
+    data = {"keywords[]": ["Rubout", "Müller", "24/7"]}
+    response = await client.post("/v1/audio/transcriptions", files={"file": PATHS[0].open("rb")}, data=data)
+    assert (response.status_code, response.json()["text"]) == (200, direct_texts[0])
+    assert response.headers["penstock-ignored"] == "keywords '24/7'"
+
+
 async def test_words_alone(client, direct_texts):
     for path, expected in zip(PATHS, direct_texts, strict=True):
         assert await json_text(client, path) == expected
@@ -89,7 +96,7 @@ async def test_word_times_are_those_of_the_direct_client(client, server):
 
 async def test_options_reach_the_server(client):
     response = await client.post(
-        "/v1/audio/transcriptions", files={"file": PATHS[0].open("rb")}, data={"keywords[]": "\u8a9e"}
+        "/v1/audio/transcriptions", files={"file": PATHS[0].open("rb")}, data={"keywords[]": "x" * 201}
     )
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "field_invalid"

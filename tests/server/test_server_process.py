@@ -271,7 +271,7 @@ def test_serve_prints_what_it_serves_and_stops_cleanly(repository, bundled_model
         assert probe(re.search(r"HTTP (\S+),", output)[1]).is_healthy
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
-        assert process.stdout.read() == "penstock: stopped\n"
+        assert process.stdout.read().endswith(" server: stopped\n")
 
 
 def server_of(launcher: int) -> int:
@@ -316,7 +316,9 @@ def test_serve_starts_again_after_a_crash_on_the_same_ports(repository, bundled_
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
         log = process.stderr.read()
-        assert len(re.findall(r"error: SERVER_FAILED: the server was stopped: model asr .* has ended;", log)) == 2
+        assert (
+            len(re.findall(r"error +server: SERVER_FAILED: the server was stopped: model asr .* has ended;", log)) == 2
+        )
         waits_s = re.findall(r"starting again in (\d+) s", log)
         assert waits_s == [str(2**restart) for restart in range(max(2, len(waits_s)))]
 

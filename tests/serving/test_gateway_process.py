@@ -1,19 +1,23 @@
 """The gateway's process beside a server: it serves, stops with the server, and its end is noticed."""
 
 import json
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer
-from penstock.errors import PackageError
+from penstock.errors import PackageError, SettingError
 from penstock.serving import gateway_process
 from penstock.serving.gateway_process import GatewayProcess, check_gateway
 from penstock.serving.ports import Ports, claim_ports
+
+TLS = Path(__file__).parents[2] / "gateway" / "tests" / "helpers" / "tls"
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def gateway_ports(monkeypatch):
     ports = claim_ports(Ports(0, 0, 0), "127.0.0.1")
     for name, port in (("HTTP", ports.http), ("GRPC", ports.grpc), ("METRICS", ports.metrics)):
         monkeypatch.setenv(f"PENSTOCK_GATEWAY_{name}_PORT", str(port))
-    return ports
+    return check_gateway()
 
 
 def get_models(port):
@@ -45,31 +49,57 @@ def get_models(port):
 
 def test_it_serves_the_servers_model_until_it_is_stopped(replica, gateway_ports):
     ended = []
-    with GatewayProcess(replica.port, 8, "text", ended.append) as gateway:
-        assert get_models(gateway_ports.http) == ["fake"]
+    with GatewayProcess(replica.port, gateway_ports, 8, "text", ended.append) as gateway:
+        assert not gateway.is_ready()
+        assert get_models(gateway_ports.ports[0].port) == ["fake"]
+        assert gateway.is_ready()
         gateway.stop()
     assert not ended
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"http://127.0.0.1:{gateway_ports.http}/health/live", timeout=60)
+        urllib.request.urlopen(f"http://127.0.0.1:{gateway_ports.ports[0].port}/health/live", timeout=60)
 
 
 def test_its_log_has_the_servers_format(replica, gateway_ports, capfd):
-    with GatewayProcess(replica.port, 8, "json", lambda status: None):
-        get_models(gateway_ports.http)
-    assert '"message": "gateway at http://127.0.0.1:' in capfd.readouterr().err
+    with GatewayProcess(replica.port, gateway_ports, 8, "json", lambda status: None):
+        get_models(gateway_ports.ports[0].port)
+    assert '"source": "gateway", "message": "gateway at http://127.0.0.1:' in capfd.readouterr().err
 
 
-def test_an_end_by_itself_is_reported(replica, gateway_ports, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_GATEWAY_ENDPOINT_STATE", "neither")
+def test_an_end_by_itself_is_reported(replica, gateway_ports):
     statuses, has_ended = [], threading.Event()
 
     def on_end(status):
         statuses.append(status)
         has_ended.set()
 
-    with GatewayProcess(replica.port, 8, "text", on_end):
+    with (
+        socket.create_server(("127.0.0.1", gateway_ports.ports[0].port)),
+        GatewayProcess(replica.port, gateway_ports, 8, "text", on_end),
+    ):
         assert has_ended.wait(60)
     assert statuses == [2]
+
+
+def test_tls_does_not_hide_that_it_is_ready(replica, gateway_ports, monkeypatch):
+    for name in ("cert", "key"):
+        monkeypatch.setenv(f"PENSTOCK_GATEWAY_TLS_{name.upper()}", str(TLS / f"{name}.pem"))
+    with GatewayProcess(replica.port, check_gateway(), 8, "text", lambda status: None) as gateway:
+        deadline_s = time.monotonic() + 60
+        while not gateway.is_ready():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("KEYS", "/nonexist", "PENSTOCK_GATEWAY_KEYS is '/nonexist': no such file"),
+        ("ENDPOINT_STATE", "neither", "PENSTOCK_GATEWAY_ENDPOINT_STATE is 'neither'; accepted: reset, carry"),
+    ],
+)
+def test_a_wrong_setting_is_named_before_anything_starts(name, value, message):
+    with pytest.raises(SettingError, match=f"^SETTING_INVALID: {message}$"):
+        check_gateway({f"PENSTOCK_GATEWAY_{name}": value})
 
 
 def test_without_the_wheel_it_is_named(monkeypatch):

@@ -4,7 +4,8 @@ import logging
 import pytest
 
 from penstock.pipeline.stages.audio_rows import StreamNumber
-from penstock.serving.log_format import Event, RateLimit, is_logged, level_of, model_logger, render
+from penstock.serving.log_format import RateLimit, model_logger
+from penstock_client.log_lines import Event, is_logged, level_of, render
 from tests.helpers.model_logging import kept_logging
 
 EVENT = Event("warning", "features", "stream\nended", {"stream": "a b=1", "audio_s": 1.23456, "none": None}, 1.5)

@@ -3,6 +3,7 @@
 import importlib
 import sys
 import types
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ class Board:
         self.kinds: dict[str, str] = {}
         self.calls = 0
 
-    def make(self, name: str, meaning: str, kind: str) -> types.SimpleNamespace:
+    def make(self, name: str, meaning: str, kind: str, labels=MappingProxyType({})) -> types.SimpleNamespace:
+        name += "".join(f"{{{value}}}" for value in labels.values())
         assert meaning and name not in self.shown
         self.shown[name], self.kinds[name] = 0.0, kind
 
@@ -107,6 +109,17 @@ def test_a_slot_whose_requests_are_on_their_way_is_not_free(rig):
     assert rig.counts()["slots_free"] == 1
 
 
+def test_a_probe_is_no_stream(rig):
+    rig.table.open("probe", is_probe=True)
+    rig.table.close("probe")
+    assert rig.counts()["streams_started"] == rig.counts()["streams_ended"] == 0
+    for name in "ab":
+        rig.table.open(name)
+    with pytest.raises(StreamError):
+        rig.table.open("probe", is_probe=True)
+    assert (rig.counts()["streams_started"], rig.counts()["streams_refused"]) == (2, 0)
+
+
 def test_audio_is_counted_in_seconds(rig):
     for samples in (8000, 8000, 24000):
         rig.metrics.update(samples)
@@ -138,6 +151,22 @@ def test_a_chunk_is_late_after_its_own_duration():
     assert (board["chunks_total"], board["chunks_late_total"]) == (7, 2)
 
 
+def test_the_latency_of_chunks_is_a_histogram():
+    board, now = Board(), [10_000_000_000]
+    metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560, clock_ns=lambda: now[0])
+    metrics.update([decoded(now[0] - 20_000_000, 7, 0), decoded(now[0] - 200_000_000, 14)])
+    assert board["chunk_latency_seconds_count"] == 3
+    assert board["chunk_latency_seconds_sum"] == pytest.approx(0.42)
+    counts = [board[f"chunk_latency_seconds_bucket{{{bound}}}"] for bound in ("0.01", "0.025", "0.15", "0.25", "+Inf")]
+    assert counts == [0, 1, 1, 3, 3]
+    metrics.update([decoded(now[0] - 9_000_000_000, 7)])
+    assert board["chunk_latency_seconds_count"] == 3  # once per second
+    now[0] += 1_000_000_000
+    metrics.update([])
+    assert (board["chunk_latency_seconds_count"], board["chunk_latency_seconds_bucket{+Inf}"]) == (4, 4)
+    assert board["chunk_latency_seconds_bucket{5}"] == 3
+
+
 def test_what_beams_give_up_is_counted():
     board = Board()
     metrics = ChunkMetrics(board.make, chunk_encoder_frames=7, chunk_ms=560)
@@ -150,7 +179,7 @@ def test_what_beams_give_up_is_counted():
 
 
 def test_the_servers_own_interface(monkeypatch):
-    """A family of one metric without labels, of the requested kind, kept as long as its metric."""
+    """A family of the requested kind for each name, kept as long as its metrics."""
     made = []
 
     class MetricFamily:
@@ -161,7 +190,7 @@ def test_the_servers_own_interface(monkeypatch):
             made.append(self)
 
         def Metric(self, labels: dict):  # noqa: N802
-            assert labels == {}
+            self.labels = labels
             return types.SimpleNamespace(increment=self.increment, set=self.replace)
 
         def increment(self, value: float) -> None:
@@ -180,9 +209,13 @@ def test_the_servers_own_interface(monkeypatch):
         counter.increment(2)
         counter.increment(3)
         gauge.set(7)
+        for bound in "12":
+            triton_io.make_metric("n_bucket", "things", "counter", {"le": bound}).increment(1)
+            assert made[-1].labels == {"le": bound}
     finally:
         sys.modules.pop("penstock.serving.triton_io", None)
     assert [(family.about, family.value) for family in made] == [
         (("n_total", "things", "COUNTER"), 5.0),
         (("n", "things now", "GAUGE"), 7),
+        (("n_bucket", "things", "COUNTER"), 2),
     ]

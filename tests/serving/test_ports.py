@@ -4,7 +4,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.serving import ports as port_choice
-from penstock.serving.ports import Ports, claim_ports
+from penstock.serving.ports import OtherPort, Ports, claim_all_ports, claim_ports
 
 
 def test_zero_is_replaced_by_different_free_ports():
@@ -41,3 +41,14 @@ def test_the_same_port_twice_is_rejected():
 def test_a_number_that_is_no_port_is_named(port):
     with pytest.raises(PenstockError, match=f"http port {port} "):
         claim_ports(Ports(port, 0, 0), "127.0.0.1")
+
+
+def test_ports_of_other_processes_are_checked_too():
+    other = OtherPort("PENSTOCK_GATEWAY_HTTP_PORT", "127.0.0.1", 0)
+    ports, (free,) = claim_all_ports(Ports(), "127.0.0.1", [other])
+    assert free not in ports
+    with pytest.raises(PenstockError, match=rf"--http-port and PENSTOCK_GATEWAY_HTTP_PORT are both {free}; choose two"):
+        claim_all_ports(Ports(http=free), "127.0.0.1", [other._replace(port=free)])
+    in_use = rf"PENSTOCK_GATEWAY_HTTP_PORT {free} is in use on 127.0.0.1; choose"
+    with socket.create_server(("127.0.0.1", free)), pytest.raises(PenstockError, match=in_use):
+        claim_all_ports(Ports(), "127.0.0.1", [other._replace(port=free)])

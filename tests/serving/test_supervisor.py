@@ -73,16 +73,25 @@ def quick(monkeypatch):
     monkeypatch.setattr(supervisor, "_PROGRESS_S", 600.0)
 
 
+STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
+
+
+def without_time(text: str) -> list[str]:
+    """Lines of the log; each must have a time."""
+    found = [re.fullmatch(f"{STAMP}(.*)", line) for line in text.splitlines()]
+    return [" ".join(line[1].split()) for line in found]
+
+
 def test_a_signal_drains_and_says_for_whom(capsys):
     server = Server("stop")
     serve_until_signal(server, Console(), drain_s=8)
     assert server.stops == [True]
-    ready, *later = capsys.readouterr().out.splitlines()
+    ready, *later = without_time(capsys.readouterr().out)
     addresses = r"gRPC 127\.0\.0\.1:2, HTTP 127\.0\.0\.1:1, metrics http://127\.0\.0\.1:3/metrics"
-    assert re.fullmatch(rf"penstock: ready after \d+ s: {addresses}", ready)
+    assert re.fullmatch(rf"info server: ready after \d+ s: {addresses}", ready)
     assert later == [
-        "penstock: waiting up to 8 s for 2 streams; Ctrl-C again to stop now",
-        "penstock: stopped; open streams or calls were cut off",
+        "info server: waiting up to 8 s for 2 streams; Ctrl-C again to stop now",
+        "info server: stopped; open streams or calls were cut off",
     ]
 
 
@@ -111,7 +120,7 @@ def test_two_signals_at_once_are_a_stop_and_no_crash(restarts, capsys):
     server = Server("stop twice")
     serve_until_signal(server, Console(), drain_s=8, restarts=restarts)
     assert (server.starts, server.killed, server.stops) == (1, 1, [False])
-    assert capsys.readouterr().out.splitlines()[1:] == ["penstock: stopped"]
+    assert without_time(capsys.readouterr().out)[1:] == ["info server: stopped"]
 
 
 def test_without_restarts_a_crash_is_an_error():
@@ -125,9 +134,9 @@ def test_a_crashed_server_is_started_again(capsys):
     server = Server("crash", PortError("http port 1 is in use"), "stop")
     serve_until_signal(server, Console(), 8, restarts=True)
     assert server.starts == 3
-    assert capsys.readouterr().err.splitlines() == [
-        "penstock: error: SERVER_FAILED: the server exited unexpectedly: it crashed; starting again in 0.001 s",
-        "penstock: error: PORT_UNAVAILABLE: http port 1 is in use; starting again in 0.002 s",
+    assert without_time(capsys.readouterr().err) == [
+        "error server: SERVER_FAILED: the server exited unexpectedly: it crashed; starting again in 0.001 s",
+        "error server: PORT_UNAVAILABLE: http port 1 is in use; starting again in 0.002 s",
     ]
 
 
@@ -166,7 +175,7 @@ def test_a_stop_during_the_wait_for_a_restart(monkeypatch, capsys):
     monkeypatch.setattr(supervisor, "_FIRST_WAIT_S", 600.0)
     monkeypatch.setattr(supervisor, "_LONGEST_WAIT_S", 600.0)
     serve_until_signal(Server("crash"), StoppingConsole(), 8, restarts=True)
-    assert capsys.readouterr().out.endswith("penstock: stopped\n")
+    assert capsys.readouterr().out.endswith(" server: stopped\n")
 
 
 def test_waits_double_up_to_a_minute_and_begin_again_after_a_stable_run(monkeypatch):
@@ -181,10 +190,42 @@ def test_waits_double_up_to_a_minute_and_begin_again_after_a_stable_run(monkeypa
 def test_a_slow_start_says_how_long_it_takes(monkeypatch, capsys):
     monkeypatch.setattr(supervisor, "_PROGRESS_S", 0.0)
     serve_until_signal(Server("stop"), Console(), 8)
-    assert re.search(r"penstock: starting for \d+ s of at most 600 s; .* memory", capsys.readouterr().out)
+    assert re.search(r"server: starting for \d+ s of at most 600 s; .* memory", capsys.readouterr().out)
 
 
 def test_json_lines_have_the_figures(capsys):
     Console("json").say("ready", start_s=1.25, grpc=8001)
     event = json.loads(capsys.readouterr().out)
     assert (event["source"], event["message"], event["start_s"], event["grpc"]) == ("server", "ready", 1.25, 8001)
+
+
+class Gateway:
+    """Is ready at the third question."""
+
+    asked = stops = 0
+
+    def is_ready(self):
+        self.asked += 1
+        return self.asked == 3
+
+    def stop(self):
+        self.stops += 1
+
+
+def test_the_server_is_ready_when_the_gateway_has_found_it(capsys, monkeypatch):
+    monkeypatch.setattr(supervisor, "_COMPANION_POLL_S", 0.0)
+    server, gateway = Server("stop"), Gateway()
+    stops = server.has_ended
+    monkeypatch.setattr(server, "has_ended", lambda: gateway.asked == 3 and stops())
+    serve_until_signal(server, Console(), 8, companion=gateway)
+    assert (gateway.asked, gateway.stops) == (3, 1)
+    assert without_time(capsys.readouterr().out)[0].startswith("info server: ready after")
+
+
+def test_a_gateway_that_does_not_get_ready_is_named(capsys, monkeypatch):
+    monkeypatch.setattr(supervisor, "_COMPANION_LIMIT_S", -1.0)
+    server, gateway = Server("stop"), Gateway()
+    stops = server.has_ended
+    monkeypatch.setattr(server, "has_ended", lambda: gateway.asked > 0 and stops())
+    serve_until_signal(server, Console(), 8, companion=gateway)
+    assert without_time(capsys.readouterr().err) == ["warning server: the gateway is not ready after -1 s"]

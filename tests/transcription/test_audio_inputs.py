@@ -30,8 +30,18 @@ def test_a_directory_gives_its_audio_files_at_any_depth(tree):
     expected = [("calls/a.FLAC", "a.FLAC"), ("calls/b.wav", "b.wav"), ("calls/day/c.mp3", "day/c.mp3")]
     assert found("calls") == expected
     assert found(str(tree / "calls")) == [(str(tree / path), name) for path, name in expected]
-    with pytest.raises(PenstockError, match=r"AUDIO_INVALID: empty: the directory has no audio files \(\.aif .*\.wav"):
+    with pytest.raises(PenstockError, match=r"AUDIO_INVALID: empty: the directory has no audio files \(\.aac .*\.wav"):
         found("empty")
+
+
+def test_what_a_directory_has_beside_audio_is_named(tree):
+    notes = []
+    for name in "abcdef":
+        (tree / "calls" / f"{name}.doc").touch()
+    (tree / "calls" / "x.M4A").touch()
+    paths = [each.path for each in find_audio(["calls", "calls/day"], None, None, notes.append)]
+    assert "calls/x.M4A" in paths and len(paths) == 5
+    assert notes == ["calls: skipped 7 files of other formats: a.doc, b.doc, c.doc, d.doc, e.doc and 2 more"]
 
 
 def test_a_file_keeps_its_relative_path(tree):

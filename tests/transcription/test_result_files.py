@@ -77,9 +77,20 @@ def test_a_result_counts_as_done_in_all_formats(tmp_path):
 
 
 def test_two_files_with_one_result_are_named(tmp_path):
-    inputs = [AudioInput("x/a.wav", PurePath("a.wav")), AudioInput("y/a.flac", PurePath("a.flac"))]
-    with pytest.raises(PenstockError, match=r"x/a\.wav and y/a\.flac would both be written to .*a\.txt; rename one"):
-        ResultFiles(tmp_path, ["txt", "json"]).check_names(inputs)
+    inputs = [AudioInput("x/a.wav", PurePath("a.wav")), AudioInput("y/a.wav", PurePath("a.wav"))]
+    with pytest.raises(PenstockError, match=r"x/a\.wav and y/a\.wav would both be written to .*a\.txt; rename one"):
+        ResultFiles(tmp_path, ["txt", "json"]).choose_names(inputs)
+
+
+def test_two_files_that_differ_in_their_suffix_keep_it(tmp_path):
+    results = ResultFiles(tmp_path, ["txt"])
+    names = ("day/a.b.wav", "day/a.b.mp3", "night/a.b.wav")
+    inputs = [AudioInput(f"in/{name}", PurePath(name)) for name in names]
+    results.choose_names(inputs)
+    for each in inputs:
+        results.write(each, transcript())
+    written = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.txt"))
+    assert written == ["day/a.b.mp3.txt", "day/a.b.wav.txt", "night/a.b.txt"]
 
 
 def test_what_cannot_be_written_is_named(tmp_path):

@@ -48,6 +48,7 @@ EndpointNoSpeech = Off | Annotated[int, Field(ge=200, le=60_000)]
 EndpointLongest = Off | Annotated[int, Field(ge=5, le=120)]
 EndpointState = Literal["reset", "carry"]
 LanguageTags = Literal["remove", "keep"]
+UnknownPhrases = Literal["reject", "ignore"]
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
 LANGUAGES = "a language of the model (`penstock-client --info` names them)"
@@ -142,6 +143,11 @@ class StreamOptions(Options):
         Field(ge=-MAX_BOOST, le=MAX_BOOST),
         About("B", unset="2", page="boosting.md", decoders=BOOSTED_DECODERS),
     ] = Field(None, description="boost of phrases without their own, in nats per token; below 0 it suppresses them")
+    unknown_phrases: Annotated[
+        UnknownPhrases | None, About("NAME", unset="reject", page="boosting.md#tokens", decoders=BOOSTED_DECODERS)
+    ] = Field(
+        None, description="phrases that the model cannot write: rejected, or fitted where possible, else left out"
+    )
     language: Annotated[
         str | None,
         Field(min_length=1),

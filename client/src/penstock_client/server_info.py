@@ -34,6 +34,8 @@ class ServerInfo:
     has_language_model: bool
     has_internal_language_model: bool
     """True for a factorized model; servers of earlier versions have none."""
+    alphabet: frozenset[str] | None
+    """The characters that the model writes; empty where it writes every one, None for servers of earlier versions."""
     parameters: Mapping[str, str]
     """As the server sent them, in the order of these attributes; those of a later version follow."""
 
@@ -57,6 +59,7 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         max_boosted_phrases=int(parameters["max_boosted_phrases"]),
         has_language_model=parameters["has_language_model"] == "true",
         has_internal_language_model=parameters.get("has_internal_language_model") == "true",
+        alphabet=frozenset(parameters["alphabet"]) if "alphabet" in parameters else None,
         parameters={name: parameters[name] for name in sorted(parameters, key=_position)},
     )
 

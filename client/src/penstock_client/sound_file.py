@@ -1,6 +1,6 @@
 """Reads audio files with soundfile (libsndfile) and resamples them with soxr: tracks, and where a file ends early.
 
-The client, the core and the gateway read files with it.
+The client, the core and the gateway read files with it; other formats with FFmpeg, see `media_file`.
 """
 
 import io
@@ -15,6 +15,8 @@ import numpy.typing as npt
 import soxr
 
 from penstock_client.channels import MIX, Channel, MixMonitor, select
+from penstock_client.media_file import MediaReader
+from penstock_client.sound_format import ACCEPTED, HEAD_BYTES, MEDIA, decoder_of
 
 STDIN = "-"
 """The path of standard input."""
@@ -53,34 +55,56 @@ class Audio(NamedTuple):
 
 
 def load(source: str | Path | bytes, sample_rate_hz: int, channel: Channel = MIX) -> Audio:
-    """A file, or its content, in any format of libsndfile, as tracks at `sample_rate_hz`; `-` is standard input.
+    """A file, or its content, in any format of `open_sound`, as tracks at `sample_rate_hz`; `-` is standard input.
 
     A truncated file has the tracks up to its end, and `problem`. Raises ValueError with the reason why a file is
-    unusable, such as samples that are not finite or a missing channel, and ImportError without libsndfile.
+    unusable, such as samples that are not finite or a missing channel, and ImportError without the format's library.
     """
-    with SoundReader(source) as reader:
+    with open_sound(source) as reader:
         samples = np.concatenate([np.zeros((0, reader.channels), np.float32), *reader.blocks()])  # [n, channels]
     monitor = MixMonitor(channel)
     monitor.add(samples)
     return Audio(tracks(samples, reader.rate_hz, sample_rate_hz, channel), reader.problem, monitor.warning)
 
 
-class SoundReader:
-    """Reads a file, or its content, block by block; close it, or use it as a context manager.
+def open_sound(source: str | Path | bytes) -> "SoundReader | MediaReader":
+    """The reader of a file, or of its content; its first bytes decide. `-` is standard input.
 
-    Raises ValueError with the reason why a file is unusable, and ImportError without libsndfile.
+    Raises ValueError with the reason why a file is unusable, and ImportError without the format's library.
+    """
+    try:
+        file = open_file(source)
+        head = file.read(HEAD_BYTES)
+        file.seek(0)
+    except OSError as error:
+        raise ValueError(_reason(error)) from error
+    if decoder_of(head) != MEDIA:
+        return SoundReader(file)
+    try:
+        return MediaReader(file)
+    except ImportError:
+        file.close()
+        raise
+
+
+class SoundReader:
+    """Reads a file block by block; close it, or use it as a context manager.
+
+    Takes over the open file. Raises ValueError with the reason why it is unusable, and ImportError without libsndfile.
     """
 
-    def __init__(self, source: str | Path | bytes):
-        self._soundfile = _soundfile()
-        self._file: BinaryIO | None = None
+    def __init__(self, file: BinaryIO):
+        self._file = file
         self._sound: Any = None
         try:
-            self._file = open_file(source)
-            self._sound = self._soundfile.SoundFile(self._file)
+            self._soundfile = _soundfile()
+            self._sound = self._soundfile.SoundFile(file)
         except (OSError, RuntimeError, TypeError) as error:
             self.close()
             raise ValueError(_reason(error)) from error
+        except ImportError:
+            self.close()
+            raise
         self.rate_hz: int = self._sound.samplerate
         if self.rate_hz < _MIN_RATE_HZ:
             self.close()
@@ -101,8 +125,7 @@ class SoundReader:
                 break
             frames += len(block)
             yield block
-        is_cut = self._file is not None and _is_cut_ogg(self._file)
-        self.problem = _problem(frames / self.rate_hz, stated / self.rate_hz, damage, is_cut)
+        self.problem = _problem(frames / self.rate_hz, stated / self.rate_hz, damage, _is_cut_ogg(self._file))
 
     def _read_block(self) -> tuple[npt.NDArray[np.float32], str | None]:
         """The next samples [n, channels], and why they are the last; none at the end of the file."""
@@ -140,9 +163,9 @@ def tracks(samples: npt.NDArray[np.float32], rate_hz: int, sample_rate_hz: int, 
 def seconds(path: str | Path) -> float:
     """Duration from the header of a file, which is read to its end where the header has none.
 
-    Raises ValueError with the reason, ImportError without libsndfile.
+    Raises ValueError with the reason, ImportError without the format's library.
     """
-    with SoundReader(path) as reader:
+    with open_sound(path) as reader:
         found = sum(map(len, reader.blocks())) / reader.rate_hz if reader.seconds is None else reader.seconds
         if not found:
             raise ValueError("has no audio")
@@ -217,7 +240,8 @@ def _reason(error: Exception) -> str:
         return "no such file"
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
-    return f"not a readable audio file: {' '.join(str(getattr(error, 'error_string', error)).split())}"
+    reason = " ".join(str(getattr(error, "error_string", error)).split()).rstrip(".")
+    return f"not a readable audio file: {reason}; accepted: {ACCEPTED}"
 
 
 def _soundfile() -> ModuleType:

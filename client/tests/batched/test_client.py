@@ -294,6 +294,8 @@ def test_wrong_arguments(arguments, message):
 class _Rows:
     """A link whose server is the test."""
 
+    client_id = "me"
+
     def __init__(self):
         self.pushed = []
 
@@ -308,6 +310,7 @@ def test_an_answer_may_end_segments_and_begin_the_next():
     """Only the newest result of a row has what the row asked for."""
     link = _Rows()
     stream = BatchedStream(1, link, "{}", None, 32_000)
+    assert stream.name == "1 of client 'me'"
 
     async def run():
         await stream.push(noise(16_000))

@@ -20,6 +20,7 @@ from penstock_gateway.kserve.routes import router as kserve_router
 from penstock_gateway.openai.routes import IGNORED_HEADER
 from penstock_gateway.openai.routes import router as openai_router
 from penstock_gateway.realtime.routes import router as realtime_router
+from penstock_gateway.request_ids import HEADER, RequestIdInterceptor, RequestIds
 from penstock_gateway.riva import service as riva
 from penstock_gateway.version import __version__
 
@@ -51,14 +52,14 @@ def build_app(gateway: Gateway) -> FastAPI:
     allowed = gateway.access.origins.allowed
     cross_origin = Middleware(
         CORSMiddleware, allow_origins=allowed, allow_methods=["GET", "POST"], allow_headers=["*"],
-        expose_headers=[IGNORED_HEADER, "retry-after"],
+        expose_headers=[IGNORED_HEADER, HEADER, "retry-after"],
     )  # fmt: skip
     app = FastAPIOffline(
         title="Penstock gateway",
         description=_ABOUT,
         version=__version__,
         redoc_url=None,
-        middleware=[cross_origin] if allowed else [],
+        middleware=[Middleware(RequestIds), *([cross_origin] if allowed else [])],
         exception_handlers={
             GatewayError: http_api.on_rejection,
             RequestValidationError: http_api.on_invalid,
@@ -79,7 +80,8 @@ def build_app(gateway: Gateway) -> FastAPI:
 
 def build_grpc_server(gateway: Gateway) -> grpc.aio.Server:
     """The server of the gRPC port, without a port yet. Make it in the event loop that runs it."""
-    server = grpc.aio.server(interceptors=[KeyInterceptor(gateway, _PROTOCOLS, _OPEN_SERVICES)], options=OPTIONS)
+    interceptors = [RequestIdInterceptor(), KeyInterceptor(gateway, _PROTOCOLS, _OPEN_SERVICES)]
+    server = grpc.aio.server(interceptors=interceptors, options=OPTIONS)
     riva.add_riva_service(gateway, server)
     kserve.add_kserve_service(gateway, server)
     grpc_health.add_health_service(gateway, server)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.metrics import Metrics
+from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access
 from penstock_gateway.security.message_budget import MessageBudget
@@ -30,5 +31,10 @@ class Gateway:
     def note_rejection(self, protocol: str, error: GatewayError) -> None:
         """Counts and logs an error that a client gets. Call it where the protocol renders the error."""
         self.metrics.rejected.labels(protocol, error.code.name).inc()
-        fields = {"protocol": protocol, "code": error.code.name, "reason": error.message}
+        fields = {
+            "request": current_request_id(),
+            "protocol": protocol,
+            "code": error.code.name,
+            "reason": error.message,
+        }
         log.info("rejected", extra={"fields": fields})

@@ -1,34 +1,15 @@
-"""The log on standard error: text, or a JSON object per line. Lines of the access log have fields."""
+"""The log on standard error, in the form of the server's. Lines of the access log have fields."""
 
-import json
 import logging
-import re
 import sys
-import time
 
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-class _Formatter(logging.Formatter):
-    def __init__(self, is_json: bool):
-        super().__init__()
-        self._is_json = is_json
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields = getattr(record, "fields", {})
-        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        message = record.getMessage()
-        trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
-        if self._is_json:
-            return json.dumps({"time": when, "level": record.levelname.lower(), "message": message + trace, **fields})
-        line = " ".join([when, record.levelname, message, *(f"{name}={value}" for name, value in fields.items())])
-        return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], line) + trace
+from penstock_client.log_lines import LineFormatter
 
 
 def configure_logs(log_format: str) -> None:
     """Sends all lines from INFO on to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter(log_format == "json"))
+    handler.setFormatter(LineFormatter("gateway", log_format))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock_gateway.config import Config
+from penstock_gateway.startup import StartError, read_config, read_files
 from penstock_gateway.version import __version__
 
 REJECTED = 2
@@ -16,15 +17,16 @@ def main(words: Sequence[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="penstock-gateway",
-        description="Serves NVIDIA Riva's gRPC, OpenAI's audio HTTP and Realtime and KServe's protocols in front of "
-        "Penstock servers. Each flag has an environment variable (--http-port: PENSTOCK_GATEWAY_HTTP_PORT); the flag takes "
-        "precedence.",
+        description="Serves the protocols of NVIDIA Riva, OpenAI (audio HTTP and Realtime) and KServe v2 in front of "
+        "Penstock servers. Each flag has an environment variable (--http-port: PENSTOCK_GATEWAY_HTTP_PORT); the flag "
+        "takes precedence.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     for option in Config.options():
         option.add_flag(parser)
     try:
-        config = Config.read(args=parser.parse_args(words))
+        config = read_config(args=parser.parse_args(words))
+        files = read_files(config)
         # gRPC writes a line for each process that is started while it runs, unless it is told before its import.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         # Its threads that read the connections of clients would wake each other for every small message.
@@ -34,9 +36,9 @@ def main(words: Sequence[str] | None = None) -> int:
         from penstock_gateway.processes import run_gateway
 
         configure_logs(config.log_format)
-        run_gateway(config)
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"penstock-gateway: {error}\n")
+        run_gateway(config, files)
+    except StartError as error:
+        sys.stderr.write(f"penstock-gateway: error: {error}\n")
         return REJECTED
     except KeyboardInterrupt:
         pass

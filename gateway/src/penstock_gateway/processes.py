@@ -5,62 +5,49 @@ import logging
 import multiprocessing
 import os
 import signal
-import ssl
+import socket
 import tempfile
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from types import FrameType
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 
+from penstock_client.media_file import INSTALL, has_ffmpeg
 from penstock_gateway.config import Config
 from penstock_gateway.logs import configure_logs
 from penstock_gateway.metrics import DIRECTORY_VARIABLE, Metrics, forget_process
-from penstock_gateway.security.keys import KeyRing
 from penstock_gateway.serving import Shared, claim_port, port_error, serve
+from penstock_gateway.startup import PORT_UNAVAILABLE, Files, StartError
 
 log = logging.getLogger(__name__)
-_MIN_KEY_BYTES = 32
 _RESTART_S = 1.0
 
 
-def run_gateway(config: Config) -> None:
-    """Serves until a signal. ValueError or OSError for files and ports that cannot be used."""
-    keys = KeyRing() if config.keys is None else KeyRing.read(Path(config.keys))
-    _check_tls(config)
-    with claim_port(config.host, config.http_port) as http, claim_port(config.host, config.grpc_port) as rpc:
+def run_gateway(config: Config, files: Files) -> None:
+    """Serves until a signal. StartError for ports that cannot be used."""
+    with _claim(config, "http_port") as http, _claim(config, "grpc_port") as rpc:
         # Bound as long as the gateway runs: a port of 0 is chosen once for all processes.
-        shared = Shared(config, keys, _signing_key(config.secret), http.getsockname()[1], rpc.getsockname()[1])
+        shared = Shared(config, files.keys, files.signing_key, http.getsockname()[1], rpc.getsockname()[1])
         if config.workers == 1:
             _run_one(shared)
         else:
             _run_workers(shared)
 
 
-def _check_tls(config: Config) -> None:
-    """OSError where a file cannot be read, ValueError where the two are no certificate and its key."""
-    if config.tls_cert is None or config.tls_key is None:
-        return
-    for path in (config.tls_cert, config.tls_key):
-        Path(path).read_bytes()  # the error names the file
+def _claim(config: Config, name: str) -> socket.socket:
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key, password="")
+        return claim_port(config.host, getattr(config, name))
     except OSError as error:
-        files = f"--tls-cert {config.tls_cert}, --tls-key {config.tls_key}"
-        raise ValueError(f"{files}: no PEM certificate with its private key ({error})") from error
+        raise _port_unavailable(name, error) from error
 
 
-def _signing_key(path: str | None) -> bytes:
-    if path is None:
-        return os.urandom(_MIN_KEY_BYTES)
-    signing_key = Path(path).read_bytes()
-    if len(signing_key) < _MIN_KEY_BYTES:
-        raise ValueError(f"{path} has {len(signing_key)} bytes; accepted: {_MIN_KEY_BYTES} or more")
-    return signing_key
+def _port_unavailable(name: str, error: OSError) -> StartError:
+    option = Config.option(name)
+    return StartError(PORT_UNAVAILABLE, f"{error}; choose another port with {option.flag} or {option.variable}")
 
 
 def _run_one(shared: Shared) -> None:
@@ -84,11 +71,11 @@ def _run_workers(shared: Shared) -> None:
 
 
 def _serve_metrics(config: Config, registry: CollectorRegistry) -> WSGIServer:
-    """Serves metrics in a thread. OSError names a port in use."""
+    """Serves metrics in a thread. StartError names a port in use."""
     try:
         server, _ = start_http_server(config.metrics_port, config.host, registry)
     except OSError as error:
-        raise port_error(config.host, config.metrics_port, error) from error
+        raise _port_unavailable("metrics_port", port_error(config.host, config.metrics_port, error)) from error
     return server
 
 
@@ -147,3 +134,5 @@ def _announce(shared: Shared, metrics_port: int) -> None:
         "gateway at %s://%s:%d (OpenAI, Realtime) and %s:%d (Riva), metrics at port %d",
         scheme, config.host, shared.http_port, config.host, shared.grpc_port, metrics_port,
     )  # fmt: skip
+    if not has_ffmpeg():
+        log.info("without FFmpeg: webm, m4a, mp4, aac and amr files are rejected; to accept them: %s", INSTALL)

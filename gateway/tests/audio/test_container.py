@@ -12,9 +12,9 @@ import pytest
 import soundfile
 import soxr
 
-from gateway.tests.helpers.sound_files import media_file, sound_file
+from client.tests.helpers.sound_files import media_file, sound_file
 from penstock_gateway.audio import container, decode_worker
-from penstock_gateway.audio.container import container_decoder, decode_recording
+from penstock_gateway.audio.container import decode_recording
 from penstock_gateway.audio.decode_worker import MAX_CPU_S
 from penstock_gateway.errors import ErrorCode, GatewayError
 
@@ -202,10 +202,3 @@ def test_the_process_of_a_recording_is_limited():
         decode_worker._run({}, os.open("/dev/null", os.O_RDONLY), 1)"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True)
     assert json.loads(done.stdout) == [MAX_CPU_S, 0]
-
-
-def test_the_first_bytes_decide_the_decoder():
-    assert container_decoder(b"\xff\xfb\x90\x00") == container.SOUNDFILE  # MPEG audio, layer 3
-    assert container_decoder(b"\xff\xf1\x50\x80") == container.MEDIA  # AAC
-    assert container_decoder(b"\xff") is None
-    assert container_decoder(b"\x00\x01\x02") is None

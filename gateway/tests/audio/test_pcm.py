@@ -7,7 +7,7 @@ import soxr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.tests.helpers.sound_files import sound_file
+from client.tests.helpers.sound_files import sound_file
 from penstock_client.pcm import RawFormat
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.audio.resampler import Resampler

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from client.tests.helpers.sound_files import media_file, sound_file
 from gateway.tests.helpers.fake_streams import speech
-from gateway.tests.helpers.sound_files import media_file, sound_file
 
 _SOUND_FILES = (
     ("WAV", "PCM_16"), ("WAV", "FLOAT"), ("WAV", "ULAW"), ("FLAC", None), ("OGG", "VORBIS"), ("OGG", "OPUS"),

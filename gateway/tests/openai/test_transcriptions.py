@@ -7,9 +7,9 @@ import tempfile
 import httpx2
 import pytest
 
+from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
-from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security import limits
 
@@ -119,6 +119,14 @@ async def test_fields_become_options(client, streams):
     await post(client, encoded(), **{"chunking_strategy[type]": "server_vad", "keywords": "x"})
     assert streams.opened[1].options.endpoint_silence_ms == 800
     assert streams.opened[1].options.phrases == (("x", 1.5),)
+
+
+async def test_keywords_that_the_model_cannot_write_are_named(client, make_gateway, streams):
+    keywords = {"keywords[]": ["Müller", "24/7", "日本", "Rubout"]}
+    response = await post(client, encoded(), **keywords)
+    assert response.status_code == 200
+    assert response.headers["penstock-ignored"] == r"keywords '24/7',keywords '\u65e5\u672c'"
+    assert len(streams.opened[0].options.phrases) == 4  # the server fits those that it can write
 
 
 @pytest.mark.parametrize(
@@ -303,7 +311,7 @@ async def test_pages_of_other_origins(make_gateway):
         assert allowed.headers["access-control-allow-origin"] == "https://good.example"
         assert "x-stainless-os" in allowed.headers["access-control-allow-headers"]
         read = await client.get("/v1/models", headers={"Origin": "https://good.example"})
-        assert read.headers["access-control-expose-headers"] == "penstock-ignored, retry-after"
+        assert read.headers["access-control-expose-headers"] == "penstock-ignored, x-request-id, retry-after"
         rejected = await client.post(path, headers={"Origin": "https://bad.example"})
         assert error(rejected, 403)[0] == "origin_rejected"
         assert "access-control-allow-origin" not in rejected.headers

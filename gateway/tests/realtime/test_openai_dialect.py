@@ -229,10 +229,11 @@ def test_turn_detection_is_shown_as_it_is_done(protocol, detection, silence_ms):
 
 
 def test_an_update_changes_only_the_fields_it_has(protocol):
-    update(protocol, {"model": "whisper-1", "keywords": ["rubout"], "language": "en"}, turn_detection=None)
+    keywords = ["rubout", "24/7"]  # the model cannot write the second one
+    update(protocol, {"model": "whisper-1", "keywords": keywords, "language": "en"}, turn_detection=None)
     actions = update(protocol, format={"type": "audio/pcmu"}, noise_reduction={"type": "near_field"})
     assert configured(actions).options == StreamOptions(
-        model="fake-asr", phrases=(("rubout", 1.5),), endpoint_silence_ms=0
+        model="fake-asr", phrases=(("rubout", 1.5), ("24/7", 1.5)), endpoint_silence_ms=0
     )
     shown = actions[-1]["session"]["audio"]["input"]
     assert shown["noise_reduction"] is None

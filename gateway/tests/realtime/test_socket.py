@@ -11,9 +11,9 @@ import httpx2
 import pytest
 import websockets
 
+from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import GROUP, FakeStreams, speech
 from gateway.tests.helpers.running import running
-from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.realtime import connection
 from penstock_gateway.security import limits

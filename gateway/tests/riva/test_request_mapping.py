@@ -178,6 +178,15 @@ def test_a_field_without_an_effect_is_named(name):
     assert error.value.param == f"config.{name}"
 
 
+def test_phrases_that_the_model_cannot_write_are_named():
+    config = riva.RecognitionConfig(
+        **ALL | {"speech_contexts": [riva.SpeechContext(phrases=["Zürich", "24/7", "日本"], boost=20)]}
+    )
+    request = mapped(config)
+    assert request.ignored == ("speech_contexts.phrases '24/7'", r"speech_contexts.phrases '\u65e5\u672c'")
+    assert mapped(config, Config(strict=True)).ignored == ()  # the server rejects them
+
+
 def test_ignored_fields_of_the_table_are_tested():
     assert {entry.name for entry in FIELDS if entry.treatment is Treatment.IGNORED} <= IGNORED.keys()
 

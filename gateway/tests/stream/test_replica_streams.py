@@ -1,4 +1,5 @@
 import asyncio
+import re
 
 import numpy as np
 import pytest
@@ -89,8 +90,21 @@ async def test_options_reach_the_server(server, open_streams):
     assert {name: parameters[name] for name in ("decoder", "n_best", "beam_size")} == {
         "decoder": "alsd", "n_best": 2, "beam_size": 3,
     }  # fmt: skip
-    assert "boosted_phrases" in parameters
+    assert "boosted_phrases" in parameters and "unknown_phrases" not in parameters
     assert [alternative.score for alternative in final.alternatives] == [-0.5, -1.5]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_server_that_tells_its_alphabet_fits_phrases_to_it(servers, open_streams, strict):
+    server = servers(alphabet="abc")
+    async with open_streams(server, strict=strict) as streams:
+        assert streams.groups[0].unwritable(["Cäb", "24"]) == ["24"]
+        for phrases in ([("Cäb", 1.5)], []):
+            stream = await opened(streams, phrases=phrases)
+            await stream.finish()
+            await events_of(stream)
+    starts = [request.parameters for request in server.batch.recognizer.requests if request.is_start]
+    assert [parameters.get("unknown_phrases") for parameters in starts] == [None if strict else "ignore", None]
 
 
 @pytest.mark.parametrize(
@@ -363,6 +377,7 @@ async def test_metrics_and_the_access_log(server, open_streams, metrics, caplog)
     assert value("partial_latency_seconds_count", protocol="test") == 1
     assert value("replicas_up", group="fake") == 1
     (line,) = (record.fields for record in caplog.records if record.name == "penstock_gateway.access")
+    assert re.fullmatch(r"1 of client '[0-9a-f]{32}'", line["stream"])  # as in the server's log
     assert {name: line[name] for name in ("protocol", "key", "model", "audio_s", "segments", "words", "end")} == {
         "protocol": "test", "key": "anonymous", "model": "fake", "audio_s": 0.1, "segments": 2, "words": 2,
         "end": "finished",

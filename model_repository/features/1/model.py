@@ -8,7 +8,7 @@ from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.pipeline.stages.features import FeatureStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
-from penstock.serving.metrics import StreamMetrics
+from penstock.serving.metrics import StreamMetrics, show_build
 from penstock.serving.model_log import ModelLog, StreamLog
 from penstock.serving.settings import Settings
 
@@ -30,6 +30,7 @@ class TritonPythonModel:
             on_settled=streams.ended,
         )  # fmt: skip
         self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
+        show_build(triton_io.make_metric, settings)
         self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.decoding)
         self.log.stage(f"loaded: {settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s")
         self._stage.warm_up(triton_io.max_batch_size(args))

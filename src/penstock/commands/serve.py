@@ -4,7 +4,6 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -20,12 +19,12 @@ from penstock.pipeline.server_memory import ServerMemory, server_memory
 from penstock.pipeline.slots.table import slot_count
 from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving import settings
-from penstock.serving.gateway_process import GatewayProcess, check_gateway
+from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
 from penstock.serving.information import server_information
 from penstock.serving.launch import ALL_INTERFACES, LOOPBACK, ServerOptions
 from penstock.serving.limits import raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.ports import Ports, claim_ports
+from penstock.serving.ports import Ports, claim_all_ports
 from penstock.serving.server import TritonServer
 from penstock.serving.settings import SERVE_SETTINGS
 from penstock.serving.supervisor import Console, serve_until_signal
@@ -56,39 +55,47 @@ def run(args: argparse.Namespace) -> int:
         for setting in SERVE_SETTINGS:
             setattr(values, setting.name, setting.read(given=setting.given(args)))
         console = Console(values.log_format)
-        if values.gateway:
-            check_gateway()
-        server = _prepare_server(args, values, console)
+        gateway = check_gateway() if values.gateway else None
+        server, gateway = _prepare_server(args, values, console, gateway)
     except (PortError, ModelNotFoundError):  # a port becomes free, and the network comes up
         raise
     except PenstockError as error:
         print(f"penstock: error: {error}", file=sys.stderr)
         return REJECTED
     with ExitStack() as beside:
-        stop_gateway = _start_gateway(server, values, console, beside) if values.gateway else None
-        serve_until_signal(server, console, values.drain_seconds, values.restart, stop_gateway)
+        started = _start_gateway(server, gateway, values, console, beside) if gateway else None
+        serve_until_signal(server, console, values.drain_seconds, values.restart, started)
     return 0
 
 
 def _start_gateway(
-    server: TritonServer, values: argparse.Namespace, console: Console, beside: ExitStack
-) -> Callable[[], None]:
-    """Starts it and returns what asks it to stop. If it ends by itself, the server stops."""
+    server: TritonServer, options: GatewayOptions, values: argparse.Namespace, console: Console, beside: ExitStack
+) -> GatewayProcess:
+    """Starts it. If it ends by itself, the server stops."""
 
     def end(status: int) -> None:
         console.say(f"the gateway has ended with status {status}", "error", status=status)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    gateway = GatewayProcess(server.ports.grpc, values.drain_seconds, values.log_format, end)
-    return beside.enter_context(gateway).stop
+    gateway = GatewayProcess(server.ports.grpc, options, values.drain_seconds, values.log_format, end)
+    return beside.enter_context(gateway)
 
 
-def _prepare_server(args: argparse.Namespace, values: argparse.Namespace, console: Console) -> TritonServer:
+def _prepare_server(
+    args: argparse.Namespace, values: argparse.Namespace, console: Console, gateway: GatewayOptions | None
+) -> tuple[TritonServer, GatewayOptions | None]:
+    """The server, and the gateway's options with its ports."""
     _check_files(args, values)
     raise_open_file_limit(values.max_streams)
     _check_device(args, values)
     address = ALL_INTERFACES if values.listen_on_all_interfaces else LOOPBACK
-    ports = claim_ports(Ports(values.http_port, values.grpc_port, values.metrics_port), address)
+    others = gateway.ports if gateway else ()
+    wanted = Ports(values.http_port, values.grpc_port, values.metrics_port)
+    ports, other_ports = claim_all_ports(wanted, address, others)
+    if gateway:
+        gateway = gateway._replace(
+            ports=[each._replace(port=port) for each, port in zip(others, other_ports, strict=True)]
+        )
     repository = find_model_repository(values.model_repository)
     install = find_triton()
     served = _load_served(values)
@@ -101,7 +108,7 @@ def _prepare_server(args: argparse.Namespace, values: argparse.Namespace, consol
     options = ServerOptions(
         repository, ports, address, values.drain_seconds, _environment(values, served), information, values.verbose
     )
-    return TritonServer(install, options, sys.stderr.write)
+    return TritonServer(install, options, sys.stderr.write), gateway
 
 
 def _check_device(args: argparse.Namespace, values: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, document
 from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
-from penstock_client.sound_file import SoundReader
+from penstock_client.sound_file import open_sound
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscriber, FileTranscript
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     if args.lattices and any(getattr(decoding, rule.name) for rule in ENDPOINT_RULES):
         raise SettingError("--lattices is given with an endpoint; accepted: one segment, of which the lattice is")
     options = _stream_options(args, decoding)
-    inputs = find_audio(args.audio, args.files_from, args.from_manifest)
+    inputs = find_audio(args.audio, args.files_from, args.from_manifest, _note)
     if not inputs:
         raise SettingError("no audio: give files, directories, a list with --files-from or a manifest")
     results = ResultFiles(args.out, (args.format or FORMATS[0]).split(",")) if args.out else None
@@ -201,7 +201,7 @@ def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
     if not os.path.isfile(path):
         return 0.0, [None]
     try:
-        with named(path), SoundReader(path) as reader:
+        with named(path), open_sound(path) as reader:
             names: Sequence[str | None] = channel_names(reader.channels) if channel == EACH else [None]
             return (reader.seconds or 0.0) * len(names), names
     except AudioError:  # reported when the file is transcribed
@@ -211,7 +211,7 @@ def _header(path: str, channel: Channel) -> tuple[float, Sequence[str | None]]:
 def _select(args: argparse.Namespace, outputs: list[ResultFiles], jobs: list[_Job]) -> list[_Job]:
     """The files to transcribe, with --resume without those that are done. OutputError if there are results."""
     for files in outputs:
-        files.check_names([job.audio for job in jobs])
+        files.choose_names([job.audio for job in jobs])
     if args.resume:
         return [job for job in jobs if not all(files.exist(job.audio, job.channels) for files in outputs)]
     for job in jobs if not args.force else ():
@@ -223,6 +223,10 @@ def _select(args: argparse.Namespace, outputs: list[ResultFiles], jobs: list[_Jo
 def _has_result(transcript: "FileTranscript") -> bool:
     """True unless the file failed before any text."""
     return bool(transcript.text) or transcript.error is None
+
+
+def _note(text: str) -> None:
+    print(f"penstock: {text}", file=sys.stderr, flush=True)
 
 
 def _print_problems(transcript: "FileTranscript") -> None:

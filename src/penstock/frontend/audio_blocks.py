@@ -8,7 +8,7 @@ import soxr
 from penstock.errors import AudioError
 from penstock.frontend.audio_file import named
 from penstock_client.channels import MIX, Channel, MixMonitor, select
-from penstock_client.sound_file import SoundReader
+from penstock_client.sound_file import open_sound
 
 _NO_SAMPLES = np.zeros(0, np.float32)
 
@@ -24,7 +24,7 @@ class AudioBlocks:
         """path: a file, or `-` for standard input."""
         self._path, self._channel = path, channel
         with named(path):
-            self._reader = SoundReader(path)
+            self._reader = open_sound(path)
         self._blocks = self._reader.blocks()
         self._monitor = MixMonitor(channel)
         self._failure: AudioError | None = None

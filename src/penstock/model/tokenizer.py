@@ -37,6 +37,17 @@ class Tokenizer:
         text = "".join(piece for piece in self._pieces if isinstance(piece, str) and not piece.startswith("<"))
         return bool(_SENTENCE_END.search(text)) and text.lower() != text != text.upper()
 
+    @cached_property
+    def alphabet(self) -> frozenset[str]:
+        """The characters that the pieces write. With byte pieces the model writes every other one, too."""
+        text = "".join(piece for piece in self._pieces if isinstance(piece, str))
+        return frozenset(each for each in set(text) if not each.isspace() and self.unknown not in self.encode(each))
+
+    @cached_property
+    def writes_everything(self) -> bool:
+        """True if bytes replace characters that no piece has."""
+        return any(isinstance(piece, bytes) for piece in self._pieces)
+
     @staticmethod
     def _piece(model: sentencepiece.SentencePieceProcessor, index: int) -> str | bytes:
         if model.is_control(index):

@@ -1,20 +1,37 @@
 """The gateway beside a server (`penstock serve --gateway`): a process of the wheel penstock-gateway."""
 
+import contextlib
+import http.client
+import importlib
 import importlib.util
 import os
 import signal
+import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
+from typing import NamedTuple
 
-from penstock.errors import PackageError
+from penstock.errors import PackageError, SettingError
 from penstock.runtime import module_command
 from penstock.serving.launch import LOOPBACK
+from penstock.serving.ports import OtherPort
 
 _PACKAGE = "penstock_gateway"
+_READY_TIMEOUT_S = 2.0
 _STOP_LIMIT_S = 5.0
 """Beyond the time that live streams have to end."""
+
+
+class GatewayOptions(NamedTuple):
+    """What the launcher knows of a gateway's options."""
+
+    host: str
+    ports: Sequence[OtherPort]
+    """HTTP, gRPC, metrics."""
+    is_tls: bool
 
 
 class GatewayProcess:
@@ -23,9 +40,12 @@ class GatewayProcess:
     Its own options are the variables PENSTOCK_GATEWAY_..., as for `penstock-gateway`. Use it as a context manager.
     """
 
-    def __init__(self, grpc_port: int, drain_s: int, log_format: str, on_end: Callable[[int], None]):
+    def __init__(
+        self, grpc_port: int, options: GatewayOptions, drain_s: int, log_format: str, on_end: Callable[[int], None]
+    ):
         """`on_end`: called with its exit status, from a thread, if it ends by itself."""
         self._command = [*module_command(_PACKAGE), "--replicas", f"{LOOPBACK}:{grpc_port}"]
+        self._options = options
         self._drain_s = drain_s
         self._log_format = log_format
         self._on_end = on_end
@@ -38,11 +58,26 @@ class GatewayProcess:
             "PENSTOCK_GATEWAY_DRAIN_SECONDS": str(self._drain_s),
             "PENSTOCK_GATEWAY_LOG_FORMAT": self._log_format,
         }
-        environment: Mapping[str, str] = defaults | os.environ
+        ports = {each.option: str(each.port) for each in self._options.ports}
+        environment: Mapping[str, str] = defaults | os.environ | ports
         # Ctrl-C reaches a whole group of processes; this one gets its signal from `stop`.
         self._process = subprocess.Popen(self._command, env=environment, start_new_session=True)
         self._watch.start()
         return self
+
+    def is_ready(self) -> bool:
+        """True if it has found the server, so that a stream can start."""
+        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self._options.host, self._options.host)
+        port, connection = self._options.ports[0].port, http.client.HTTPConnection
+        if self._options.is_tls:
+            context = ssl._create_unverified_context()  # the certificate names another host
+            connection = partial(http.client.HTTPSConnection, context=context)  # type: ignore[assignment]
+        with contextlib.closing(connection(host, port, timeout=_READY_TIMEOUT_S)) as asked:
+            try:
+                asked.request("GET", "/health/ready")
+                return asked.getresponse().status == http.client.OK
+            except (OSError, http.client.HTTPException):
+                return False
 
     def stop(self) -> None:
         """Asks it to end its live streams and then itself. Does not wait."""
@@ -66,7 +101,21 @@ class GatewayProcess:
             self._on_end(status)
 
 
-def check_gateway() -> None:
-    """PackageError if the gateway is not installed."""
+def check_gateway(environment: Mapping[str, str] = os.environ) -> GatewayOptions:
+    """The options of a gateway that would start, from its variables.
+
+    PackageError if the wheel is not installed; SettingError names a wrong variable or file.
+    """
     if importlib.util.find_spec(_PACKAGE) is None:
         raise PackageError("--gateway needs the wheel penstock-gateway: pip install ./gateway, in the checkout")
+    startup = importlib.import_module(f"{_PACKAGE}.startup")
+    try:
+        config = startup.read_config(environment)
+        startup.read_files(config, environment)
+    except startup.StartError as error:
+        raise SettingError(error.message) from None
+    ports = [
+        OtherPort(config.option(name).variable, config.host, getattr(config, name))
+        for name in ("http_port", "grpc_port", "metrics_port")
+    ]
+    return GatewayOptions(config.host, ports, config.tls_cert is not None)

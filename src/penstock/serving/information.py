@@ -4,6 +4,7 @@ from penstock.decoding.beam.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
+from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
@@ -17,6 +18,7 @@ def server_information(
 ) -> dict[str, str]:
     """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is ""."""
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
+    tokenizer = Tokenizer(checkpoint.tokenizer_path)
     chunks = chunk_geometry(config, context)
     values = {
         "version": __version__,
@@ -34,6 +36,7 @@ def server_information(
         "idle_s": f"{idle_s:g}",
         "max_beam_size": BeamSizes(decoding.beam_size).beam_size,
         "max_boosted_phrases": MAX_PHRASES,
+        "alphabet": "" if tokenizer.writes_everything else "".join(sorted(tokenizer.alphabet)),
         "has_language_model": "true" if decoding.lm else "false",
         "has_internal_language_model": "true" if offer.ilm else "false",
     }

@@ -4,7 +4,8 @@ Independent of Triton, which makes the metrics through `MakeMetric`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -15,8 +16,15 @@ from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows
+from penstock.serving.settings import Settings
+from penstock.version import __version__
 
 Kind = Literal["counter", "gauge"]
+LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Upper bounds of the buckets of the chunks' latency."""
+_HISTOGRAM_S = 1.0
+"""Between two updates of a histogram, which has a call to another process for each bucket."""
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 class Metric(Protocol):
@@ -29,8 +37,11 @@ class Metric(Protocol):
         """Replaces the value of a gauge."""
 
 
-MakeMetric = Callable[[str, str, Kind], Metric]
-"""Makes a metric from its name, description and kind."""
+class MakeMetric(Protocol):
+    """Makes metrics."""
+
+    def __call__(self, name: str, description: str, kind: Kind, labels: Mapping[str, str] = _NO_LABELS) -> Metric:
+        """A metric; those of one name differ in their labels."""
 
 
 class _Gauge:
@@ -49,14 +60,51 @@ class _Gauge:
 class _Counter:
     """A counter of a total that is kept elsewhere."""
 
-    def __init__(self, make: MakeMetric, name: str, description: str):
-        self._metric = make(name, description, "counter")
+    def __init__(self, make: MakeMetric, name: str, description: str, labels: Mapping[str, str] = _NO_LABELS):
+        self._metric = make(name, description, "counter", labels)
         self._shown = 0.0
 
     def show(self, total: float) -> None:
         if total > self._shown:
             self._metric.increment(total - self._shown)
             self._shown = total
+
+
+class _Histogram:
+    """A histogram in Prometheus' form, made of counters: this Triton's Python models have no other kind."""
+
+    def __init__(self, make: MakeMetric, name: str, description: str, bounds: Sequence[float]):
+        self._bounds = bounds
+        self._counts = np.zeros(len(bounds) + 1, np.int64)
+        self._sum = 0.0
+        labels = [*(f"{bound:g}" for bound in bounds), "+Inf"]
+        self._buckets = [_Counter(make, f"{name}_bucket", description, {"le": label}) for label in labels]
+        self._total = _Counter(make, f"{name}_count", description)
+        self._sum_metric = _Counter(make, f"{name}_sum", description)
+
+    def add(self, value: float, count: int) -> None:
+        """`count` observations of one value."""
+        self._counts[np.searchsorted(self._bounds, value)] += count
+        self._sum += value * count
+
+    def show(self) -> None:
+        """Passes on what was added."""
+        totals = self._counts.cumsum().tolist()
+        for bucket, total in zip(self._buckets, totals, strict=True):
+            bucket.show(total)
+        self._total.show(totals[-1])
+        self._sum_metric.show(self._sum)
+
+
+def show_build(make: MakeMetric, settings: Settings) -> None:
+    """The metric whose labels say what is served."""
+    labels = {
+        "version": __version__,
+        "model": settings.checkpoint.directory.name,
+        "context": f"{settings.context.left},{settings.context.right}",
+        "device": settings.device,
+    }
+    make("penstock_build_info", "Always 1; its labels say what is served", "gauge", labels).set(1)
 
 
 class StreamMetrics:
@@ -130,6 +178,13 @@ class ChunkMetrics:
         self._clock_ns = clock_ns
         self._total = self._total_late = 0
         self._chunks = _Counter(make, "penstock_chunks_total", "Chunks decoded")
+        self._seconds = _Histogram(
+            make,
+            "penstock_chunk_latency_seconds",
+            "From the arrival of the request that completed a chunk in features until its result left the decoder",
+            LATENCY_BOUNDS_S,
+        )
+        self._seconds_due_ns = 0
         self._late = _Counter(
             make,
             "penstock_chunks_late_total",
@@ -160,6 +215,10 @@ class ChunkMetrics:
             chunks = int((-(-frames // self._chunk_encoder_frames)).sum())
             self._total += chunks
             self._total_late += chunks if taken_ns > self._chunk_ns else 0
+            self._seconds.add(taken_ns / 1e9, chunks)
+        if now_ns >= self._seconds_due_ns:
+            self._seconds.show()
+            self._seconds_due_ns = now_ns + round(1e9 * _HISTOGRAM_S)
         self._chunks.show(self._total)
         self._late.show(self._total_late)
         self._forced.show(truncation.forced_blanks)

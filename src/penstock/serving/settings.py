@@ -15,7 +15,7 @@ from penstock.errors import CheckpointError, SettingError
 from penstock.model.config import AttentionContext, parse_context
 from penstock.pipeline.options.decoding_config import DECODING_SETTINGS, DecodingConfig
 from penstock.pipeline.options.setting import Setting, Values, choice, switch, text, whole
-from penstock.serving.log_format import FORMATS, LEVELS
+from penstock_client.log_lines import FORMATS, LEVELS
 
 # Only the model processes need these: a launcher or a health check starts without numpy and torch.
 if TYPE_CHECKING:

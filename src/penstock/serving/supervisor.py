@@ -8,14 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.errors import PortError, ServerError
 from penstock.runtime import available_memory_bytes
 from penstock.serving.launch import LOOPBACK
-from penstock.serving.log_format import Event, render
 from penstock.serving.server import START_LIMIT_S, TritonServer
 from penstock.serving.watchdog import Watchdog
+from penstock_client.log_lines import Event, render
 
 STABLE_S = 60.0
 """A server that has been ready for this long has recovered: the next crash is a first one again."""
@@ -24,19 +24,19 @@ MAX_RESTARTS = 10
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _POLL_S = 0.2
 _PROGRESS_S = 5.0
+_COMPANION_LIMIT_S, _COMPANION_POLL_S = 60.0, 0.05
 
 
 class Console:
-    """The lines of `penstock serve` itself: text, or one JSON object per line as in the models' log."""
+    """The lines of `penstock serve` itself, in the form of the models' log."""
 
     def __init__(self, log_format: str = "text"):
         self._format = log_format
 
     def say(self, message: str, level: str = "info", **fields: Any) -> None:
-        """Prints one line, a warning or an error to stderr. The fields appear in JSON only."""
-        line = f"penstock: {'' if level == 'info' else f'{level}: '}{message}"
-        if self._format == "json":
-            line = render(Event(level, "server", message, fields, time.time()), "json")
+        """Prints one line, a warning or an error to stderr. The fields appear in JSON only: the message has them."""
+        shown = fields if self._format == "json" else {}
+        line = render(Event(level, "server", message, shown, time.time()), self._format)
         with contextlib.suppress(OSError):  # a full disk, or a reader that has gone: streams must not end with it
             print(line, file=sys.stdout if level == "info" else sys.stderr, flush=True)
 
@@ -58,22 +58,32 @@ class Backoff:
         return min(_FIRST_WAIT_S * 2 ** (self.restarts - 1), _LONGEST_WAIT_S)
 
 
+class Companion(Protocol):
+    """A process that serves clients from the server."""
+
+    def is_ready(self) -> bool:
+        """True if it has found the server."""
+
+    def stop(self) -> None:
+        """Asks it to end. Does not wait."""
+
+
 def serve_until_signal(
     server: TritonServer,
     console: Console,
     drain_s: int,
     restarts: bool = False,
-    on_stop: Callable[[], None] | None = None,
+    companion: Companion | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; a further signal kills the server. `on_stop` is called at each signal.
+    """Serves until SIGTERM or SIGINT; a further signal kills the server. `companion` is stopped at each signal.
 
     A server that does not get ready raises ServerError. So does a crash after that unless `restarts`: then the server
     is started again on the same ports, and only `MAX_RESTARTS` crashes in a row raise.
     """
     backoff, was_ready = Backoff(), False
-    with _stop_signals(server, on_stop) as stop:
+    with _stop_signals(server, companion.stop if companion else None) as stop:
         while not stop.is_set():
-            run = _Run(server, console, drain_s)
+            run = _Run(server, console, drain_s, companion)
             try:
                 return run.until(stop)
             except (ServerError, PortError) as error:
@@ -91,8 +101,8 @@ def serve_until_signal(
 class _Run:
     """One start of the server."""
 
-    def __init__(self, server: TritonServer, console: Console, drain_s: int):
-        self._server, self._console, self._drain_s = server, console, drain_s
+    def __init__(self, server: TritonServer, console: Console, drain_s: int, companion: Companion | None):
+        self._server, self._console, self._drain_s, self._companion = server, console, drain_s, companion
         self.ready_since_s: float | None = None
 
     def ready_s(self) -> float:
@@ -106,7 +116,8 @@ class _Run:
             server.start()
             if server.wait_ready(is_cancelled=stop.is_set, on_wait=self._progress(started_s)):
                 self.ready_since_s = time.monotonic()
-                self._announce(self.ready_since_s - started_s)
+                self._wait_for_companion(stop)
+                self._announce(time.monotonic() - started_s)
                 self._watch(stop)
         except BaseException:
             server.stop(drain=False)
@@ -114,6 +125,17 @@ class _Run:
         was_ready = self.ready_since_s is not None
         was_clean = server.stop(drain=was_ready, on_wait=self._report_wait)
         self._console.say("stopped" if was_clean or not was_ready else "stopped; open streams or calls were cut off")
+
+    def _wait_for_companion(self, stop: threading.Event) -> None:
+        """Returns when it is ready, after a stop, or where it takes so long that something is wrong with it."""
+        deadline_s = time.monotonic() + _COMPANION_LIMIT_S
+        while self._companion and not stop.is_set() and not self._server.has_ended():
+            if self._companion.is_ready():
+                return
+            if time.monotonic() > deadline_s:
+                self._console.say(f"the gateway is not ready after {_COMPANION_LIMIT_S:g} s", "warning")
+                return
+            stop.wait(_COMPANION_POLL_S)
 
     def _progress(self, started_s: float) -> Callable[[], None]:
         due_s = started_s + _PROGRESS_S

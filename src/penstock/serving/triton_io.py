@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -234,17 +235,23 @@ _LISTED_OUTPUTS = {
 class _TritonMetric:
     """A metric and its family, which must live longer than the metric."""
 
-    def __init__(self, name: str, description: str, kind: Kind):
-        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
-        family = pb_utils.MetricFamily(name=name, description=description, kind=kinds[kind])
-        metric = family.Metric(labels={})
+    def __init__(self, family: Any, labels: Mapping[str, str]):
+        metric = family.Metric(labels=dict(labels))
         self.increment, self.set = metric.increment, metric.set
         self._family = family
 
 
-def make_metric(name: str, description: str, kind: Kind) -> Metric:
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
+_families: dict[str, Any] = {}
+"""By name: metrics that differ in their labels share one."""
+
+
+def make_metric(name: str, description: str, kind: Kind, labels: Mapping[str, str] = _NO_LABELS) -> Metric:
     """A metric on Triton's metrics port."""
-    return _TritonMetric(name, description, kind)
+    if name not in _families:
+        kinds = {"counter": pb_utils.MetricFamily.COUNTER, "gauge": pb_utils.MetricFamily.GAUGE}
+        _families[name] = pb_utils.MetricFamily(name=name, description=description, kind=kinds[kind])
+    return _TritonMetric(_families[name], labels)
 
 
 def max_batch_size(args: dict[str, str]) -> int:

@@ -3,17 +3,17 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from penstock.errors import AudioError, ManifestError, SettingError
 from penstock_client.sound_file import STDIN
+from penstock_client.sound_format import MEDIA_SUFFIXES, SOUNDFILE_SUFFIXES
 
-SUFFIXES = (
-    ".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus", ".rf64", ".snd", ".sph", ".w64", ".wav",
-)  # fmt: skip
+SUFFIXES = tuple(sorted(SOUNDFILE_SUFFIXES + MEDIA_SUFFIXES))
 """Files that are taken from a directory; a file that is named may have any suffix."""
+_NAMED_SKIPS = 5
 
 
 class AudioInput(NamedTuple):
@@ -24,16 +24,24 @@ class AudioInput(NamedTuple):
     """Its place among the results: its path as given or within its directory; of an absolute path the last part."""
 
 
-def find_audio(arguments: Sequence[str], file_list: str | None, manifest: str | None) -> list[AudioInput]:
+def find_audio(
+    arguments: Sequence[str],
+    file_list: str | None,
+    manifest: str | None,
+    note: Callable[[str], None] = lambda text: None,
+) -> list[AudioInput]:
     """The files of all arguments, of the list (one path per line, `-`: standard input) and of the NeMo manifest.
 
-    Raises PenstockError for a directory without audio and for a list or manifest that cannot be used.
+    note: called with a line that names what a directory has beside audio. Raises PenstockError for a directory without
+    audio and for a list or manifest that cannot be used.
     """
     if "" in arguments:  # as a path it would be the current directory
         raise SettingError("AUDIO is empty; accepted: a file, a directory, or - for standard input")
     named = [*arguments, *(_listed(file_list) if file_list else [])]
     # Unlike a Path, os.path takes names that are too long or not allowed for those of no directory.
-    found = [each for path in named for each in (_of_directory(Path(path)) if os.path.isdir(path) else [_file(path)])]
+    found = [
+        each for path in named for each in (_of_directory(Path(path), note) if os.path.isdir(path) else [_file(path)])
+    ]
     return found + (_of_manifest(Path(manifest)) if manifest else [])
 
 
@@ -45,15 +53,18 @@ def _file(path: str, folder: Path = Path()) -> AudioInput:
     return AudioInput(str(folder / path), name if is_below else PurePath(name.name))
 
 
-def _of_directory(directory: Path) -> list[AudioInput]:
+def _of_directory(directory: Path, note: Callable[[str], None]) -> list[AudioInput]:
     """Audio files in the directory and those below it, without hidden ones, by name."""
-    found = [
-        AudioInput(str(directory / name), name)
-        for name in sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
-        if name.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in name.parts)
-    ]
+    names = sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    visible = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    found = [AudioInput(str(directory / name), name) for name in visible if name.suffix.lower() in SUFFIXES]
     if not found:
         raise AudioError(f"{directory}: the directory has no audio files ({' '.join(SUFFIXES)})")
+    if skipped := [str(name) for name in visible if name.suffix.lower() not in SUFFIXES]:
+        others = len(skipped) - _NAMED_SKIPS
+        text = ", ".join(skipped[:_NAMED_SKIPS]) + (f" and {others} more" if others > 0 else "")
+        files = "1 file of another format" if len(skipped) == 1 else f"{len(skipped)} files of other formats"
+        note(f"{directory}: skipped {files}: {text}")
     return found
 
 

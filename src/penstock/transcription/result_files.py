@@ -3,8 +3,9 @@
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import OutputError, PackageError, SettingError
@@ -83,13 +84,16 @@ _SUBTITLES = ("srt", "vtt")
 class ResultFiles:
     """The files below one directory, named after the audio: `calls/a.wav` is `calls/a.txt`, `calls/a.json`.
 
-    With several transcripts per audio file they are named after the channels: `calls/a.left.txt`.
+    Where two audio files would have one result, `a.flac` and `a.mp3`, both keep their suffix: `a.mp3.txt`. With several
+    transcripts per audio file they are named after the channels: `calls/a.left.txt`.
     """
 
     def __init__(self, directory: Path, formats: Sequence[str]):
         """Makes the directory. Raises PenstockError for unknown formats and for a directory that cannot be used."""
         self._directory = directory
         self._formats = list(dict.fromkeys(formats))
+        self._with_suffix: frozenset[PurePath] = frozenset()
+        """Names of the audio files whose results keep the suffix."""
         for name in self._formats:
             if name not in _WRITERS:
                 raise SettingError(f"--format is {name!r}; accepted: {','.join(FORMATS)}, or several of them")
@@ -100,8 +104,11 @@ class ResultFiles:
         except OSError as error:
             raise OutputError(f"--out {directory}: {(error.strerror or str(error)).lower()}") from error
 
-    def check_names(self, inputs: Sequence[AudioInput]) -> None:
-        """Raises SettingError if two files have one result."""
+    def choose_names(self, inputs: Sequence[AudioInput]) -> None:
+        """Decides which results keep the suffix of their audio; SettingError if two files still have one result."""
+        names = {each.name for each in inputs}
+        stems = Counter(name.with_suffix("") for name in names)
+        self._with_suffix = frozenset(name for name in names if stems[name.with_suffix("")] > 1)
         seen: dict[Path, AudioInput] = {}
         for each in inputs:
             (first, *_) = self._paths(each, None)
@@ -135,7 +142,8 @@ class ResultFiles:
 
     def _paths(self, audio: AudioInput, channel: str | None) -> list[Path]:
         """One path for each format."""
-        stem = audio.name.with_suffix("").name + (f".{channel}" if channel else "")
+        kept = audio.name if audio.name in self._with_suffix else audio.name.with_suffix("")
+        stem = kept.name + (f".{channel}" if channel else "")
         return [self._directory / audio.name.with_name(f"{stem}.{name}") for name in self._formats]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.errors import PenstockError, StreamError, StreamErrorKind
 from penstock.model.config import IlmPair
+from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import DecoderOffer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import StreamOptions, parse_stream_options
@@ -16,8 +17,8 @@ TOKENIZER = NumberTokenizer([False] * 3000)
 ALL = DecoderOffer({})
 
 
-def parse(options: dict, config: DecodingConfig, offer: DecoderOffer = ALL) -> StreamOptions:
-    return parse_stream_options(options, config, TOKENIZER, offer)
+def parse(options: dict, config: DecodingConfig, offer: DecoderOffer = ALL, tokenizer=TOKENIZER) -> StreamOptions:
+    return parse_stream_options(options, config, tokenizer, offer)
 
 
 def test_nothing_chosen_is_greedy_without_anything():
@@ -36,7 +37,17 @@ def test_phrases_with_and_without_their_own_boost(phrases):
     assert options.phrases == (((3, 12), 3.0), ((7,), -1.5))
 
 
+def test_unknown_phrases_can_be_left_out(bundled_model):
+    tokenizer = Tokenizer(bundled_model / "tokenizer.model")
+    options = {"boosted_phrases": ["日本", "Nine"]}
+    with pytest.raises(StreamError, match="'Nine' has characters"):
+        parse(options, DecodingConfig(), tokenizer=tokenizer)
+    found = parse(options | {"unknown_phrases": "ignore"}, DecodingConfig(), tokenizer=tokenizer)
+    assert found.phrases == parse({"boosted_phrases": ["nine"]}, DecodingConfig(), tokenizer=tokenizer).phrases
+
+
 REJECTED = [
+    ({"unknown_phrases": "drop"}, "unknown_phrases is 'drop'; accepted: reject, ignore"),
     ({"langage": "de", "decoder": "alsd"}, "'langage' is not an option of the stream start; known: decoder"),
     ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; offered: greedy, alsd, aes, ctc"),
     ({"decoder": 3}, "decoder 3 is not known"),

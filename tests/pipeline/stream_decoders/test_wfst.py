@@ -242,6 +242,8 @@ def test_words_and_phrases_are_those_of_the_graph(streams, checkpoint):
         streams.options(boosted_phrases=["bad", "fad ace"])
     with pytest.raises(StreamError, match="'f', 'g', 'h', 'i', 'j' and others not in"):
         streams.options(boosted_phrases=list("fghijk"))
+    left_out = streams.options(boosted_phrases=["bad", "fad ace", "BEAD"], unknown_phrases="ignore")
+    assert {*left_out.phrases} == {*streams.options(boosted_phrases=["bad", "bead"]).phrases}
 
 
 @pytest.mark.parametrize(

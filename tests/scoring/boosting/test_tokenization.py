@@ -64,6 +64,16 @@ def test_phrases_of_the_same_tokens_have_one_boost(tokenizer):
     assert "have the same tokens, with boosts 1 and 2" in rejected([("nine", 1.0), (wide, 2.0)], tokenizer)
 
 
+def test_unknown_phrases_can_be_fitted_or_left_out(tokenizer, with_bytes):
+    phrases = check_phrases([("New Yörk", 1.0), ("東京", 1.0), ("24", 1.0), ("new york", 2.0), ("\u200b", 1.0)])
+    assert tokenize_phrases(phrases, tokenizer, ignores_unknown=True) == tokenize_phrases(
+        check_phrases([("new york", 2.0)]), tokenizer
+    )
+    assert not tokenizer.writes_everything and tokenizer.alphabet == frozenset("abcdefghijklmnopqrstuvwxyz")
+    (phrase,) = tokenize_phrases(check_phrases([("Größe 日本", 1.0)]), with_bytes, ignores_unknown=True)
+    assert with_bytes.writes_everything and with_bytes.decode(list(phrase.tokens)) == "Größe 日本"
+
+
 def test_the_tokens_of_a_list_are_limited(tokenizer, monkeypatch):
     monkeypatch.setattr(phrase_tokens, "MAX_TOKENS", 3)
     assert tokenize_phrases(check_phrases([("nine", 1.0), ("seven", 1.0), ("one", 1.0)]), tokenizer)

@@ -40,7 +40,7 @@ class Link:
 
     def __init__(self, endpoint: Endpoint):
         self._endpoint = endpoint
-        self._client_id = secrets.token_hex(16)
+        self.client_id = secrets.token_hex(16)
         self._streams: set[BatchedStream] = set()
         self._outbox: deque[Pushed] = deque()
         self._in_flight: deque[tuple[float, list[Pushed]]] = deque()
@@ -116,7 +116,7 @@ class Link:
                 are_left = bool(self._outbox)  # those that come while it is written wait for the next one
                 self._note_sent(rows)
                 try:
-                    await self._call.write(encode_request(self._client_id, [pushed.row for pushed in rows]))
+                    await self._call.write(encode_request(self.client_id, [pushed.row for pushed in rows]))
                 except (grpc.RpcError, asyncio.InvalidStateError):
                     return  # the receiver reports why
 

@@ -53,6 +53,9 @@ class Pushed(NamedTuple):
 class RowSender(Protocol):
     """The link, as a stream needs it."""
 
+    client_id: str
+    """Names the link to the server."""
+
     def now_s(self) -> float:
         """The clock of all times."""
 
@@ -99,6 +102,11 @@ class BatchedStream:
         self._changed = AsyncSignal()
         """Wakes the tasks that wait for results, for room or for the start."""
         self._enqueue(_NO_SAMPLES, START, options)
+
+    @property
+    def name(self) -> str:
+        """The stream's name in the server's log."""
+        return f"{self.stream_id} of client {self._link.client_id!r}"
 
     @property
     def held_samples(self) -> int:

@@ -18,33 +18,23 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from penstock_client.sound_format import ACCEPTED, decoder_of
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import RETRY_AFTER_S
 
-SOUNDFILE, MEDIA = "soundfile", "media"
-"""The decoders: libsndfile, and FFmpeg of the extra `media`."""
-ACCEPTED = "wav, flac, ogg, opus, mp3, aiff, au, caf; with the extra `media` also webm, m4a, mp4, aac, amr"
 MAX_PROCESSES = 16
 """More recordings wait. A process lives until its last block is read."""
-_MAGIC = (
-    (0, b"RIFF", SOUNDFILE), (0, b"fLaC", SOUNDFILE), (0, b"OggS", SOUNDFILE), (0, b"ID3", SOUNDFILE),
-    (0, b"FORM", SOUNDFILE), (0, b".snd", SOUNDFILE), (0, b"caff", SOUNDFILE), (0, b"\x1aE\xdf\xa3", MEDIA),
-    (4, b"ftyp", MEDIA), (0, b"#!AMR", MEDIA),
-)  # fmt: skip
 _log = logging.getLogger(__name__)
 _places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 """Of each event loop's processes."""
 
 
-def container_decoder(head: bytes) -> str | None:
-    """The decoder of a recording that begins with these bytes (12 suffice); None for an unknown format."""
-    for position, magic, decoder in _MAGIC:
-        if head[position:].startswith(magic):
-            return decoder
-    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:  # a frame of MPEG audio; AAC has no layer
-        return SOUNDFILE if head[1] & 0x06 else MEDIA
-    return None
+def unknown_audio(data: bytes) -> str:
+    """Why audio of an unknown format is rejected."""
+    if not data:
+        return "the audio is empty"
+    return f"the format of the audio is unknown: it begins with {data[:8]!r}; accepted: {ACCEPTED}"
 
 
 async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> AsyncGenerator[Samples, None]:
@@ -53,11 +43,9 @@ async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> Asy
     GatewayError: AUDIO_INVALID for an unknown format, or one that cannot be decoded; TOO_LARGE for a longer recording;
     OVERLOADED where no process can start.
     """
-    decoder = container_decoder(data)
-    if decoder is None:
-        begin = "is empty" if not data else f"begins with {data[:8]!r}"
-        raise GatewayError(ErrorCode.AUDIO_INVALID, f"the format is unknown: the audio {begin}; accepted: {ACCEPTED}")
-    order = {"decoder": decoder, "rate_hz": rate_hz, "max_seconds": max_seconds}
+    if decoder_of(data) is None:
+        raise GatewayError(ErrorCode.AUDIO_INVALID, unknown_audio(data))
+    order = {"rate_hz": rate_hz, "max_seconds": max_seconds}
     async with _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_PROCESSES)):
         reader, transport = await _start(data, order)
         try:

@@ -7,7 +7,6 @@ more samples. The limits are there because decoders of compressed formats read u
 """
 
 import contextlib
-import io
 import json
 import os
 import resource
@@ -20,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock_client.sound_file import SoundReader
+from penstock_client.sound_file import open_sound
 from penstock_gateway.audio.resampler import Resampler, Samples
 
 MAX_MEMORY_BYTES = 3 << 30
@@ -84,11 +83,11 @@ def write_samples(order: Mapping[str, Any], data: bytes, out: BinaryIO) -> None:
     """Decodes a recording as the order says."""
     failure: dict[str, str] = {}
     try:
-        read = _read_media if order["decoder"] == "media" else _read_sound_file
-        for samples in _mono(read(data), order["rate_hz"], order["max_seconds"]):
+        for samples in _mono(_read(data), order["rate_hz"], order["max_seconds"]):
             out.write(struct.pack("<I", samples.size) + samples.tobytes())
     except (ValueError, ImportError) as error:
-        failure = {"code": "AUDIO_INVALID", "message": f"the audio {error}"}
+        verb = "is " if str(error).startswith("not ") else ""
+        failure = {"code": "AUDIO_INVALID", "message": f"the audio {verb}{error}"}
     except _TooLongError:
         failure = {"code": "TOO_LARGE", "message": f"the audio is longer than {order['max_seconds']:g} s"}
     _end(out, failure)
@@ -127,31 +126,13 @@ def _resampled(
         yield resampler.flush()
 
 
-def _read_sound_file(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Blocks of libsndfile. A cut end is accepted: recorders that are stopped write no mark of it."""
-    with SoundReader(data) as reader:
+def _read(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """Blocks of a recording. A cut end is accepted: recorders that are stopped write no mark of it."""
+    with open_sound(data) as reader:
         for block in reader.blocks():
             yield reader.rate_hz, block
         if reader.problem and "damaged" in reader.problem:
             raise ValueError(reader.problem)
-
-
-def _read_media(data: bytes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-    """Blocks of FFmpeg: the first audio stream."""
-    try:
-        import av
-    except ImportError:
-        raise ImportError("needs FFmpeg, which is not installed: pip install 'penstock-gateway[media]'") from None
-    try:
-        with av.open(io.BytesIO(data)) as media:
-            if not media.streams.audio:
-                raise ValueError("has no audio stream")
-            converter: Any = av.AudioResampler(format="fltp")
-            for frame in media.decode(audio=0):
-                for converted in converter.resample(frame):
-                    yield converted.sample_rate, converted.to_ndarray().T
-    except av.FFmpegError as error:
-        raise ValueError(f"cannot be decoded: {error.strerror}") from None
 
 
 if __name__ == "__main__":

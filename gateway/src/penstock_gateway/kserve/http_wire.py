@@ -126,7 +126,9 @@ def _values(inputs: Sequence[_Input], binary: bytes) -> Samples | bytes:
     size, data = inputs[0].parameters.binary_data_size, inputs[0].data
     if (size or 0) != len(binary) or (size is not None) == (data is not None):
         what = f"binary_data_size is {size}, data is {'given' if data is not None else 'missing'}"
-        raise invalid_request(f"{what}, {len(binary)} bytes follow the JSON; accepted: data, or as many bytes as binary_data_size")
+        raise invalid_request(
+            f"{what}, {len(binary)} bytes follow the JSON; accepted: data, or as many bytes as binary_data_size"
+        )
     if size is not None:
         return binary
     try:

@@ -93,7 +93,7 @@ class TranscriptionRequest:
     language: str
     """For the reply."""
     ignored: Sequence[str]
-    """Fields without an effect."""
+    """Fields without an effect, and keywords that the model cannot write."""
 
 
 def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Config) -> TranscriptionRequest:
@@ -114,10 +114,13 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
     for codes in ([form.language], form.languages):
         chosen = [choose_language(code, group, config.language, "language") for code in codes if code]
         language = chosen[0] if len(chosen) == 1 else language
+    keywords = [text.strip() for text in form.keywords if text.strip()]
+    if not config.strict:  # else the server rejects them
+        ignored += [f"keywords {text!r}" for text in group.unwritable(keywords)]
     options = StreamOptions(
         model=group.name,
         language=language,
-        phrases=tuple((text.strip(), KEYWORD_NATS) for text in form.keywords if text.strip()),
+        phrases=tuple((text, KEYWORD_NATS) for text in keywords),
         endpoint_silence_ms=form.silence_duration_ms or config.endpoint_silence_ms,
     )
     return TranscriptionRequest(form, group, options, shown_language(group, language, config.language), ignored)

@@ -191,7 +191,10 @@ class OpenAISession:
         """The session as the client sees it: what is really done. GatewayError as `group`."""
         group = self.group(streams)
         transcription = {"model": group.name, "language": self._language or shown_language(group, None, only_language)}
-        optional = {"keywords": self.transcription.keywords, "delay": self.transcription.delay}
+        keywords = self.transcription.keywords or ()
+        unwritable = frozenset(group.unwritable(keywords))
+        boosted = [keyword for keyword in keywords if keyword not in unwritable]
+        optional = {"keywords": boosted, "delay": self.transcription.delay}
         detection = None if self.silence_ms is None else {"type": "server_vad", "silence_duration_ms": self.silence_ms}
         return {
             "type": "transcription",

@@ -3,18 +3,26 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from penstock_client.pcm import RawFormat
-from penstock_gateway.audio.container import decode_recording
+from penstock_client.sound_format import (
+    HEAD_BYTES,
+    MPEG_BYTES,
+    decoder_of,
+    decoder_of_container,
+    is_mpeg_audio,
+    is_text,
+)
+from penstock_gateway.audio.container import decode_recording, unknown_audio
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import MAX_UPLOAD_BYTES
 
-_COMPRESSED = (b"fLaC", b"OggS")
-_MAGIC_BYTES = 4
+_RIFF = b"RIFF"
 _NO_SAMPLES: Samples = np.zeros(0, np.float32)
 
 
@@ -23,14 +31,15 @@ class AudioForm:
     """The form that a request declares; a header in the audio replaces it."""
 
     raw: RawFormat | None
-    """Of audio without a header; None where it must be FLAC or Ogg."""
+    """Of audio without a header; None where it must have one, as FLAC and Ogg."""
 
 
 class AudioInput:
     """Decodes the audio of one call, in pieces of any size. GatewayError names what is wrong with it.
 
-    The first four bytes decide. FLAC and Ogg are collected up to `MAX_UPLOAD_BYTES` and decoded at the end, in a
-    process of their own. Everything else is raw audio, or WAV with a header.
+    The first bytes decide, not the declared form: recordings of other programs, such as FLAC, Ogg, MP3 and webm, are
+    collected up to `MAX_UPLOAD_BYTES` and decoded at the end, in a process of their own. Everything else is raw audio,
+    or WAV with a header.
     """
 
     def __init__(self, form: AudioForm, rate_hz: int, max_seconds: float):
@@ -41,19 +50,24 @@ class AudioInput:
         self._samples = 0
         """Of a whole recording so far."""
         self._pcm: PcmDecoder | None = None
-        self._compressed = bytearray()  # also the first bytes, until they are four
+        self._begin = bytearray()
+        """All audio of a recording; else the first bytes, until they show what the audio is."""
+        self._is_recording = False
 
     def push(self, data: bytes) -> Samples:
-        """The samples [n] that the next bytes complete; none of compressed audio."""
+        """The samples [n] that the next bytes complete; none of a recording."""
         if self._pcm is not None:
             return self._pcm.push(data)
-        self._compressed += data
-        if len(self._compressed) < _MAGIC_BYTES:
-            return _NO_SAMPLES
-        if bytes(self._compressed[:_MAGIC_BYTES]) not in _COMPRESSED:
-            return self._begin_pcm()
-        if len(self._compressed) > MAX_UPLOAD_BYTES:
-            raise GatewayError(ErrorCode.TOO_LARGE, f"FLAC and Ogg streams have at most {MAX_UPLOAD_BYTES} bytes")
+        self._begin += data
+        if not self._is_recording:
+            kind = _kind(bytes(self._begin[:MPEG_BYTES]), is_whole=False)
+            if kind is None:
+                return _NO_SAMPLES
+            if kind == "raw":
+                return self._begin_pcm()
+            self._is_recording = True
+        if len(self._begin) > MAX_UPLOAD_BYTES:
+            raise GatewayError(ErrorCode.TOO_LARGE, f"compressed streams have at most {MAX_UPLOAD_BYTES} bytes")
         return _NO_SAMPLES
 
     def push_recording(self, data: bytes) -> Samples:
@@ -65,30 +79,56 @@ class AudioInput:
         return samples
 
     def flush(self) -> Samples:
-        """The samples [n] held back, before a forced end. Compressed audio has none."""
-        if self._pcm is None and len(self._compressed) >= _MAGIC_BYTES:
-            message = "runtime_config.force_eou needs LINEAR_PCM, MULAW or ALAW: the audio is FLAC or Ogg"
+        """The samples [n] held back, before a forced end. A recording has none."""
+        if self._is_compressed():
+            message = "runtime_config.force_eou needs LINEAR_PCM, MULAW or ALAW: the audio is a compressed recording"
             raise GatewayError(ErrorCode.FIELD_INVALID, message, "runtime_config.force_eou")
         return self._pcm.flush() if self._pcm is not None else _NO_SAMPLES
 
     async def rest(self) -> AsyncGenerator[Samples, None]:
         """All samples that are left, at the end of the audio."""
-        if self._pcm is None and len(self._compressed) >= _MAGIC_BYTES:
-            recording = decode_recording(bytes(self._compressed), self._rate_hz, self._max_seconds)
+        if self._is_compressed():
+            recording = decode_recording(bytes(self._begin), self._rate_hz, self._max_seconds)
             async with aclosing(recording) as blocks:
                 async for samples in blocks:
                     yield samples
             return
-        if self._pcm is None and self._compressed:
+        if self._pcm is None and self._begin:
             yield self._begin_pcm()
         if self._pcm is not None:
             yield self._pcm.flush()
 
+    def _is_compressed(self) -> bool:
+        """True for a recording, as far as the bytes so far show."""
+        if self._pcm is not None or not self._begin:
+            return False
+        return self._is_recording or _kind(bytes(self._begin[:MPEG_BYTES]), is_whole=True) == "recording"
+
     def _begin_pcm(self) -> Samples:
-        data = bytes(self._compressed)
-        if self._form.raw is None:
-            magic = data[:_MAGIC_BYTES]
-            raise GatewayError(ErrorCode.AUDIO_INVALID, f"the audio begins with {magic!r}; accepted: FLAC or Ogg")
-        self._compressed.clear()
-        self._pcm = PcmDecoder(self._form.raw, self._rate_hz, has_header=True)
+        data = bytes(self._begin)
+        if self._form.raw is None and not data.startswith(_RIFF):
+            raise GatewayError(ErrorCode.AUDIO_INVALID, unknown_audio(data))
+        self._begin.clear()
+        self._pcm = PcmDecoder(self._form.raw or RawFormat("s16le", self._rate_hz, 1), self._rate_hz, has_header=True)
         return self._pcm.push(data)
+
+
+def check_recording(audio: bytes) -> None:
+    """GatewayError for a whole recording that is empty or text: as raw audio it would have no words."""
+    if not audio or is_text(audio):
+        raise GatewayError(ErrorCode.AUDIO_INVALID, unknown_audio(audio))
+
+
+def _kind(begin: bytes, is_whole: bool) -> Literal["raw", "recording"] | None:
+    """What audio is that begins with these bytes; None where more are needed. WAV is raw audio with a header."""
+    if len(begin) < HEAD_BYTES and not is_whole:
+        return None
+    if begin.startswith(_RIFF):
+        return "raw"
+    if decoder_of_container(begin) is not None:
+        return "recording"
+    if begin[0] != 0xFF or decoder_of(begin) is None:
+        return "raw"
+    if len(begin) < MPEG_BYTES and not is_whole:
+        return None
+    return "recording" if is_mpeg_audio(begin) else "raw"

@@ -109,7 +109,7 @@ class RecognitionRequest:
     audio: AudioForm
     results: ResultFormat
     ignored: tuple[str, ...]
-    """Names of the fields that the client set and that have no effect."""
+    """Names of the fields that the client set and that have no effect, and of phrases that the model cannot write."""
 
 
 def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Config) -> RecognitionRequest:
@@ -124,10 +124,13 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         raise _invalid(ignored[0], "has no effect, and this gateway is strict; accepted: unset")
     language = choose_language(config.language_code, group, settings.language, "config.language_code")
     decoder, n_best = _search(config.max_alternatives, custom, group)
+    phrases = _phrases(config.speech_contexts, settings.riva_boost_scale)
+    if not settings.strict:  # else the server rejects them
+        ignored += [f"speech_contexts.phrases {text!a}" for text in group.unwritable(text for text, _ in phrases)]
     options = StreamOptions(
         model=config.model,
         language=language,
-        phrases=_phrases(config.speech_contexts, settings.riva_boost_scale),
+        phrases=phrases,
         endpoint_silence_ms=_silence_ms(config.endpointing_config, custom, settings.endpoint_silence_ms),
         decoder=decoder,
         n_best=n_best,

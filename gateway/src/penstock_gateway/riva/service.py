@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.grpc_api import MAX_METADATA_CHARS, Context, call_key, only_message, rejecting
-from penstock_gateway.riva.audio_input import AudioInput
+from penstock_gateway.riva.audio_input import AudioInput, check_recording
 from penstock_gateway.riva.call import Call, Write
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
@@ -123,6 +123,7 @@ class _Recording(NamedTuple):
 
 def _recording(data: bytes) -> _Recording:
     message, config = parse(riva.RecognizeRequest, data), riva.RecognitionConfig()
+    check_recording(message.audio)
     config.CopyFrom(message.config)
     return _Recording(config, message.audio, RequestId(value=message.id.value) if message.HasField("id") else None)
 

@@ -1,6 +1,6 @@
 """What a protocol sees of a stream: push audio, end segments, read events. Knows no socket and no protocol."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock_client import Answer
+from penstock_client.phrases import fit_phrase
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Event
 
@@ -57,6 +58,13 @@ class ModelGroup:
     max_boosted_phrases: int
     parameters: Mapping[str, str] = field(default_factory=dict, compare=False)
     """All that its server publishes."""
+    alphabet: frozenset[str] | None = None
+    """The characters that the model writes; empty where it writes every one, None where the server does not say."""
+
+    def unwritable(self, phrases: Iterable[str]) -> list[str]:
+        """Those that a stream leaves out, because the model cannot write them."""
+        alphabet = self.alphabet
+        return [text for text in phrases if fit_phrase(text, alphabet) is None] if alphabet else []
 
 
 class LiveStream(Protocol):

@@ -20,6 +20,7 @@ from penstock_client import StreamOptions as StartOptions
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.metrics import Metrics
+from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
 from penstock_gateway.stream.admission import Admission
@@ -47,7 +48,7 @@ class ReplicaStreams:
     """`Streams` on groups of replicas. Made and used in one event loop, between `start` and `close`."""
 
     def __init__(self, config: Config, admission: Admission, metrics: Metrics):
-        self._endpoint_state = config.endpoint_state
+        self._endpoint_state, self._is_strict = config.endpoint_state, config.strict
         self._admission = admission
         self._metrics = metrics
         self._groups = [Group(group, config.timeout_s) for group in config.replicas]
@@ -105,7 +106,8 @@ class ReplicaStreams:
         Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
         """
         group, model = self._find(options.model)
-        start_options = upstream_options(options, self._endpoint_state)
+        ignores_unknown = model.alphabet is not None and not self._is_strict
+        start_options = upstream_options(options, self._endpoint_state, ignores_unknown)
         end_admission = self._admission.admit(key)
         try:
             replica, upstream = await _start_upstream(group, start_options)
@@ -117,7 +119,9 @@ class ReplicaStreams:
             end_admission()
             self._streams.pop(stream).release()
 
-        report = StreamReport(self._metrics, protocol, key.name, model.name, replica.address, model.sample_rate_hz)
+        report = StreamReport(
+            self._metrics, protocol, key.name, model, replica.address, upstream.name, current_request_id()
+        )
         stream = ReplicaStream(upstream, report, end)
         self._streams[stream] = replica
         return stream

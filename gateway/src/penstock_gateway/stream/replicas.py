@@ -180,4 +180,5 @@ def _model_group(name: str, information: ServerInfo) -> ModelGroup:
         max_beam_size=information.max_beam_size,
         max_boosted_phrases=information.max_boosted_phrases,
         parameters=information.parameters,
+        alphabet=information.alphabet,
     )

@@ -5,6 +5,7 @@ import time
 
 from penstock_gateway.metrics import Metrics
 from penstock_gateway.stream.events import Final
+from penstock_gateway.stream.live_stream import ModelGroup
 
 log = logging.getLogger("penstock_gateway.access")
 
@@ -12,9 +13,22 @@ log = logging.getLogger("penstock_gateway.access")
 class StreamReport:
     """Reports one stream; `ended` writes its line of the access log."""
 
-    def __init__(self, metrics: Metrics, protocol: str, key: str, model: str, replica: str, sample_rate_hz: int):
-        self._fields = {"protocol": protocol, "key": key, "model": model, "replica": replica}
-        self._sample_rate_hz = sample_rate_hz
+    def __init__(
+        self,
+        metrics: Metrics,
+        protocol: str,
+        key: str,
+        model: ModelGroup,
+        replica: str,
+        stream: str,
+        request: str | None,
+    ):
+        """stream: its name in the replica's log; request: the id of the client's request."""
+        self._fields = {
+            "request": request, "stream": stream, "protocol": protocol, "key": key, "model": model.name,
+            "replica": replica,
+        }  # fmt: skip
+        self._sample_rate_hz = model.sample_rate_hz
         self._started_s = time.monotonic()
         self._samples = self._finals = self._words = 0
         self._ending_s: list[float] = []

@@ -8,7 +8,9 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.live_stream import StreamOptions
 
 
-def upstream_options(options: StreamOptions, endpoint_state: EndpointState | None) -> StartOptions:
+def upstream_options(
+    options: StreamOptions, endpoint_state: EndpointState | None, ignores_unknown: bool = False
+) -> StartOptions:
     """The options as the server's; rules that end segments are off unless named, whatever the server's default is.
 
     Those of a stream that is as a direct one are its `extra` alone. endpoint_state: of another stream that names none.
@@ -18,6 +20,7 @@ def upstream_options(options: StreamOptions, endpoint_state: EndpointState | Non
         **dict.fromkeys(ENDPOINTS, 0),
         "language": options.language,
         "boosted_phrases": tuple(options.phrases),
+        "unknown_phrases": "ignore" if options.phrases and ignores_unknown else None,
         "endpoint_silence_ms": options.endpoint_silence_ms,
         "endpoint_state": endpoint_state,
         "decoder": options.decoder,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
@@ -36,6 +37,9 @@ MAX_REQUEST_S = 30.0
 DEFAULT_BOOST = 2.0
 WARM_UP = "warm_up_chunks"
 """Option of a stream that resumes another one at an endpoint: see `EndpointRules`."""
+REJECT, IGNORE = "reject", "ignore"
+UNKNOWN_PHRASES = (REJECT, IGNORE)
+"""Values of the option `unknown_phrases`; the first is the default."""
 FINALIZE = "finalize"
 """Parameter of any request, not an option: true if a segment ends with it."""
 _DECODERS_WITH = {
@@ -45,6 +49,7 @@ _DECODERS_WITH = {
     "ilm_alpha": TRANSDUCER_DECODERS,
     "ilm_beta": TRANSDUCER_DECODERS,
     "boosted_phrases": BOOSTED_DECODERS,
+    "unknown_phrases": BOOSTED_DECODERS,
     "boost": BOOSTED_DECODERS,
 }
 _ENDPOINT_NAMES = tuple(setting.name for setting in ENDPOINT_SETTINGS)
@@ -89,7 +94,8 @@ def parse_stream_options(
 
     decoder: one of the offered ones; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; ilm_alpha: 0 .. 2;
     ilm_beta: 0 .. 10; boosted_phrases: a JSON list of phrases or of [phrase, boost] pairs, as text or already read;
-    boost: of phrases that name none; language: one of the offered ones; language_tags: "remove" or "keep";
+    boost: of phrases that name none; unknown_phrases: "reject", or "ignore" to fit phrases to the model's alphabet;
+    language: one of the offered ones; language_tags: "remove" or "keep";
     endpoint_...: as those of `DecodingConfig`; endpoint_state by default as the tokenizer's vocabulary suggests.
     words: of the decoding graph, which phrases of `wfst` must consist of.
     """
@@ -104,7 +110,8 @@ def parse_stream_options(
         if name in options and decoder not in decoders:
             raise _rejection(f"{name} needs decoder {offer.alternatives(decoders)}; the stream's is {decoder}")
     beam_size, n_best = _beam(options, decoder, config)
-    tokens = _tokens(_phrases(options), tokenizer, words if decoder == WFST else None)
+    write = partial(tokenize_phrases, tokenizer=tokenizer) if words is None or decoder != WFST else words.tokenize
+    tokens = write(_phrases(options), ignores_unknown=_ignores_unknown(options))
     lm_weight, ilm = _lm_weight(options, decoder, config), _ilm(options, offer.ilm.get(decoder))
     language, endpoint = _language(options, languages), _endpoint(options, config, tokenizer)
     return StreamOptions(decoder, beam_size, n_best, lm_weight, tokens, ilm, *language, *endpoint)
@@ -186,8 +193,11 @@ def _phrases(options: Mapping[str, Any]) -> tuple[Phrase, ...]:
     return check_phrases((pair[0], pair[1]) for pair in pairs)
 
 
-def _tokens(phrases: tuple[Phrase, ...], tokenizer: Tokenizer, words: "GraphWords | None") -> TokenPhrases:
-    return tokenize_phrases(phrases, tokenizer) if words is None else words.tokenize(phrases)
+def _ignores_unknown(options: Mapping[str, Any]) -> bool:
+    choice = options.get("unknown_phrases", REJECT)
+    if choice not in UNKNOWN_PHRASES:
+        raise _rejection(f"unknown_phrases is {shown(choice)}; accepted: {', '.join(UNKNOWN_PHRASES)}")
+    return bool(choice == IGNORE)
 
 
 def _whole(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:

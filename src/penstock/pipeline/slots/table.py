@@ -98,11 +98,11 @@ class StreamTable:
         self._remembered_ends = max(_MIN_REMEMBERED_ENDS, slots)
         self._generation = time.time_ns()  # above those of an earlier table on the same ledger
         self.started_streams = 0
-        """Streams that got a slot."""
+        """Streams that got a slot, without probes."""
         self.expired_streams = 0
         """Streams that ended by the idle timeout."""
         self.rejected_starts = 0
-        """Starts without a free slot."""
+        """Starts without a free slot, without those of probes."""
 
     @property
     def live_streams(self) -> int:
@@ -124,10 +124,11 @@ class StreamTable:
         self._reclaim(now)
         return min(self.max_streams - len(self._slot_of), len(self._free))
 
-    def open(self, stream_id: Hashable, decoder: str = "") -> Lease:
+    def open(self, stream_id: Hashable, decoder: str = "", is_probe: bool = False) -> Lease:
         """Gives a new stream a slot; a live stream with that id is closed first.
 
-        Raises StreamError STREAM_LIMIT if `max_streams` others are live, SERVER_DRAINING if the server is stopping.
+        is_probe: the same request ends it, without audio; it is not counted. Raises StreamError STREAM_LIMIT if
+        `max_streams` others are live, SERVER_DRAINING if the server is stopping.
         """
         now = self._clock()
         if self._board.phase != Phase.SERVING:
@@ -141,7 +142,7 @@ class StreamTable:
         self._close_lost(now)
         self._reclaim(now)
         if len(self._slot_of) >= self.max_streams or not self._free:
-            self.rejected_starts += 1
+            self.rejected_starts += not is_probe
             raise StreamError(
                 ErrorCode.STREAM_LIMIT,
                 f"stream {stream_id!r} rejected: all {self.max_streams} stream slots are taken; try again later",
@@ -156,7 +157,7 @@ class StreamTable:
         self._is_live[slot] = True
         self._forwarded[slot] = self._samples[slot] = self._segments[slot] = 0
         self._show_request(slot, now)
-        self.started_streams += 1
+        self.started_streams += not is_probe
         return lease
 
     def look_up(self, stream_id: Hashable) -> Lease:

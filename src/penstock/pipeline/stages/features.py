@@ -236,7 +236,8 @@ class FeatureStage:
         if not is_start:
             return slot
         try:
-            return self.table.open(stream_id, options[row].decoder).slot
+            is_probe = bool(flags & END) and not rows.lengths[row]
+            return self.table.open(stream_id, options[row].decoder, is_probe).slot
         except StreamError:
             del options[row]
             raise

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.boosting.phrases import Phrase, phrases_error, shorten
+from penstock_client.phrases import fit_phrase
 
 MAX_TOKENS = 20_000
 """Tokens of all phrases of a list together; bounds the time to build a list."""
@@ -27,25 +28,32 @@ TokenPhrases = tuple[TokenPhrase, ...]
 """A stream's phrases, distinct token sequences; equal lists are one entry of the cache."""
 
 
-def tokenize_phrases(phrases: Sequence[Phrase], tokenizer: Tokenizer) -> TokenPhrases:
+def tokenize_phrases(phrases: Sequence[Phrase], tokenizer: Tokenizer, ignores_unknown: bool = False) -> TokenPhrases:
     """The phrases as tokens, in the list's order.
 
-    StreamError PHRASES_INVALID names a phrase that the tokenizer cannot write; else as `unique_phrases`.
+    StreamError PHRASES_INVALID names a phrase that the tokenizer cannot write; else as `unique_phrases`. With
+    `ignores_unknown` such a phrase is written as `fit_phrase` does, or left out.
     """
-    return unique_phrases(phrases, lambda text: _tokenize(text, tokenizer))
+    write = _fit_tokens if ignores_unknown else _tokenize
+    return unique_phrases(phrases, lambda text: write(text, tokenizer), ignores_unknown)
 
 
-def unique_phrases(phrases: Sequence[Phrase], tokenize: Callable[[str], tuple[int, ...]]) -> TokenPhrases:
-    """Each token sequence once, in the list's order.
+def unique_phrases(
+    phrases: Sequence[Phrase], tokenize: Callable[[str], tuple[int, ...]], ignores_unknown: bool = False
+) -> TokenPhrases:
+    """Each token sequence once, in the list's order; phrases without tokens are left out.
 
     StreamError PHRASES_INVALID names a phrase that has the tokens of another phrase and another boost, or says that all
-    phrases together are too long.
+    phrases together are too long. With `ignores_unknown` the higher of two boosts counts.
     """
     found: dict[tuple[int, ...], tuple[str, float]] = {}
     for text, boost in phrases:
-        tokens = tokenize(text)
+        if not (tokens := tokenize(text)):
+            continue
         first_text, first_boost = found.setdefault(tokens, (text, boost))
-        if first_boost != boost:
+        if first_boost != boost and ignores_unknown:
+            found[tokens] = (first_text, max(first_boost, boost))
+        elif first_boost != boost:
             raise phrases_error(
                 f"phrases {shorten(first_text)} and {shorten(text)} have the same tokens, with boosts "
                 f"{first_boost:g} and {boost:g}; accepted: one boost per phrase"
@@ -81,6 +89,14 @@ def _tokenize(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
             f"{_unwritable(text, tokenizer)}; accepted: text as the model writes it{_hint(text, tokenizer)}"
         )
     return tuple(tokens)
+
+
+def _fit_tokens(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """As `_tokenize`; () for a phrase that is left out."""
+    for form in (text, fit_phrase(text, tokenizer.alphabet)):
+        if form is not None and tokenizer.unknown not in (tokens := tokenizer.encode(form)):
+            return tuple(tokens)
+    return ()
 
 
 def _unwritable(text: str, tokenizer: Tokenizer) -> str:

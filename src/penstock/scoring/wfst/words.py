@@ -9,6 +9,7 @@ import torch
 from penstock.scoring.boosting.phrases import Phrase, phrases_error, shorten
 from penstock.scoring.boosting.tokenization import TokenPhrases, unique_phrases
 from penstock.scoring.wfst.graph_file import DecodingGraph, Topology, read_graph
+from penstock_client.phrases import fit_phrase
 
 _NAMED = 5
 
@@ -22,13 +23,16 @@ class GraphWords:
         self._tokens = graph.spelling_tokens
         self._starts, self._ends = graph.spelling_offsets[first], graph.spelling_offsets[first + 1]
         self._numbers = {word: number for number, word in enumerate(graph.words)}
+        self._alphabet = frozenset("".join(graph.words[1:]))
 
     def spelling(self, word: int) -> tuple[int, ...]:
         """Tokens of word 1 .. W - 1."""
         return tuple(self._tokens[self._starts[word - 1] : self._ends[word - 1]].tolist())
 
-    def tokenize(self, phrases: Sequence[Phrase]) -> TokenPhrases:
+    def tokenize(self, phrases: Sequence[Phrase], ignores_unknown: bool = False) -> TokenPhrases:
         """The phrases as tokens. StreamError PHRASES_INVALID names words that the graph lacks, or rejects the list.
+
+        With `ignores_unknown` a phrase with such a word is written as `fit_phrase` does, or left out.
 
         A compact graph takes a held piece for the same word again on every frame, and each would earn the boost.
         """
@@ -38,6 +42,8 @@ class GraphWords:
                 f"{shorten(boosted.text)} has boost {boosted.boost:g}, and the graph's topology is compact; accepted: "
                 "boosts up to 0, or a server with a graph of topology normal"
             )
+        if ignores_unknown:
+            return unique_phrases(phrases, self._fit_tokens, ignores_unknown)
         words = (word for phrase in phrases for word in phrase.text.split())
         unknown = list(dict.fromkeys(word for word in words if not self._numbers.get(word)))
         if unknown:
@@ -47,6 +53,12 @@ class GraphWords:
 
     def _tokens_of(self, text: str) -> tuple[int, ...]:
         return tuple(token for word in text.split() for token in self.spelling(self._numbers[word]))
+
+    def _fit_tokens(self, text: str) -> tuple[int, ...]:
+        for form in (text, fit_phrase(text, self._alphabet)):
+            if form is not None and all(map(self._numbers.get, form.split())):
+                return self._tokens_of(form)
+        return ()
 
 
 def read_words(path: str | Path) -> GraphWords:
