@@ -13,16 +13,18 @@ from starlette.responses import JSONResponse, Response
 from penstock_gateway import captions, http_api
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.grpc_api import OPTIONS, KeyInterceptor
 from penstock_gateway.http_api import GatewayOf
 from penstock_gateway.openai.routes import IGNORED_HEADER
 from penstock_gateway.openai.routes import router as openai_router
 from penstock_gateway.realtime.routes import router as realtime_router
-from penstock_gateway.riva.service import add_riva_service
-from penstock_gateway.security.limits import MAX_RECOGNIZE_BYTES
+from penstock_gateway.riva import service as riva
 from penstock_gateway.version import __version__
 
 _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a Penstock server.
 The WebSocket `/v1/realtime` and Riva's gRPC API are in docs/gateway.md."""
+_PROTOCOLS = {riva.SERVICE: riva.PROTOCOL}
+_OPEN_SERVICES = ("grpc.health.v1.Health",)
 _health = APIRouter(prefix="/health", tags=["health"])
 
 
@@ -74,7 +76,6 @@ def build_app(gateway: Gateway) -> FastAPI:
 
 def build_grpc_server(gateway: Gateway) -> grpc.aio.Server:
     """The server of the gRPC port, without a port yet. Make it in the event loop that runs it."""
-    limits = [("grpc.max_receive_message_length", MAX_RECOGNIZE_BYTES), ("grpc.so_reuseport", 1)]
-    server = grpc.aio.server(options=limits)
-    add_riva_service(gateway, server)
+    server = grpc.aio.server(interceptors=[KeyInterceptor(gateway, _PROTOCOLS, _OPEN_SERVICES)], options=OPTIONS)
+    riva.add_riva_service(gateway, server)
     return server

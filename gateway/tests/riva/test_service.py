@@ -15,9 +15,10 @@ from gateway.tests.helpers.running import running
 from gateway.tests.helpers.sound_files import sound_file
 from penstock_gateway.audio import container
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.riva.service import RivaService, _rejecting
+from penstock_gateway.grpc_api import _key, rejecting
+from penstock_gateway.riva.service import PROTOCOL, RivaService
 from penstock_gateway.security import limits
-from penstock_gateway.security.keys import ApiKey, KeyRing
+from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio
 Code = grpc.StatusCode
@@ -216,7 +217,7 @@ async def test_a_fault_is_counted_and_logged_and_not_shown(gateway, caplog):
     labels = {"protocol": "riva", "reason": "INTERNAL"}
     assert gateway.metrics.registry.get_sample_value("penstock_gateway_rejected_total", labels) == 2
     faults = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert [record.name for record in faults] == ["penstock_gateway.riva"] * 2
+    assert [record.name for record in faults] == ["penstock_gateway.grpc"] * 2
     assert all(isinstance(record.exc_info[1], ValueError) for record in faults)
 
 
@@ -340,11 +341,12 @@ class Cancelled:
 
 async def test_a_rejection_of_a_cancelled_call_is_quiet(gateway):
     with pytest.raises(asyncio.CancelledError):
-        async with _rejecting(Cancelled(), gateway):
+        async with rejecting(Cancelled(), gateway, PROTOCOL):
             raise GatewayError(ErrorCode.FIELD_INVALID, "no", "field")
 
 
 async def test_a_stream_that_is_cancelled_before_its_metadata_is_quiet(gateway):
+    _key.set(ANONYMOUS)
     with pytest.raises(asyncio.CancelledError):
         await RivaService(gateway).streaming_recognize(None, Cancelled())
     assert [stream.is_cancelled for stream in gateway.streams.opened] == [True]

@@ -1,22 +1,22 @@
 """Riva's gRPC service: messages in, results out. Knows a stream only as a `LiveStream`."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.grpc_api import MAX_METADATA_CHARS, Context, call_key, only_message, rejecting
 from penstock_gateway.riva.audio_input import AudioInput
 from penstock_gateway.riva.call import Call, Write
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.proto.riva_common_pb2 import RequestId
 from penstock_gateway.riva.request_mapping import map_request
 from penstock_gateway.security import limits
-from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.live_stream import ModelGroup
 
 PROTOCOL = "riva"
@@ -24,24 +24,23 @@ PROTOCOL = "riva"
 SERVICE = "nvidia.riva.asr.RivaSpeechRecognition"
 IGNORED = "penstock-ignored"
 """Key of the initial metadata that names the fields without an effect."""
-_log = logging.getLogger("penstock_gateway.riva")
-_MAX_METADATA_CHARS = 500
-"""Clients accept 8 KiB of metadata, in which a character is up to 12 bytes."""
 _M = TypeVar("_M", bound=Message)
-_Context = Any  # grpc.aio.ServicerContext, which has no types
 
 
 def add_riva_service(gateway: Gateway, server: grpc.aio.Server) -> None:
-    """Registers the service. Messages arrive as bytes, so that a broken one is answered like any other error."""
+    """Registers the service. Messages arrive as bytes, so that a broken one is answered like any other error.
+
+    No method is unary_unary: gRPC would read its message, however large, before it calls the handler.
+    """
     service = RivaService(gateway)
     handlers = {
-        "Recognize": grpc.unary_unary_rpc_method_handler(
+        "Recognize": grpc.stream_unary_rpc_method_handler(
             service.recognize, response_serializer=riva.RecognizeResponse.SerializeToString
         ),
         "StreamingRecognize": grpc.stream_stream_rpc_method_handler(
             service.streaming_recognize, response_serializer=riva.StreamingRecognizeResponse.SerializeToString
         ),
-        "GetRivaSpeechRecognitionConfig": grpc.unary_unary_rpc_method_handler(
+        "GetRivaSpeechRecognitionConfig": grpc.stream_unary_rpc_method_handler(
             service.recognition_config, response_serializer=riva.RivaSpeechRecognitionConfigResponse.SerializeToString
         ),
     }
@@ -54,52 +53,46 @@ class RivaService:
     def __init__(self, gateway: Gateway):
         self._gateway = gateway
 
-    async def recognition_config(self, data: bytes, context: _Context) -> riva.RivaSpeechRecognitionConfigResponse:
+    async def recognition_config(self, _: object, context: Context) -> riva.RivaSpeechRecognitionConfigResponse:
         """The models, each once for streams and once for recordings."""
-        async with _rejecting(context, self._gateway):
-            self._authenticate(context)
-            name = parse(riva.RivaSpeechRecognitionConfigRequest, data).model_name
-            groups = [self._gateway.streams.group(name)] if name else self._gateway.streams.groups
+        gateway = self._gateway
+        async with rejecting(context, gateway, PROTOCOL), only_message(context, gateway, _model_name) as name:
+            groups = [gateway.streams.group(name)] if name else gateway.streams.groups
             configs = [self._model_config(group, kind) for group in groups for kind in ("online", "offline")]
             return riva.RivaSpeechRecognitionConfigResponse(model_config=configs)
 
-    async def recognize(self, data: bytes, context: _Context) -> riva.RecognizeResponse:
+    async def recognize(self, _: object, context: Context) -> riva.RecognizeResponse:
         """One recording, as fast as it is recognized; the response has a result for each segment."""
-        async with _rejecting(context, self._gateway):
-            key = self._authenticate(context)
-            message = parse(riva.RecognizeRequest, data)
-            async with self._call(message.config, key, context) as call:
-                return riva.RecognizeResponse(
-                    results=await call.recognize(message.audio), id=message.id if message.HasField("id") else None
-                )
+        async with rejecting(context, self._gateway, PROTOCOL):
+            self._gateway.streams.check_room(call_key())
+            async with (
+                only_message(context, self._gateway, _recording) as recording,
+                self._call(recording.config, context) as call,
+            ):
+                return riva.RecognizeResponse(results=await call.recognize(recording.audio), id=recording.id)
 
-    async def streaming_recognize(self, _: object, context: _Context) -> None:
+    async def streaming_recognize(self, _: object, context: Context) -> None:
         """Audio as it is recorded; results as they are recognized."""
-        async with _rejecting(context, self._gateway):
-            key = self._authenticate(context)
+        async with rejecting(context, self._gateway, PROTOCOL):
             messages = _messages(context)
             streaming = await _first_config(messages)
-            async with self._call(streaming.config, key, context) as call:
+            async with self._call(streaming.config, context) as call:
                 await call.stream(messages, _writer(context), streaming.interim_results)
 
     @asynccontextmanager
-    async def _call(self, config: riva.RecognitionConfig, key: ApiKey, context: _Context) -> AsyncIterator[Call]:
+    async def _call(self, config: riva.RecognitionConfig, context: Context) -> AsyncIterator[Call]:
         """A stream for this configuration until the block ends, whatever ends it."""
         settings, streams = self._gateway.config, self._gateway.streams
         group = streams.group(config.model)
         request = map_request(config, group, settings)
-        live = await streams.open(request.options, key, PROTOCOL)
+        live = await streams.open(request.options, call_key(), PROTOCOL)
         try:
-            ignored = ",".join(request.ignored)[:_MAX_METADATA_CHARS]
+            ignored = ",".join(request.ignored)[:MAX_METADATA_CHARS]
             await context.send_initial_metadata(((IGNORED, ignored),) if ignored else ())
             audio = AudioInput(request.audio, group.sample_rate_hz, settings.max_file_minutes * 60)
             yield Call(live, audio, request.results)
         finally:
             await live.cancel()
-
-    def _authenticate(self, context: _Context) -> ApiKey:
-        metadata = dict(context.invocation_metadata() or ())
-        return self._gateway.access.authenticate_header(metadata.get("authorization"))
 
     def _model_config(self, group: ModelGroup, kind: str) -> riva.RivaSpeechRecognitionConfigResponse.Config:
         parameters = {
@@ -111,29 +104,6 @@ class RivaService:
         return riva.RivaSpeechRecognitionConfigResponse.Config(model_name=group.name, parameters=parameters)
 
 
-@asynccontextmanager
-async def _rejecting(context: _Context, gateway: Gateway) -> AsyncIterator[None]:
-    """Ends the call with the status of an error."""
-    try:
-        try:
-            yield
-        except GatewayError as error:
-            await _abort(context, gateway, error)
-        except grpc.aio.BaseError:  # the call is over already
-            raise
-        except Exception:  # noqa: BLE001 - whatever it is, the client gets the status of the table
-            _log.exception("a Riva call failed")
-            await _abort(context, gateway, GatewayError(ErrorCode.INTERNAL, "the gateway failed"))
-    except grpc.aio.InternalError:  # the client has cancelled the call, and hears nothing
-        raise asyncio.CancelledError from None
-
-
-async def _abort(context: _Context, gateway: Gateway, error: GatewayError) -> None:
-    gateway.note_rejection(PROTOCOL, error)
-    trailing = (("retry-after", f"{error.retry_after_s:g}"),) if error.retry_after_s is not None else ()
-    await context.abort(grpc.StatusCode[error.code.status.grpc], str(error)[:_MAX_METADATA_CHARS], trailing)
-
-
 def parse(kind: type[_M], data: bytes) -> _M:
     """A message of this kind. GatewayError for bytes that are none."""
     try:
@@ -143,7 +113,25 @@ def parse(kind: type[_M], data: bytes) -> _M:
     return message
 
 
-async def _messages(context: _Context) -> AsyncIterator[riva.StreamingRecognizeRequest]:
+class _Recording(NamedTuple):
+    """A RecognizeRequest, which holds a second copy of its audio."""
+
+    config: riva.RecognitionConfig
+    audio: bytes
+    id: RequestId | None
+
+
+def _recording(data: bytes) -> _Recording:
+    message, config = parse(riva.RecognizeRequest, data), riva.RecognitionConfig()
+    config.CopyFrom(message.config)
+    return _Recording(config, message.audio, RequestId(value=message.id.value) if message.HasField("id") else None)
+
+
+def _model_name(data: bytes) -> str:
+    return str(parse(riva.RivaSpeechRecognitionConfigRequest, data).model_name)
+
+
+async def _messages(context: Context) -> AsyncIterator[riva.StreamingRecognizeRequest]:
     """The messages of a stream until the client has sent its last one."""
     while (data := await context.read()) is not grpc.aio.EOF:
         if len(data) > limits.MAX_MESSAGE_BYTES:
@@ -164,7 +152,7 @@ async def _first_config(messages: AsyncIterator[riva.StreamingRecognizeRequest])
     return first.streaming_config
 
 
-def _writer(context: _Context) -> Write:
+def _writer(context: Context) -> Write:
     """Writes a response. GatewayError where the client does not read."""
     limit = limits.WriteLimit(limits.MAX_UNREAD_S)
 

@@ -1,0 +1,121 @@
+"""What the services of the gRPC port share: keys, which are checked before a message is read, messages, and errors."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import grpc
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.security import limits
+from penstock_gateway.security.keys import ApiKey
+
+Context = Any
+"""grpc.aio.ServicerContext; gRPC has no types."""
+MAX_METADATA_CHARS = 500
+"""Clients accept 8 KiB of metadata, in which a character is up to 12 bytes."""
+OPTIONS = (
+    ("grpc.max_receive_message_length", limits.MAX_RECOGNIZE_BYTES),
+    ("grpc.so_reuseport", 1),
+    # None but identity: 61 kB of gzip are 64 MiB of zeros. Calls with a compressed message end with UNIMPLEMENTED.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+)
+"""Of the server."""
+_T = TypeVar("_T")
+_log = logging.getLogger("penstock_gateway.grpc")
+_key: ContextVar[ApiKey] = ContextVar("key")
+
+
+def call_key() -> ApiKey:
+    """The key of the call whose handler asks; `KeyInterceptor` has checked it."""
+    return _key.get()
+
+
+class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Checks the key of every call by its metadata. A call without a right one ends before its message is read."""
+
+    def __init__(self, gateway: Gateway, protocols: Mapping[str, str], open_services: Collection[str] = ()):
+        """`protocols`: names of services' protocols in metrics and logs; `open_services`: those that need no key."""
+        self._gateway = gateway
+        self._protocols = protocols
+        self._open_services = open_services
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], call: Any) -> Any:
+        """The handler of the call; it runs in the same task, where `call_key` has its key."""
+        service = call.method.rpartition("/")[0].removeprefix("/")
+        if service not in self._open_services:
+            try:
+                _key.set(self._gateway.access.authenticate_header(_authorization(call.invocation_metadata)))
+            except GatewayError as error:
+                return _rejection(self._gateway, self._protocols.get(service, "grpc"), error)
+        return await continuation(call)
+
+
+def _authorization(metadata: Collection[tuple[str, str | bytes]] | None) -> str | None:
+    """The entry of that name. GatewayError for several: other programs on the way may read another one."""
+    found = [str(value) for name, value in metadata or () if name == "authorization"]
+    if len(found) > 1:
+        raise GatewayError(ErrorCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
+    return found[0] if found else None
+
+
+def _rejection(gateway: Gateway, protocol: str, error: GatewayError) -> Any:
+    """A handler that reads nothing; its kind makes no difference to the client."""
+
+    async def reject(_: object, context: Context) -> None:
+        await abort(context, gateway, protocol, error)
+
+    return grpc.stream_stream_rpc_method_handler(reject)
+
+
+@asynccontextmanager
+async def rejecting(context: Context, gateway: Gateway, protocol: str) -> AsyncIterator[None]:
+    """Ends the call with the status of an error."""
+    try:
+        try:
+            yield
+        except GatewayError as error:
+            await abort(context, gateway, protocol, error)
+        except grpc.aio.BaseError:  # the call is over already
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, the client gets the status of the table
+            _log.exception("a call of %s failed", protocol)
+            await abort(context, gateway, protocol, GatewayError(ErrorCode.INTERNAL, "the gateway failed"))
+    except grpc.aio.InternalError:  # the client has cancelled the call, and hears nothing
+        raise asyncio.CancelledError from None
+
+
+async def abort(context: Context, gateway: Gateway, protocol: str, error: GatewayError) -> None:
+    """Ends the call with the status of this error."""
+    gateway.note_rejection(protocol, error)
+    trailing = (("retry-after", f"{error.retry_after_s:g}"),) if error.retry_after_s is not None else ()
+    await context.abort(grpc.StatusCode[error.code.status.grpc], str(error)[:MAX_METADATA_CHARS], trailing)
+
+
+@asynccontextmanager
+async def only_message(context: Context, gateway: Gateway, read: Callable[[bytes], _T]) -> AsyncIterator[_T]:
+    """What `read` makes of the message of a unary call, whose handler is registered as one of a stream.
+
+    So it is read here, and counts in the budget until the block ends. GatewayError where it waits or arrives too long.
+    """
+    async with gateway.messages.reading(call_key().name) as received:
+        message = await _next(context)
+        received(len(message))
+        made = read(message)
+        del message  # what was made of it is as large
+        yield made
+
+
+async def _next(context: Context) -> bytes:
+    try:
+        data = await asyncio.wait_for(context.read(), limits.MAX_SILENT_S)
+    except asyncio.TimeoutError:
+        message = f"the message has not arrived within {limits.MAX_SILENT_S:g} s"
+        raise GatewayError(ErrorCode.STREAM_IDLE, message) from None
+    if data is grpc.aio.EOF:
+        raise GatewayError(ErrorCode.FIELD_INVALID, "the call has no message")
+    return bytes(data)

@@ -1,0 +1,109 @@
+"""What all services of the gRPC port have in common: no message is read before the key is right."""
+
+import asyncio
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fakes import FakeRecognizer
+from gateway.tests.helpers.running import running
+from loadtest.fresh_gateway import fresh_gateway
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.riva.service import SERVICE
+from penstock_gateway.security.keys import ApiKey, KeyRing
+from penstock_gateway.security.message_budget import MessageBudget
+
+Code = grpc.StatusCode
+KEY = ("authorization", "Bearer sk-test")
+DIGEST = hashlib.sha256(b"sk-test")
+RING = KeyRing([(ApiKey("test", 4), DIGEST.digest())])
+CALLS, MESSAGE_BYTES = 40, 60 << 20
+
+
+def peak_bytes(process_id):
+    """The most memory that a process has had."""
+    (line,) = [line for line in Path(f"/proc/{process_id}/status").read_text().splitlines() if "VmHWM" in line]
+    return int(line.split()[1]) << 10
+
+
+@pytest.fixture
+def replica():
+    server = BatchServer(FakeRecognizer())
+    yield f"127.0.0.1:{server.port}"
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("compression", "code"),
+    [(grpc.Compression.NoCompression, Code.UNAUTHENTICATED), (grpc.Compression.Gzip, Code.UNIMPLEMENTED)],
+)
+@pytest.mark.parametrize("method", ["Recognize", "GetRivaSpeechRecognitionConfig"])
+def test_large_calls_without_a_key_take_no_memory(tmp_path, replica, method, compression, code):
+    message, keys = bytes(MESSAGE_BYTES), tmp_path / "keys"
+    keys.write_text(f"test {DIGEST.hexdigest()} 4\n")
+    with fresh_gateway(replica, "--keys", str(keys)) as served:
+        options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+
+        def call(_):
+            with grpc.insecure_channel(served.grpc, options) as channel:
+                with pytest.raises(grpc.RpcError) as error:
+                    channel.unary_unary(f"/{SERVICE}/{method}")(message, compression=compression)
+                return error.value.code()
+
+        before = peak_bytes(served.process_id)
+        with ThreadPoolExecutor(4) as executor:
+            assert set(executor.map(call, range(CALLS if compression else 8))) == {code}
+        assert peak_bytes(served.process_id) - before < MESSAGE_BYTES
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream", "stream_unary", "stream_stream"])
+@pytest.mark.parametrize("metadata", [(), (KEY, KEY), (("authorization", "Bearer sk-other"),)])
+async def test_a_call_without_a_key_or_with_two_is_rejected(make_gateway, kind, metadata):
+    gateway = make_gateway(RING)
+    async with running(gateway) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
+        for method in (f"/{SERVICE}/StreamingRecognize", "/other.Service/Method"):
+            request = b"" if kind.startswith("unary") else iter([b""])
+            call = getattr(channel, kind)(method)(request, metadata=metadata)
+            assert await call.code() is Code.UNAUTHENTICATED
+    registry = gateway.metrics.registry
+    for protocol in ("riva", "grpc"):
+        labels = {"protocol": protocol, "reason": "INVALID_API_KEY"}
+        assert registry.get_sample_value("penstock_gateway_rejected_total", labels) == 1
+
+
+@pytest.mark.anyio
+async def test_an_unknown_method_is_unimplemented_and_health_needs_no_key(make_gateway):
+    async with running(make_gateway(RING)) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
+        for method, metadata in (("/other.Service/Method", (KEY,)), ("/grpc.health.v1.Health/Method", ())):
+            assert await channel.unary_unary(method)(b"", metadata=metadata).code() is Code.UNIMPLEMENTED
+
+
+@pytest.mark.anyio
+async def test_messages_wait_for_memory_and_a_key_has_half_of_it():
+    budget = MessageBudget(max_bytes=400, message_bytes=100, max_wait_s=60)
+    first, second, other = (budget.reading(key) for key in ("a", "a", "b"))
+    received = await first.__aenter__()
+    await second.__aenter__()
+    waiting = asyncio.create_task(budget.reading("a").__aenter__())
+    await asyncio.wait_for(other.__aenter__(), 60)
+    assert not waiting.done()
+    received(10)
+    assert not (await asyncio.wait([waiting], timeout=0.01))[0], "110 of 200 bytes are taken"
+    await second.__aexit__(None, None, None)
+    await asyncio.wait_for(waiting, 60)
+
+
+@pytest.mark.anyio
+async def test_a_message_that_waits_too_long_is_rejected():
+    budget = MessageBudget(max_bytes=200, message_bytes=100, max_wait_s=0.01)
+    async with budget.reading("a"):
+        with pytest.raises(GatewayError) as caught:
+            await budget.reading("a").__aenter__()
+    assert caught.value.code is ErrorCode.STREAMS_EXHAUSTED
+    async with budget.reading("a"):
+        pass
