@@ -7,6 +7,7 @@ import sys
 import time
 
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_OF_CLIENTS = ("without completing handshake", "Invalid HTTP request", "Unsupported upgrade request")
 
 
 class _Formatter(logging.Formatter):
@@ -32,9 +33,9 @@ def configure_logs(log_format: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.error").addFilter(_is_no_rejected_handshake)
+    logging.getLogger("uvicorn.error").addFilter(_is_of_the_server)
 
 
-def _is_no_rejected_handshake(record: logging.LogRecord) -> bool:
-    """False for what uvicorn 0.54 writes as an error after each handshake that the application rejects."""
-    return "without completing handshake" not in record.getMessage()
+def _is_of_the_server(record: logging.LogRecord) -> bool:
+    """False for what uvicorn 0.54 writes for each handshake that is rejected, and each request that is not HTTP."""
+    return not any(text in record.getMessage() for text in _OF_CLIENTS)

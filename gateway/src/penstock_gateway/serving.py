@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -19,11 +20,13 @@ from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.http_protocol import HttpProtocol
 from penstock_gateway.metrics import Metrics
+from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.connections import Connections
 from penstock_gateway.security.keys import KeyRing
-from penstock_gateway.security.limits import MAX_FRAME_BYTES, MAX_UNREAD_S
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 
@@ -103,12 +106,13 @@ class HttpServer(uvicorn.Server):
 
 def http_server(app: FastAPI, config: Config) -> HttpServer:
     """The server of the HTTP port, for `serve` with its sockets."""
+    connections = Connections(limits.MAX_CONNECTIONS, limits.MAX_UNKNOWN_CONNECTIONS)
     settings = uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=partial(HttpProtocol, gateway=app.state.gateway, connections=connections),  # type: ignore[arg-type]
         ws="websockets-sansio",
-        ws_max_size=MAX_FRAME_BYTES,
+        ws_max_size=limits.MAX_FRAME_BYTES,
         ws_per_message_deflate=False,
         lifespan="off",
         access_log=False,
@@ -145,7 +149,7 @@ def open_port(host: str, port: int) -> socket.socket:
     bound = _socket(host)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     # Connections inherit it: the kernel drops a client that takes no bytes for 20 s, even while it is being closed.
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2000 * MAX_UNREAD_S))
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2000 * limits.MAX_UNREAD_S))
     bound.bind((host, port))
     return bound
 
