@@ -9,7 +9,7 @@ import penstock_gateway
 
 SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
-    ("__main__",), ("main",), ("processes",), ("serving", "startup"), ("app",),
+    ("__main__",), ("main",), ("processes",), ("serving", "startup"), ("app", "http_protocol"),
     ("captions", "kserve", "openai", "realtime"), ("grpc_health", "http_api", "riva"),
     ("grpc_api",), ("gateway", "openai_objects"), ("stream",),
     ("audio", "config", "metrics"), ("security",), ("validation",), ("errors", "logs", "request_ids", "version"),

@@ -21,6 +21,8 @@ from penstock_gateway.security.access import Access
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.validation import field_error
 
+CONNECTION = "connection"
+"""Name of a request's `Connection` in the state of its scope."""
 CLIENT_GONE = 499
 """A status that no client reads."""
 _BEARER = HTTPBearer(auto_error=False, description="An API key; none where the gateway has no keys.")
@@ -58,12 +60,31 @@ async def _access(request: Request, gateway: GatewayOf, _: Annotated[object, Sec
     return gateway.access
 
 
+def authorization(connection: HTTPConnection) -> str | None:
+    """The header of that name. GatewayError for several: a proxy in front may read another one."""
+    found = connection.headers.getlist("authorization")
+    if len(found) > 1:
+        raise GatewayError(ErrorCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
+    return found[0] if found else None
+
+
+def know(connection: HTTPConnection) -> None:
+    """The client has shown a key: its connection counts no longer for its address."""
+    known = connection.scope.get("state", {}).get(CONNECTION)
+    if known is not None:
+        known.know()
+
+
 async def _key(request: Request, access: Annotated[Access, Depends(_access)]) -> ApiKey:
-    return access.authenticate_header(request.headers.get("authorization"))
+    key = access.authenticate_header(authorization(request))
+    know(request)
+    return key
 
 
 async def _own_key(request: Request, access: Annotated[Access, Depends(_access)]) -> ApiKey:
-    return access.authenticate_key_header(request.headers.get("authorization"))
+    key = access.authenticate_key_header(authorization(request))
+    know(request)
+    return key
 
 
 KeyOf = Annotated[ApiKey, Depends(_key)]

@@ -5,6 +5,8 @@ import sys
 
 from penstock_client.log_lines import LineFormatter
 
+_OF_CLIENTS = ("without completing handshake", "Invalid HTTP request", "Unsupported upgrade request")
+
 
 def configure_logs(log_format: str) -> None:
     """Sends all lines from INFO on to standard error."""
@@ -13,9 +15,9 @@ def configure_logs(log_format: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in ("uvicorn", "uvicorn.error", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("uvicorn.error").addFilter(_is_no_rejected_handshake)
+    logging.getLogger("uvicorn.error").addFilter(_is_of_the_server)
 
 
-def _is_no_rejected_handshake(record: logging.LogRecord) -> bool:
-    """False for what uvicorn 0.54 writes as an error after each handshake that the application rejects."""
-    return "without completing handshake" not in record.getMessage()
+def _is_of_the_server(record: logging.LogRecord) -> bool:
+    """False for what uvicorn 0.54 writes for each handshake that is rejected, and each request that is not HTTP."""
+    return not any(text in record.getMessage() for text in _OF_CLIENTS)

@@ -6,9 +6,10 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Callable, Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -19,17 +20,22 @@ from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.audio.container import DECODERS
 from penstock_gateway.config import Config
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.http_protocol import HttpProtocol
 from penstock_gateway.metrics import Metrics
+from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.connections import Connections
 from penstock_gateway.security.keys import KeyRing
-from penstock_gateway.security.limits import MAX_FRAME_BYTES, MAX_UNREAD_S
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.1
 _SAME_SIGNAL_S = 1.0
+_FINISH_S, _OVERTIME_S = 1.0, 2.0
+"""Before the end of a drain, and after it, for the last texts of streams that have not ended."""
+_LAST_TURNS = 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MMAP_BYTES = 8 << 20
 """Twice the largest request to a server."""
@@ -68,10 +74,10 @@ async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None
     serving = asyncio.create_task(http.serve([open_port(config.host, shared.http_port)]))
     try:
         await stop.asked.wait()
-        await _drain(streams, config.drain_seconds, stop)
+        await drain(streams, config.drain_seconds, stop)
     finally:
         http.should_exit = True
-        await asyncio.gather(serving, rpc.stop(0), return_exceptions=True)
+        await asyncio.gather(serving, rpc.stop(_FINISH_S), return_exceptions=True)
         await streams.close()
 
 
@@ -103,12 +109,13 @@ class HttpServer(uvicorn.Server):
 
 def http_server(app: FastAPI, config: Config) -> HttpServer:
     """The server of the HTTP port, for `serve` with its sockets."""
+    connections = Connections(limits.MAX_CONNECTIONS, limits.MAX_UNKNOWN_CONNECTIONS)
     settings = uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=partial(HttpProtocol, gateway=app.state.gateway, connections=connections),  # type: ignore[arg-type]
         ws="websockets-sansio",
-        ws_max_size=MAX_FRAME_BYTES,
+        ws_max_size=limits.MAX_FRAME_BYTES,
         ws_per_message_deflate=False,
         lifespan="off",
         access_log=False,
@@ -145,7 +152,7 @@ def open_port(host: str, port: int) -> socket.socket:
     bound = _socket(host)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     # Connections inherit it: the kernel drops a client that takes no bytes for 20 s, even while it is being closed.
-    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2000 * MAX_UNREAD_S))
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(2000 * limits.MAX_UNREAD_S))
     bound.bind((host, port))
     return bound
 
@@ -186,11 +193,28 @@ class _Stop:
             self.asked_again.set()
 
 
-async def _drain(streams: ReplicaStreams, seconds: float, stop: _Stop) -> None:
-    """Accepts no new streams, and returns when the live ones have ended, after the time, or at a second signal."""
+async def drain(streams: ReplicaStreams, seconds: float, stop: _Stop) -> None:
+    """Accepts no new streams, and returns when the live ones have ended.
+
+    They have this time, or until a second signal. Those that are left then are finished, so that their text arrives,
+    and fail with STREAM_LOST.
+    """
     streams.drain()
-    deadline_s = asyncio.get_running_loop().time() + seconds
     if streams.live:
         log.info("stopping: %d live streams have %g s to end", streams.live, seconds)
-    while streams.live and not stop.asked_again.is_set() and asyncio.get_running_loop().time() < deadline_s:
+    await _until(lambda: not streams.live or stop.asked_again.is_set(), seconds - _FINISH_S)
+    if streams.live:
+        log.info("finishing %d live streams", streams.live)
+        await streams.finish()
+        await _until(lambda: not streams.live, _FINISH_S + _OVERTIME_S)
+    streams.cut()
+    for _ in range(_LAST_TURNS):  # of the event loop, in which protocols write the errors
+        await asyncio.sleep(0.01)
+
+
+async def _until(is_met: Callable[[], bool], seconds: float) -> None:
+    """Returns when the condition holds, or after this time."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + seconds
+    while not is_met() and loop.time() < deadline_s:
         await asyncio.sleep(_POLL_S)

@@ -203,7 +203,7 @@ async def test_random_messages_on_sockets_leave_a_neighbour_alone(gateway, caplo
                             await socket.send(text if rng.random() < 0.9 else text.encode()[: rng.randrange(len(text))])
 
         others = [asyncio.create_task(disturb()) for _ in range(OTHER_CONNECTIONS)]
-        async with websockets.connect(f"{served.ws_url}/v1/realtime") as socket:
+        async with websockets.connect(f"{served.ws_url}/v1/realtime", max_queue=None) as socket:  # also reads pings
             await socket.send(json.dumps({"type": "session.update", "model": "fake-asr"}))
             audio = (speech(0.1) * 32767).astype("<i2").tobytes()
             for _ in range(100):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -83,17 +83,23 @@ class Connection:
         """Messages of the client, one after another; a stream that cannot take more audio stops the reading."""
         for action in self._protocol.opened():
             await self._apply(action)
-        while True:
-            message = await self._socket.receive()
-            if message["type"] == "websocket.disconnect":
-                return self._end(None)
+        count = errors = 0
+        while (message := await self._socket.receive())["type"] != "websocket.disconnect":
+            count += 1
+            if count % limits.MESSAGES_PER_TURN == 0:
+                await asyncio.sleep(0)
             text = message.get("text")
             try:
-                for action in self._protocol.receive(text if text is not None else message["bytes"]):
+                actions = self._protocol.receive(text if text is not None else message["bytes"])
+                errors = errors + 1 if _is_error(actions) else 0
+                for action in actions:
                     await self._apply(action)
+                if errors >= limits.MAX_ERRORS_IN_A_ROW:
+                    raise GatewayError(ErrorCode.FIELD_INVALID, f"{errors} messages in a row were wrong")
             except GatewayError as error:
                 await self._send(self._protocol.rejected(error))
                 raise
+        self._end(None)
 
     async def _apply(self, action: Action) -> None:
         if isinstance(action, Audio):
@@ -197,3 +203,8 @@ class Connection:
         reason = str(error).encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
         with contextlib.suppress(WebSocketDisconnect, OSError, RuntimeError):  # the client was faster
             await self._socket.close(error.code.status.websocket, reason)
+
+
+def _is_error(actions: Sequence[Action]) -> bool:
+    """Whether a message was wrong: an `error` event and nothing else."""
+    return len(actions) == 1 and isinstance(actions[0], dict) and actions[0]["type"] == "error"

@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http_api import ERRORS, GatewayOf, OwnKeyOf, body_schema, limited
+from penstock_gateway.http_api import ERRORS, GatewayOf, OwnKeyOf, authorization, body_schema, know, limited
 from penstock_gateway.realtime.connection import Connection
 from penstock_gateway.realtime.dialect import Names
 from penstock_gateway.realtime.openai_session import OpenAISession
@@ -66,6 +66,7 @@ async def _admit(
     """The credential of a handshake that would be accepted now. GatewayError for others."""
     gateway.access.origins.check(connection.headers.get("origin"), connection.headers.get("host"))
     credential = _credential(gateway, connection, offered)
+    know(connection)
     gateway.streams.group(model)
     gateway.streams.check_room(credential.key)
     return credential
@@ -77,7 +78,7 @@ def _credential(gateway: Gateway, connection: HTTPConnection, offered: list[str]
         for prefix in (_KEY_SUBPROTOCOL, _RIVA_SUBPROTOCOL):
             if name.startswith(prefix):
                 return gateway.access.read(name.removeprefix(prefix))
-    return gateway.access.read_header(connection.headers.get("authorization"))
+    return gateway.access.read_header(authorization(connection))
 
 
 Admitted = Annotated[Credential, Depends(_admit)]

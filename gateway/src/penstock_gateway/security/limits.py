@@ -9,6 +9,16 @@ MAX_UNANSWERED_S = 2.0
 """Audio of a stream that the server has not answered; `push` waits above it."""
 MAX_FRAME_BYTES = 1 << 20
 """One WebSocket frame."""
+MAX_HEAD_BYTES, MAX_HEAD_FIELDS, MAX_HEAD_S = 64 << 10, 100, 10.0
+"""The header of an HTTP request with its line, and the time until it is complete."""
+MAX_CONNECTIONS, MAX_UNKNOWN_CONNECTIONS = 5_000, 500
+"""Open connections of the HTTP port of a process; of one address those that have shown no key."""
+MESSAGES_PER_S, MAX_MESSAGE_BURST = 200.0, 2_000.0
+"""Messages and pings of one WebSocket; above it the gateway stops reading."""
+MAX_ERRORS_IN_A_ROW = 50
+"""Wrong messages of one WebSocket; then it is closed."""
+MESSAGES_PER_TURN = 32
+"""Messages of one WebSocket before other connections have their turn."""
 MAX_MESSAGE_BYTES = 256 << 10
 """One message of a streaming protocol: the audio of one event or gRPC message."""
 MAX_RECOGNIZE_BYTES = 64 << 20

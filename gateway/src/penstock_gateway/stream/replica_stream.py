@@ -1,5 +1,6 @@
 """A live stream on one replica: audio to the server, its results as events, and the limits of a stream's life."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -32,8 +33,10 @@ class ReplicaStream:
         self._report = report
         self._on_end = on_end
         self._failure: GatewayError | None = None
+        self._stopped: GatewayError | None = None
+        self._over = asyncio.Event()
         self._started_s = self._last_audio_s = self._last_kept_s = time.monotonic()
-        self._is_finished = self._is_cancelled = self._is_over = False
+        self._is_finished = self._is_cancelled = False
 
     async def push(self, samples: Samples) -> None:
         """Sends audio [n], float32 at the model's rate. Waits while more than 2 s are unanswered.
@@ -43,23 +46,38 @@ class ReplicaStream:
         self._last_audio_s = time.monotonic()
         self._report.pushed(len(samples))
         if len(samples):
-            with self._failures():
+            try:
                 await self._upstream.push(samples)
+            except ClientError as error:
+                raise await self._failed(error) from error
         self._last_audio_s = time.monotonic()  # waiting for the server is not silence
 
     async def end_segment(self) -> None:
         """Ends the segment behind the audio pushed so far. A Final with `forced` answers it, also for silence."""
         self._last_audio_s = time.monotonic()
         self._report.ending()
-        with self._failures():
+        try:
             await self._upstream.end_segment()
+        except ClientError as error:
+            raise await self._failed(error) from error
 
     async def finish(self) -> None:
         """No more audio follows. `events` ends after the Final with `is_last`."""
         self._is_finished = True
         self._report.ending()
-        with self._failures():
+        try:
             await self._upstream.finish()
+        except ClientError as error:
+            raise await self._failed(error) from error
+
+    async def stop(self, error: GatewayError) -> None:
+        """Takes no more audio: `events` brings the text of what was pushed and then raises the error.
+
+        Does nothing to a stream that is finished. Calls to push wait until then.
+        """
+        if not self._over.is_set() and not self._is_finished:
+            self._stopped = error
+            await self.finish()
 
     async def cancel(self) -> None:
         """The client vanished: frees the stream on the server; no more events. Also after `finish`; never raises."""
@@ -104,6 +122,8 @@ class ReplicaStream:
         """Around reading to the stream's end."""
         try:
             yield
+            if self._stopped is not None:
+                raise self._fail_as(self._stopped)
             self._end("finished")
         except StreamClosedError as error:
             if self._failure is not None:
@@ -115,7 +135,7 @@ class ReplicaStream:
 
     async def watch(self, now_s: float, keep_alive_s: float) -> None:
         """Called regularly: keeps the stream open on the server, and fails one that is too old or silent."""
-        if self._is_over:
+        if self._over.is_set():
             return
         if now_s - self._started_s > MAX_AGE_S:
             self.fail(GatewayError(ErrorCode.STREAM_TOO_OLD, f"the stream is {MAX_AGE_S / 3600:g} hours old"))
@@ -137,27 +157,28 @@ class ReplicaStream:
 
     def fail(self, error: GatewayError) -> None:
         """Ends the stream with an error: `events` and the next `push` raise it."""
-        if not self._is_over:
+        if not self._over.is_set():
             self._failure = error
             self._upstream.cancel()
             self._end(error.code.name)
 
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except ClientError as error:
-            raise self._fail(error) from error
+    async def _failed(self, error: ClientError) -> GatewayError:
+        """The error of a call that failed. In a stream that is stopped, results come first."""
+        if self._stopped is not None:
+            await self._over.wait()
+        return self._fail(error)
 
     def _fail(self, error: ClientError) -> GatewayError:
+        return self._fail_as(self._failure or gateway_error(error))
+
+    def _fail_as(self, error: GatewayError) -> GatewayError:
         """The stream's error; the first one counts."""
-        if self._failure is None:
-            self._failure = gateway_error(error)
+        self._failure = self._failure or error
         self._end(self._failure.code.name)
         return self._failure
 
     def _end(self, reason: str) -> None:
-        if not self._is_over:
-            self._is_over = True
+        if not self._over.is_set():
+            self._over.set()
             self._report.ended(reason)
             self._on_end(self)

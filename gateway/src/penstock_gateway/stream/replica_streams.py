@@ -66,13 +66,21 @@ class ReplicaStreams:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for stream in list(self._streams):
-            stream.fail(GatewayError(ErrorCode.STREAM_LOST, "the gateway is stopping", retry_after_s=RETRY_AFTER_S))
+        self.cut()
         await asyncio.gather(*(group.close() for group in self._groups))
 
     def drain(self) -> None:
         """Accepts no more streams."""
         self._is_draining = True
+
+    async def finish(self) -> None:
+        """Ends the audio of all streams: their text still arrives, then STREAM_LOST."""
+        await asyncio.gather(*(stream.stop(_stopping()) for stream in list(self._streams)), return_exceptions=True)
+
+    def cut(self) -> None:
+        """Fails the streams that are left with STREAM_LOST."""
+        for stream in list(self._streams):
+            stream.fail(_stopping())
 
     @property
     def live(self) -> int:
@@ -188,6 +196,10 @@ async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica,
             on_error.pop_all()
             return replica, upstream
     raise _no_room(is_full)
+
+
+def _stopping() -> GatewayError:
+    return GatewayError(ErrorCode.STREAM_LOST, "the gateway is stopping", retry_after_s=RETRY_AFTER_S)
 
 
 def _no_room(is_full: bool) -> GatewayError:

@@ -1,0 +1,231 @@
+"""The HTTP port's side of a socket: uvicorn's protocols with limits of headers, connections and messages per second."""
+
+import asyncio
+import json
+from asyncio import Transport
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.http_api import CONNECTION
+from penstock_gateway.openai_objects import error_body
+from penstock_gateway.security import limits
+from penstock_gateway.security.connections import Connection, Connections, TokenBucket
+
+_PROTOCOL = "http"
+_TOO_LARGE = f"the header has more than {limits.MAX_HEAD_BYTES:,} bytes"
+_MAX_HANDSHAKE_LINE = 8000
+"""The parser of websockets takes 8,192."""
+_HTTP_PIECE_BYTES, _WEBSOCKET_PIECE_BYTES = 16 << 10, 8 << 10
+"""What is parsed at once. A read of 256 KiB may hold 50,000 fields or messages."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """httptools has no limits of its own, and takes ever longer for a header that grows."""
+
+    def __init__(self, *args: Any, gateway: Gateway, connections: Connections, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._gateway, self._connections = gateway, connections
+        self._connection: Connection | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._unused_bytes = 0
+        """Received since the parser last completed a header, a part of a body or a message."""
+        self._fields = 0
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Rejects a connection above the limits."""
+        super().connection_made(transport)
+        try:
+            self._connection = self._connections.open(self.client[0] if self.client else "")
+        except GatewayError as error:
+            return self._reject(error, HTTPStatus.SERVICE_UNAVAILABLE)
+        self.ws_protocol_class = partial(WebSocketProtocol, connection=self._connection)  # type: ignore[assignment]
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        super().connection_lost(exc)
+        self._stop_timer()
+        if self._connection is not None:
+            self._connection.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Parses in pieces, so that a header above a limit costs no more than one within it."""
+        for start in range(0, len(data), _HTTP_PIECE_BYTES):
+            if self.transport.is_closing():
+                return
+            piece = data[start : start + _HTTP_PIECE_BYTES]
+            self._unused_bytes += len(piece)
+            super().data_received(piece)
+            if self.transport.get_protocol() is not self:
+                return  # a WebSocket from here on
+            if self._unused_bytes > limits.MAX_HEAD_BYTES:
+                self._reject_head(_TOO_LARGE)
+        if self._is_between_requests:
+            self._start_timer()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._fields = 0
+        self.scope["state"][CONNECTION] = self._connection
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field, also of those behind a body. An error ends the parsing."""
+        self._fields += 1
+        if self._fields > limits.MAX_HEAD_FIELDS:
+            raise ValueError
+        super().on_header(name, value)
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser has failed."""
+        if self._fields > limits.MAX_HEAD_FIELDS:
+            return self._reject_head(f"the header has more than {limits.MAX_HEAD_FIELDS} fields")
+        if self._unused_bytes > limits.MAX_HEAD_BYTES:
+            return self._reject_head(_TOO_LARGE)
+        self._reject(GatewayError(ErrorCode.FIELD_INVALID, "the request is not HTTP"), HTTPStatus.BAD_REQUEST)
+
+    def on_headers_complete(self) -> None:
+        """The header is complete. An error ends the parsing."""
+        if self._unused_bytes > limits.MAX_HEAD_BYTES:
+            raise ValueError
+        self._stop_timer()
+        self._unused_bytes = 0
+        super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Gives the socket to the other protocol, whose parser keeps silent about a header that it does not take."""
+        if any(len(name) + len(value) > _MAX_HANDSHAKE_LINE for name, value in [(self.url, b""), *self.headers]):
+            return self._reject_head(f"a line of the handshake has more than {_MAX_HANDSHAKE_LINE:,} bytes")
+        super().handle_websocket_upgrade()
+        if not self.transport.get_protocol().handshake_initiated:  # type: ignore[attr-defined]
+            self._reject(GatewayError(ErrorCode.FIELD_INVALID, "the handshake is not HTTP"), HTTPStatus.BAD_REQUEST)
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body is complete."""
+        self._unused_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request is complete."""
+        self._stop_timer()
+        self._unused_bytes = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The rest of a body that is not read any more has as much time as a header."""
+        super().on_response_complete()
+        if self.cycle.response_complete and self.cycle.more_body:
+            self._start_timer()
+
+    @property
+    def _is_between_requests(self) -> bool:
+        return self.cycle is None or (self.cycle.response_complete and not self.cycle.more_body)
+
+    def _start_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(limits.MAX_HEAD_S, self._expire)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _expire(self) -> None:
+        if not self._is_between_requests:
+            return self.transport.close()  # the request has had its response
+        message = f"the header has not arrived within {limits.MAX_HEAD_S:g} s"
+        self._reject(GatewayError(ErrorCode.STREAM_IDLE, message), HTTPStatus.REQUEST_TIMEOUT)
+
+    def _reject_head(self, message: str) -> None:
+        self._reject(GatewayError(ErrorCode.TOO_LARGE, message), HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def _reject(self, error: GatewayError, status: HTTPStatus) -> None:
+        """Answers without the application, and closes the connection."""
+        if self.transport.is_closing():
+            return
+        self._gateway.note_rejection(_PROTOCOL, error)
+        body = json.dumps({"error": error_body(error)}).encode()
+        lines = [f"HTTP/1.1 {status.value} {status.phrase}", "content-type: application/json", "connection: close"]
+        lines += [f"content-length: {len(body)}"]
+        lines += [f"retry-after: {error.retry_after_s:.0f}"] if error.retry_after_s is not None else []
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+        self.transport.close()
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """Takes messages and pings up to a number per second, and no more while the application has one to read."""
+
+    def __init__(self, *args: Any, connection: Connection, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._connection = connection
+        self._bucket = TokenBucket(limits.MESSAGES_PER_S, limits.MAX_MESSAGE_BURST, self.loop.time())
+        self._held = bytearray()
+        self._wait: asyncio.TimerHandle | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        self._held.clear()
+        if self._wait is not None:
+            self._wait.cancel()
+        self._connection.close()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes what the client has sent, or keeps it until there is room."""
+        if not self.handshake_initiated:
+            return super().data_received(data)
+        if not self._held and len(data) <= _WEBSOCKET_PIECE_BYTES and self._wait is None:
+            return super().data_received(data)  # as nearly always
+        self._held += data
+        self._take()
+
+    def handle_connect(self, event: Any) -> None:
+        """Tells the application which connection it is."""
+        super().handle_connect(event)
+        if self.handshake_initiated and hasattr(self, "scope"):
+            self.scope["state"][CONNECTION] = self._connection
+
+    def handle_events(self) -> None:
+        """Frames have arrived."""
+        frames = len(self.conn.events)
+        super().handle_events()
+        self._bucket.take(frames, self.loop.time())
+        if self._bucket.wait_s and self._wait is None and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self._wait = self.loop.call_later(self._bucket.wait_s, self._go_on)
+
+    async def receive(self) -> Any:
+        """The next message for the application."""
+        message = await super().receive()
+        if self._held:
+            self._take()
+        return message
+
+    async def send(self, message: Any) -> None:
+        """A message of the application."""
+        await super().send(message)
+        if self._held and self.close_sent:  # the client's answer to the close may be among it
+            self._take()
+
+    def _go_on(self) -> None:
+        self._wait = None
+        self._take()
+
+    def _take(self) -> None:
+        """Parses what is held, in pieces. Reads no more as long as anything is left."""
+        while self._held and not self.read_paused and self._wait is None and not self.transport.is_closing():
+            piece = bytes(self._held[:_WEBSOCKET_PIECE_BYTES])
+            del self._held[: len(piece)]
+            super().data_received(piece)
+        if self.transport.is_closing():
+            return
+        if self._held or self._wait is not None:
+            self.transport.pause_reading()
+        elif not self.read_paused:
+            self.transport.resume_reading()

@@ -1,0 +1,182 @@
+"""What a client can send before an application reads it: headers, connections, messages of a WebSocket per second."""
+
+import asyncio
+import hashlib
+import json
+
+import httpx2
+import pytest
+import websockets
+
+from gateway.tests.helpers.running import running
+from penstock_gateway.security import limits
+from penstock_gateway.security.connections import TokenBucket
+from penstock_gateway.security.keys import ApiKey, KeyRing
+
+pytestmark = pytest.mark.anyio
+RING = KeyRing([(ApiKey("test", 4), hashlib.sha256(b"sk-test").digest())])
+PATH = "/v1/realtime?intent=transcription"
+NONCE = "A" * 22 + "=="
+UPGRADE = f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {NONCE}"
+LARGE = "x" * limits.MAX_HEAD_BYTES
+MANY = "\r\n".join(f"a{i}: b" for i in range(limits.MAX_HEAD_FIELDS))
+
+
+async def answer(served, text):
+    """(status, code) of what the gateway sends until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
+    writer.write(text.encode())
+    received = await asyncio.wait_for(reader.read(), 60)
+    writer.close()
+    head, _, body = received.decode().partition("\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"GET /{LARGE} HTTP/1.1\r\n",
+        f"GET / HTTP/1.1\r\nHost: {LARGE}",
+        f"GET / HTTP/1.1\r\n{LARGE}",
+        f"GET / HTTP/1.1\r\nHost: a\r\n{MANY}\r\n\r\n",
+        f"GET {PATH} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n{MANY}\r\n\r\n",
+        f"GET {PATH} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\nb: {LARGE}\r\n\r\n",
+        f"GET {PATH} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\nb: {LARGE[:8100]}\r\n\r\n",
+        f"GET {PATH}&{LARGE[:8100]} HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n\r\n",
+        f"POST /v1/models HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n{MANY}\r\n\r\n",
+    ],
+    ids=[
+        "url",
+        "field",
+        "name",
+        "fields",
+        "handshake fields",
+        "handshake",
+        "handshake field",
+        "handshake line",
+        "trailer",
+    ],
+)
+async def test_a_header_above_a_limit(gateway, text):
+    async with running(gateway) as served:
+        assert await answer(served, text) == (431, "too_large")
+    labels = {"protocol": "http", "reason": "TOO_LARGE"}
+    assert gateway.metrics.registry.get_sample_value("penstock_gateway_rejected_total", labels) == 1
+
+
+@pytest.mark.parametrize("text", ["", "\r\n", "GET / HTTP/1.1\r\nHost: a\r\n", f"GET {PATH} HTTP/1.1\r\n{UPGRADE}"])
+async def test_a_header_that_does_not_arrive(gateway, monkeypatch, text):
+    monkeypatch.setattr(limits, "MAX_HEAD_S", 0.2)
+    async with running(gateway) as served:
+        assert await answer(served, text) == (408, "stream_idle")
+
+
+async def test_a_second_header_that_does_not_arrive(gateway, monkeypatch):
+    async with running(gateway) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
+        writer.write(b"GET /health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b'"live"' in await asyncio.wait_for(reader.readuntil(b"}"), 60)
+        monkeypatch.setattr(limits, "MAX_HEAD_S", 0.2)
+        writer.write(b"\r\n")
+        assert b"408" in await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+
+
+async def test_the_rest_of_a_body_that_is_not_read(make_gateway, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_HEAD_S", 0.2)
+    async with running(make_gateway(RING)) as served:
+        text = "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf"
+        assert await answer(served, text) == (401, "invalid_api_key")
+
+
+async def test_what_is_not_http(gateway):
+    async with running(gateway) as served:
+        assert await answer(served, "\x16\x03\x01 hello") == (400, "field_invalid")
+
+
+async def test_two_authorizations_are_rejected(make_gateway):
+    async with running(make_gateway(RING)) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+        header = ("authorization", "Bearer sk-test")
+        assert (await client.get("/v1/models", headers=[header])).status_code == 200
+        assert (await client.get("/v1/models", headers=[header, header])).status_code == 401
+        assert (await client.get(PATH, headers=[header, header])).status_code == 401
+
+
+async def test_connections_without_a_key_are_limited_and_others_are_not(make_gateway, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_UNKNOWN_CONNECTIONS", 2)
+    header = {"authorization": "Bearer sk-test"}
+    async with running(make_gateway(RING)) as served:
+        known = [await websockets.connect(served.ws_url + PATH, additional_headers=header) for _ in range(4)]
+        others = [await asyncio.open_connection("127.0.0.1", served.http_port) for _ in range(2)]
+        assert await answer(served, "") == (503, "overloaded")
+        for _, writer in others:
+            writer.close()
+            await writer.wait_closed()
+        async with httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
+            while (await client.get("/health/live", headers={"connection": "close"})).status_code != 200:
+                await asyncio.sleep(0.01)
+        for socket in known:
+            await socket.close()
+
+
+async def test_all_connections_are_limited(gateway, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 2)
+    async with running(gateway) as served:
+        sockets = [await websockets.connect(served.ws_url + PATH) for _ in range(2)]
+        assert await answer(served, "") == (503, "overloaded")
+        for socket in sockets:
+            await socket.close()
+
+
+async def test_a_bucket_of_messages():
+    bucket = TokenBucket(per_s=10, burst=20, now_s=100.0)
+    bucket.take(20, 100.0)
+    assert bucket.wait_s == 0
+    bucket.take(5, 100.0)
+    assert bucket.wait_s == pytest.approx(0.5)
+    bucket.take(0, 101.0)
+    assert bucket.wait_s == 0
+    bucket.take(21, 1000.0)
+    assert bucket.wait_s == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("kind", ["ping", "message"])
+async def test_messages_and_pings_per_second(gateway, monkeypatch, kind):
+    monkeypatch.setattr(limits, "MESSAGES_PER_S", 20.0)
+    monkeypatch.setattr(limits, "MAX_MESSAGE_BURST", 5.0)
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        await socket.recv()
+        start_s = asyncio.get_running_loop().time()
+        for _ in range(16):
+            if kind == "ping":
+                await asyncio.wait_for(await socket.ping(), 60)
+            else:
+                await socket.send('{"type": "session.update", "session": {}}')
+                await asyncio.wait_for(socket.recv(), 60)
+        assert asyncio.get_running_loop().time() - start_s > 0.4
+
+
+async def test_a_file_at_full_speed_loses_no_message(gateway, streams):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        for _ in range(2100):
+            await socket.send(
+                '{"type": "input_audio_buffer.append", "audio": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}'
+            )
+        await socket.send('{"type": "input_audio_buffer.commit"}')
+        while "transcript" not in json.loads(await asyncio.wait_for(socket.recv(), 60)):
+            pass
+    assert sum(map(len, streams.opened[0].pushed)) == 2100 * 10
+
+
+async def test_errors_in_a_row_close_the_connection_and_others_do_not(gateway):
+    async with running(gateway) as served, websockets.connect(served.ws_url + PATH) as socket:
+        for _ in range(3):
+            for _ in range(limits.MAX_ERRORS_IN_A_ROW - 1):
+                await socket.send("{}")
+            await socket.send('{"type": "session.update", "session": {}}')
+        for _ in range(limits.MAX_ERRORS_IN_A_ROW):
+            await socket.send("{}")
+        with pytest.raises(websockets.ConnectionClosed) as closed:
+            while True:
+                await asyncio.wait_for(socket.recv(), 60)
+    assert closed.value.rcvd.code == 1008
