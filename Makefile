@@ -14,6 +14,7 @@ NOISE ?=
 STREAMS ?= 8
 MINUTES ?= 2
 SHAPE ?= constant
+GPU_OUT ?= build/gpu
 LOADTEST := $(BIN)/python -m loadtest
 # More processes than cores: some tests wait for servers and networks.
 TEST_PROCESSES ?= 3
@@ -123,8 +124,8 @@ test-kernels: $(KERNELS_VENV)/.done ## GPU kernels in the interpreter of the Tri
 captions-test: setup ## the captions page in a browser
 	$(PYTEST) -m browser gateway/tests/captions tests/server
 
-test-gpu: setup ## tests on a CUDA device
-	$(BIN)/python -m pytest -q -m gpu
+test-gpu: setup ## tests and benchmarks on a CUDA device
+	$(BIN)/python -m scripts.gpu_run --out $(GPU_OUT)
 
 test-oracle: oracle-setup ## comparison with NeMo and Transformers
 	$(ORACLE_VENV)/bin/python -m pytest -q -m oracle tests/oracle tests/recipes tests/benchmarks

@@ -1,7 +1,6 @@
 """Times the decoders of this project and of NeMo on the same encoder output (docs/internals/benchmark_decoding.md)."""
 
 import argparse
-import json
 import math
 import sys
 from importlib.util import find_spec
@@ -67,18 +66,17 @@ def build_parser() -> argparse.ArgumentParser:
         "--repeats", type=int, default=5, metavar="N", help="counted rounds, after one warm-up round (5)"
     )
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads (1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to this file")
-    parser.add_argument("--render", type=Path, metavar="FILE", help="only print the tables of an earlier --json FILE")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every figure to this file, the tables beside it"
+    )
     parser.add_argument("--nemo", action="store_true", help="add NeMo's decoders, and whole utterances")
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Checks all arguments before the work. Exit status 1 if a decoder failed."""
-    if args.render:
-        return _render(args.render)
     plan = _checked_plan(args)
-    from benchmarks.decoding_report import Part, document, render_heading, render_workload
+    from benchmarks.decoding_report import Part, document, render, render_heading, render_workload
     from benchmarks.measure import measure, set_up
     from benchmarks.results import environment, progress
     from penstock.reporting import write_report
@@ -95,22 +93,13 @@ def run(args: argparse.Namespace) -> int:
             progress(f"{workload.name}: batch {batch} done")
             part.figures += figures
             if args.json:  # what is done stays if the rest is interrupted
-                write_report(args.json, document(here, plan, parts))
+                result = document(here, plan, parts)
+                write_report(args.json, result, render(result))
         result = document(here, plan, parts)
         if len(parts) == 1:
             print(render_heading(result) + "\n", flush=True)
         print(render_workload(result["workloads"][-1]) + "\n", flush=True)
     return int(any(one.is_failure for part in parts for one in part.unavailable))
-
-
-def _render(path: Path) -> int:
-    from benchmarks.decoding_report import render
-
-    try:
-        print(render(json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingError(f"--render: {path}: not a result of this benchmark: {error}") from error
-    return 0
 
 
 def _checked_plan(args: argparse.Namespace) -> "Plan":

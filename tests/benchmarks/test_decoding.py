@@ -260,20 +260,6 @@ def test_a_missing_nemo_is_named(monkeypatch):
         run("--nemo")
 
 
-@pytest.mark.parametrize("name", ["decoding.json", "decoding_nemo.json"])
-def test_the_recorded_tables_are_those_of_the_recorded_figures(name, capsys):
-    recorded = ROOT / "docs" / "benchmarks" / name
-    assert run("--render", recorded) == 0
-    assert capsys.readouterr().out == recorded.with_suffix(".md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("text", ["{}", "no JSON"])
-def test_a_file_that_is_no_result_is_rejected(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(PenstockError, match=r"--render: .*a\.json: not a result of this benchmark"):
-        run("--render", tmp_path / "a.json")
-
-
 @pytest.mark.gpu
 def test_on_a_gpu(tmp_path):
     path = tmp_path / "decoding.json"

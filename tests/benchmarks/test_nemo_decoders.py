@@ -1,33 +1,15 @@
 """NeMo's modules with Penstock's weights find Penstock's labels."""
 
-import math
-import os
-import time
-
 import pytest
 
 pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 
-from benchmarks.gpu.tables import read_records
 from benchmarks.nemo_decoders import nemo_systems
 from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
-from benchmarks.systems import (
-    ALSD,
-    CHUNKS,
-    DECODERS,
-    LABEL_LOOPING,
-    NEMO,
-    PENSTOCK,
-    WHOLE,
-    Selection,
-    Unavailable,
-    penstock_systems,
-    split_chunks,
-)
+from benchmarks.systems import CHUNKS, DECODERS, WHOLE, Selection, Unavailable, penstock_systems, split_chunks
 from benchmarks.workload import RandomSizes, random_workload
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from scripts.gpu_session import Session, nemo_jobs, run_jobs
 from tests.helpers.random_models import random_checkpoint
 
 pytestmark = pytest.mark.oracle
@@ -69,18 +51,3 @@ def test_checkpoints(seed, tmp_path):
     checkpoint = random_checkpoint(tmp_path, seed, blank_rate=0.95)
     workload = random_workload("rnnt", RandomSizes("small"), 4, 3.0, None, "cpu")
     compare(checkpoint, workload.encoded[:, :, : checkpoint.config.encoder.d_model].contiguous())
-
-
-@pytest.mark.timeout(1200)
-def test_the_gpu_session_has_cases_beside_nemo(tmp_path):
-    """Its programs, with small sizes, on a CPU and without a limit of time."""
-    session = Session(tmp_path, "decoders", dict(os.environ), "cpu", is_tiny=True)
-    jobs = [job._replace(limit_s=math.inf) for job in nemo_jobs(session, tmp_path, ["--device", "cpu"])]
-    assert len(jobs) == 2
-    assert run_jobs(session, iter(jobs), time.monotonic() + 1100) == 0
-    reports = [record["report"] for record in read_records(session.records) if "report" in record]
-    for report in reports:
-        (workload,) = report["workloads"]
-        systems = {(row["implementation"], row["decoder"]) for row in workload["results"]}
-        assert systems == {(one, decoder) for one in (PENSTOCK, NEMO) for decoder in (LABEL_LOOPING, ALSD)}
-    assert len(reports) == 2

@@ -1,0 +1,224 @@
+"""Measures a GPU: the encoder step, the searches, and real-time streams in one process, with random weights.
+
+    python -m benchmarks.gpu encoder|searches|streams --json FILE [--device cuda] [--tiny]
+
+Each measurement is a line of FILE as soon as it is made, so that a run that ends early keeps what it has. `--tiny
+--device cpu` shows that a benchmark runs; its times mean nothing. docs/gpu.md says how to run all of them.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.measure import Plan, measure, set_up, time_interleaved
+from benchmarks.random_bundle import write_random_bundle
+from benchmarks.random_models import ENCODERS, KINDS, RandomEncoder, TransducerSizes
+from benchmarks.systems import decoding_errors
+from benchmarks.workload import RandomSizes, random_workload
+from penstock.encoder.encoder import TORCH, StreamingEncoder
+from penstock.errors import DeviceLostError, StreamError
+from penstock.kernels.capability import FUSED
+from penstock.model.config import AttentionContext
+from penstock.pipeline.stages.audio_rows import AudioRequest
+from penstock.recognizer import StreamingRecognizer
+from penstock.runtime import check_device, check_device_works, prepare_process
+
+LEFT, RIGHTS = 56, (0, 3, 13)
+BUCKETS = (64, 128, 256, 512, 1024)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BATCHES, DECODERS, BEAM = (1, 64, 256), ("label-looping", "boosted", "alsd"), 6
+STREAMS, LATE_SHARE = (250, 500, 1000, 2000, 4000), 0.001
+"""Streams of the trials, until one is late: more than this share of its chunks, each done a chunk after it was due."""
+_FACTOR, _ENCODER_FRAME_S, _TRIAL_S = 8, 0.08, 30.0
+
+
+class Lines:
+    """A file of JSON lines: a name, the case, and values or an error."""
+
+    def __init__(self, path: Path, device: str):
+        self._path, self._device = path, torch.device(device)
+
+    def add(self, name: str, case: dict, **values: object) -> None:
+        """Appends and prints a line."""
+        line = json.dumps({"name": name, **case, **values})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        print(line, flush=True)
+
+    def attempt(self, name: str, case: dict, task: Callable[[], None]) -> None:
+        """Runs a task and records its error, if any. DeviceLostError, after it is recorded, ends the process."""
+        try:
+            task()
+        except (OSError, StreamError, *decoding_errors()) as error:
+            self.add(name, case, error=f"{type(error).__name__}: {str(error)[:500]}")
+            check_device_works(self._device, error)
+
+
+def encoder(lines: Lines, device: str, is_tiny: bool) -> None:
+    """The step of 24 layers of width 1024 with full caches, eager and (on a GPU) captured."""
+    size, buckets, repeats = ("small", (1, 2), 1) if is_tiny else ("xlarge", BUCKETS, 20)
+    for right in RIGHTS[:1] if is_tiny else RIGHTS:
+        context = AttentionContext(LEFT, right)
+        for dtype in DTYPES:
+            case: dict = {"context": [LEFT, right], "dtype": dtype}
+
+            def task(context=context, case=case, dtype=DTYPES[dtype]) -> None:
+                step_of = _encoder_steps(size, context, max(buckets), dtype, device)
+                for rows in buckets:
+                    tasks = {"eager": step_of(rows)}
+                    if device.startswith("cuda"):
+                        tasks["captured"] = _captured(tasks["eager"])
+                    for launch, timing in time_interleaved(tasks, repeats, 3, device).items():
+                        ms = 1e3 * timing.seconds.median
+                        lines.add("encoder step", {**case, "rows": rows, "launch": launch}, ms=ms)
+
+            lines.attempt("encoder step", case, task)
+
+
+def _encoder_steps(
+    size: str, context: AttentionContext, streams: int, dtype: torch.dtype, device: str
+) -> Callable[[int], Callable[[], object]]:
+    """Returns what makes a step of the first n streams."""
+    source = RandomEncoder(ENCODERS[size], context, device=device)
+    encoder = StreamingEncoder(source, context, streams, device, dtype, TORCH)
+    encoder.state.kv_pages.normal_()
+    encoder.state.conv_tails.normal_()
+    encoder.state.chunks_seen.fill_(10 * encoder.state.pages_per_slot)
+    frames = _FACTOR * context.chunk_encoder_frames
+    slots, mel = torch.arange(streams, device=device), source.mel(1, streams, frames)[0]
+    valid = torch.full((streams,), frames, device=device)
+    return lambda rows: lambda: encoder.step(slots[:rows], mel[:rows], valid[:rows])
+
+
+def _captured(step: Callable[[], object]) -> Callable[[], object]:
+    """The step as a graph, after it has run on the stream of the capture."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def searches(lines: Lines, device: str, is_tiny: bool) -> None:
+    """Greedy, boosted and beam search per chunk, in every mode of CUDA graphs and with both kinds of kernels."""
+    batches, chunks, repeats = ((1, 2), 2, 1) if is_tiny else (BATCHES, 12, 3)
+    kernels = (TORCH, FUSED) if device.startswith("cuda") else (TORCH,)
+    for right in RIGHTS[:1] if is_tiny else RIGHTS:
+        context, sizes = AttentionContext(LEFT, right), RandomSizes("small" if is_tiny else "large")
+        seconds = _ENCODER_FRAME_S * context.chunk_encoder_frames * chunks
+        for kind in KINDS:
+            workload = random_workload(kind, sizes, max(batches), seconds, context, device)
+            for decoder in DECODERS:
+                case = {"kind": kind, "context": [LEFT, right], "decoder": decoder}
+
+                def task(workload=workload, case=case, decoder=decoder) -> None:
+                    plan = Plan(batches, [BEAM], [decoder], device, repeats, kernels=kernels)
+                    began_s = time.perf_counter()
+                    systems = set_up(workload, plan)
+                    lines.add("search set-up", case, seconds=time.perf_counter() - began_s)  # all captures
+                    for figure in (one for figures in measure(workload, systems, plan) for one in figures):
+                        ms, rows = 1e3 * figure.decoder.median / chunks, figure.batch
+                        more = {"variant": str(figure.variant), "rows": rows, "labels": figure.labels}
+                        lines.add("search chunk", {**case, **more}, ms=ms)
+                    for one in systems.unavailable:
+                        lines.add("search chunk", {**case, "variant": str(one.variant)}, unavailable=one.reason)
+
+                lines.attempt("search", case, task)
+
+
+def streams(lines: Lines, device: str, is_tiny: bool) -> None:
+    """Real-time streams in one process, samples to words, without Triton: more of them until chunks are late."""
+    size, widths = ("small", (144, 64, 128)) if is_tiny else ("xlarge", (1024, 640, 1024))
+    for right in RIGHTS[:1] if is_tiny else (RIGHTS[0], RIGHTS[-1]):
+        context = AttentionContext(LEFT, right)
+
+        case = {"context": [LEFT, right]}
+
+        def task(context=context, case=case) -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                bundle = write_random_bundle(Path(folder) / "bundle", size, TransducerSizes(*widths), context)
+                counts, seconds = ((2,), 0.4) if is_tiny else (STREAMS, _TRIAL_S)
+                recognizer = StreamingRecognizer(str(bundle), context, max(counts), device)
+            for count in counts:
+                values = run_trial(recognizer, count, seconds)
+                lines.add("real-time streams", {**case, "streams": count}, **values)
+                if values["late"] > LATE_SHARE * values["chunks"]:
+                    break
+
+        lines.attempt("real-time streams", case, task)
+
+
+def run_trial(recognizer: StreamingRecognizer, streams: int, seconds: float) -> dict:
+    """Sends each chunk when it is due, the streams staggered over one chunk; a call has at most one chunk of each."""
+    samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
+    chunk_s = samples / recognizer.sample_rate_hz
+    noise = 0.05 * np.random.default_rng(0).standard_normal(64 * samples).astype(np.float32)
+
+    def send(names: range | list[int], chunk: np.ndarray, is_start: bool = False, is_end: bool = False) -> None:
+        requests = [AudioRequest(f"{streams}-{name}", chunk, is_start, is_end) for name in names]
+        for result in recognizer.process(requests):
+            if isinstance(result, StreamError):
+                raise result
+
+    send(range(streams), noise[:samples], is_start=True)  # all at once: warm-up
+    plays = max(1, round(seconds / chunk_s))
+    due_s = np.add.outer(np.arange(plays) * chunk_s, np.arange(streams) * chunk_s / streams).ravel()
+    waits_s, calls, at = [], 0, 0
+    began_s, cpu_s = time.perf_counter(), time.process_time()
+    while at < len(due_s):
+        now_s = time.perf_counter() - began_s
+        end = min(int(np.searchsorted(due_s, now_s, "right")), at + streams)
+        if end == at:
+            time.sleep(due_s[at] - now_s)
+            continue
+        offset = calls % 63 * samples
+        send([place % streams for place in range(at, end)], noise[offset : offset + samples])
+        waits_s += (time.perf_counter() - began_s - due_s[at:end]).tolist()
+        calls, at = calls + 1, end
+    cpu_s = time.process_time() - cpu_s
+    send(range(streams), noise[:0], is_end=True)
+    return {
+        "chunks": len(waits_s),
+        "late": sum(wait_s > chunk_s for wait_s in waits_s),
+        "rows_per_call": len(waits_s) / calls,
+        "host_us_per_chunk": 1e6 * cpu_s / len(waits_s),
+        "median_ms": 1e3 * statistics.median(waits_s),
+        "p99_ms": 1e3 * float(np.quantile(waits_s, 0.99)),
+    }
+
+
+BENCHMARKS = {"encoder": encoder, "searches": searches, "streams": streams}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status, 3 if the device was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("benchmark", choices=BENCHMARKS)
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="file of JSON lines, appended to")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu (cuda)")
+    parser.add_argument("--tiny", action="store_true", help="small sizes: whether it runs at all")
+    chosen = parser.parse_args(arguments)
+    check_device(chosen.device, "--device")
+    prepare_process(1)
+    try:
+        BENCHMARKS[chosen.benchmark](Lines(chosen.json, chosen.device), chosen.device, chosen.tiny)
+    except DeviceLostError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

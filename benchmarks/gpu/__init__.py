@@ -1,1 +1,0 @@
-"""Measurements on a GPU, for `scripts/gpu_session.py`: the machine, the encoder, the decoders, the whole system."""
