@@ -37,10 +37,10 @@ from penstock.kernels.capability import AUTO, KERNELS
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import parse_context
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoding_config import CTC, GREEDY, WFST
 from penstock.runtime import check_device, prepare_process
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.wfst.graph_file import read_graph
+from penstock_client.options import CTC, GREEDY, WFST
 
 LM_WEIGHT = 1 / 3
 _PHRASE_BYTES = 1 << 28

@@ -20,12 +20,13 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
-from penstock.pipeline.options.decoding_config import CTC, CTC_BEAM, DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import parse_stream_options
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.pipeline.stream_decoders.transducer import Chunk
 from penstock.scoring.wfst.graph_file import DecodingGraph
+from penstock_client.options import CTC, CTC_BEAM
 
 LM_WEIGHTS = (0.1, 0.2, 1 / 3, 0.5, 0.7, 1.0)
 BLANK_PENALTIES = (0.0, 1 / 3, 2 / 3, 1.0)

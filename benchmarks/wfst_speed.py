@@ -16,10 +16,11 @@ from benchmarks.wfst_systems import GraphSearch, KaldiDecoder
 from penstock.decoding.wfst.sizes import WfstLimits
 from penstock.kernels.capability import AUTO
 from penstock.model.config import AttentionContext
-from penstock.pipeline.options.decoding_config import CTC, CTC_BEAM, GREEDY, WFST, DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.boosting.tokenization import TokenPhrase, TokenPhrases
 from penstock.scoring.wfst.graph_file import DecodingGraph
+from penstock_client.options import CTC, CTC_BEAM, GREEDY, WFST
 
 WARM_UP_ROUNDS = 1
 MIN_STREAMS_PER_ROUND = 4

@@ -9,12 +9,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from penstock.errors import cut
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("text", "json")
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LEVELS = get_args(LogLevel)
 _MAX_FIELD_CHARACTERS = 200  # of a client's text: a line stays below the 4 KiB that a pipe keeps in one piece
 _OWN_LINE = re.compile(r'(?:\{"time": "[^"]+", "level": "|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} )(\w+)', re.ASCII)
 
