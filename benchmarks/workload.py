@@ -29,7 +29,7 @@ from penstock.model.config import AttentionContext, EncoderConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
 from penstock.scoring.boosting.cache import PhraseCache
-from penstock.scoring.boosting.phrases import check_phrases
+from penstock.scoring.boosting.phrases import merge_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
 from penstock.scoring.fusion import Fusion, FusionStates
 from penstock.scoring.ngram.estimation.build import build_lm
@@ -243,4 +243,4 @@ def _draw_phrases(tokenizer: Tokenizer | SyntheticTokenizer, boost: float, gener
         text = " ".join(tokenizer.decode(tokens).split())
         if text and tokenizer.unknown not in tokenizer.encode(text):
             texts[text] = None
-    return tokenize_phrases(check_phrases((text, boost) for text in texts), tokenizer)
+    return tokenize_phrases(merge_phrases((text, boost) for text in texts), tokenizer)

@@ -14,7 +14,7 @@ from penstock.serving.information import server_information
 from penstock.serving.launch import LOOPBACK, ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
-from penstock.serving.settings import DEVICE, SERVE_SETTINGS, Settings
+from penstock.serving.settings import ServeOptions, Settings
 from penstock.serving.triton_install import find_triton
 
 _DRAIN_S = 1
@@ -110,11 +110,11 @@ def fresh_target(server: ReadyServer, target: str, protocol: str) -> Iterator[Ta
 
 def _information(environment: dict[str, str]) -> dict[str, str]:
     """What `penstock serve` with these settings publishes; the device is no part of it."""
-    found = Settings.from_environment({**os.environ, **environment, DEVICE.variable: "cpu"})
+    found = Settings.from_environment({**os.environ, **environment, "PENSTOCK_DEVICE": "cpu"})
     return server_information(found.checkpoint, found.context, found.decoding, found.max_streams, found.idle_limit_s)
 
 
 def settings_beyond(plan: dict[str, str]) -> dict[str, str]:
     """Returns server settings that this process's environment sets beside the plan, by the settings' names."""
-    beyond = [setting for setting in SERVE_SETTINGS if setting.variable not in plan]
+    beyond = [option for option in ServeOptions.options() if option.variable not in plan]
     return {s.name: os.environ[s.variable] for s in beyond if os.environ.get(s.variable)}

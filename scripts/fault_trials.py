@@ -27,7 +27,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.results import describe, environment, progress, publish  # noqa: E402
 from penstock.reporting import markdown_table, three_digits  # noqa: E402
-from penstock.serving.settings import QUEUE_DELAY_MS  # noqa: E402
 from tests.helpers.server.recordings import Recording, make_recordings  # noqa: E402
 from tests.helpers.server.resources import run_trial  # noqa: E402
 from tests.helpers.server.running import RunningServer, running_server  # noqa: E402
@@ -154,7 +153,7 @@ def own_trials() -> Iterator[Trial]:
 @contextmanager
 def server(max_streams: int, idle_s: float) -> Iterator[RunningServer]:
     """Starts a server with the default queue delay; the tests have none."""
-    yield from running_server(BUNDLE, max_streams, idle_s, {QUEUE_DELAY_MS.variable: ""})
+    yield from running_server(BUNDLE, max_streams, idle_s, {"PENSTOCK_QUEUE_DELAY_MS": ""})
 
 
 def carry_out(trial: Trial, recordings: list[Recording]) -> dict:

@@ -9,11 +9,10 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from penstock.pipeline.options.decoding_config import BEAM_DECODERS, DECODING_SETTINGS, ENDPOINT_SETTINGS
-from penstock.pipeline.options.setting import Setting
-from penstock.serving.settings import IMAGE_SETTINGS, SERVE_SETTINGS
+from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS, DecodingConfig
+from penstock.serving.settings import IMAGE_OPTIONS, ServeOptions
 from penstock_client.declaration import Option
-from penstock_client.options import StreamOptions
+from penstock_client.options import BEAM_DECODERS, StreamOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKED = re.compile(
@@ -24,13 +23,13 @@ MARKED = re.compile(
 
 def server_table() -> str:
     """All options of `penstock serve`, for docs/deployment.md."""
-    rows = ((f"`{s.variable}`", f"`{s.flag}`", _meaning(s), s.accepted, _default(s)) for s in SERVE_SETTINGS)
+    rows = ((f"`{s.variable}`", f"`{s.flag}`", _meaning(s), s.accepted, _default(s)) for s in ServeOptions.options())
     return _table(("variable", "flag", "meaning", "accepted", "default"), rows)
 
 
 def beam_table() -> str:
     """Options of searches, for docs/beam_search.md."""
-    of_searches = [s for s in DECODING_SETTINGS if s not in ENDPOINT_SETTINGS]
+    of_searches = [s for s in DecodingConfig.options() if s not in ENDPOINT_OPTIONS]
     chosen = [s for s in of_searches if set(s.decoders) & set(BEAM_DECODERS)]
     rows = ((f"`{s.name}`", ", ".join(f"`{d}`" for d in s.decoders), s.help, s.accepted, _default(s)) for s in chosen)
     return _table(("option", "decoders", "meaning", "accepted", "default"), rows)
@@ -47,7 +46,7 @@ def stream_table() -> str:
 
 def compose_block() -> str:
     """The environment of compose.yaml's server."""
-    passed_on = [s for s in SERVE_SETTINGS if s not in IMAGE_SETTINGS]
+    passed_on = [s for s in ServeOptions.options() if s.name not in IMAGE_OPTIONS]
     return "".join(f"      {s.variable}: ${{{s.variable}:-}}\n" for s in passed_on)
 
 
@@ -68,11 +67,11 @@ def up_to_date(name: str) -> str:
     return replaced
 
 
-def _meaning(setting: Setting | Option) -> str:
+def _meaning(setting: Option) -> str:
     return f"{setting.help} ([more]({setting.page}))" if setting.page else setting.help
 
 
-def _default(setting: Setting | Option) -> str:
+def _default(setting: Option) -> str:
     return setting.default_text if setting.default in (None, ()) else f"`{setting.default_text}`"
 
 

@@ -2,7 +2,9 @@ import argparse
 
 import pytest
 
+from penstock_gateway import logs, processes
 from penstock_gateway.config import Config, ReplicaGroup, parse_replicas
+from penstock_gateway.main import main
 
 
 def config(*words, environment=None):
@@ -54,6 +56,16 @@ def test_a_wrong_flag_is_named(words, named):
 def test_a_wrong_variable_is_named():
     with pytest.raises(ValueError, match="PENSTOCK_GATEWAY_STRICT is 'maybe'; accepted: 1, true, 0, false"):
         config(environment={"PENSTOCK_GATEWAY_STRICT": "maybe"})
+
+
+def test_an_unknown_variable_is_reported_with_the_nearest_known_one(monkeypatch, caplog):
+    monkeypatch.setattr(processes, "run_gateway", lambda config: None)
+    monkeypatch.setattr(logs, "configure_logs", lambda log_format: None)
+    for name in ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_EXPERIMENTS", "PENSTOCK_GATEWAY_KEY", "PENSTOCK_MAX_STREAM"):
+        monkeypatch.setenv(name, "")
+    assert main([]) == 0
+    name = "PENSTOCK_GATEWAY_KEY"
+    assert caplog.messages == [f"the environment variable {name} is not known and has no effect; is {name}S meant?"]
 
 
 def test_other_addresses_are_accepted_with_keys():

@@ -13,7 +13,7 @@ import torch
 from penstock.errors import SettingError, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, ModelConfig, parse_context
-from penstock.model.resolve import resolve_model
+from penstock.model.resolve import BUNDLED_MODEL, resolve_model
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.results.words import Token, Word
@@ -46,7 +46,7 @@ class Stream:
         return f"<Stream {self.id!r}>"
 
     def push(self, samples: np.ndarray) -> StreamResult:
-        """Adds samples ([n] float32, mono, at the recognizer's rate, -1 .. 1) and returns the result so far.
+        """Adds mono samples [n] at the recognizer's rate, floats in -1 .. 1 or int16, and returns the result so far.
 
         With endpointing, segments that ended in them are `earlier` results of the one returned, and this may be final.
         """
@@ -71,7 +71,9 @@ class Stream:
 
     def _request(self, samples: np.ndarray, is_end: bool = False, finalize: bool = False) -> StreamResult:
         samples = np.asarray(samples)
-        if samples.dtype.kind == "f":  # other types are rejected: integers are not in -1 .. 1
+        if samples.dtype == np.int16:
+            samples = samples / np.float32(32768)
+        elif samples.dtype.kind == "f":  # the features stage rejects other types
             samples = samples.astype(np.float32, copy=False)
         options = {} if self._is_started else self._options
         request = AudioRequest(self.id, samples, not self._is_started, is_end, options, finalize)
@@ -97,15 +99,15 @@ class StreamingRecognizer:
 
     def __init__(
         self,
-        model: str | Path,
+        model: str | Path = BUNDLED_MODEL,
         context: tuple[int, int] | str | None = None,
         max_streams: int = 16,
         device: str = "cpu",
         idle_limit_s: float = float("inf"),
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
-        """model: a bundle, a .nemo file or a hub id; context: one of the checkpoint's as (70, 6) or "70,6", by default
-        the one with chunks of 560 ms, else its first. SettingError for any other.
+        """model: a bundle, a .nemo file or a hub id, by default the bundled one; context: one of the checkpoint's as
+        (70, 6) or "70,6", by default the one with chunks of 560 ms, else its first. SettingError for any other.
 
         decoding: language model, beam size and other settings; each stream's options choose from them.
         """
@@ -126,7 +128,7 @@ class StreamingRecognizer:
         return self.config.features.sample_rate_hz
 
     def open_stream(self, stream_id: Hashable | None = None, options: dict | None = None) -> Stream:
-        """A new stream with the options of `pipeline.options.stream_options`. Its first request takes its slot.
+        """A new stream with the options of `penstock_client.StreamOptions` by name. Its first request takes its slot.
 
         Raises StreamError if a stream cannot start with these options.
         """

@@ -15,7 +15,7 @@ from penstock.model.bundle import CONFIG_FILE
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.serving.launch import ServerOptions
 from penstock.serving.ports import Ports
-from penstock.serving.settings import SERVE_SETTINGS, Settings
+from penstock.serving.settings import ServeOptions, Settings
 from penstock.serving.triton_install import TritonInstall
 from tests.helpers.ngram_golden import arpa_path
 
@@ -101,7 +101,7 @@ def launched(bundled_model, monkeypatch) -> list[ServerOptions]:
     options = []
     monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
     monkeypatch.setattr(serve, "serve_until_signal", lambda server, *_: options.append(server._options))
-    for setting in SERVE_SETTINGS:
+    for setting in ServeOptions.options():
         monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.setenv("PENSTOCK_MODEL", str(bundled_model))
     for port in Ports._fields:
@@ -187,6 +187,17 @@ def test_a_wrong_variable_is_rejected_by_its_name(launched, monkeypatch, capsys,
     assert not launched
 
 
+def test_an_unknown_variable_is_reported(launched, monkeypatch, capsys):
+    for name in ("PENSTOCK_MAX_STREAM", "PENSTOCK_GATEWAY_KEY", "PENSTOCK_URL", "PENSTOCK_CACHE"):
+        monkeypatch.setenv(name, "5")
+    assert main(["serve"]) == 0
+    assert capsys.readouterr().err == (
+        "penstock: warning: the environment variable PENSTOCK_MAX_STREAM is not known and has no effect; "
+        "is PENSTOCK_MAX_STREAMS meant?\n"
+    )
+    assert launched[0].environment["PENSTOCK_MAX_STREAMS"] == "64"
+
+
 def test_the_models_run_with_what_the_launcher_checked(launched):
     assert main(["serve", "--lm-weight", "0", "--max-streams", "7"]) == 0
     settings = Settings.from_environment(launched[0].environment)
@@ -202,7 +213,7 @@ def test_help_says_what_each_flag_is(capsys):
         "--context L,R attention context in encoder frames; LEFT,RIGHT, for example 70,6 "
         "(560 ms chunks if the model has them, else its first)" in text
     )
-    assert all(setting.flag in text for setting in SERVE_SETTINGS)
+    assert all(setting.flag in text for setting in ServeOptions.options())
 
 
 def test_memory_is_stated_and_a_model_that_does_not_fit_is_rejected(bundled_model, capsys, monkeypatch):

@@ -300,7 +300,7 @@ def test_a_missing_manifest_is_named(model, tmp_path):
         ),
         (
             ["--model", "MODEL", "--boost-phrase", "seven:x", AUDIO],
-            "--boost-phrase 'seven:x': 'x' is no number; accepted: TEXT, TEXT:BOOST",
+            "--boost-phrase: 'x' in 'seven:x' is not a number, expected TEXT or TEXT:BOOST",
         ),
         (["--model", "MODEL", "--json", "--out", "o", "a.wav"], "--json prints to standard output .* --format json"),
         (["--model", "MODEL", "--threads", "0", "a.wav"], "--threads is '0'; accepted: integers from 1"),

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from penstock.cli.command_line import build_parser
-from penstock.serving import settings
-from penstock.serving.settings import IMAGE_SETTINGS, OTHER_VARIABLES, SERVE_SETTINGS
+from penstock.serving.settings import IMAGE_OPTIONS, OTHER_VARIABLES, ServeOptions
 from penstock_gateway.config import Config
 
 ROOT = Path(__file__).parents[2]
@@ -121,8 +120,8 @@ def test_what_the_server_images_start_and_probe_are_commands_of_ours(stage):
 @pytest.mark.parametrize("stage", SERVERS)
 def test_server_images_listen_beyond_the_container_with_the_ports_they_expose(stage):
     environment = dict(word.split("=", 1) for rest in _rest(stage, "ENV") for word in rest.split())
-    assert settings.LISTEN_ON_ALL_INTERFACES.read(environment) is True
-    ports = [setting.read(environment) for setting in (settings.HTTP_PORT, settings.GRPC_PORT, settings.METRICS_PORT)]
+    assert ServeOptions.option("listen_on_all_interfaces").read(environment) is True
+    ports = [ServeOptions.option(f"{name}_port").read(environment) for name in ("http", "grpc", "metrics")]
     assert [int(port) for port in _rest(stage, "EXPOSE")[0].split()] == ports
     assert environment["HOME"] == "/tmp"
 
@@ -213,25 +212,25 @@ def test_services_have_a_pinned_image_or_one_built_here(name):
 
 def test_the_server_is_given_more_time_to_stop_than_its_streams_to_end():
     grace_s = float(_defaults(SERVICES["server"]["stop_grace_period"]).removesuffix("s"))
-    assert grace_s > settings.DRAIN_SECONDS.default + 10  # then it kills what is left, and tidies up
+    assert grace_s > ServeOptions.option("drain_seconds").default + 10  # then it kills what is left, and tidies up
 
 
 def test_compose_passes_on_every_setting_that_the_image_does_not_set():
     environment = SERVICES["server"]["environment"]
-    expected = {s.variable: "" for s in SERVE_SETTINGS if s not in IMAGE_SETTINGS}
+    expected = {s.variable: "" for s in ServeOptions.options() if s.name not in IMAGE_OPTIONS}
     assert {name: _defaults(text) for name, text in environment.items()} == expected
     assert all(text.startswith(f"${{{name}:-") for name, text in environment.items())
 
 
 def test_no_variable_is_unknown():
-    known = {setting.variable for setting in SERVE_SETTINGS} | set(OTHER_VARIABLES)
+    known = {setting.variable for setting in ServeOptions.options()} | set(OTHER_VARIABLES)
     known |= {option.variable for option in Config.options()}
     assert _variables(DOCKERFILE) | _variables(COMPOSE_TEXT) | _variables(GUIDE) <= known
 
 
 def test_the_guide_has_every_variable_once():
     rows = re.findall(r"^\| `(PENSTOCK_\w+)` \|", GUIDE, re.MULTILINE)
-    assert rows == [*(setting.variable for setting in SERVE_SETTINGS), *OTHER_VARIABLES]
+    assert rows == [*(setting.variable for setting in ServeOptions.options()), *OTHER_VARIABLES]
 
 
 def test_the_guide_has_every_variable_of_compose():
@@ -282,7 +281,7 @@ def test_prometheus_and_grafana_find_each_other():
         return yaml.safe_load((ROOT / "docker" / path).read_text(encoding="utf-8"))
 
     server, gateway = load("prometheus/prometheus.yml")["scrape_configs"]
-    assert server["static_configs"] == [{"targets": [f"server:{settings.METRICS_PORT.default}"]}]
+    assert server["static_configs"] == [{"targets": [f"server:{ServeOptions.option('metrics_port').default}"]}]
     assert gateway["static_configs"] == [{"targets": [f"gateway:{Config().metrics_port}"]}]
     (source,) = load("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
     assert source["url"] == "http://prometheus:9090"

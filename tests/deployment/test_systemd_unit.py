@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.commands.serve import REJECTED
-from penstock.serving.settings import DRAIN_SECONDS, MAX_STREAMS, SERVE_SETTINGS
+from penstock.serving.settings import ServeOptions
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "docker" / "penstock.service"
@@ -26,12 +26,12 @@ def unit() -> configparser.ConfigParser:
 def test_its_limits_fit_the_servers(unit):
     service = unit["Service"]
     assert service["ExecStart"].split()[1:] == ["serve"]
-    assert int(service["TimeoutStopSec"]) >= DRAIN_SECONDS.default + 10
-    assert int(service["LimitNOFILE"]) > 128 + MAX_STREAMS.default
+    assert int(service["TimeoutStopSec"]) >= ServeOptions().drain_seconds + 10
+    assert int(service["LimitNOFILE"]) > 128 + ServeOptions().max_streams
     assert service["Restart"] == "on-failure"
     assert int(service["RestartPreventExitStatus"]) == REJECTED
     variables = dict(entry.split("=") for entry in service["Environment"].split())
-    assert variables.keys() <= {setting.variable for setting in SERVE_SETTINGS} | {"PENSTOCK_CACHE", "HF_HOME"}
+    assert variables.keys() <= ServeOptions().variables().keys() | {"PENSTOCK_CACHE", "HF_HOME"}
     writable = Path("/var/cache", service["CacheDirectory"])  # all that a dynamic user can write to
     assert all(Path(variables[name]).is_relative_to(writable) for name in ("PENSTOCK_CACHE", "HF_HOME"))
 

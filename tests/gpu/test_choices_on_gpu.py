@@ -74,7 +74,7 @@ def case(request, tmp_path_factory) -> Case:
     sentences = [tokenizer.encode(text) for text in ("seven two nine", "help start stop", "yes no go zero")]
     sentences += [tokenizer.encode(one.text) for one in golden_utterances()]
     write_arpa(build_lm(sentences * 2, read_token_names(path), 2).arpa, lm)
-    texts = recognize(model, DecodingConfig(str(lm), cuda_graphs="no_graphs"), "cpu")
+    texts = recognize(model, DecodingConfig(lm=str(lm), cuda_graphs="no_graphs"), "cpu")
     of_choices = [tuple(texts[i :: len(CHOICES)]) for i in range(len(CHOICES))]
     assert len(set(of_choices)) > 3, "choices make a difference"
     return Case(model, str(lm), texts)

@@ -12,7 +12,6 @@ from penstock.serving.health import probe
 from penstock.serving.launch import ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
-from penstock.serving.settings import QUEUE_DELAY_MS
 from penstock.serving.triton_install import find_triton
 from penstock.serving.watchdog import Watchdog, find_model_processes
 from tests.helpers.server.batched import BATCHED, raw_stream
@@ -28,7 +27,7 @@ MAX_STREAMS = 6
 
 def make_options(model: Path, drain_s: int = 2) -> ServerOptions:
     """A small server with the bundled model and the default queue delay."""
-    environment = server_environment(model, MAX_STREAMS, idle_s=30.0) | {QUEUE_DELAY_MS.variable: ""}
+    environment = server_environment(model, MAX_STREAMS, idle_s=30.0) | {"PENSTOCK_QUEUE_DELAY_MS": ""}
     return ServerOptions(find_model_repository(), drain_s=drain_s, environment=environment)
 
 

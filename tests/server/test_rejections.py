@@ -28,7 +28,7 @@ REJECTED = [
     ({"decoder": "aes", "beam_size": 10_000}, "beam_size is 10000; accepted: integers from 1 to 4"),
     ({"lm_weight": 0.5}, "lm_weight is 0.5, but no language model is loaded; accepted: 0"),
     ({"lm_weight": math.nan}, "lm_weight is nan; accepted: numbers from 0 to 10"),
-    ({"lm_fusion": "eq2-late"}, "'lm_fusion' is not an option of the stream start; known: decoder,"),
+    ({"lm_fusion": "eq2-late"}, "'lm_fusion' is not known; accepted: decoder,"),
     ({"boosted_phrases": '[""]'}, "phrase 1 ('') is empty; accepted: one or more words"),
     ({"boosted_phrases": json.dumps([LONG])}, "has 239 characters; accepted: 1 to 200"),
     ({"boosted_phrases": json.dumps(MANY)}, "tokens together; accepted: up to 20000 tokens"),

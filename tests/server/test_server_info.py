@@ -6,9 +6,9 @@ import urllib.request
 import pytest
 
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
-from penstock.scoring.boosting.phrases import MAX_PHRASES
 from penstock.version import __version__
 from penstock_client import Client
+from penstock_client.options import MAX_PHRASES
 from penstock_client.protocol import MAX_REQUEST_SAMPLES, SAMPLE_RATE_HZ
 from tests.helpers.server.running import CONTEXT, RunningServer
 

@@ -81,7 +81,7 @@ def lm_server(model, lm, graph) -> Iterator[RunningServer]:
 @pytest.fixture(scope="module")
 def expected(model, lm, graph) -> list[list[tuple]]:
     """The results of this process for each choice and utterance."""
-    decoding = DecodingConfig(str(lm), graph=str(graph))
+    decoding = DecodingConfig(lm=str(lm), graph=str(graph))
     recognizer = StreamingRecognizer(model, CONTEXT, max_streams=4, decoding=decoding)
     return [[_here(recognizer, path, choice) for path in UTTERANCES] for choice in CHOICES]
 

@@ -11,7 +11,6 @@ from penstock.serving import model_repository
 from penstock.serving.launch import ServerOptions
 from penstock.serving.model_repository import copy_models, find_model_repository
 from penstock.serving.server import TritonServer
-from penstock.serving.settings import QUEUE_DELAY_MS
 from penstock.serving.triton_install import TritonInstall
 
 
@@ -99,7 +98,7 @@ def test_information_becomes_parameters_of_the_ensembles(tmp_path):
 
 @pytest.mark.parametrize("text", ["-1", "1001", "1.5", "soon"])
 def test_a_wrong_delay_starts_nothing(tmp_path, text):
-    options = ServerOptions(tmp_path, environment={QUEUE_DELAY_MS.variable: text})
+    options = ServerOptions(tmp_path, environment={"PENSTOCK_QUEUE_DELAY_MS": text})
     server = TritonServer(TritonInstall(Path("/bin/false")), options)
     with pytest.raises(PenstockError, match=f"PENSTOCK_QUEUE_DELAY_MS is '{text}'; accepted: integers from 0 to"):
         server.start()

@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+from typing import get_args
 
 import pytest
 import torch
@@ -16,9 +17,8 @@ from penstock.pipeline.options import decoding_config
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.stream_decoders.search_factory import fusion_strategy
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
-from penstock.serving import settings
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.settings import SERVE_SETTINGS, Settings
+from penstock.serving.settings import ServeOptions, Settings
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ WRONG = {
     "drain_seconds": ("0", "1.5"),
     "verbose": ("yes", "2"),
 }
-CASES = [(setting, text) for setting in SERVE_SETTINGS for text in WRONG.get(setting.name, ())]
+CASES = [(setting, text) for setting in ServeOptions.options() for text in WRONG.get(setting.name, ())]
 
 
 @pytest.mark.parametrize(("setting", "text"), CASES, ids=lambda value: getattr(value, "name", value))
@@ -116,12 +116,12 @@ def test_a_wrong_value_is_rejected_by_name_with_what_is_accepted(setting, text):
 
 def test_a_flag_wins_even_over_a_wrong_variable():
     environment = {"PENSTOCK_MAX_STREAMS": "many", "PENSTOCK_VERBOSE": "1"}
-    assert settings.MAX_STREAMS.read(environment, "5") == 5
-    assert settings.VERBOSE.read(environment, "False") is False
-    assert settings.VERBOSE.read(environment) is True
+    assert ServeOptions.option("max_streams").read(environment, "5") == 5
+    assert ServeOptions.option("verbose").read(environment, "False") is False
+    assert ServeOptions.option("verbose").read(environment) is True
 
 
-@pytest.mark.parametrize("setting", SERVE_SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", ServeOptions.options(), ids=lambda setting: setting.name)
 def test_an_empty_variable_is_the_default_but_an_empty_flag_is_wrong(setting):
     assert setting.read({setting.variable: ""}) == setting.read({}) == setting.default
     with pytest.raises(PenstockError, match=f"{setting.flag} is ''; accepted: "):
@@ -129,21 +129,21 @@ def test_an_empty_variable_is_the_default_but_an_empty_flag_is_wrong(setting):
 
 
 def test_defaults_are_accepted():
-    given = [setting for setting in SERVE_SETTINGS if setting.default is not None]
+    given = [setting for setting in ServeOptions.options() if setting.default is not None]
     assert len(given) > 10
     assert all(setting.parse(str(setting.default)) == setting.default for setting in given)
 
 
 def test_what_is_said_elsewhere_is_the_same_here():
-    assert decoding_config.CUDA_GRAPHS == cuda_graphs.MODES
-    assert decoding_config.KERNELS == capability.KERNELS
+    assert get_args(decoding_config.CudaGraphs) == cuda_graphs.MODES
+    assert get_args(decoding_config.Kernels) == capability.KERNELS
     strategies = {fusion_strategy(name): name for name in decoding_config.LM_FUSIONS}
     assert set(strategies) == {FusionStrategy(*pair) for pair in itertools.product(BlankScoring, Pruning)}
-    assert strategies[FusionStrategy()] == DecodingConfig.lm_fusion
+    assert strategies[FusionStrategy()] == DecodingConfig().lm_fusion
 
 
 def test_every_setting_has_help_and_a_switch_has_a_default():
-    for setting in SERVE_SETTINGS:
+    for setting in ServeOptions.options():
         assert setting.help
         assert "%" not in setting.help + setting.accepted, "argparse formats help texts"
         assert setting.metavar or isinstance(setting.default, bool)

@@ -14,7 +14,13 @@ from penstock.pipeline.slots.ticket import Ticket, TicketSigner
 from penstock.scoring.boosting.tokenization import TokenPhrase
 from tests.helpers.fake_triton import Request, triton_module
 
-OPTIONS = StreamOptions("alsd", 4, 2, 0.3, (TokenPhrase((3, 1), -1.5), TokenPhrase((7,), 2.0)))
+OPTIONS = StreamOptions(
+    decoder="alsd",
+    beam_size=4,
+    n_best=2,
+    lm_weight=0.3,
+    phrases=(TokenPhrase((3, 1), -1.5), TokenPhrase((7,), 2.0)),
+)
 
 
 @pytest.fixture

@@ -66,12 +66,9 @@ class Options(BaseModel):
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ, args: argparse.Namespace | None = None) -> Self:
         """The values of flags, else of variables, else the defaults; `error` names a wrong one and what is accepted."""
-        values = {}
-        for option in cls.options():
-            given = None if args is None else option.given(args)
-            if given is not None or environment.get(option.variable):
-                values[option.name] = option.read(environment, given)
-        return cls(**values)
+        flags = {} if args is None else read_flags(cls.options(), args)
+        others = [each for each in cls.options() if each.name not in flags and environment.get(each.variable)]
+        return cls(**flags, **{each.name: each.read(environment) for each in others})
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values, which are checked."""
@@ -186,6 +183,11 @@ def plain_number(value: object) -> object:
         return int(value) if isinstance(value, Integral) else float(value)
     except OverflowError:
         return value
+
+
+def read_flags(options: Iterable[Option], args: argparse.Namespace) -> dict[str, Any]:
+    """The values of the flags that are given, by the options' names. Raises as `Option.read`."""
+    return {each.name: each.read({}, text) for each in options if (text := each.given(args)) is not None}
 
 
 def unknown_variables(prefix: str, known: Iterable[str], environment: Mapping[str, str] = os.environ) -> Iterator[str]:

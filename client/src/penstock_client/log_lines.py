@@ -5,10 +5,11 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("text", "json")
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LEVELS = get_args(LogLevel)
 _MAX_FIELD_CHARACTERS = 200  # of a client's text: a line stays below the 4 KiB that a pipe keeps in one piece
 _OWN_LINE = re.compile(r'(?:\{"time": "[^"]+", "level": "|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} )(\w+)', re.ASCII)
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")

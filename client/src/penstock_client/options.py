@@ -5,6 +5,7 @@ What depends on the model and its server is checked there, with the same class.
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -54,6 +55,7 @@ BoostedPhrase = str | tuple[str, float]
 LANGUAGES = "a language of the model (`penstock-client --info` names them)"
 ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
 """The options that end segments."""
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 _SERVERS = "the server's"
 
 
@@ -116,18 +118,22 @@ class StreamOptions(Options):
         Field(None, description="hypotheses per stream, at most the server's beam size")
     )
     n_best: Annotated[int, Field(ge=0, le=32), About("N", page="beam_search.md", decoders=N_BEST_DECODERS)] = Field(
-        0, description="alternatives in a final result, at most the beam size"
+        default=0, description="alternatives in a final result, at most the beam size"
     )
     lm_weight: Annotated[
         LmWeight | None,
         About("W", unset=_SERVERS, page="language_model.md", decoders=(*LM_DECODERS, WFST)),
-    ] = Field(None, description="weight of the language model, with wfst of the graph; without one only 0")
+    ] = Field(default=None, description="weight of the language model, with wfst of the graph; without one only 0")
     ilm_alpha: Annotated[
         IlmAlpha | None, About("W", unset=_SERVERS, page="factorized.md#options", decoders=TRANSDUCER_DECODERS)
-    ] = Field(None, description="internal language model: weight inside the softmax over labels; without one only 1")
+    ] = Field(
+        default=None, description="internal language model: weight inside the softmax over labels; without one only 1"
+    )
     ilm_beta: Annotated[
         IlmBeta | None, About("W", unset=_SERVERS, page="factorized.md#options", decoders=TRANSDUCER_DECODERS)
-    ] = Field(None, description="internal language model: weight of the score added to each label; without one only 0")
+    ] = Field(
+        default=None, description="internal language model: weight of the score added to each label; without one only 0"
+    )
     boosted_phrases: Annotated[
         Sequence[BoostedPhrase],
         BeforeValidator(_phrases),
@@ -142,32 +148,35 @@ class StreamOptions(Options):
         float | None,
         Field(ge=-MAX_BOOST, le=MAX_BOOST),
         About("B", unset="2", page="boosting.md", decoders=BOOSTED_DECODERS),
-    ] = Field(None, description="boost of phrases without their own, in nats per token; below 0 it suppresses them")
+    ] = Field(
+        default=None, description="boost of phrases without their own, in nats per token; below 0 it suppresses them"
+    )
     unknown_phrases: Annotated[
         UnknownPhrases | None, About("NAME", unset="reject", page="boosting.md#tokens", decoders=BOOSTED_DECODERS)
     ] = Field(
-        None, description="phrases that the model cannot write: rejected, or fitted where possible, else left out"
+        default=None,
+        description="phrases that the model cannot write: rejected, or fitted where possible, else left out",
     )
     language: Annotated[
         str | None,
         Field(min_length=1),
         About("NAME", unset=_SERVERS, page="models.md#languages", accepted=LANGUAGES),
-    ] = Field(None, description="language of the audio, for models with language prompts")
+    ] = Field(default=None, description="language of the audio, for models with language prompts")
     language_tags: Annotated[LanguageTags | None, About("NAME", unset="remove", page="models.md#languages")] = Field(
-        None, description="the model's language tags in the text"
+        default=None, description="the model's language tags in the text"
     )
     endpoint_silence_ms: Annotated[EndpointSilence | None, About("MS", unset=_SERVERS, page="endpointing.md")] = Field(
-        None, description="endpoint: silence after a word that ends a segment, in ms"
+        default=None, description="endpoint: silence after a word that ends a segment, in ms"
     )
     endpoint_no_speech_ms: Annotated[EndpointNoSpeech | None, About("MS", unset=_SERVERS, page="endpointing.md")] = (
         Field(None, description="endpoint: duration of a segment without words, in ms")
     )
     endpoint_longest_s: Annotated[EndpointLongest | None, About("S", unset=_SERVERS, page="endpointing.md")] = Field(
-        None, description="endpoint: duration after which any short pause ends a segment, in s"
+        default=None, description="endpoint: duration after which any short pause ends a segment, in s"
     )
     endpoint_state: Annotated[
         EndpointState | None, About("NAME", unset=_SERVERS, page="endpointing.md#reset-or-carry")
-    ] = Field(None, description="at an endpoint the decoder starts anew, or goes on")
+    ] = Field(default=None, description="at an endpoint the decoder starts anew, or goes on")
 
     @model_validator(mode="after")
     def _check_decoder(self) -> Self:
@@ -178,7 +187,7 @@ class StreamOptions(Options):
                 *others, last = option.decoders
                 chosen = self.decoder or "the default"
                 raise ValueError(f"{option.name} needs decoder {', '.join(others)} or {last}; the stream's is {chosen}")
-        if self.beam_size is not None and self.n_best > self.beam_size:
+        if self.decoder in BEAM_DECODERS and self.beam_size is not None and self.n_best > self.beam_size:
             raise ValueError(f"n_best is {self.n_best}; accepted: integers from 0 to {self.beam_size}, the beam size")
         return self
 
@@ -188,3 +197,15 @@ class StreamOptions(Options):
         if phrases := given.get("boosted_phrases"):
             given["boosted_phrases"] = json.dumps(phrases)
         return given
+
+
+def parse_phrase(place: str, argument: str) -> BoostedPhrase:
+    """TEXT or TEXT:BOOST: the last colon always precedes a boost. ValueError names the place and a mistyped boost."""
+    text, colon, boost = argument.rpartition(":")
+    if not (text if colon else boost).strip():
+        raise ValueError(f"{place}: {argument!r} has no words, expected TEXT or TEXT:BOOST")
+    if not colon:
+        return argument.strip()
+    if not _NUMBER.fullmatch(boost.strip()):
+        raise ValueError(f"{place}: {boost!r} in {argument!r} is not a number, expected TEXT or TEXT:BOOST")
+    return text.strip(), float(boost)

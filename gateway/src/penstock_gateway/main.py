@@ -1,14 +1,17 @@
 """The command `penstock-gateway`."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
 
+from penstock_client.declaration import unknown_variables
 from penstock_gateway.config import Config
 from penstock_gateway.startup import StartError, read_config, read_files
 from penstock_gateway.version import __version__
 
+log = logging.getLogger(__name__)
 REJECTED = 2
 """Exit status for flags, files and ports that cannot work."""
 
@@ -36,6 +39,8 @@ def main(words: Sequence[str] | None = None) -> int:
         from penstock_gateway.processes import run_gateway
 
         configure_logs(config.log_format)
+        for warning in unknown_variables(Config.prefix, config.variables()):
+            log.warning(warning)
         run_gateway(config, files)
     except StartError as error:
         sys.stderr.write(f"penstock-gateway: error: {error}\n")

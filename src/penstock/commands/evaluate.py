@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PackageError, SettingError
 from penstock.extras import install_command
-from penstock.pipeline.options.decoding_config import ENDPOINT_RULES, ENDPOINT_SETTINGS
+from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
 from penstock.serving.settings import MODEL
+from penstock_client.declaration import read_flags
+from penstock_client.options import ENDPOINTS
 
 if TYPE_CHECKING:
     from penstock.evaluation.decoder_choice import DecoderChoice
@@ -51,8 +52,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--streams", type=int, metavar="N", help="concurrent streams (16; without --url 16 in each process)"
     )
-    for setting in ENDPOINT_SETTINGS:
-        setting.add_flag(parser)
+    for option in ENDPOINT_OPTIONS:
+        option.add_flag(parser)
     parser.add_argument("--join", type=int, metavar="N", help="join N utterances at a time into one stream")
     parser.add_argument("--pause", type=float, metavar="S", help="silence between joined utterances, in seconds (1)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N utterances of each manifest")
@@ -96,8 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _endpoint_options(args: argparse.Namespace) -> dict[str, Any]:
     """The endpoint options that are given."""
-    given = {setting.name: setting.given(args) for setting in ENDPOINT_SETTINGS}
-    return {one.name: one.read({}, given[one.name]) for one in ENDPOINT_SETTINGS if given[one.name] is not None}
+    return read_flags(ENDPOINT_OPTIONS, args)
 
 
 def _pause_s(args: argparse.Namespace) -> float:
@@ -107,7 +107,7 @@ def _pause_s(args: argparse.Namespace) -> float:
 def _streams_made(args: argparse.Namespace) -> dict[str, Any]:
     """`endpointing` and `joined` of the conditions."""
     given = {name: value for name, value in _endpoint_options(args).items() if value}
-    has_endpoints = any(rule.name in given for rule in ENDPOINT_RULES)
+    has_endpoints = any(name in given for name in ENDPOINTS)
     return {
         "endpointing": ", ".join(f"{name} {value}" for name, value in given.items()) if has_endpoints else None,
         "joined": f"{args.join} utterances, pauses of {_pause_s(args):g} s" if args.join else None,
@@ -184,7 +184,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     )
     for context in contexts:
         for decoder in decoders:
-            decoding = replace(decoder.decoding, **_endpoint_options(args))
+            decoding = decoder.decoding.replace(**_endpoint_options(args))
             recognizer = StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
             outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)

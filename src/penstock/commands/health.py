@@ -5,7 +5,9 @@ import sys
 
 from penstock.errors import SettingError
 from penstock.serving.health import probe
-from penstock.serving.settings import HTTP_PORT
+from penstock.serving.settings import ServeOptions
+
+_HTTP_PORT = ServeOptions.option("http_port")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -18,7 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--url",
         metavar="HOST:PORT",
-        help=f"HTTP address (localhost, port {HTTP_PORT.variable} or {HTTP_PORT.default})",
+        help=f"HTTP address (localhost, port {_HTTP_PORT.variable} or {_HTTP_PORT.default})",
     )
     parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="maximum wait, in seconds (5)")
     parser.set_defaults(run=run)
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _own_url() -> str:
     """Address of the server with the same environment, as in a container."""
-    port = HTTP_PORT.read()
+    port = _HTTP_PORT.read()
     if port == 0:
-        raise SettingError(f"{HTTP_PORT.variable} is 0 (any free port); give the actual port with --url")
+        raise SettingError(f"{_HTTP_PORT.variable} is 0 (any free port); give the actual port with --url")
     return f"localhost:{port}"

@@ -13,12 +13,11 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
 from penstock.pipeline.options.decoder_offer import offer_decoders
-from penstock.pipeline.options.decoding_config import DECODING_SETTINGS, DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.decoding_files import check_decoding_files
 from penstock.pipeline.server_memory import ServerMemory, server_memory
 from penstock.pipeline.slots.table import slot_count
 from penstock.runtime import available_memory_bytes, check_device
-from penstock.serving import settings
 from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
 from penstock.serving.information import server_information
 from penstock.serving.launch import ALL_INTERFACES, LOOPBACK, ServerOptions
@@ -26,13 +25,15 @@ from penstock.serving.limits import raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_all_ports
 from penstock.serving.server import TritonServer
-from penstock.serving.settings import SERVE_SETTINGS
+from penstock.serving.settings import FOREIGN_VARIABLES, OTHER_VARIABLES, ServeOptions, select_served_context
 from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
+from penstock_client.declaration import unknown_variables
 
 REJECTED = 2
 """Exit status for settings and files that cannot work; that of a wrong flag, too. systemd does not restart after it."""
-_FILES = tuple(setting for setting in DECODING_SETTINGS if setting.name in ("lm", "graph"))
+_FILES = ("lm", "graph")
+_GATEWAYS = "PENSTOCK_GATEWAY_"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -43,18 +44,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         description="Serves until SIGTERM or SIGINT, then drains live streams. A second signal stops it at once. "
         "Each flag has an environment variable (--max-streams: PENSTOCK_MAX_STREAMS); the flag takes precedence.",
     )
-    for setting in SERVE_SETTINGS:
-        setting.add_flag(parser)
+    for option in ServeOptions.options():
+        option.add_flag(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Checks everything that can be checked first, then serves. Exit status 2 where no later start would succeed."""
-    values = argparse.Namespace()
     try:
-        for setting in SERVE_SETTINGS:
-            setattr(values, setting.name, setting.read(given=setting.given(args)))
+        values = ServeOptions.read(args=args)
         console = Console(values.log_format)
+        _warn_about_variables(console)
         gateway = check_gateway() if values.gateway else None
         server, gateway = _prepare_server(args, values, console, gateway)
     except (PortError, ModelNotFoundError):  # a port becomes free, and the network comes up
@@ -68,8 +68,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _warn_about_variables(console: Console) -> None:
+    """The gateway names those that are meant for it."""
+    own = {name: text for name, text in os.environ.items() if not name.startswith(_GATEWAYS)}
+    known = (*ServeOptions().variables(), *OTHER_VARIABLES, *FOREIGN_VARIABLES)
+    for warning in unknown_variables(ServeOptions.prefix, known, own):
+        console.say(warning, "warning")
+
+
 def _start_gateway(
-    server: TritonServer, options: GatewayOptions, values: argparse.Namespace, console: Console, beside: ExitStack
+    server: TritonServer, options: GatewayOptions, values: ServeOptions, console: Console, beside: ExitStack
 ) -> GatewayProcess:
     """Starts it. If it ends by itself, the server stops."""
 
@@ -82,7 +90,7 @@ def _start_gateway(
 
 
 def _prepare_server(
-    args: argparse.Namespace, values: argparse.Namespace, console: Console, gateway: GatewayOptions | None
+    args: argparse.Namespace, values: ServeOptions, console: Console, gateway: GatewayOptions | None
 ) -> tuple[TritonServer, GatewayOptions | None]:
     """The server, and the gateway's options with its ports."""
     _check_files(args, values)
@@ -111,10 +119,10 @@ def _prepare_server(
     return TritonServer(install, options, sys.stderr.write), gateway
 
 
-def _check_device(args: argparse.Namespace, values: argparse.Namespace) -> None:
+def _check_device(args: argparse.Namespace, values: ServeOptions) -> None:
     """Imports torch only where a value needs it."""
     if values.device:
-        check_device(values.device, settings.DEVICE.source(args.device))
+        check_device(values.device, ServeOptions.option("device").source(args.device))
     needs_cuda = values.cuda_graphs in ("full_graph", "no_while_loops")
     if not needs_cuda and values.kernels != "fused":
         return
@@ -129,11 +137,11 @@ def _check_device(args: argparse.Namespace, values: argparse.Namespace) -> None:
     resolve(values.kernels, device)
 
 
-def _check_files(args: argparse.Namespace, values: argparse.Namespace) -> None:
-    for setting in _FILES:
-        path = getattr(values, setting.name)
+def _check_files(args: argparse.Namespace, values: ServeOptions) -> None:
+    for option in map(ServeOptions.option, _FILES):
+        path = getattr(values, option.name)
         if path and not os.path.isfile(path):
-            raise SettingError(f"{setting.source(setting.given(args))}: no such file: {path}")
+            raise SettingError(f"{option.source(option.given(args))}: no such file: {path}")
     if values.lm:
         from penstock.scoring.ngram.file_check import check_lm_file
 
@@ -158,35 +166,24 @@ class _Served(NamedTuple):
     decoding: DecodingConfig
 
 
-def _load_served(values: argparse.Namespace) -> _Served:
+def _load_served(values: ServeOptions) -> _Served:
     """The checkpoint, imported if it has to be, after its checks."""
-    chosen = {setting.name: getattr(values, setting.name) for setting in DECODING_SETTINGS}
-    paths = {setting.name: chosen[setting.name] and os.path.abspath(chosen[setting.name]) for setting in _FILES}
-    decoding = DecodingConfig(**chosen | paths)
+    paths = {name: os.path.abspath(path) for name in _FILES if (path := getattr(values, name))}
+    decoding = values.decoding.replace(**paths)
     checkpoint = Checkpoint(resolve_model(values.model or BUNDLED_MODEL))
     checkpoint.verify()
     check_decoding_files(decoding, checkpoint)
-    return _Served(checkpoint, settings.select_served_context(checkpoint, values.context), decoding)
+    return _Served(checkpoint, select_served_context(checkpoint, values.context), decoding)
 
 
-def _environment(values: argparse.Namespace, served: _Served) -> dict[str, str]:
-    """The environment of the model processes: all settings that they read."""
-    for_models = {
-        settings.MODEL: served.checkpoint.directory.absolute(),
-        settings.CONTEXT: f"{served.context.left},{served.context.right}",
-        settings.MAX_STREAMS: values.max_streams,
-        settings.IDLE_SECONDS: values.idle_seconds,
-        settings.DEVICE: values.device,
-        settings.THREADS: values.threads,
-        settings.QUEUE_DELAY_MS: values.queue_delay_ms,
-        settings.LOG_FORMAT: values.log_format,
-        settings.LOG_LEVEL: values.log_level,
-        **{setting: getattr(served.decoding, setting.name) for setting in DECODING_SETTINGS},
-    }
-    return {setting.variable: "" if value is None else str(value) for setting, value in for_models.items()}
+def _environment(values: ServeOptions, served: _Served) -> dict[str, str]:
+    """The environment of the model processes, which read all options from it."""
+    model = str(served.checkpoint.directory.absolute())
+    resolved = values.replace(model=model, context=served.context, **served.decoding.given())
+    return resolved.variables() | {"PENSTOCK_CONTEXT": f"{served.context.left},{served.context.right}"}
 
 
-def _check_memory(values: argparse.Namespace, memory: ServerMemory, console: Console) -> None:
+def _check_memory(values: ServeOptions, memory: ServerMemory, console: Console) -> None:
     """Rejects a model that does not fit on the CPU, and warns where it does not with all streams."""
     available = available_memory_bytes() / 2**30
     if memory.total <= available * 2**30 or _device_of(values) != "cpu":
@@ -198,12 +195,12 @@ def _check_memory(values: argparse.Namespace, memory: ServerMemory, console: Con
         )
     console.say(
         f"{values.max_streams} streams may need {memory.total / 2**30:.1f} GiB of memory, and {available:.1f} GiB are "
-        f"available: lower {settings.MAX_STREAMS.flag} or --phrase-memory-mib",
+        f"available: lower --max-streams or --phrase-memory-mib",
         "warning",
     )
 
 
-def _device_of(values: argparse.Namespace) -> str:
+def _device_of(values: ServeOptions) -> str:
     """The kind of device; imports torch only where no value names it."""
     if values.device:
         return values.device.partition(":")[0]
@@ -212,12 +209,12 @@ def _device_of(values: argparse.Namespace) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _description(values: argparse.Namespace, served: _Served, memory: ServerMemory) -> list[str]:
+def _description(values: ServeOptions, served: _Served, memory: ServerMemory) -> list[str]:
     """Lines for the user."""
     checkpoint, context, decoding = served
     config = checkpoint.config
     others = [str(each) for each in config.encoder.contexts if each != context]
-    choice = f" (default; {settings.CONTEXT.flag} also takes {' '.join(others)})" if others else ""
+    choice = f" (default; --context also takes {' '.join(others)})" if others else ""
     megabytes = memory.streams / slot_count(values.max_streams) / 1e6
     return [
         *([] if values.model else [BUNDLED_MODEL_NOTICE]),

@@ -11,21 +11,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.errors import AudioError, OutputError, SettingError
 from penstock.frontend.audio_file import named
 from penstock.pipeline.options.decoder_offer import offer_decoders
-from penstock.pipeline.options.decoding_config import DECODERS, DECODING_SETTINGS, ENDPOINT_RULES, DecodingConfig
-from penstock.pipeline.options.language_offer import LANGUAGE_TAGS
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.serving.settings import CONTEXT, MODEL, THREADS
 from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, document
 from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
+from penstock_client.declaration import read_flags
+from penstock_client.options import ENDPOINTS, StreamOptions, parse_phrase
 from penstock_client.sound_file import open_sound
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscriber, FileTranscript
 
 MAX_REQUEST_MS = round(1000 * MAX_REQUEST_S)
-_SETTINGS = tuple(setting for setting in DECODING_SETTINGS if setting.decoders)
+_SETTINGS = tuple(option for option in DecodingConfig.options() if option.decoders)
+_OF_STREAMS = tuple(
+    option
+    for option in StreamOptions.options()
+    if option.name not in DecodingConfig.model_fields and option.name != "boosted_phrases"
+)
+"""Options that only streams have."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -59,20 +66,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--processes", type=int, metavar="N", help="processes that share the files (one per core, or per file if fewer)"
     )
     parser.add_argument("--threads", metavar="N", help="CPU threads of each process (1)")
-    parser.add_argument(
-        "--decoder", metavar="NAME", help=f"search: {', '.join(DECODERS)} (greedy; ctc without a transducer)"
-    )
-    parser.add_argument("--n-best", type=int, metavar="N", help="number of alternatives; not with greedy and ctc")
-    for setting in _SETTINGS:
-        setting.add_flag(parser)
+    for option in (*_OF_STREAMS, *_SETTINGS):
+        option.add_flag(parser)
     parser.add_argument(
         "--boost-phrase", action="append", default=[], metavar="TEXT[:BOOST]", help="boosted phrase; repeatable"
-    )
-    parser.add_argument(
-        "--boost", type=float, metavar="B", help="boost of phrases without their own, in nats per token (2)"
-    )
-    parser.add_argument(
-        "--language-tags", metavar="NAME", help=f"language tags in the text: {', '.join(LANGUAGE_TAGS)} (remove)"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per file, with tokens and word times")
     parser.set_defaults(run=run)
@@ -100,8 +97,8 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     channel = _channel(args)
     context, threads = (setting.read({}, setting.given(args)) for setting in (CONTEXT, THREADS))
-    decoding = DecodingConfig(**{setting.name: setting.read({}, setting.given(args)) for setting in _SETTINGS})
-    if args.lattices and any(getattr(decoding, rule.name) for rule in ENDPOINT_RULES):
+    decoding = DecodingConfig(**read_flags(_SETTINGS, args))
+    if args.lattices and any(getattr(decoding, name) for name in ENDPOINTS):
         raise SettingError("--lattices is given with an endpoint; accepted: one segment, of which the lattice is")
     options = _stream_options(args, decoding)
     inputs = find_audio(args.audio, args.files_from, args.from_manifest, _note)
@@ -173,7 +170,7 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("format", "force", "resume"):
         if getattr(args, name) and not args.out and not (args.lattices and name != "format"):
             raise SettingError(f"--{name} needs --out DIR")
-    if args.lattices and not args.n_best:
+    if args.lattices and args.n_best in (None, "0"):
         raise SettingError("--lattices needs --n-best N")
     if args.lm is not None and args.lm_weight is None:
         raise SettingError("--lm needs --lm-weight W, which is 0 by default")
@@ -247,19 +244,10 @@ def _print(transcript: "FileTranscript", as_json: bool, is_named: bool) -> None:
 
 def _stream_options(args: argparse.Namespace, decoding: DecodingConfig) -> dict[str, Any]:
     """Options of every file's stream; `penstock.pipeline.options.stream_options` checks them."""
-    beam_size = None if args.beam_size is None else decoding.beam_size
-    options = {"decoder": args.decoder, "beam_size": beam_size, "n_best": args.n_best, "boost": args.boost}
-    phrases = [_phrase(argument) for argument in args.boost_phrase]
-    options |= {"boosted_phrases": phrases or None, "language_tags": args.language_tags}
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _phrase(argument: str) -> str | tuple[str, float]:
-    """TEXT or TEXT:BOOST, as `penstock-client` takes them; the last colon always precedes a boost."""
-    text, colon, boost = argument.rpartition(":")
-    if not colon:
-        return argument
     try:
-        return text, float(boost)
-    except ValueError:
-        raise SettingError(f"--boost-phrase {argument!r}: {boost!r} is no number; accepted: TEXT, TEXT:BOOST") from None
+        options = read_flags(_OF_STREAMS, args)
+        phrases = [parse_phrase("--boost-phrase", argument) for argument in args.boost_phrase]
+    except ValueError as error:
+        raise SettingError(str(error)) from None
+    beam_size = None if args.beam_size is None else decoding.beam_size
+    return {**options, "boosted_phrases": phrases or None, "beam_size": beam_size}

@@ -1,14 +1,13 @@
 """Parses `--decoder NAME[:OPTION=VALUE,...]`, the search of an evaluation."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import SettingError
-from penstock.pipeline.options import decoding_config
-from penstock.pipeline.options.decoding_config import BOOSTED_DECODERS, DECODERS, DECODING_SETTINGS, DecodingConfig
-from penstock.scoring.boosting.phrases import MAX_BOOST
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock_client import options as stream_options
+from penstock_client.options import BOOSTED_DECODERS, DECODERS, StreamOptions
 
 _SHORT = {"beam": "beam_size"}
 
@@ -19,7 +18,7 @@ class DecoderChoice:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Values by the names of `DECODING_SETTINGS`."""
+    """Values by the names of `DecodingConfig`."""
     boost: float | None = None
     """Boost of the phrases of an utterance; None for the default."""
     text: str = ""
@@ -49,7 +48,7 @@ class DecoderChoice:
         return options | {"boosted_phrases": list(boosted_phrases)} | boost
 
 
-GREEDY = DecoderChoice(decoding_config.GREEDY)
+GREEDY = DecoderChoice(stream_options.GREEDY)
 
 
 def parse_decoder(text: str) -> DecoderChoice:
@@ -57,18 +56,13 @@ def parse_decoder(text: str) -> DecoderChoice:
     name, has_options, rest = text.partition(":")
     if name not in DECODERS:
         raise SettingError(f"decoder {text!r}: {name!r} is not known; known: {', '.join(DECODERS)}")
-    settings = {setting.name: setting for setting in DECODING_SETTINGS if name in setting.decoders}
+    known = (*DecodingConfig.options(), StreamOptions.option("boost"))
+    settings = {option.name: option for option in known if name in option.decoders}
     options: dict[str, Any] = {}
-    boost: float | None = None
     for part in rest.split(",") if has_options else []:
         option, _, value = part.partition("=")
-        if option == "boost" and name in BOOSTED_DECODERS:
-            if boost is not None:
-                raise SettingError(f"decoder {text!r}: 'boost' is given twice")
-            boost = _boost(text, value)
-            continue
         names = (_SHORT.get(option, option), f"{name}_{option}")  # "beam" of wfst is "wfst_beam"
-        setting = next((settings[known] for known in names if known in settings), None)
+        setting = next((settings[each] for each in names if each in settings), None)
         if setting is None:
             raise SettingError(
                 f"decoder {text!r}: {option!r} is not an option of {name}; options: {', '.join(settings)}"
@@ -81,11 +75,5 @@ def parse_decoder(text: str) -> DecoderChoice:
             raise SettingError(f"decoder {text!r}: {option}: {value!r}: {error}") from None
     if "lm" in options and "lm_weight" not in options:
         raise SettingError(f"decoder {text!r}: lm needs lm_weight=W, which is 0 by default")
+    boost = options.pop("boost", None)
     return DecoderChoice(name, options, boost, text)
-
-
-def _boost(text: str, value: str) -> float:
-    with contextlib.suppress(ValueError):
-        if abs(boost := float(value)) <= MAX_BOOST:
-            return boost
-    raise SettingError(f"decoder {text!r}: boost: {value!r}; accepted: numbers from -{MAX_BOOST:g} to {MAX_BOOST:g}")

@@ -4,7 +4,8 @@ from penstock.decoding.beam.sizes import BeamSizes
 from penstock.decoding.wfst.sizes import WfstSizes
 from penstock.model.config import AttentionContext, IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoder_offer import offer_decoders
-from penstock.pipeline.options.decoding_config import WFST, DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock_client.options import WFST
 
 _CTC_BYTES = 3 * 8 + 4
 """Size of a slot of `CtcStateStore`."""

@@ -9,8 +9,8 @@ from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
-from penstock.scoring.boosting.phrases import MAX_PHRASES
 from penstock.version import __version__
+from penstock_client.options import MAX_PHRASES
 
 
 def server_information(

@@ -8,7 +8,7 @@ from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamError
 from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import END, IDLE, RESTART, StreamRecord
 from penstock.serving.log_format import RateLimit, model_logger
-from penstock.serving.settings import LOG_FORMAT, LOG_LEVEL
+from penstock.serving.settings import ServeOptions
 
 _REJECTIONS_PER_S = 20
 _BY_CLIENTS = (END, IDLE, RESTART, ErrorCode.SERVER_DRAINING.name)
@@ -20,7 +20,8 @@ class ModelLog:
 
     def __init__(self, model: str):
         self._model = model
-        self._log = model_logger(model, LOG_FORMAT.read(), LOG_LEVEL.read())
+        log_format, log_level = (ServeOptions.option(name).read() for name in ("log_format", "log_level"))
+        self._log = model_logger(model, log_format, log_level)
         self._limit = RateLimit(_REJECTIONS_PER_S)
         self.stage("libraries loaded")
 

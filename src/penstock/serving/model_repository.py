@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.errors import SettingError
-from penstock.serving.settings import MODEL_REPOSITORY, QUEUE_DELAY_MS
+from penstock.serving.settings import ServeOptions
 
 _BUNDLED = Path(__file__).resolve().parents[1] / "bundled" / "model_repository"
 _FIRST_MODEL, _ENSEMBLES = "features", ("asr", "asr_batch")
@@ -16,13 +16,14 @@ _DELAY = re.compile(r"(?<=max_queue_delay_microseconds:)\s*\d+")
 
 def find_model_repository(named: str | None = None, environment: Mapping[str, str] = os.environ) -> Path:
     """`named`, else $PENSTOCK_MODEL_REPOSITORY, else the bundled one; SettingError if it has no `asr`."""
-    given = MODEL_REPOSITORY.read(environment, named)
+    option = ServeOptions.option("model_repository")
+    given = option.read(environment, named)
     path = Path(given).expanduser().absolute() if given else _BUNDLED.resolve()
     if (path / "asr" / "config.pbtxt").is_file():
         return path
     raise SettingError(
         f"{given or path}: not a model repository of Penstock, asr/config.pbtxt is missing; name one with "
-        f"{MODEL_REPOSITORY.flag} or {MODEL_REPOSITORY.variable}"
+        f"{option.flag} or {option.variable}"
     )
 
 
@@ -45,7 +46,7 @@ def copy_models(
                 (model / entry.name).symlink_to(entry.absolute())
         text = config.read_text(encoding="utf-8")
         if delay_ms is not None and model.name == _FIRST_MODEL and not _DELAY.search(text):
-            raise SettingError(f"{config}: has no max_queue_delay_microseconds, which {QUEUE_DELAY_MS.flag} changes")
+            raise SettingError(f"{config}: has no max_queue_delay_microseconds, which --queue-delay-ms changes")
         most_us = 1000 * delay_ms if delay_ms is not None else 250 * float(information.get("chunk_ms", "inf"))
         text = _with_delay(text, delay_ms, model.name == _FIRST_MODEL, most_us, on_gpu)
         if model.name in _ENSEMBLES:

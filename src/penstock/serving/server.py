@@ -29,7 +29,7 @@ from penstock.serving.launch import (
 from penstock.serving.model_repository import copy_models
 from penstock.serving.ports import claim_ports
 from penstock.serving.server_log import ServerLog
-from penstock.serving.settings import LOG_FORMAT, LOG_LEVEL, QUEUE_DELAY_MS
+from penstock.serving.settings import ServeOptions
 from penstock.serving.triton_install import TritonInstall
 
 START_LIMIT_S = 600.0
@@ -72,12 +72,12 @@ class TritonServer:
     def start(self) -> None:
         """Starts the processes. PenstockError for a port in use or a wrong setting comes before any process starts."""
         environment = ChainMap(dict(self._options.environment), os.environ)
-        delay_ms, log_format, log_level = (each.read(environment) for each in (QUEUE_DELAY_MS, LOG_FORMAT, LOG_LEVEL))
+        settings = ServeOptions.read(environment)
         self.ports = claim_ports(self.ports, self._options.address)
         runtime = Path(tempfile.mkdtemp(prefix="penstock-"))
         shared_memory = f"penstock-{secrets.token_hex(8)}-"
         try:
-            options = _with_copied_models(self._options, runtime, delay_ms)
+            options = _with_copied_models(self._options, runtime, settings.queue_delay_ms)
             process = self._launch(options, runtime, shared_memory)
         except PenstockError:
             shutil.rmtree(runtime, ignore_errors=True)
@@ -88,7 +88,9 @@ class TritonServer:
             os.killpg(process.pid, signal.SIGKILL)
             raise
         assert process.stdout is not None
-        log = ServerLog(process.stdout, self._forward_log, log_format, log_level, self._options.is_verbose)
+        log = ServerLog(
+            process.stdout, self._forward_log, settings.log_format, settings.log_level, self._options.is_verbose
+        )
         self._running = _Running(process, guard, log, runtime)
 
     def _launch(self, options: ServerOptions, runtime: Path, shared_memory: str) -> subprocess.Popen[str]:

@@ -1,21 +1,23 @@
 """The options of a server. Each is an environment variable and a flag of `penstock serve`.
 
-The decoder's options come from `penstock.pipeline.options.decoding_config`. `Settings` has the values that models use.
+The fields of `ServeOptions` are their only declaration; the decoder's come from
+`penstock.pipeline.options.decoding_config`. `Settings` has the values that models use.
 """
 
 import os
-import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
 
 from penstock.errors import CheckpointError, SettingError
 from penstock.model.config import AttentionContext, parse_context
-from penstock.pipeline.options.decoding_config import DECODING_SETTINGS, DecodingConfig
-from penstock.pipeline.options.setting import Setting, Values, choice, switch, text, whole
-from penstock_client.log_lines import FORMATS, LEVELS
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock_client.declaration import About, Options
+from penstock_client.log_lines import LogFormat, LogLevel
 
 # Only the model processes need these: a launcher or a health check starts without numpy and torch.
 if TYPE_CHECKING:
@@ -37,79 +39,100 @@ SAMPLE_RATE_HZ = 16_000
 """Sample rate of the audio that clients send."""
 
 
-def _device(given: str) -> str:
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", given):
-        raise ValueError
-    return given
+def _context(given: Any) -> Any:
+    try:
+        return parse_context(given) if isinstance(given, str) else given
+    except SettingError as error:
+        raise ValueError(error.message) from None
 
 
-MODEL = Setting(
-    "model", text("a bundle directory, a .nemo file or a hub id"), None, "MODEL", "checkpoint",
-    unset="the bundled an4-rnnt-hybrid",
-)  # fmt: skip
-CONTEXT = Setting(
-    "context",
-    Values(parse_context, lambda value: isinstance(value, AttentionContext), "LEFT,RIGHT, for example 70,6"),
-    None, "L,R", "attention context in encoder frames", unset="560 ms chunks if the model has them, else its first",
-)  # fmt: skip
-MAX_STREAMS = Setting("max_streams", whole(1, MAX_STREAM_COUNT), 64, "N", "maximum live streams")
-IDLE_SECONDS = Setting(
-    "idle_seconds",
-    Values(float, lambda value: 0 < value <= MAX_IDLE_S, f"numbers above 0, up to {MAX_IDLE_S:g}"),  # rejects NaN too
-    30.0, "S", "idle timeout of a stream, in seconds", page="serving.md#idle-streams",
-)  # fmt: skip
-DEVICE = Setting(
-    "device", Values(_device, lambda value: True, "cpu, cuda, cuda:NUMBER"), None, "DEVICE", "device of the models",
-    unset="cuda if available, else cpu",
-)  # fmt: skip
-MAX_THREADS = 256
-THREADS = Setting("threads", whole(1, MAX_THREADS), 1, "N", "CPU threads of each model process")
-QUEUE_DELAY_MS = Setting(
-    "queue_delay_ms", whole(0, 1000), None, "MS", "batching delay, in milliseconds",
-    unset="40, or a quarter of the chunk if that is less", page="serving.md#batching-delay",
-)  # fmt: skip
-HTTP_PORT = Setting("http_port", whole(0, 65535), 8000, "PORT", "HTTP port; 0 for any free port")
-GRPC_PORT = Setting("grpc_port", whole(0, 65535), 8001, "PORT", "gRPC port; 0 for any free port")
-METRICS_PORT = Setting("metrics_port", whole(0, 65535), 8002, "PORT", "metrics port; 0 for any free port")
-LISTEN_ON_ALL_INTERFACES = Setting(
-    "listen_on_all_interfaces",
-    switch(),
-    False,
-    None,
-    "listen on all interfaces instead of 127.0.0.1, without encryption",
-)
-DRAIN_SECONDS = Setting(
-    "drain_seconds", whole(1), 8, "S", "time for live streams to end after SIGTERM, in seconds",
-    page="operations.md#stopping",
-)  # fmt: skip
-MODEL_REPOSITORY = Setting(
-    "model_repository", text("a directory"), None, "DIR", "directory of the Triton models", unset="the bundled one"
-)
-VERBOSE = Setting("verbose", switch(), False, None, "print Triton's complete log, not only its warnings and errors")
-LOG_FORMAT = Setting("log_format", choice(*FORMATS), "text", "NAME", "format of the log", page="operations.md#logs")
-LOG_LEVEL = Setting(
-    "log_level", choice(*LEVELS), "info", "NAME", "least severe lines in the log", page="operations.md#logs"
-)
-RESTART = Setting(
-    "restart", switch(), False, None, "start the server again after a crash", page="operations.md#restart-after-a-crash"
-)
-GATEWAY = Setting(
-    "gateway", switch(), False, None, "start a gateway for the clients of NVIDIA Riva and OpenAI beside the server",
-    page="gateway.md",
-)  # fmt: skip
+class _ProcessOptions(Options):
+    error: ClassVar[type[Exception]] = SettingError
 
-SERVE_SETTINGS = (
-    MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, QUEUE_DELAY_MS, *DECODING_SETTINGS, HTTP_PORT,
-    GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, RESTART, GATEWAY, MODEL_REPOSITORY,
-    LOG_FORMAT, LOG_LEVEL, VERBOSE,
-)  # fmt: skip
-"""Flags of `penstock serve`, in the order of its help."""
+    model: Annotated[
+        str | None,
+        Field(min_length=1),
+        About("MODEL", unset="the bundled an4-rnnt-hybrid", accepted="a bundle directory, a .nemo file or a hub id"),
+    ] = Field(default=None, description="checkpoint")
+    context: Annotated[
+        AttentionContext | None,
+        BeforeValidator(_context),
+        About(
+            "L,R",
+            unset="560 ms chunks if the model has them, else its first",
+            accepted="LEFT,RIGHT, for example 70,6",
+        ),
+    ] = Field(default=None, description="attention context in encoder frames")
+    max_streams: Annotated[int, Field(ge=1, le=MAX_STREAM_COUNT), About("N")] = Field(
+        default=64, description="maximum live streams"
+    )
+    idle_seconds: Annotated[float, Field(gt=0, le=MAX_IDLE_S), About("S", page="serving.md#idle-streams")] = Field(
+        default=30.0, description="idle timeout of a stream, in seconds"
+    )
+    device: Annotated[
+        str | None,
+        Field(pattern=r"^(cpu|cuda(:\d+)?)$"),
+        About("DEVICE", unset="cuda if available, else cpu", accepted="cpu, cuda, cuda:NUMBER"),
+    ] = Field(default=None, description="device of the models")
+    threads: Annotated[int, Field(ge=1, le=256), About("N")] = Field(
+        default=1, description="CPU threads of each model process"
+    )
+    queue_delay_ms: Annotated[
+        int | None,
+        Field(ge=0, le=1000),
+        About("MS", unset="40, or a quarter of the chunk if that is less", page="serving.md#batching-delay"),
+    ] = Field(default=None, description="batching delay, in milliseconds")
 
-IMAGE_SETTINGS = (HTTP_PORT, GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, MODEL_REPOSITORY, GATEWAY)
+
+_Port = Annotated[int, Field(ge=0, le=65_535), About("PORT")]
+_LOGS = "operations.md#logs"
+
+
+class ServeOptions(DecodingConfig, _ProcessOptions):
+    """The options of a server, in the order of the help of `penstock serve`. SettingError names a wrong one."""
+
+    http_port: _Port = Field(default=8000, description="HTTP port; 0 for any free port")
+    grpc_port: _Port = Field(default=8001, description="gRPC port; 0 for any free port")
+    metrics_port: _Port = Field(default=8002, description="metrics port; 0 for any free port")
+    listen_on_all_interfaces: bool = Field(
+        default=False, description="listen on all interfaces instead of 127.0.0.1, without encryption"
+    )
+    drain_seconds: Annotated[int, Field(ge=1), About("S", page="operations.md#stopping")] = Field(
+        default=8, description="time for live streams to end after SIGTERM, in seconds"
+    )
+    restart: Annotated[bool, About(page="operations.md#restart-after-a-crash")] = Field(
+        default=False, description="start the server again after a crash"
+    )
+    gateway: Annotated[bool, About(page="gateway.md")] = Field(
+        default=False, description="start a gateway for the clients of NVIDIA Riva and OpenAI beside the server"
+    )
+    model_repository: Annotated[
+        str | None, Field(min_length=1), About("DIR", unset="the bundled one", accepted="a directory")
+    ] = Field(default=None, description="directory of the Triton models")
+    log_format: Annotated[LogFormat, About("NAME", page=_LOGS)] = Field(default="text", description="format of the log")
+    log_level: Annotated[LogLevel, About("NAME", page=_LOGS)] = Field(
+        default="info", description="least severe lines in the log"
+    )
+    verbose: bool = Field(default=False, description="print Triton's complete log, not only its warnings and errors")
+
+    @property
+    def decoding(self) -> DecodingConfig:
+        """The options of the decoder."""
+        return DecodingConfig(**{name: getattr(self, name) for name in DecodingConfig.model_fields})
+
+
+MODEL, CONTEXT, THREADS = map(ServeOptions.option, ("model", "context", "threads"))
+"""Also options of commands without a server."""
+
+IMAGE_OPTIONS = (
+    "http_port", "grpc_port", "metrics_port", "listen_on_all_interfaces", "model_repository", "gateway",
+)  # fmt: skip
 """Fixed by the images, where the gateway is another one: `compose.yaml` does not pass them on."""
 
 OTHER_VARIABLES = ("PENSTOCK_CACHE", "PENSTOCK_TRITONSERVER", "PENSTOCK_RUNTIME_DIR")
 """Variables without a flag, read by model/resolve.py, triton_install.py and here."""
+FOREIGN_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_MICROPHONE", "PENSTOCK_ORACLE_NEMO", "PENSTOCK_RANDOM_MESSAGES")
+"""Of the client and of tests."""
 
 
 @dataclass(frozen=True)
@@ -130,21 +153,21 @@ class Settings:
         """Reads the variables; SettingError names the one that is missing or wrong."""
         from penstock.model.bundle import Checkpoint
 
-        model = MODEL.read(environment)
-        if not model:
+        options = ServeOptions.read(environment)
+        if not options.model:
             raise SettingError("PENSTOCK_MODEL is not set; accepted: a bundle made by `penstock import`")
-        checkpoint = Checkpoint(model)
+        checkpoint = Checkpoint(options.model)
         # The model processes of a server have the same parent, so its id gives them a common directory.
         runtime = environment.get("PENSTOCK_RUNTIME_DIR") or f"{tempfile.gettempdir()}/penstock-{os.getppid()}"
         return cls(
             checkpoint=checkpoint,
-            context=select_served_context(checkpoint, CONTEXT.read(environment)),
-            max_streams=MAX_STREAMS.read(environment),
-            idle_limit_s=IDLE_SECONDS.read(environment),
+            context=select_served_context(checkpoint, options.context),
+            max_streams=options.max_streams,
+            idle_limit_s=options.idle_seconds,
             runtime_directory=Path(runtime),
-            device=DEVICE.read(environment) or _best_device(),
-            threads=THREADS.read(environment),
-            decoding=DecodingConfig(**{setting.name: setting.read(environment) for setting in DECODING_SETTINGS}),
+            device=options.device or _best_device(),
+            threads=options.threads,
+            decoding=options.decoding,
         )
 
     @property

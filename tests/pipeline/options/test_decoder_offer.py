@@ -9,13 +9,14 @@ from penstock.errors import SettingError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, CtcConfig, IlmPair
 from penstock.pipeline.options.decoder_offer import offer_decoders
-from penstock.pipeline.options.decoding_config import CTC_DECODERS, DECODERS, TRANSDUCER_DECODERS, WFST, DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.decoder_rows import DecoderRequest
+from penstock_client.options import CTC_DECODERS, DECODERS, TRANSDUCER_DECODERS, WFST
 from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
 
 PLAIN, WITH_GRAPH = DecodingConfig(), DecodingConfig(graph="some.safetensors")
@@ -95,6 +96,9 @@ def test_streams_keep_their_weights_in_a_batch_and_in_every_segment(tmp_path, de
     pairs = (IlmPair(1.0, 0.0), IlmPair(0.6, 0.6), IlmPair(0.0, 0.8))
     frames = torch.randn(20, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(1))
 
+    def options(alpha: float, beta: float) -> StreamOptions:
+        return StreamOptions(decoder=decoder, beam_size=4, ilm_alpha=alpha, ilm_beta=beta)
+
     def segments(chosen: tuple[IlmPair, ...]) -> list[list[list[tuple]]]:
         """Tokens and times of two segments, the first of which ends with `finalize`, for each stream."""
         stage = DecoderStage(checkpoint, len(chosen), SlotLedger(len(chosen)))
@@ -102,9 +106,7 @@ def test_streams_keep_their_weights_in_a_batch_and_in_every_segment(tmp_path, de
         for is_start in (True, False):
             results = stage.process(
                 [
-                    DecoderRequest(
-                        Lease(slot, 1), frames, 0, is_start, not is_start, StreamOptions(decoder, 4, ilm=pair), is_start
-                    )
+                    DecoderRequest(Lease(slot, 1), frames, 0, is_start, not is_start, options(*pair), is_start)
                     for slot, pair in enumerate(chosen)
                 ]
             )

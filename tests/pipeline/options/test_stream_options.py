@@ -1,15 +1,19 @@
 """Options of a stream: read, defaulted and rejected by name."""
 
 import math
+from typing import get_args
 
 import pytest
 
-from penstock.errors import PenstockError, StreamError, StreamErrorKind
-from penstock.model.config import IlmPair
+from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
+from penstock.endpointing.rules import ENDPOINT_STATES, NO_ENDPOINTS
+from penstock.errors import ErrorCode, PenstockError, StreamError, StreamErrorKind
+from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import DecoderOffer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import StreamOptions, parse_stream_options
+from penstock_client.options import EndpointState
 from tests.helpers.phrases import NumberTokenizer
 
 WITH_LM = DecodingConfig(lm="some.arpa", lm_weight=0.3, beam_size=8)
@@ -21,8 +25,13 @@ def parse(options: dict, config: DecodingConfig, offer: DecoderOffer = ALL, toke
     return parse_stream_options(options, config, tokenizer, offer)
 
 
+PLAIN = parse({}, DecodingConfig())
+
+
 def test_nothing_chosen_is_greedy_without_anything():
-    assert parse({}, DecodingConfig()) == StreamOptions()
+    assert (PLAIN.decoder, PLAIN.beam_size, PLAIN.n_best, PLAIN.lm_weight, PLAIN.ilm) == ("greedy", 1, 0, 0.0, None)
+    assert (PLAIN.phrases, PLAIN.endpoint, PLAIN.carries_state, PLAIN.keeps_tags) == ((), NO_ENDPOINTS, False, False)
+    assert parse({"decoder": None, "endpoint_state": None}, DecodingConfig()) == PLAIN
 
 
 def test_defaults_are_the_servers():
@@ -48,10 +57,11 @@ def test_unknown_phrases_can_be_left_out(bundled_model):
 
 REJECTED = [
     ({"unknown_phrases": "drop"}, "unknown_phrases is 'drop'; accepted: reject, ignore"),
-    ({"langage": "de", "decoder": "alsd"}, "'langage' is not an option of the stream start; known: decoder"),
+    ({"langage": "de", "decoder": "alsd"}, "'langage' is not known; accepted: decoder"),
+    ({"langage": "de", "decoder": "alsd"}, "'langage' is not known; accepted: decoder"),
     ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; offered: greedy, alsd, aes, ctc"),
     ({"decoder": 3}, "decoder 3 is not known"),
-    ({"decoder": "alsd", "lm_fusion": "eq2-late"}, "'lm_fusion' is not an option of the stream start; known: decoder"),
+    ({"decoder": "alsd", "lm_fusion": "eq2-late"}, "'lm_fusion' is not known; accepted: decoder"),
     ({"decoder": "alsd", "beam_size": 0}, "beam_size is 0; accepted: integers from 1 to 8"),
     ({"decoder": "aes", "beam_size": 10_000}, "beam_size is 10000; accepted: integers from 1 to 8"),
     ({"decoder": "aes", "beam_size": 2.0}, "beam_size is 2.0"),
@@ -63,15 +73,14 @@ REJECTED = [
     ({"lm_weight": math.nan}, "lm_weight is nan"),
     ({"lm_weight": "0.5"}, "lm_weight is '0.5'"),
     ({"endpoint_state": "soft"}, "endpoint_state is 'soft'; accepted: reset, carry"),
-    ({"endpoint_state": None}, "endpoint_state is None"),
     ({"boost": 2.0}, "boost is given without boosted_phrases"),
     ({"boosted_phrases": "new york"}, "boosted_phrases is not JSON"),
     ({"boosted_phrases": "[" * 100_000}, "boosted_phrases is not JSON"),
-    ({"boosted_phrases": '{"a": 1}'}, "boosted_phrases is dict; accepted: a JSON list"),
+    ({"boosted_phrases": '{"a": 1}'}, "boosted_phrases is {'a': 1}; accepted: a list"),
     ({"boosted_phrases": '[["a", 1, 2]]'}, "entry 1 is"),
     ({"boosted_phrases": "[3]"}, "entry 1 is 3"),
     ({"decoder": "x" * 100_000}, "decoder 'x{59}[.]{3} is not known"),
-    ({"x" * 100_000: 1}, "'x{59}[.]{3} is not an option"),
+    ({"x" * 100_000: 1}, "'x{59}[.]{3} is not known"),
     ({"decoder": "alsd", "beam_size": 10**5000}, "beam_size is a value too long to write"),
     ({"boosted_phrases": [["a", 10**5000]]}, "has boost a value too long to write"),
     ({"boosted_phrases": [[["a"] * 1000]]}, r"entry 1 is \[\['a', .*[.]{3};"),
@@ -80,7 +89,7 @@ REJECTED = [
     ({"boosted_phrases": '["a"]', "boost": math.nan}, "boost is nan; accepted: numbers from -100 to 100"),
     ({"boosted_phrases": "[]", "boost": math.inf}, "boost is inf; accepted: numbers from -100 to 100"),
     ({"boosted_phrases": '["a"]', "boost": 10**400}, "boost is 1000"),
-    ({7: 1, "speed": 2}, "'speed', 7 is not an option"),
+    ({7: 1}, "'7' is not known"),
     ({"boosted_phrases": ["x" * 201]}, "has 201 characters"),
     ({"boosted_phrases": [f"word {i}" for i in range(2001)]}, "more than 2000 phrases"),
 ]
@@ -91,6 +100,15 @@ def test_what_is_wrong_is_named(options, match):
     with pytest.raises(StreamError, match=match) as rejected:
         parse(options, WITH_LM)
     assert rejected.value.kind is StreamErrorKind.INVALID_ARGUMENT
+    is_of_phrases = str(rejected.value).partition(": ")[2].startswith("boosted phrases: ")
+    assert rejected.value.code is (ErrorCode.PHRASES_INVALID if is_of_phrases else ErrorCode.OPTION_INVALID)
+
+
+def test_what_the_declaration_says_is_what_the_searches_take():
+    accepted = [StreamOptions.option(name).accepted for name in ("ilm_alpha", "ilm_beta")]
+    assert accepted == [f"numbers from 0 to {limit:g}" for limit in (MAX_ILM_ALPHA, MAX_ILM_BETA)]
+    assert DecodingConfig.option("beam_size").accepted == f"integers from 1 to {MAX_BEAM_SIZE}"
+    assert get_args(EndpointState) == ENDPOINT_STATES
 
 
 def test_endpoints_carry_the_state_by_the_stream_the_server_or_the_vocabulary():
@@ -111,7 +129,7 @@ def test_endpoints_carry_the_state_by_the_stream_the_server_or_the_vocabulary():
 def test_a_weight_without_a_language_model():
     with pytest.raises(StreamError, match=r"lm_weight is 0.5, but no language model is loaded; accepted: 0"):
         parse({"lm_weight": 0.5}, DecodingConfig())
-    assert parse({"lm_weight": 0.0}, DecodingConfig()) == StreamOptions()
+    assert parse({"lm_weight": 0.0}, DecodingConfig()) == PLAIN
 
 
 WITH_ILM = DecoderOffer({}, {name: IlmPair(0.6, 0.4) for name in ("greedy", "alsd", "aes")})
@@ -133,7 +151,6 @@ def test_weights_of_the_internal_language_model_are_the_servers_or_the_streams()
         ({"ilm_beta": math.nan}, "ilm_beta is nan"),
         ({"ilm_alpha": True}, "ilm_alpha is True"),
         ({"ilm_alpha": "0.6"}, "ilm_alpha is '0.6'"),
-        ({"ilm_beta": None}, "ilm_beta is None"),
         ({"ilm_beta": 10**400}, "ilm_beta is 1000"),
         ({"decoder": "ctc", "ilm_beta": 0}, "ilm_beta needs decoder greedy, alsd or aes; the stream's is ctc"),
     ],
@@ -152,7 +169,7 @@ def test_a_weight_without_an_internal_language_model():
     message = "ilm_alpha is 0.6, but the model has no internal language model; accepted: 1$"
     with pytest.raises(StreamError, match=message):
         parse({"decoder": "alsd", "ilm_alpha": 0.6}, DecodingConfig())
-    assert parse({"ilm_beta": 0, "ilm_alpha": 1}, DecodingConfig()) == StreamOptions()
+    assert parse({"ilm_beta": 0, "ilm_alpha": 1}, DecodingConfig()) == PLAIN
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,9 @@ def test_no_ctc_token_is_reported_twice(border):
     labels = [2, 0, 0, 0, 2, 0, 1, 1, 1, 2]
     frames = torch.nn.functional.one_hot(torch.tensor(labels), 3).float().log().unsqueeze(0)
     decoder = CtcStreamDecoder(GivenLogProbs(2), 1)
-    decoder.open([0], [StreamOptions("ctc")])
+    decoder.open([0], [StreamOptions(decoder="ctc")])
     (before,) = decoder.decode(Chunk([0], frames[:, :border], torch.tensor([border]), [False]))
-    decoder.begin_segment([0], [StreamOptions("ctc")])
+    decoder.begin_segment([0], [StreamOptions(decoder="ctc")])
     (after,) = decoder.decode(Chunk([0], frames[:, border:], torch.tensor([len(labels) - border]), [True]))
     first = [*before.stable, *before.unstable]
     assert [token.id for token in first + after.stable + after.unstable] == [0, 0, 1]

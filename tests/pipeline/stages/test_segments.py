@@ -39,7 +39,7 @@ def recognizer(request, golden_bundle, tmp_path_factory) -> StreamingRecognizer:
     sentences = [tokenizer.encode(text) for text in ("seven two nine erase", "help start stop", "yes no zero") * 3]
     path = tmp_path_factory.mktemp("lm") / "words.arpa"
     write_arpa(build_lm(sentences, read_token_names(checkpoint.tokenizer_path), 2).arpa, path)
-    return StreamingRecognizer(checkpoint.directory, context, max_streams=8, decoding=DecodingConfig(str(path)))
+    return StreamingRecognizer(checkpoint.directory, context, max_streams=8, decoding=DecodingConfig(lm=str(path)))
 
 
 @dataclass

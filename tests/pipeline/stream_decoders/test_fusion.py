@@ -1,7 +1,6 @@
 """Many streams, each with phrases of its own, that come and go while others decode: each as it would be alone."""
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -103,7 +102,7 @@ def test_each_is_as_alone(golden_bundle, streams, is_captured, monkeypatch):
                 free.append(live.pop(stream)[0].slot)
     plain = DecoderStage(checkpoint, STREAMS, SlotLedger(STREAMS))
     without = [
-        DecoderRequest(Lease(stream, 1), whole, 0, True, True, replace(streams.options[stream], phrases=()))
+        DecoderRequest(Lease(stream, 1), whole, 0, True, True, streams.options[stream].replace(phrases=()))
         for stream, whole in enumerate(streams.frames)
     ]
     unchanged = sum(found[stream] == words_of(result) for stream, result in enumerate(plain.process(without)))

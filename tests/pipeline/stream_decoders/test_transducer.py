@@ -41,7 +41,7 @@ def recognizer(request, golden_bundle, tmp_path_factory) -> StreamingRecognizer:
     sentences = ["seven two nine erase", "help start stop", "yes no go zero", "seven zero seven"] * 3
     tokens = StreamingRecognizer(checkpoint.directory)._decoder._tokenizer  # the model's own
     write_arpa(build_lm([tokens.encode(text) for text in sentences], names, 2).arpa, path)
-    return StreamingRecognizer(checkpoint.directory, max_streams=16, decoding=DecodingConfig(str(path)))
+    return StreamingRecognizer(checkpoint.directory, max_streams=16, decoding=DecodingConfig(lm=str(path)))
 
 
 def recognized(recognizer, samples, options, parts=(slice(None),)) -> Transcription:
@@ -151,4 +151,6 @@ def test_a_language_model_of_another_vocabulary_is_rejected(golden_bundle, tmp_p
     path = tmp_path / "other.arpa"
     path.write_text("\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-1\tfremd\n\n\\end\\\n")
     with pytest.raises(PenstockError, match=r"other\.arpa: another vocabulary.*'fremd'"):
-        StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, decoding=DecodingConfig(str(path), 0.5))
+        StreamingRecognizer(
+            golden_bundle("rnnt_hybrid").directory, decoding=DecodingConfig(lm=str(path), lm_weight=0.5)
+        )

@@ -15,7 +15,7 @@ from penstock.decoding.transducer import TransducerNetwork
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.boosting.arena import NO_PHRASES
 from penstock.scoring.boosting.cache import PhraseCache
-from penstock.scoring.boosting.phrases import check_phrases
+from penstock.scoring.boosting.phrases import merge_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
 from penstock.scoring.fusion import Fusion, FusionStates
 from tests.helpers import beam, decoding
@@ -206,12 +206,12 @@ def test_a_boosted_word_wins_in_its_own_stream_only(bundled_model):
     cache = PhraseCache(tokenizer, 2**20)
     fusion = Fusion(boost=cache.automaton)
     scores = acoustic_scores(tokenizer, "pan stock seven", "pen stack seven", margin=1.0)
-    boosted = tokenize_phrases(check_phrases([("pen stack", 1.5), ("pen sticks", 1.5)]), tokenizer)
+    boosted = tokenize_phrases(merge_phrases([("pen stack", 1.5), ("pen sticks", 1.5)]), tokenizer)
     starts = [
         cache.acquire(boosted),
         NO_PHRASES,
-        cache.acquire(tokenize_phrases(check_phrases([("pen stack", 0.25)]), tokenizer)),
-        cache.acquire(tokenize_phrases(check_phrases([("pan stock", -1.5)]), tokenizer)),
+        cache.acquire(tokenize_phrases(merge_phrases([("pen stack", 0.25)]), tokenizer)),
+        cache.acquire(tokenize_phrases(merge_phrases([("pan stock", -1.5)]), tokenizer)),
     ]
     texts = [tokenizer.decode(row.tolist()) for row in greedy(scores, fusion, starts)]
     assert texts[0] == "pen stack seven"

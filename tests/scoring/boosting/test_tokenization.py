@@ -5,7 +5,7 @@ import pytest
 from penstock.errors import StreamError, StreamErrorKind
 from penstock.model.tokenizer import Tokenizer
 from penstock.scoring.boosting import tokenization as phrase_tokens
-from penstock.scoring.boosting.phrases import check_phrases
+from penstock.scoring.boosting.phrases import merge_phrases
 from penstock.scoring.boosting.tokenization import continues_word, tokenize_phrases
 
 
@@ -21,21 +21,21 @@ def with_bytes(golden_bundle) -> Tokenizer:
 
 def rejected(phrases, tokenizer) -> str:
     with pytest.raises(StreamError) as caught:
-        tokenize_phrases(check_phrases(phrases), tokenizer)
+        tokenize_phrases(merge_phrases(phrases), tokenizer)
     assert caught.value.kind is StreamErrorKind.INVALID_ARGUMENT
     return str(caught.value)
 
 
 def test_tokens_spell_the_phrase_and_its_boost_stays(tokenizer):
     texts = ["nine", "penstock", "forty seven penstocks"]
-    found = tokenize_phrases(check_phrases((text, 1.5) for text in texts), tokenizer)
+    found = tokenize_phrases(merge_phrases((text, 1.5) for text in texts), tokenizer)
     assert sorted(tokenizer.decode(list(phrase.tokens)) for phrase in found) == sorted(texts)
     assert all(phrase.boost == 1.5 for phrase in found)
     assert len(found[-1].tokens) > 5  # no word of the training text: in pieces
 
 
 def test_a_phrase_has_the_same_tokens_inside_a_text(tokenizer):
-    (phrase,) = tokenize_phrases(check_phrases([("new york", 1.0)]), tokenizer)
+    (phrase,) = tokenize_phrases(merge_phrases([("new york", 1.0)]), tokenizer)
     inside = tokenizer.encode("in new york nine")
     places = [at for at in range(len(inside)) if tuple(inside[at : at + len(phrase.tokens)]) == phrase.tokens]
     assert len(places) == 1
@@ -53,30 +53,30 @@ def test_a_phrase_without_tokens_is_rejected(tokenizer):
 
 
 def test_byte_pieces_write_everything(with_bytes):
-    (phrase,) = tokenize_phrases(check_phrases([("Größe 日本 🙂", 1.0)]), with_bytes)
+    (phrase,) = tokenize_phrases(merge_phrases([("Größe 日本 🙂", 1.0)]), with_bytes)
     assert with_bytes.decode(list(phrase.tokens)) == "Größe 日本 🙂"
 
 
 def test_phrases_of_the_same_tokens_have_one_boost(tokenizer):
     wide = "\uff4eine"  # a full-width n, which the tokenizer writes as n
     assert tokenizer.encode(wide) == tokenizer.encode("nine")
-    assert len(tokenize_phrases(check_phrases([("nine", 1.0), (wide, 1.0)]), tokenizer)) == 1
+    assert len(tokenize_phrases(merge_phrases([("nine", 1.0), (wide, 1.0)]), tokenizer)) == 1
     assert "have the same tokens, with boosts 1 and 2" in rejected([("nine", 1.0), (wide, 2.0)], tokenizer)
 
 
 def test_unknown_phrases_can_be_fitted_or_left_out(tokenizer, with_bytes):
-    phrases = check_phrases([("New Yörk", 1.0), ("東京", 1.0), ("24", 1.0), ("new york", 2.0), ("\u200b", 1.0)])
+    phrases = merge_phrases([("New Yörk", 1.0), ("東京", 1.0), ("24", 1.0), ("new york", 2.0), ("\u200b", 1.0)])
     assert tokenize_phrases(phrases, tokenizer, ignores_unknown=True) == tokenize_phrases(
-        check_phrases([("new york", 2.0)]), tokenizer
+        merge_phrases([("new york", 2.0)]), tokenizer
     )
     assert not tokenizer.writes_everything and tokenizer.alphabet == frozenset("abcdefghijklmnopqrstuvwxyz")
-    (phrase,) = tokenize_phrases(check_phrases([("Größe 日本", 1.0)]), with_bytes, ignores_unknown=True)
+    (phrase,) = tokenize_phrases(merge_phrases([("Größe 日本", 1.0)]), with_bytes, ignores_unknown=True)
     assert with_bytes.writes_everything and with_bytes.decode(list(phrase.tokens)) == "Größe 日本"
 
 
 def test_the_tokens_of_a_list_are_limited(tokenizer, monkeypatch):
     monkeypatch.setattr(phrase_tokens, "MAX_TOKENS", 3)
-    assert tokenize_phrases(check_phrases([("nine", 1.0), ("seven", 1.0), ("one", 1.0)]), tokenizer)
+    assert tokenize_phrases(merge_phrases([("nine", 1.0), ("seven", 1.0), ("one", 1.0)]), tokenizer)
     message = rejected([("nine", 1.0), ("seven", 1.0), ("one", 1.0), ("two", 1.0)], tokenizer)
     assert "4 phrases of 4 tokens together; accepted: up to 3 tokens" in message
 

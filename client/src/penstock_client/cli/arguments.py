@@ -3,7 +3,6 @@
 import argparse
 import math
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -11,8 +10,9 @@ from typing import Any, NoReturn, get_args
 from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, parse_channel
 from penstock_client.cli.output import FORMATS
 from penstock_client.connection import ConnectionOptions, ProtocolName
+from penstock_client.declaration import read_flags
 from penstock_client.errors import StreamId
-from penstock_client.options import BoostedPhrase, StreamOptions
+from penstock_client.options import BoostedPhrase, StreamOptions, parse_phrase
 from penstock_client.pcm import RawEncoding, RawFormat
 from penstock_client.playback import choose_request_ms
 from penstock_client.protocol import check_stream_id
@@ -23,7 +23,6 @@ _URL_VARIABLE = "PENSTOCK_URL"
 _FLAGS = [option for option in StreamOptions.options() if option.name != "boosted_phrases"]
 """Stream options of one value."""
 _ALIASES = {"n_best": ("--max-alternatives",)}
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 
 
 class Parser(argparse.ArgumentParser):
@@ -161,12 +160,12 @@ def read_connection_options(args: argparse.Namespace) -> ConnectionOptions:
 
 def read_options(args: argparse.Namespace) -> StreamOptions:
     """The stream options that the arguments give. Raises ValueError for bad ones, and for an unreadable file."""
-    phrases = [read_phrase("--boost-phrase", text) for text in args.boost_phrase]
+    phrases = [parse_phrase("--boost-phrase", text) for text in args.boost_phrase]
     if args.boosted_phrases is not None:
         phrases += _read_phrases(args.boosted_phrases)
     elif args.boost is not None and not phrases:
         raise ValueError("--boost requires --boost-phrase or --boosted-phrases")
-    return StreamOptions(boosted_phrases=phrases, **{each.name: each.read({}, each.given(args)) for each in _FLAGS})
+    return StreamOptions(boosted_phrases=phrases, **read_flags(_FLAGS, args))
 
 
 def _add_raw_arguments(parser: argparse.ArgumentParser) -> None:
@@ -235,19 +234,7 @@ def _read_phrases(path: str) -> list[BoostedPhrase]:
         raise ValueError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
         raise ValueError(f"{path}: not a UTF-8 text file") from error
-    return [read_phrase(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
-
-
-def read_phrase(place: str, argument: str) -> BoostedPhrase:
-    """TEXT or TEXT:BOOST. The last colon always precedes a boost, so that a mistyped boost is an error, not text."""
-    text, colon, boost = argument.rpartition(":")
-    if not (text if colon else boost).strip():
-        raise ValueError(f"{place}: {argument!r} has no words, expected TEXT or TEXT:BOOST")
-    if not colon:
-        return argument.strip()
-    if not _NUMBER.fullmatch(boost.strip()):
-        raise ValueError(f"{place}: {boost!r} in {argument!r} is not a number, expected TEXT or TEXT:BOOST")
-    return text.strip(), float(boost)
+    return [parse_phrase(f"{path}, line {number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -5,15 +5,8 @@ from dataclasses import dataclass, field
 
 from penstock.errors import SettingError, shown
 from penstock.model.config import IlmPair, ModelConfig, TransducerConfig
-from penstock.pipeline.options.decoding_config import (
-    CTC,
-    CTC_DECODERS,
-    DECODERS,
-    GREEDY,
-    TRANSDUCER_DECODERS,
-    WFST,
-    DecodingConfig,
-)
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock_client.options import CTC, CTC_DECODERS, DECODERS, GREEDY, TRANSDUCER_DECODERS, WFST
 
 
 @dataclass(frozen=True)

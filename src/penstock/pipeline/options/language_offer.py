@@ -7,9 +7,6 @@ from penstock.errors import SettingError, shown
 from penstock.model.config import ModelConfig
 from penstock.pipeline.options.decoding_config import DecodingConfig
 
-REMOVE, KEEP = "remove", "keep"
-LANGUAGE_TAGS = (REMOVE, KEEP)
-"""Values of the option `language_tags`; the first is the default."""
 _NAMED_IN_ERRORS = 10
 
 

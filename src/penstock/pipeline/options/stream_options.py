@@ -1,33 +1,25 @@
-"""The options of one stream, sent with its first request: names, defaults, limits and validation."""
+"""The options of one stream, sent with its first request: validated, with the server's defaults, phrases tokenized.
+
+`penstock_client.options` declares them; here is what depends on the model and its server.
+"""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.decoding.beam.sizes import MAX_BEAM_SIZE
-from penstock.endpointing.rules import CARRY, MAX_WARM_UP_CHUNKS, NO_ENDPOINTS, RESET, EndpointRules
+from pydantic import BaseModel
+
+from penstock.endpointing.rules import CARRY, MAX_WARM_UP_CHUNKS, RESET, EndpointRules
 from penstock.errors import ErrorCode, StreamError, shown
-from penstock.model.config import MAX_ILM_ALPHA, MAX_ILM_BETA, IlmPair
+from penstock.model.config import IlmPair
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import DecoderOffer, without_ilm
-from penstock.pipeline.options.decoding_config import (
-    BEAM_DECODERS,
-    BOOSTED_DECODERS,
-    ENDPOINT_RULES,
-    ENDPOINT_SETTINGS,
-    GREEDY,
-    LM_DECODERS,
-    MAX_LM_WEIGHT,
-    N_BEST_DECODERS,
-    TRANSDUCER_DECODERS,
-    WFST,
-    DecodingConfig,
-)
-from penstock.pipeline.options.language_offer import KEEP, LANGUAGE_TAGS, NO_LANGUAGES, LanguageOffer
-from penstock.scoring.boosting.phrases import MAX_BOOST, Phrase, check_phrases
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.language_offer import NO_LANGUAGES, LanguageOffer
+from penstock.scoring.boosting.phrases import Phrase, merge_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
+from penstock_client.options import BEAM_DECODERS, ENDPOINTS, GREEDY, LM_DECODERS, WFST, Decoder, PhraseError
+from penstock_client.options import StreamOptions as DeclaredOptions
 
 if TYPE_CHECKING:  # the command line reads the limits here without importing torch
     from penstock.scoring.wfst.words import GraphWords
@@ -35,49 +27,53 @@ if TYPE_CHECKING:  # the command line reads the limits here without importing to
 MAX_REQUEST_S = 30.0
 """Audio of one request."""
 DEFAULT_BOOST = 2.0
+_SERVER_NAMES = DecodingConfig.model_fields.keys()
+"""Options with a default of the server have the same names there."""
+_ILM = ("ilm_alpha", "ilm_beta")
 WARM_UP = "warm_up_chunks"
-"""Option of a stream that resumes another one at an endpoint: see `EndpointRules`."""
-REJECT, IGNORE = "reject", "ignore"
-UNKNOWN_PHRASES = (REJECT, IGNORE)
-"""Values of the option `unknown_phrases`; the first is the default."""
+"""Parameter of a start that resumes another stream at an endpoint, not an option: see `EndpointRules`."""
 FINALIZE = "finalize"
 """Parameter of any request, not an option: true if a segment ends with it."""
-_DECODERS_WITH = {
-    "beam_size": BEAM_DECODERS,
-    "n_best": N_BEST_DECODERS,
-    "lm_weight": (*LM_DECODERS, WFST),
-    "ilm_alpha": TRANSDUCER_DECODERS,
-    "ilm_beta": TRANSDUCER_DECODERS,
-    "boosted_phrases": BOOSTED_DECODERS,
-    "unknown_phrases": BOOSTED_DECODERS,
-    "boost": BOOSTED_DECODERS,
-}
-_ENDPOINT_NAMES = tuple(setting.name for setting in ENDPOINT_SETTINGS)
-_NAMES = ("decoder", *_DECODERS_WITH, "language", "language_tags", *_ENDPOINT_NAMES, WARM_UP)
 
 
-@dataclass(frozen=True)
-class StreamOptions:
-    """Validated options of one stream, phrases tokenized."""
+class StreamOptions(DeclaredOptions):
+    """Options of one stream as the decoder uses them: with the server's defaults, phrases tokenized."""
 
-    decoder: str = GREEDY
+    __init__ = BaseModel.__init__  # only `parse_stream_options` has wrong values to report; pydantic reads JSON with it
+
+    decoder: Decoder = GREEDY
     beam_size: int = 1
     """K, at most the server's; 1 for searches without a beam size."""
-    n_best: int = 0
-    """Alternatives in the final result."""
     lm_weight: float = 0.0
     """Weight of the language model, for `wfst` of the graph."""
     phrases: TokenPhrases = ()
-    ilm: IlmPair | None = None
-    """Weights of the internal language model; None: those of the checkpoint, if it has one."""
+    """In place of `boosted_phrases` and `boost`, which are their defaults."""
     prompt: int = 0
     """The language's prompt; 0 for a model without prompts."""
-    keeps_tags: bool = False
-    """Language tags are in the text, too."""
-    endpoint: EndpointRules = NO_ENDPOINTS
-    """Where segments end by themselves."""
-    carries_state: bool = False
-    """At an endpoint the decoder goes on with its best hypothesis; else it starts anew."""
+
+    warm_up_chunks: int = 0
+    """As in `EndpointRules`."""
+
+    @property
+    def ilm(self) -> IlmPair | None:
+        """Weights of the internal language model; None: those of the checkpoint, if it has one."""
+        return None if self.ilm_alpha is None or self.ilm_beta is None else IlmPair(self.ilm_alpha, self.ilm_beta)
+
+    @property
+    def keeps_tags(self) -> bool:
+        """Language tags are in the text, too."""
+        return self.language_tags == "keep"
+
+    @property
+    def endpoint(self) -> EndpointRules:
+        """Where segments end by themselves."""
+        silence_ms, no_speech_ms, longest_s = (getattr(self, name) or 0 for name in ENDPOINTS)
+        return EndpointRules(silence_ms, no_speech_ms, longest_s, self.warm_up_chunks)
+
+    @property
+    def carries_state(self) -> bool:
+        """At an endpoint the decoder goes on with its best hypothesis; else it starts anew."""
+        return self.endpoint_state == CARRY
 
 
 def parse_stream_options(
@@ -92,126 +88,102 @@ def parse_stream_options(
 
     StreamError OPTION_INVALID or PHRASES_INVALID names the wrong one and what is accepted.
 
-    decoder: one of the offered ones; beam_size, n_best: integers, with a beam; lm_weight: 0 .. 10; ilm_alpha: 0 .. 2;
-    ilm_beta: 0 .. 10; boosted_phrases: a JSON list of phrases or of [phrase, boost] pairs, as text or already read;
-    boost: of phrases that name none; unknown_phrases: "reject", or "ignore" to fit phrases to the model's alphabet;
-    language: one of the offered ones; language_tags: "remove" or "keep";
-    endpoint_...: as those of `DecodingConfig`; endpoint_state by default as the tokenizer's vocabulary suggests.
+    options: by the names of `penstock_client.StreamOptions`; None is the default; phrases also as JSON text.
     words: of the decoding graph, which phrases of `wfst` must consist of.
     """
-    unknown = sorted(map(shown, set(options) - set(_NAMES)))
-    if unknown:
-        names = ", ".join(unknown[:5]) + (" and others" if len(unknown) > 5 else "")
-        raise _rejection(f"{names} is not an option of the stream start; known: {', '.join(_NAMES)}")
-    decoder = options.get("decoder", offer.default)
+    warm_up = options.get(WARM_UP, 0)
+    if type(warm_up) is not int or not 0 <= warm_up <= MAX_WARM_UP_CHUNKS:
+        raise _rejection(f"{WARM_UP} is {shown(warm_up)}; accepted: integers from 0 to {MAX_WARM_UP_CHUNKS}")
+    options = {name: value for name, value in options.items() if name != WARM_UP}
+    decoder: Any = options.get("decoder")
+    decoder = offer.default if decoder is None else decoder
     if problem := offer.problem_with(decoder):
         raise _rejection(problem)
-    for name, decoders in _DECODERS_WITH.items():
-        if name in options and decoder not in decoders:
-            raise _rejection(f"{name} needs decoder {offer.alternatives(decoders)}; the stream's is {decoder}")
-    beam_size, n_best = _beam(options, decoder, config)
-    write = partial(tokenize_phrases, tokenizer=tokenizer) if words is None or decoder != WFST else words.tokenize
-    tokens = write(_phrases(options), ignores_unknown=_ignores_unknown(options))
-    lm_weight, ilm = _lm_weight(options, decoder, config), _ilm(options, offer.ilm.get(decoder))
-    language, endpoint = _language(options, languages), _endpoint(options, config, tokenizer)
-    return StreamOptions(decoder, beam_size, n_best, lm_weight, tokens, ilm, *language, *endpoint)
+    for option in DeclaredOptions.options():
+        if option.decoders and options.get(option.name) is not None and decoder not in option.decoders:
+            accepted = offer.alternatives(option.decoders)
+            raise _rejection(f"{option.name} needs decoder {accepted}; the stream's is {decoder}")
+    beam_size = options.get("beam_size")
+    if type(beam_size) is int and not 1 <= beam_size <= config.beam_size:
+        raise _rejection(f"beam_size is {shown(beam_size)}; accepted: integers from 1 to {config.beam_size}")
+    given = _declared({**options, "decoder": decoder})
+    defaults = _server_defaults(decoder, config, tokenizer, offer)
+    chosen = defaults | given.given()
+    _check_server_limits(given, chosen["beam_size"], config)
+    if decoder not in offer.ilm:
+        _check_without_ilm(given)
+        chosen |= dict.fromkeys(_ILM)
+    phrases = _phrases(given, options.get("boosted_phrases") is not None)
+    ignores_unknown = given.unknown_phrases == "ignore"
+    if words is not None and decoder == WFST:
+        tokens = words.tokenize(phrases, ignores_unknown)
+    else:
+        tokens = tokenize_phrases(phrases, tokenizer, ignores_unknown)
+    chosen |= {"boosted_phrases": (), "boost": None, "unknown_phrases": None, "phrases": tokens}
+    chosen |= {"prompt": _prompt(given, languages), WARM_UP: warm_up}
+    return StreamOptions(**chosen)
 
 
-def _beam(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> tuple[int, int]:
-    beam_size = 1
-    if decoder in BEAM_DECODERS:
-        beam_size = _whole(options, "beam_size", config.beam_size, 1, config.beam_size)
-    return beam_size, _whole(options, "n_best", 0, 0, beam_size if decoder in BEAM_DECODERS else MAX_BEAM_SIZE)
-
-
-def _lm_weight(options: Mapping[str, Any], decoder: str, config: DecodingConfig) -> float:
-    if decoder == WFST:
-        return _real(options, "lm_weight", config.wfst_lm_weight, 0.0, MAX_LM_WEIGHT)
-    if decoder not in LM_DECODERS:
-        return 0.0
-    weight = _real(options, "lm_weight", config.lm_weight, 0.0, MAX_LM_WEIGHT)
-    if weight and not config.lm:
-        raise _rejection(f"lm_weight is {weight:g}, but no language model is loaded; accepted: 0")
-    return weight
-
-
-def _ilm(options: Mapping[str, Any], default: IlmPair | None) -> IlmPair | None:
-    alpha, beta = default or IlmPair()
-    pair = IlmPair(
-        _real(options, "ilm_alpha", alpha, 0.0, MAX_ILM_ALPHA), _real(options, "ilm_beta", beta, 0.0, MAX_ILM_BETA)
-    )
-    if default is not None:
-        return pair
-    for name, value in zip(("ilm_alpha", "ilm_beta"), pair, strict=True):
-        if problem := without_ilm(name, value):
-            raise _rejection(problem)
-    return None
-
-
-def _language(options: Mapping[str, Any], languages: LanguageOffer) -> tuple[int, bool]:
-    """The prompt, and whether tags are kept."""
-    name, tags = options.get("language", languages.default), options.get("language_tags", LANGUAGE_TAGS[0])
-    if "language" in options and (problem := languages.problem_with(name)):
-        raise _rejection(problem)
-    if tags not in LANGUAGE_TAGS:
-        raise _rejection(f"language_tags is {shown(tags)}; accepted: {', '.join(LANGUAGE_TAGS)}")
-    if "language_tags" in options and not languages.names:
-        raise _rejection("language_tags is given, but the model writes no language tags; accepted: nothing")
-    return languages.prompt(name), tags == KEEP
-
-
-def _endpoint(options: Mapping[str, Any], config: DecodingConfig, tokenizer: Tokenizer) -> tuple[EndpointRules, bool]:
-    """The rules, and whether endpoints carry the decoder's state."""
-    for setting in ENDPOINT_SETTINGS:
-        if setting.name in options and not setting.values.accepts(value := options[setting.name]):
-            raise _rejection(f"{setting.name} is {shown(value)}; accepted: {setting.accepted}")
-    times = [options.get(rule.name, getattr(config, rule.name)) for rule in ENDPOINT_RULES]
-    rules = replace(EndpointRules(*times), warm_up_chunks=_whole(options, WARM_UP, 0, 0, MAX_WARM_UP_CHUNKS))
-    default = config.endpoint_state or (CARRY if tokenizer.has_punctuation_and_capitals else RESET)
-    return rules, options.get("endpoint_state", default) == CARRY
-
-
-def _phrases(options: Mapping[str, Any]) -> tuple[Phrase, ...]:
-    boost = _real(options, "boost", DEFAULT_BOOST, -MAX_BOOST, MAX_BOOST)
-    if "boosted_phrases" not in options:
-        if "boost" in options:
-            raise _rejection("boost is given without boosted_phrases")
-        return ()
-    given = options["boosted_phrases"]
-    accepted = 'accepted: a JSON list as ["phrase", ["phrase", boost]]'
-    if isinstance(given, str):
+def _declared(options: Mapping[str, Any]) -> DeclaredOptions:
+    """The options, checked without the model and the server."""
+    values = {str(name): value for name, value in options.items() if value is not None}
+    if isinstance(phrases := values.get("boosted_phrases"), str):
         try:
-            given = json.loads(given)
+            values["boosted_phrases"] = json.loads(phrases)
         except (ValueError, RecursionError) as error:
-            raise _rejection(f"boosted_phrases is not JSON: {error}; {accepted}") from error
-    if not isinstance(given, list | tuple):
-        raise _rejection(f"boosted_phrases is {type(given).__name__}; {accepted}")
-    pairs = [(entry, boost) if isinstance(entry, str) else entry for entry in given]
-    for number, pair in enumerate(pairs, start=1):
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise _rejection(f"boosted_phrases: entry {number} is {shown(pair)}; {accepted}")
-    return check_phrases((pair[0], pair[1]) for pair in pairs)
+            accepted = DeclaredOptions.option("boosted_phrases").accepted
+            raise _rejection(f"boosted_phrases is not JSON: {error}; accepted: {accepted}") from error
+    try:
+        return DeclaredOptions(**values)
+    except PhraseError as error:
+        raise StreamError(ErrorCode.PHRASES_INVALID, str(error)) from None
+    except ValueError as error:
+        raise _rejection(str(error)) from None
 
 
-def _ignores_unknown(options: Mapping[str, Any]) -> bool:
-    choice = options.get("unknown_phrases", REJECT)
-    if choice not in UNKNOWN_PHRASES:
-        raise _rejection(f"unknown_phrases is {shown(choice)}; accepted: {', '.join(UNKNOWN_PHRASES)}")
-    return bool(choice == IGNORE)
+def _server_defaults(
+    decoder: Decoder, config: DecodingConfig, tokenizer: Tokenizer, offer: DecoderOffer
+) -> dict[str, Any]:
+    """The values of options that a stream does not give."""
+    defaults = {name: getattr(config, name) for name in DeclaredOptions.model_fields if name in _SERVER_NAMES}
+    if decoder == WFST:
+        defaults["lm_weight"] = config.wfst_lm_weight
+    elif decoder not in LM_DECODERS:
+        defaults["lm_weight"] = 0.0
+    if decoder not in BEAM_DECODERS:
+        defaults["beam_size"] = 1
+    defaults |= zip(_ILM, offer.ilm.get(decoder, (None, None)), strict=True)
+    defaults["endpoint_state"] = config.endpoint_state or (CARRY if tokenizer.has_punctuation_and_capitals else RESET)
+    return defaults
 
 
-def _whole(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
-    value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _rejection(f"{name} is {shown(value)}; accepted: integers from {low} to {high}")
-    return value
+def _check_server_limits(given: DeclaredOptions, beam_size: int, config: DecodingConfig) -> None:
+    if given.decoder in BEAM_DECODERS and given.n_best > beam_size:
+        raise _rejection(f"n_best is {given.n_best}; accepted: integers from 0 to {beam_size}")
+    if given.lm_weight and not config.lm and given.decoder != WFST:
+        raise _rejection(f"lm_weight is {given.lm_weight:g}, but no language model is loaded; accepted: 0")
 
 
-def _real(options: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
-    value = options.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise _rejection(f"{name} is {shown(value)}; accepted: numbers from {low:g} to {high:g}")
-    return float(value)
+def _check_without_ilm(given: DeclaredOptions) -> None:
+    for name in _ILM:
+        value = getattr(given, name)
+        if value is not None and (problem := without_ilm(name, value)):
+            raise _rejection(problem)
+
+
+def _prompt(given: DeclaredOptions, languages: LanguageOffer) -> int:
+    if given.language is not None and (problem := languages.problem_with(given.language)):
+        raise _rejection(problem)
+    if given.language_tags is not None and not languages.names:
+        raise _rejection("language_tags is given, but the model writes no language tags; accepted: nothing")
+    return languages.prompt(given.language or languages.default)
+
+
+def _phrases(given: DeclaredOptions, are_given: bool) -> tuple[Phrase, ...]:
+    if given.boost is not None and not are_given:
+        raise _rejection("boost is given without boosted_phrases")
+    boost = DEFAULT_BOOST if given.boost is None else given.boost
+    return merge_phrases((each, boost) if isinstance(each, str) else each for each in given.boosted_phrases)
 
 
 def _rejection(message: str) -> StreamError:

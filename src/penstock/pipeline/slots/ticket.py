@@ -11,25 +11,21 @@ import contextlib
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from penstock.endpointing.rules import EndpointRules
 from penstock.errors import ErrorCode, StreamError
-from penstock.model.config import IlmPair
-from penstock.pipeline.options.decoding_config import DECODERS
 from penstock.pipeline.options.stream_options import StreamOptions
-from penstock.scoring.boosting.tokenization import TokenPhrase
 
 _KEY_BYTES = 32
-_NO_ILM = IlmPair(-1.0, -1.0)
-"""Stands for None, which weights of streams never are."""
 _HEADER = 3  # rows, whether they came as one batched request, when
-_CODES = tuple(ErrorCode)
+_MESSAGE = TypeAdapter(tuple[dict[int, StreamOptions], dict[int, tuple[str, str]]])
+"""Options by row that starts, and code and message by rejected row."""
 START, END, FINALIZE = 1, 2, 4
 """Flags of a row, added up; the first two are those of a Triton sequence request."""
 
@@ -69,7 +65,7 @@ NO_ROW = np.array([-1, *[0] * (len(Column) - 1)], np.int64)
 
 @dataclass(frozen=True)
 class Ticket:
-    """Travels as int64: a header, the rows, options of starts, errors of rejected rows, and the signature."""
+    """Travels as int64: a header, the rows, options and errors as JSON where there are any, and the signature."""
 
     rows: np.ndarray
     """[R, 8] int64, see `Column`."""
@@ -110,18 +106,16 @@ class TicketSigner:
 
     def pack(self, ticket: Ticket) -> np.ndarray:
         """Returns the signed ticket, [n] int64."""
-        rest: list[int] = [len(ticket.options)] if ticket.options or ticket.errors else []
-        for row, options in ticket.options.items():
-            numbers = _pack_options(options)
-            rest += (row, len(numbers), *numbers)
-        for row, error in ticket.errors.items():
-            numbers = list(error.message.encode())
-            rest += (row, _CODES.index(error.code), len(numbers), *numbers)
-        head = _HEADER + ticket.rows.size
-        packed = np.empty(head + len(rest) + 1, np.int64)
+        head, message = _HEADER + ticket.rows.size, b""
+        if ticket.options or ticket.errors:
+            errors = {row: (error.code.name, error.message) for row, error in ticket.errors.items()}
+            message = _MESSAGE.dump_json((dict(ticket.options), errors), exclude_defaults=True)
+            message += b" " * (-len(message) % 8)
+        packed = np.empty(head + len(message) // 8 + 1, np.int64)
         packed[:_HEADER] = len(ticket.rows), ticket.is_batched, ticket.received_ns
         packed[_HEADER:head] = ticket.rows.ravel()
-        packed[head:-1] = rest
+        if message:
+            packed[head:-1] = np.frombuffer(message, np.int64)
         packed[-1] = self.sign(packed[:-1])
         return packed
 
@@ -136,55 +130,9 @@ class TicketSigner:
             )
         count, is_batched, received_ns = packed[:_HEADER].tolist()
         head = _HEADER + count * len(Column)
-        rest = packed[head:-1].tolist() if reads_rest else []
-        options, errors = _unpack_rest(rest) if rest else ({}, {})
         rows = packed[_HEADER:head].reshape(count, len(Column))
-        return Ticket(rows, received_ns, bool(is_batched), options, errors)
-
-
-def _unpack_rest(numbers: list[int]) -> tuple[dict[int, StreamOptions], dict[int, StreamError]]:
-    options, errors, at = {}, {}, 1
-    for _ in range(numbers[0]):
-        row, length = numbers[at : at + 2]
-        options[row] = _unpack_options(numbers[at + 2 : at + 2 + length])
-        at += 2 + length
-    while at < len(numbers):
-        row, code, length = numbers[at : at + 3]
-        errors[row] = StreamError(_CODES[code], bytes(numbers[at + 3 : at + 3 + length]).decode())
-        at += 3 + length
-    return options, errors
-
-
-def _pack_options(options: StreamOptions) -> list[int]:
-    """Decoder to `carries_state`, then boost, length and tokens of each phrase. Reals travel as their bits."""
-    weights = map(_to_bits, (options.lm_weight, *(options.ilm or _NO_ILM)))
-    numbers = [DECODERS.index(options.decoder), options.beam_size, options.n_best, *weights]
-    numbers += [options.prompt, options.keeps_tags, *astuple(options.endpoint), options.carries_state]
-    for tokens, boost in options.phrases:
-        numbers += (_to_bits(boost), len(tokens), *tokens)
-    return numbers
-
-
-def _unpack_options(numbers: list[int]) -> StreamOptions:
-    decoder, beam_size, n_best = numbers[:3]
-    lm_weight, *weights = map(_from_bits, numbers[3:6])
-    pair = IlmPair(*weights)
-    prompt, keeps_tags, *endpoint, carries_state = numbers[6:13]
-    phrases, at = [], 13
-    while at < len(numbers):
-        boost, length = numbers[at : at + 2]
-        phrases.append(TokenPhrase(tuple(numbers[at + 2 : at + 2 + length]), _from_bits(boost)))
-        at += 2 + length
-    ilm = None if pair == _NO_ILM else pair
-    return StreamOptions(
-        DECODERS[decoder], beam_size, n_best, lm_weight, tuple(phrases), ilm, prompt, bool(keeps_tags),
-        EndpointRules(*endpoint), bool(carries_state),
-    )  # fmt: skip
-
-
-def _to_bits(value: float) -> int:
-    return int(np.float64(value).view(np.int64))
-
-
-def _from_bits(bits: int) -> float:
-    return float(np.int64(bits).view(np.float64))
+        if not reads_rest or head == len(packed) - 1:
+            return Ticket(rows, received_ns, bool(is_batched))
+        options, errors = _MESSAGE.validate_json(packed[head:-1].tobytes())
+        rejected = {row: StreamError(ErrorCode[code], message) for row, (code, message) in errors.items()}
+        return Ticket(rows, received_ns, bool(is_batched), options, rejected)

@@ -17,7 +17,7 @@ from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
-from penstock.pipeline.options.decoding_config import CTC, DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.results import StreamResult, StreamText
@@ -38,6 +38,7 @@ from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.pipeline.stream_decoders.transducer import NOTHING, Chunk, Decoded
 from penstock.runtime import check_device_works, prepare_device, send_to_device
+from penstock_client.options import CTC
 
 MAX_CAPTURED_BATCH = 64
 """Streams of one step with CUDA graphs; without them `MAX_DECODER_STEP`."""
@@ -74,8 +75,12 @@ class DecoderStage:
         )
         self._stream_decoders = build_stream_decoders(offer, parts)
         languages = offer_languages(checkpoint.config, decoding)
+        ilm_alpha, ilm_beta = offer.ilm.get(offer.default, (None, None))
         self._default = StreamOptions(
-            decoder=offer.default, ilm=offer.ilm.get(offer.default), prompt=languages.prompt(languages.default)
+            decoder=offer.default,
+            ilm_alpha=ilm_alpha,
+            ilm_beta=ilm_beta,
+            prompt=languages.prompt(languages.default),
         )
         self._prompts = torch.zeros(slots, dtype=torch.int64, device=self._device) if languages.names else None
         """The prompt of each slot's stream."""
@@ -245,7 +250,8 @@ class DecoderStage:
                 self._guard.reject(slot, int(rows.generations[place]), error.message, error.code)
                 errors[place] = error
                 continue
-            self._options[slot] = replace(options, phrases=())  # the phrase cache has them, once for all streams
+            # The phrase cache has the phrases, once for all streams.
+            self._options[slot] = options.model_copy(update={"phrases": ()})
             self._decoder_numbers[slot] = self.decoders.index(options.decoder)
             has_alternatives = options.n_best > 0
             self._texts[slot] = StreamText(self._tokenizer, self._config, options.keeps_tags, has_alternatives)

@@ -19,7 +19,7 @@ from penstock.graphs.driver import Driver
 from penstock.model.bundle import Checkpoint, sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import DecoderOffer
-from penstock.pipeline.options.decoding_config import CTC, CTC_BEAM, GREEDY, TRANSDUCER_BEAMS, WFST, DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.results.word_writer import word_writer
 from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
@@ -30,6 +30,7 @@ from penstock.pipeline.stream_decoders.wfst import WfstStreamDecoder
 from penstock.runtime import available_memory_bytes
 from penstock.scoring.wfst.graph_file import read_graph
 from penstock.scoring.wfst.words import GraphWords, WordBoosts
+from penstock_client.options import CTC, CTC_BEAM, GREEDY, TRANSDUCER_BEAMS, WFST
 
 
 class DecoderParts(NamedTuple):

@@ -8,13 +8,14 @@ from penstock.decoding.host_copy import copy_to_device
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoding_config import WFST, DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.scoring.boosting.arena import NO_PHRASES, PhraseArena
 from penstock.scoring.boosting.cache import PhraseCache
 from penstock.scoring.fusion import Fusion, FusionStates
 from penstock.scoring.ngram.io import load_ngram_lm, read_token_names
 from penstock.scoring.wfst.words import WordBoosts
+from penstock_client.options import WFST
 
 
 class StreamFusion:

@@ -10,9 +10,10 @@ from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.search import GreedySearch
 from penstock.decoding.transducer import TransducerNetwork
 from penstock.graphs.driver import Driver
-from penstock.pipeline.options.decoding_config import TRANSDUCER_BEAMS, DecodingConfig
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.fusion import Fusion
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
+from penstock_client.options import TRANSDUCER_BEAMS
 
 _EQUATIONS = {"eq2": BlankScoring.LABELS_ONLY, "eq3": BlankScoring.BLANK_TOO}
 

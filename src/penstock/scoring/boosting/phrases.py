@@ -1,16 +1,10 @@
-"""Boosted phrases as a client sends them, validated."""
+"""The boosted phrases of a stream, each once. `penstock_client.options` has checked texts and boosts."""
 
-import contextlib
-import math
-import numbers
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from penstock.errors import ErrorCode, StreamError, cut, shown
+from penstock.errors import ErrorCode, StreamError, cut
 
-MAX_PHRASES = 2000
-MAX_PHRASE_CHARACTERS = 200
-MAX_BOOST = 100.0
 _SHOWN_CHARACTERS = 40
 
 
@@ -23,19 +17,17 @@ class Phrase(NamedTuple):
     """Natural logarithm, added for each token of the phrase; below 0 it makes the phrase less likely."""
 
 
-def check_phrases(phrases: Iterable[tuple[str, float]]) -> tuple[Phrase, ...]:
+def merge_phrases(phrases: Iterable[tuple[str, float]]) -> tuple[Phrase, ...]:
     """Returns the phrases (text, boost) with single spaces, each once, sorted by text.
 
-    StreamError PHRASES_INVALID names the first invalid phrase and what is accepted.
+    StreamError PHRASES_INVALID names a phrase with two boosts.
     """
     boosts: dict[str, float] = {}
-    for count, (text, boost) in enumerate(phrases, start=1):
-        if count > MAX_PHRASES:
-            raise phrases_error(f"more than {MAX_PHRASES} phrases; accepted: up to {MAX_PHRASES} per stream")
-        phrase = _checked(count, text, boost)
+    for number, (text, given) in enumerate(phrases, start=1):
+        phrase = Phrase(" ".join(text.split()), given + 0.0)  # -0.0 becomes 0.0: equal lists are equal in a cache
         if boosts.setdefault(phrase.text, phrase.boost) != phrase.boost:
             raise phrases_error(
-                f"phrase {count} ({shorten(phrase.text)}) is given twice, with boosts {boosts[phrase.text]:g} and "
+                f"phrase {number} ({shorten(phrase.text)}) is given twice, with boosts {boosts[phrase.text]:g} and "
                 f"{phrase.boost:g}; accepted: one boost per phrase"
             )
     return tuple(Phrase(text, boosts[text]) for text in sorted(boosts))
@@ -49,27 +41,3 @@ def shorten(text: str) -> str:
 def phrases_error(message: str) -> StreamError:
     """The error that rejects a list."""
     return StreamError(ErrorCode.PHRASES_INVALID, f"boosted phrases: {message}")
-
-
-def _checked(number: int, text: str, boost: float) -> Phrase:
-    if not isinstance(text, str):
-        raise phrases_error(f"phrase {number} is {type(text).__name__}; accepted: text")
-    name = f"phrase {number} ({shorten(text)})"
-    if len(text) > MAX_PHRASE_CHARACTERS:
-        raise phrases_error(f"{name} has {len(text)} characters; accepted: 1 to {MAX_PHRASE_CHARACTERS}")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise phrases_error(f"{name} has an unpaired surrogate; accepted: valid Unicode text")
-    words = text.split()
-    if not words:
-        raise phrases_error(f"{name} is empty; accepted: one or more words")
-    return Phrase(" ".join(words), _checked_boost(name, boost))
-
-
-def _checked_boost(name: str, boost: float) -> float:
-    value = math.nan
-    if isinstance(boost, numbers.Real) and not isinstance(boost, bool):
-        with contextlib.suppress(OverflowError):
-            value = float(boost)
-    if not abs(value) <= MAX_BOOST:  # NaN is rejected too
-        raise phrases_error(f"{name} has boost {shown(boost)}; accepted: numbers from {-MAX_BOOST:g} to {MAX_BOOST:g}")
-    return value + 0.0  # -0.0 becomes 0.0: equal lists have equal bytes in a ticket
