@@ -191,9 +191,10 @@ def test_an_unknown_variable_is_reported(launched, monkeypatch, capsys):
     for name in ("PENSTOCK_MAX_STREAM", "PENSTOCK_GATEWAY_KEY", "PENSTOCK_URL", "PENSTOCK_CACHE"):
         monkeypatch.setenv(name, "5")
     assert main(["serve"]) == 0
-    assert capsys.readouterr().err == (
-        "penstock: warning: the environment variable PENSTOCK_MAX_STREAM is not known and has no effect; "
-        "is PENSTOCK_MAX_STREAMS meant?\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        " warning server: the environment variable PENSTOCK_MAX_STREAM is not known and has no effect; "
+        "is PENSTOCK_MAX_STREAMS meant?"
     )
     assert launched[0].environment["PENSTOCK_MAX_STREAMS"] == "64"
 

@@ -58,7 +58,6 @@ def test_unknown_phrases_can_be_left_out(bundled_model):
 REJECTED = [
     ({"unknown_phrases": "drop"}, "unknown_phrases is 'drop'; accepted: reject, ignore"),
     ({"langage": "de", "decoder": "alsd"}, "'langage' is not known; accepted: decoder"),
-    ({"langage": "de", "decoder": "alsd"}, "'langage' is not known; accepted: decoder"),
     ({"decoder": "viterbi"}, "decoder 'viterbi' is not known; offered: greedy, alsd, aes, ctc"),
     ({"decoder": 3}, "decoder 3 is not known"),
     ({"decoder": "alsd", "lm_fusion": "eq2-late"}, "'lm_fusion' is not known; accepted: decoder"),
