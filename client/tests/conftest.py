@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from client.tests.helpers.blocking_client import BlockingClient
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, Wire
-from client.tests.helpers.fakes import FakeConnection, FakeRecognizer
+from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, in_memory
 from penstock_client import Client
 from penstock_client.cli.main import main
 
@@ -30,20 +29,14 @@ def connection(recognizer):
 @pytest.fixture
 def client(connection):
     """A client with an in-memory server."""
-    with Client("memory:1", connection=connection) as client:
+    with in_memory(connection) as client:
         yield client
 
 
-@pytest.fixture(params=[Client, BlockingClient], ids=["threads", "asyncio"])
-def client_class(request):
-    """A client with the methods of `Client`: for threads, or for asyncio in a loop of its own."""
-    return request.param
-
-
 @pytest.fixture
-def served_client(client_class, url, protocol):
+def served_client(url, protocol):
     """A client of a server on a real socket."""
-    with client_class(url, protocol, timeout_s=60) as client:
+    with Client(url, protocol, timeout_s=60) as client:
         yield client
 
 

@@ -59,8 +59,8 @@ def test_no_samples_are_sent_at_once(served_client, recognizer):
     assert sizes(recognizer) == [0, 0, 100]
 
 
-def test_without_alignment_each_send_is_a_request(client_class, url, protocol, recognizer):
-    with client_class(url, protocol, timeout_s=WAIT_S, align=False) as client:
+def test_without_alignment_each_send_is_a_request(url, protocol, recognizer):
+    with Client(url, protocol, timeout_s=WAIT_S, align=False) as client:
         client.transcribe(np.zeros(500, np.float32), request_ms=10)
     assert sizes(recognizer) == [160, 160, 160, 20]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock_client
-from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, expected
+from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, expected, in_memory
 from penstock_client import (
     Client,
     ClientError,
@@ -27,7 +27,7 @@ from penstock_client import (
 def test_transcribe_does_not_depend_on_the_request_size(total, request_ms):
     recognizer = FakeRecognizer()
     samples = np.arange(total, dtype=np.float32)
-    with Client("memory:1", connection=FakeConnection(recognizer)) as client:
+    with in_memory(FakeConnection(recognizer)) as client:
         transcript = client.transcribe(samples, request_ms=request_ms)
 
     result = expected(samples)
@@ -166,7 +166,7 @@ def test_streams_are_closed_after_an_error_in_the_with_block(client, connection)
 
 
 def test_client_closes_remaining_streams(connection):
-    with Client("memory:1", connection=connection) as client:
+    with in_memory(connection) as client:
         stream = client.open_stream()
         with client.open_stream():
             pass
@@ -211,7 +211,7 @@ def test_timeout_is_positive(timeout_s):
 
 def test_the_public_names_and_their_representations():
     with (
-        Client("memory:1", connection=FakeConnection(FakeRecognizer())) as client,
+        in_memory(FakeConnection(FakeRecognizer())) as client,
         client.open_stream("call") as stream,
     ):
         assert (repr(client), repr(stream)) == ("<Client memory:1 grpc>", "<Stream 'call'>")

@@ -1,4 +1,4 @@
-"""Connections that fail at first or for good: threads and asyncio, each protocol."""
+"""Connections that fail at first or for good: each protocol."""
 
 import contextlib
 import socket
@@ -23,18 +23,18 @@ def is_reachable(client):
         return False
 
 
-def test_absent_server_is_named(client_class, protocol, closed_url):
+def test_absent_server_is_named(protocol, closed_url):
     with (
-        client_class(closed_url, protocol) as client,
+        Client(closed_url, protocol) as client,
         pytest.raises(ServerUnreachableError, match=f"cannot reach a server at {closed_url}: .*refused"),
     ):
         client.transcribe(np.zeros(10))
 
 
 def test_a_server_that_starts_later_is_found_by_the_same_client(
-    client_class, protocol, recognizer, server, closed_socket, closed_url
+    protocol, recognizer, server, closed_socket, closed_url
 ):
-    with client_class(closed_url, protocol) as client:
+    with Client(closed_url, protocol) as client:
         with pytest.raises(ServerUnreachableError):
             client.transcribe(np.zeros(10))
         wire = Wire(server.port, bound=closed_socket)
@@ -42,7 +42,7 @@ def test_a_server_that_starts_later_is_found_by_the_same_client(
         wire.close()
 
 
-def test_a_server_of_another_protocol_is_unreachable(client_class, protocol):
+def test_a_server_of_another_protocol_is_unreachable(protocol):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
@@ -55,33 +55,33 @@ def test_a_server_of_another_protocol_is_unreachable(client_class, protocol):
                     near.close()
 
         threading.Thread(target=answer, daemon=True).start()
-        with client_class(f"127.0.0.1:{port}", protocol, timeout_s=20) as client, pytest.raises(ServerUnreachableError):
+        with Client(f"127.0.0.1:{port}", protocol, timeout_s=20) as client, pytest.raises(ServerUnreachableError):
             client.transcribe(np.zeros(10))
 
 
 def test_a_server_that_starts_within_the_retries_receives_everything_once(
-    client_class, protocol, recognizer, server, samples, closed_socket, closed_url
+    protocol, recognizer, server, samples, closed_socket, closed_url
 ):
     wires = []
     opening = threading.Timer(0.4, lambda: wires.append(Wire(server.port, bound=closed_socket)))
     opening.start()
     options = ConnectionOptions(connect_retry_s=60)
-    with client_class(closed_url, protocol, timeout_s=60, connection_options=options) as client:
+    with Client(closed_url, protocol, timeout_s=60, connection_options=options) as client:
         assert client.transcribe(samples).text == expected(samples).text
     assert np.array_equal(np.concatenate([request.samples for request in recognizer.requests]), samples)
     wires[0].close()
 
 
-def test_a_stream_closed_while_connecting_sends_nothing(client_class, protocol, recognizer, closed_url):
+def test_a_stream_closed_while_connecting_sends_nothing(protocol, recognizer, closed_url):
     options = ConnectionOptions(connect_retry_s=300)
     start_s = time.monotonic()
-    with client_class(closed_url, protocol, connection_options=options) as client, client.open_stream() as stream:
+    with Client(closed_url, protocol, connection_options=options) as client, client.open_stream() as stream:
         stream.send([0.0])
         time.sleep(0.2)
     assert time.monotonic() - start_s < 60
 
 
-def test_no_connection_within_the_timeout_is_an_unreachable_server(client_class, protocol):
+def test_no_connection_within_the_timeout_is_an_unreachable_server(protocol):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, socket.socket() as filler:
         address = listener.getsockname()
         filler.connect(address)  # the queue is full: the next connection gets no reply
@@ -90,15 +90,15 @@ def test_no_connection_within_the_timeout_is_an_unreachable_server(client_class,
             second.connect_ex(address)
             url = "{}:{}".format(*address)
             with (
-                client_class(url, protocol, timeout_s=0.4) as client,
+                Client(url, protocol, timeout_s=0.4) as client,
                 pytest.raises(ServerUnreachableError, match=f"{url}: no connection for 0.4 s"),
             ):
                 client.transcribe(np.zeros(10))
 
 
-def test_headers_reach_the_server(client_class, protocol, server, url, samples):
+def test_headers_reach_the_server(protocol, server, url, samples):
     options = ConnectionOptions(headers={"X-Team": "speech"})
-    with client_class(url, protocol, connection_options=options) as client:
+    with Client(url, protocol, connection_options=options) as client:
         client.transcribe(samples)
     assert server.headers["x-team"] == "speech"
 

@@ -12,7 +12,7 @@ import pytest
 from client.tests.helpers.certificates import make_certificates
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer
 from client.tests.helpers.fakes import FakeRecognizer
-from penstock_client import ServerUnreachableError
+from penstock_client import Client, ServerUnreachableError
 from penstock_client.connection import Endpoint
 from penstock_client.transport import probe
 
@@ -70,11 +70,11 @@ SERVERS = {"grpc": GrpcServer, "http": HttpServer, "metrics": MetricsServer}
         ("metrics", "http", f"this is a server's metrics port; use its {HTTP_PORT}"),
     ],
 )
-def test_the_error_says_what_answers(client_class, recognizer, server, protocol, advice):
+def test_the_error_says_what_answers(recognizer, server, protocol, advice):
     with closing(SERVERS[server](recognizer)) as running:
         url = f"127.0.0.1:{running.port}"
         with (
-            client_class(url, protocol, timeout_s=TIMEOUT_S) as client,
+            Client(url, protocol, timeout_s=TIMEOUT_S) as client,
             pytest.raises(
                 ServerUnreachableError, match=f"SERVER_UNREACHABLE: cannot reach a server at {url}: {advice}$"
             ),

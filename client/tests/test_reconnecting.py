@@ -1,5 +1,6 @@
 """Streams that go on after a lost connection: the result is that of a connection that was not lost."""
 
+import asyncio
 import json
 import re
 import sys
@@ -11,9 +12,8 @@ import pytest
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer, eventually
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import FakeRecognizer, FakeTransport, RejectionError, expected, outputs
-from penstock_client import AsyncClient, Client, ConnectionLostError, ConnectionOptions, StreamOptions
+from penstock_client import AsyncClient, AsyncStream, Client, ConnectionLostError, ConnectionOptions, StreamOptions
 from penstock_client.protocol import Request, parse_reply
-from penstock_client.stream import Stream
 from penstock_client.transport.replay import Replay
 from penstock_client.transport.resuming import ResumingTransport
 from penstock_client.transport.session import Session
@@ -132,9 +132,27 @@ def test_a_stream_can_be_closed_while_it_reconnects(client, recognizer, wire, sa
                 stream.poll(0.01)
 
 
-def test_asyncio_does_not_reconnect(url):
-    with pytest.raises(ValueError, match="reconnect_s is set, but AsyncClient does not reconnect"):
-        AsyncClient(url, connection_options=TIMES)
+def test_asyncio_reconnects(url, protocol, recognizer, wire, samples, taken):
+    cut_at(recognizer, wire, 8, 30, when=lambda: taken)
+
+    async def main():
+        async with (
+            AsyncClient(url, protocol, timeout_s=60, connection_options=TIMES) as client,
+            client.open_stream() as stream,
+        ):
+
+            async def send():
+                for block in np.split(samples, 48):
+                    await stream.send(block)
+                await stream.finish()
+
+            sending = asyncio.create_task(send())
+            results = [result async for result in stream]
+            await sending
+            return results, stream.transcript
+
+    results, transcript = asyncio.run(main())
+    assert transcript.text == expected(samples).text and len(results) == 49
 
 
 def test_a_replay_adds_the_time_of_the_loss_to_the_round_trip():
@@ -147,15 +165,12 @@ def test_a_replay_adds_the_time_of_the_loss_to_the_round_trip():
 
 
 class InterruptedTransport(FakeTransport):
-    """Ctrl-C comes while the third request is sent."""
+    """Has no room for the third request."""
 
-    is_interrupted = False
-
-    def send(self, request):
-        if len(self.sent_s) == 2 and not self.is_interrupted:
-            self.is_interrupted = True
-            raise KeyboardInterrupt
-        super().send(request)
+    async def send(self, request):
+        if len(self.sent_s) == 2:
+            await asyncio.Event().wait()
+        await super().send(request)
 
 
 @pytest.mark.parametrize("when", ["sending", "repeating"])
@@ -163,21 +178,32 @@ def test_an_interrupted_request_is_as_if_it_had_not_been_sent(recognizer, sample
     kinds = {"sending": [InterruptedTransport], "repeating": [FakeTransport, InterruptedTransport, FakeTransport]}[when]
     transports = [kind(recognizer, "s", 60.0) for kind in kinds]
     opened = iter(transports)
-    stream = Stream("s", ResumingTransport(lambda: next(opened), 60.0))
     blocks = np.split(samples, 12)
-    with stream:
-        stream.send(blocks[0])
-        stream.send(blocks[1])
-        stream.poll()
-        if when == "repeating":
-            with transports[0].update() as session:
-                session.connection_lost("cut")
-        with pytest.raises(KeyboardInterrupt):
-            stream.send(blocks[2])
-        stream.finish()
-        list(stream)
-    assert stream.transcript.text == expected(np.concatenate(blocks[:2])).text
-    assert stream.transcript.is_complete
+
+    async def main():
+        async with AsyncStream("s", ResumingTransport(lambda: next(opened), 60.0)) as stream:
+            await stream.send(blocks[0])
+            await stream.send(blocks[1])
+            await stream.poll()
+            if when == "repeating":
+                with transports[0].update() as session:
+                    session.connection_lost("cut")
+            sending = asyncio.create_task(stream.send(blocks[2]))
+            while len(transports[-1 if when == "sending" else 1].sent_s) < 2:
+                await asyncio.sleep(0.01)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            if when == "sending":
+                transports[0].sent_s.clear()  # there is room again
+            await stream.finish()
+            async for _ in stream:
+                pass
+            return stream.transcript
+
+    transcript = asyncio.run(main())
+    assert transcript.text == expected(np.concatenate(blocks[:2])).text
+    assert transcript.is_complete
 
 
 def test_the_command_goes_on_and_says_so(run, audio_file, recognizer, wire, taken):

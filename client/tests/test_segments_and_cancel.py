@@ -1,4 +1,4 @@
-"""finalize and cancel: threads and asyncio, each protocol."""
+"""finalize and cancel, over each protocol."""
 
 import threading
 import time

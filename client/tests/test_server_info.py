@@ -1,4 +1,4 @@
-"""What a server says of itself: over both protocols, for threads and asyncio, and on the command line."""
+"""What a server says of itself: over both protocols, and on the command line."""
 
 import json
 
@@ -36,14 +36,14 @@ def test_a_server_of_another_kind_is_named(served_client, recognizer):
         served_client.server_info()
 
 
-def test_a_server_without_the_model_is_named(client_class, url, protocol):
-    client = client_class(url, protocol, model="other", timeout_s=5)
+def test_a_server_without_the_model_is_named(url, protocol):
+    client = Client(url, protocol, model="other", timeout_s=5)
     with client, pytest.raises(ServerReplyError, match="has no model 'other'"):
         client.server_info()
 
 
-def test_no_server_is_unreachable(client_class, protocol, closed_url):
-    client = client_class(closed_url, protocol, timeout_s=60)
+def test_no_server_is_unreachable(protocol, closed_url):
+    client = Client(closed_url, protocol, timeout_s=60)
     with client, pytest.raises(ServerUnreachableError, match="connection refused"):
         client.server_info()
 

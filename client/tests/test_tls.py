@@ -1,4 +1,4 @@
-"""Certificates and headers: threads and asyncio, each protocol, against fake servers with TLS."""
+"""Certificates and headers, over each protocol, against fake servers with TLS."""
 
 import shutil
 
@@ -7,7 +7,7 @@ import pytest
 
 from client.tests.helpers.certificates import make_certificates
 from client.tests.helpers.fake_servers import GrpcServer, HttpServer
-from penstock_client import ConnectionOptions, ServerUnreachableError
+from penstock_client import Client, ConnectionOptions, ServerUnreachableError
 from penstock_client.cli.main import main
 
 
@@ -38,10 +38,10 @@ def known(certificates):
     }
 
 
-def test_client_and_server_with_mutual_tls(client_class, protocol, server, url, known, samples):
+def test_client_and_server_with_mutual_tls(protocol, server, url, known, samples):
     headers = {"Authorization": "Bearer a+b/c=", "x-team": "speech"}
     options = ConnectionOptions(**known, headers=headers)
-    with client_class(url, protocol, connection_options=options) as client:
+    with Client(url, protocol, connection_options=options) as client:
         assert client.transcribe(samples).is_complete
     assert {name: server.headers.get(name) for name in ("authorization", "x-team")} == {
         "authorization": "Bearer a+b/c=",
@@ -49,27 +49,27 @@ def test_client_and_server_with_mutual_tls(client_class, protocol, server, url, 
     }
 
 
-def test_an_untrusted_server_receives_no_audio(client_class, protocol, url, known, recognizer):
+def test_an_untrusted_server_receives_no_audio(protocol, url, known, recognizer):
     options = ConnectionOptions(**{**known, "root_certificates": None}, connect_retry_s=0.1)
     with (
-        client_class(url, protocol, connection_options=options) as client,
+        Client(url, protocol, connection_options=options) as client,
         pytest.raises(ServerUnreachableError, match=f"(?i)cannot reach a server at {url}: .*certificate"),
     ):
         client.transcribe(np.zeros(10))
     assert recognizer.requests == []
 
 
-def test_an_untrusted_client_is_rejected(client_class, protocol, url, certificates, recognizer):
+def test_an_untrusted_client_is_rejected(protocol, url, certificates, recognizer):
     options = ConnectionOptions(root_certificates=certificates.server, connect_retry_s=0.1)
-    with client_class(url, protocol, connection_options=options) as client, pytest.raises(ServerUnreachableError):
+    with Client(url, protocol, connection_options=options) as client, pytest.raises(ServerUnreachableError):
         client.transcribe(np.zeros(10))
     assert recognizer.requests == []
 
 
-def test_a_client_without_tls_cannot_reach_a_server_with_tls(client_class, protocol, url, recognizer):
+def test_a_client_without_tls_cannot_reach_a_server_with_tls(protocol, url, recognizer):
     options = ConnectionOptions(connect_retry_s=0.1)
     with (
-        client_class(url, protocol.removesuffix("s"), timeout_s=20, connection_options=options) as client,
+        Client(url, protocol.removesuffix("s"), timeout_s=20, connection_options=options) as client,
         pytest.raises(ServerUnreachableError),
     ):
         client.transcribe(np.zeros(10))
@@ -78,13 +78,13 @@ def test_a_client_without_tls_cannot_reach_a_server_with_tls(client_class, proto
 
 @pytest.mark.parametrize("name", ["root_certificates", "client_certificate", "client_key"])
 @pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "no PEM"])
-def test_an_unusable_file_is_named(client_class, protocol, known, tmp_path, name, content):
+def test_an_unusable_file_is_named(protocol, known, tmp_path, name, content):
     path = tmp_path / "bad.pem"
     if content:
         path.write_text(content)
     reason = "not a PEM file" if content else "no such file"
     with pytest.raises(ValueError, match=f"{path}: {reason}"):
-        client_class("localhost:1", protocol, connection_options=ConnectionOptions(**{**known, name: path}))
+        Client("localhost:1", protocol, connection_options=ConnectionOptions(**{**known, name: path}))
 
 
 def test_the_command_takes_certificates_and_headers(protocol, server, url, certificates, audio_file, capsys):

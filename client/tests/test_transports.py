@@ -1,4 +1,4 @@
-"""The transports against a server on a real socket: threads and asyncio, gRPC and HTTP."""
+"""The transports against a server on a real socket: gRPC and HTTP."""
 
 import json
 import threading
@@ -11,6 +11,7 @@ import pytest
 from client.tests.helpers.fake_servers import THREADS_NAME, eventually
 from client.tests.helpers.fakes import SCORES, RejectionError, expected, outputs
 from penstock_client import (
+    Client,
     ConnectionLostError,
     ReplyTimeoutError,
     ServerFullError,
@@ -218,11 +219,11 @@ def test_closing_does_not_wait_for_a_stalled_server(client, recognizer, no_threa
         release.set()
 
 
-def test_closing_a_client_waits_once_for_all_its_streams(client_class, url, protocol, recognizer):
+def test_closing_a_client_waits_once_for_all_its_streams(url, protocol, recognizer):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(10)
     streams = 5
-    with client_class(url, protocol) as client:
+    with Client(url, protocol) as client:
         opened = [client.open_stream() for _ in range(streams)]
         for stream in opened:
             stream.send([0.0])
@@ -233,12 +234,12 @@ def test_closing_a_client_waits_once_for_all_its_streams(client_class, url, prot
     assert took_s < streams * CLOSE_TIMEOUT_S
 
 
-def test_a_silent_server_times_out(client_class, url, protocol, recognizer):
+def test_a_silent_server_times_out(url, protocol, recognizer):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(10)
     start_s = time.monotonic()
     with (
-        client_class(url, protocol, timeout_s=0.3) as client,
+        Client(url, protocol, timeout_s=0.3) as client,
         pytest.raises(ReplyTimeoutError, match=f"{url} for 0.3 s"),
     ):
         client.transcribe(np.zeros(1600))

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from client.tests.helpers.fake_servers import eventually
-from penstock_client import Client
+from client.tests.helpers.fakes import in_memory
 
 PROGRAMS = {
     "transcribe": "client = Client(url, protocol)\nprint(client.transcribe(samples).text)",
@@ -32,7 +32,7 @@ def test_a_program_ends_without_closing_its_client(program, url, protocol, recog
 
 
 def test_a_client_is_closed_once_nothing_refers_to_it(connection):
-    stream = Client("memory:1", connection=connection).open_stream()
+    stream = in_memory(connection).open_stream()
     gc.collect()
     stream.send([0.0])
     assert not connection.is_closed

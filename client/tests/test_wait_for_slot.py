@@ -1,4 +1,4 @@
-"""Streams that wait while the server is full: threads and asyncio, each protocol."""
+"""Streams that wait while the server is full, over each protocol."""
 
 import threading
 import time
@@ -8,15 +8,15 @@ import pytest
 
 from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import RejectionError, expected
-from penstock_client import ConnectionOptions, ServerFullError, StreamError
+from penstock_client import Client, ConnectionOptions, ServerFullError, StreamError
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 WAIT = ConnectionOptions(wait_for_slot_s=60)
 
 
 @pytest.fixture
-def waiting_client(client_class, url, protocol):
-    with client_class(url, protocol, timeout_s=60, connection_options=WAIT) as client:
+def waiting_client(url, protocol):
+    with Client(url, protocol, timeout_s=60, connection_options=WAIT) as client:
         yield client
 
 
@@ -38,10 +38,10 @@ def test_a_stream_waits_for_a_slot_and_its_audio_is_taken_once(waiting_client, r
     assert np.array_equal(np.concatenate([request.samples for request in taken]), samples)
 
 
-def test_the_error_comes_once_the_limit_has_passed(client_class, url, protocol, recognizer, samples):
+def test_the_error_comes_once_the_limit_has_passed(url, protocol, recognizer, samples):
     recognizer.max_streams = 0
     options = ConnectionOptions(wait_for_slot_s=0.3)
-    with client_class(url, protocol, timeout_s=60, connection_options=options) as client:
+    with Client(url, protocol, timeout_s=60, connection_options=options) as client:
         with pytest.raises(ServerFullError, match="STREAM_LIMIT"):
             client.transcribe(samples, request_ms=100)
         assert len(starts(recognizer)) == 4  # after pauses of 50, 100 and 150 ms

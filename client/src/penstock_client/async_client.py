@@ -19,6 +19,7 @@ from penstock_client.server_info import ServerInfo
 from penstock_client.transcript import Transcript
 from penstock_client.transport.async_base import AsyncConnection
 from penstock_client.transport.model_config import read_server_info
+from penstock_client.transport.resuming import connect
 
 
 class AsyncClient(ClientBase):
@@ -37,7 +38,7 @@ class AsyncClient(ClientBase):
     ):
         endpoint = Endpoint(url, protocol, model, timeout_s, connection_options or ConnectionOptions())
         super().__init__(endpoint, align and connection is None)
-        self._connection = connect(endpoint) if connection is None else connection
+        self._connection = connection or connect(endpoint, self._chunks)
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
     def open_stream(self, stream_id: StreamId | None = None, options: StreamOptions | None = None) -> AsyncStream:
@@ -88,19 +89,6 @@ class AsyncClient(ClientBase):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def connect(endpoint: Endpoint) -> AsyncConnection:
-    """The connection for an endpoint. Imports the library of its protocol only. ValueError for bad certificates."""
-    if endpoint.options.reconnect_s:
-        raise ValueError("reconnect_s is set, but AsyncClient does not reconnect: use Client")
-    if endpoint.is_grpc:
-        from penstock_client.transport.async_grpc_transport import AsyncGrpcConnection
-
-        return AsyncGrpcConnection(endpoint)
-    from penstock_client.transport.async_http_transport import AsyncHttpConnection
-
-    return AsyncHttpConnection(endpoint)
 
 
 async def _play(

@@ -3,6 +3,7 @@
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy.typing as npt
@@ -17,8 +18,9 @@ from penstock_client.server_info import ServerInfo
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
 from penstock_client.transport.base import Connection
+from penstock_client.transport.blocking import BlockingConnection
 from penstock_client.transport.model_config import read_server_info
-from penstock_client.transport.resuming import ResumingConnection
+from penstock_client.transport.resuming import connect
 from penstock_client.transport.server_chunks import ServerChunks
 
 
@@ -74,7 +76,7 @@ class Client(ClientBase):
     ):
         endpoint = Endpoint(url, protocol, model, timeout_s, connection_options or ConnectionOptions())
         super().__init__(endpoint, align and connection is None)
-        self._connection = connect(endpoint, self._chunks) if connection is None else connection
+        self._connection = connection or BlockingConnection(partial(connect, endpoint, self._chunks))
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # Also at the end of the program: a gRPC channel that is still open then never lets it end.
         self._close_once = weakref.finalize(self, close_all, self._streams, self._connection)
@@ -143,25 +145,3 @@ def close_all(streams: Iterable[Stream], connection: Connection) -> None:
     for stream in streams:
         stream.close()
     connection.close()
-
-
-def connect(endpoint: Endpoint, chunks: ServerChunks | None = None) -> Connection:
-    """The connection for an endpoint. Imports the library of its protocol only. ValueError for bad certificates.
-
-    `chunks` are forgotten when the connection is lost.
-    """
-    connection = _connect_once(endpoint)
-    reconnect_s = endpoint.options.reconnect_s
-    if not reconnect_s:
-        return connection
-    return ResumingConnection(connection, reconnect_s, chunks.forget if chunks else lambda: None)
-
-
-def _connect_once(endpoint: Endpoint) -> Connection:
-    if endpoint.is_grpc:
-        from penstock_client.transport.grpc_transport import GrpcConnection
-
-        return GrpcConnection(endpoint)
-    from penstock_client.transport.http_transport import HttpConnection
-
-    return HttpConnection(endpoint)

@@ -58,7 +58,7 @@ class ConnectionOptions:
     With it the first request of each stream is answered before the second one is sent. Not for `BatchedClient`.
     """
     reconnect_s: float = 0.0
-    """How long a stream that has had results reconnects after a lost connection; `Client` only.
+    """How long a stream that has had results reconnects after a lost connection. Not for `BatchedClient`.
 
     Its current segment is kept in memory, and sent again to a new stream, whose id begins with that of the lost one. So
     nothing is missing, and the results are those of a connection that was not lost. Reconnections are logged

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock_client.client import Client
 from penstock_client.errors import ClientError, StreamId
 from penstock_client.protocol import Request, Result, parse_reply, stream_error
-from penstock_client.transport.channel import Channel
+from penstock_client.transport.async_channel import AsyncChannel
+from penstock_client.transport.blocking import BlockingConnection
 
 WORD_SAMPLES = 800
 WORD_MS = 50
@@ -165,7 +167,7 @@ def texts(values: list[str]) -> np.ndarray:
 
 
 class FakeConnection:
-    """An in-memory `Connection`: the reply is there as soon as a request is sent."""
+    """An in-memory `AsyncConnection`: the reply is there as soon as a request is sent."""
 
     def __init__(self, recognizer: FakeRecognizer):
         self.recognizer = recognizer
@@ -176,11 +178,16 @@ class FakeConnection:
         self.transports.append(FakeTransport(self.recognizer, stream_id, timeout_s))
         return self.transports[-1]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.is_closed = True
 
 
-class FakeTransport(Channel):
+def in_memory(connection: FakeConnection) -> Client:
+    """A client for threads with this connection."""
+    return Client("memory:1", connection=BlockingConnection(lambda: connection))
+
+
+class FakeTransport(AsyncChannel):
     def __init__(self, recognizer: FakeRecognizer, stream_id: StreamId, timeout_s: float):
         super().__init__(stream_id, "memory", timeout_s)
         with self.update() as session:
@@ -190,8 +197,8 @@ class FakeTransport(Channel):
         self.sent_s: list[float] = []
         self.closes = 0
 
-    def send(self, request: Request) -> None:
-        super().send(request)
+    async def send(self, request: Request) -> None:
+        await super().send(request)
         with self.update() as session:
             session.next_request()
         self.sent_s.append(time.monotonic())
@@ -208,6 +215,6 @@ class FakeTransport(Channel):
             with self.update() as session:
                 session.fail(error)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.closes += 1
         self.cancel()

@@ -4,6 +4,7 @@ import os
 import re
 import select
 import shutil
+import threading
 import unicodedata
 from collections.abc import Callable
 from types import ModuleType
@@ -22,29 +23,33 @@ class LiveText:
     """A block of lines at the cursor: each `draw` replaces what the one before it drew.
 
     `size` gives the terminal's (columns, rows). A block with more rows than the terminal shows its last rows.
+    Thread-safe: warnings come from another thread than results.
     """
 
     def __init__(self, out: TextIO, size: Callable[[], tuple[int, int]] = shutil.get_terminal_size):
         self._out = out
         self._size = size
         self._lines: list[str] = []
+        self._drawing = threading.RLock()
 
     def draw(self, text: str) -> None:
         """Replaces the text that is shown; it may have several lines."""
         columns, rows = self._size()
         # One column stays free: terminals differ in where the cursor is after a full row.
         lines = [row for line in text.split("\n") for row in wrap(line, max(1, columns - 1))][-max(1, rows - 1) :]
-        if lines != self._lines:
-            self._out.write(self._erasure(columns) + "\n".join(lines))
-            self._out.flush()
-            self._lines = lines
+        with self._drawing:
+            if lines != self._lines:
+                self._out.write(self._erasure(columns) + "\n".join(lines))
+                self._out.flush()
+                self._lines = lines
 
     def clear(self) -> None:
         """Removes the block; the cursor is back at its beginning."""
         columns, _ = self._size()
-        self._out.write(self._erasure(columns))
-        self._out.flush()
-        self._lines = []
+        with self._drawing:
+            self._out.write(self._erasure(columns))
+            self._out.flush()
+            self._lines = []
 
     def _erasure(self, columns: int) -> str:
         """Moves to the block's beginning. A terminal made narrower meanwhile has wrapped the rows."""

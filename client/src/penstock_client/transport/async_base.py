@@ -8,8 +8,10 @@ from penstock_client.connection import Endpoint
 from penstock_client.errors import StreamId
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.async_channel import AsyncChannel
-from penstock_client.transport.base import JOIN_TIMEOUT_S
 from penstock_client.transport.probe import explain
+
+JOIN_TIMEOUT_S = 1.0
+"""How long closing waits for a transport's task once its network call is interrupted."""
 
 
 class AsyncTransport(Protocol):

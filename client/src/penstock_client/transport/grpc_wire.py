@@ -1,4 +1,4 @@
-"""The part of gRPC shared by threads and asyncio: requests, replies, channel options. Opens nothing.
+"""The part of gRPC that every call shares: requests, replies, channel options. Opens nothing.
 
 One ModelStreamInfer call carries one stream: the server writes the responses of a call in the order of its requests,
 so streams that share a call would delay each other. Calls use tritonclient's generated stub: `InferenceServerClient`
@@ -8,6 +8,7 @@ The header `triton_grpc_error`, which adds a status code to errors, is not used:
 then crashes tritonserver 2.51.0.
 """
 
+import os
 import struct
 from collections.abc import Callable, Collection
 from typing import Any
@@ -16,7 +17,7 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from penstock_client.connection import ConnectionOptions, Endpoint, read_pem
-from penstock_client.errors import StreamId
+from penstock_client.errors import ServerUnreachableError, StreamId
 from penstock_client.protocol import (
     INPUT_DATATYPE,
     INPUT_NAME,
@@ -36,6 +37,9 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
 )
 _KEEPALIVE_TIMEOUT_MS = 10_000
+
+_FORKED = "this process was forked from one that uses gRPC: start processes by 'spawn', or use protocol 'http'"
+_aio_process: dict[str, int] = {}
 
 _FORMATS: dict[str, Any] = {"INT32": "i", "FP32": "f", "BOOL": "?"}
 _WITHIN_SEGMENT = {
@@ -57,7 +61,13 @@ def channel_options(options: ConnectionOptions) -> list[tuple[str, int]]:
 
 
 def open_channel(module: Any, endpoint: Endpoint) -> Any:
-    """A channel of `module`, which is `grpc` or `grpc.aio`. It connects when it is used."""
+    """A channel of `module`, which is `grpc` or `grpc.aio`. It connects when it is used.
+
+    Raises ServerUnreachableError for `grpc.aio` in a process that was forked from one that uses it: they would share
+    its sockets, and both would lose replies.
+    """
+    if module is grpc.aio and _aio_process.setdefault("id", os.getpid()) != os.getpid():
+        raise ServerUnreachableError(endpoint.url, _FORKED)
     options = channel_options(endpoint.options)
     if not endpoint.is_secure:
         return module.insecure_channel(endpoint.url, options=options)

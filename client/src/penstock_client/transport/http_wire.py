@@ -1,4 +1,4 @@
-"""The part of HTTP shared by threads and asyncio: POST bodies, responses, TLS. Opens nothing.
+"""The part of HTTP without connections: POST bodies, responses, TLS. Opens nothing.
 
 The bodies are tritonclient's, the connections are not: the HTTP library of tritonclient repeats requests when a
 connection breaks, and the server would decode a repeated request twice.

@@ -1,16 +1,19 @@
 """Streams that survive a lost connection: a new stream on the server receives the current segment again."""
 
+import asyncio
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+from penstock_client.connection import Endpoint
 from penstock_client.errors import ClientError, StreamId
 from penstock_client.protocol import MAX_STRING_ID_BYTES, Request, Result
-from penstock_client.transport.base import Connection, Transport
+from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
+from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.replay import Replay
+from penstock_client.transport.server_chunks import ServerChunks
 
 RESUMABLE = {
     "CONNECTION_LOST",
@@ -27,10 +30,34 @@ _PAUSE_S = 0.5
 _LOG = logging.getLogger("penstock_client")
 
 
+def connect(endpoint: Endpoint, chunks: ServerChunks | None = None) -> AsyncConnection:
+    """The connection for an endpoint. Imports the library of its protocol only. ValueError for bad certificates.
+
+    `chunks` are forgotten when the connection is lost.
+    """
+    connection = _connect_once(endpoint)
+    reconnect_s = endpoint.options.reconnect_s
+    if not reconnect_s:
+        return connection
+    return ResumingConnection(connection, reconnect_s, chunks.forget if chunks else lambda: None)
+
+
+def _connect_once(endpoint: Endpoint) -> AsyncConnection:
+    if endpoint.is_grpc:
+        from penstock_client.transport.async_grpc_transport import AsyncGrpcConnection
+
+        return AsyncGrpcConnection(endpoint)
+    from penstock_client.transport.async_http_transport import AsyncHttpConnection
+
+    return AsyncHttpConnection(endpoint)
+
+
 class ResumingConnection:
     """A connection whose streams reconnect for up to `reconnect_s`. Each reconnection is logged as a warning."""
 
-    def __init__(self, connection: Connection, reconnect_s: float, on_reconnect: Callable[[], object] = lambda: None):
+    def __init__(
+        self, connection: AsyncConnection, reconnect_s: float, on_reconnect: Callable[[], object] = lambda: None
+    ):
         self._connection = connection
         self._reconnect_s = reconnect_s
         self._on_reconnect = on_reconnect
@@ -42,9 +69,9 @@ class ResumingConnection:
             lambda: self._connection.open_transport(next(ids), timeout_s), self._reconnect_s, self._on_reconnect
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Frees what the transports share."""
-        self._connection.close()
+        await self._connection.close()
 
 
 def _more_ids(stream_id: StreamId) -> Iterator[StreamId]:
@@ -56,11 +83,11 @@ def _more_ids(stream_id: StreamId) -> Iterator[StreamId]:
 
 
 class ResumingTransport:
-    """One stream as a series of streams on the server, of which each continues the one before. A `Transport`."""
+    """One stream as a series of streams on the server, of which each continues the one before. An `AsyncTransport`."""
 
     def __init__(
         self,
-        open_transport: Callable[[], Transport],
+        open_transport: Callable[[], AsyncTransport],
         reconnect_s: float,
         on_reconnect: Callable[[], object] = lambda: None,
     ):
@@ -71,36 +98,33 @@ class ResumingTransport:
         self._attempt = self._transport
         """The newest stream on the server, which may still be sent what the caller has sent before."""
         self._replay = Replay()
-        self._noting = threading.Lock()
-        """Guards the replay and the attempt that it is for."""
-        self._sending = threading.RLock()
+        self._sending = asyncio.Lock()
         """Held while requests are sent and while the stream is resumed, so that each is sent once and in order."""
         self._lost_s: float | None = None
         """When the connection was lost; None once there is a result again."""
-        self._is_cancelled = threading.Event()
+        self._is_cancelled = False
+        self._cancelled = AsyncSignal()
 
     @property
     def is_complete(self) -> bool:
         """True once every request up to the last is answered and every result was received."""
         return self._transport.is_complete
 
-    def send(self, request: Request) -> None:
-        """Sends without waiting for the reply; blocks while too much is unanswered. Raises ClientError."""
-        with self._sending:
-            with self._noting:
-                self._replay.add(request)
+    async def send(self, request: Request) -> None:
+        """Sends without waiting for the reply; waits while too much is unanswered. Raises ClientError."""
+        async with self._sending:
+            self._replay.add(request)
             transport = self._transport
             try:
                 try:
-                    transport.send(request)
+                    await transport.send(request)
                 except ClientError as error:
-                    self._resume(transport, error)
-            except KeyboardInterrupt:
-                with self._noting:
-                    self._replay.forget_newest()  # it was not sent
+                    await self._resume(transport, error)
+            except asyncio.CancelledError:
+                self._replay.forget_newest()  # it was not sent
                 raise
 
-    def receive(self, wait_s: float | None) -> Result | None:
+    async def receive(self, wait_s: float | None) -> Result | None:
         """The next result; None if there is none within `wait_s` (None: no limit) or the stream is complete.
 
         Raises ClientError. While the stream is resumed it takes longer than `wait_s`.
@@ -108,71 +132,69 @@ class ResumingTransport:
         while True:
             transport = self._transport
             try:
-                result = transport.receive(wait_s)
+                result = await transport.receive(wait_s)
             except ClientError as error:
-                self._resume(transport, error)
+                async with self._sending:
+                    await self._resume(transport, error)
                 continue
             if result is None:
                 return None
-            with self._noting:
-                if transport is not self._attempt:
-                    continue  # another thread has begun to repeat the request
-                start_s = self._replay.start_s
-                taken = self._replay.take(result)
+            if transport is not self._attempt:
+                continue  # another task has begun to repeat the request
+            start_s = self._replay.start_s
+            taken = self._replay.take(result)
             if taken is not None:
                 self._note_success(start_s)
                 return taken
 
     def cancel(self) -> None:
         """Drops what has not been sent; the stream's end is sent in its place. Does not wait."""
-        self._is_cancelled.set()
+        self._is_cancelled = True
+        self._cancelled.give()
         for transport in (self._transport, self._attempt):
             transport.cancel()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Cancels, and frees everything."""
         self.cancel()
-        with self._sending:  # a resumption ends now
-            self._transport.close()
+        async with self._sending:  # a resumption ends now
+            await self._transport.close()
 
-    def _resume(self, lost: Transport, error: ClientError) -> None:
+    async def _resume(self, lost: AsyncTransport, error: ClientError) -> None:
         """Goes on in a new stream. Raises the error where that is impossible, or after `reconnect_s`."""
-        with self._sending:
-            while lost is self._transport:  # else another thread has resumed it
-                self._wait_before_attempt(error)
-                lost.close()
-                try:
-                    self._transport = self._repeat()
-                except ClientError as next_error:
-                    error = next_error
+        while lost is self._transport:  # else another task has resumed it
+            await self._wait_before_attempt(error)
+            await lost.close()
+            try:
+                self._transport = await self._repeat()
+            except ClientError as next_error:
+                error = next_error
 
-    def _repeat(self) -> Transport:
+    async def _repeat(self) -> AsyncTransport:
         """A new stream that was sent the current segment. Raises ClientError, and an interruption by the user."""
-        attempt = self._open_transport()
-        with self._noting:
-            self._attempt = attempt
-            requests = self._replay.restart()
-        if self._is_cancelled.is_set():
-            attempt.cancel()
+        attempt = self._attempt = self._open_transport()
+        requests = self._replay.restart()
         try:
             for request in requests:
-                attempt.send(request)
+                await attempt.send(request)
         except BaseException:
-            attempt.close()
+            await attempt.close()
             raise
         return attempt
 
-    def _wait_before_attempt(self, error: ClientError) -> None:
+    async def _wait_before_attempt(self, error: ClientError) -> None:
         """Raises the error where no further attempt is due."""
         can_resume = self._replay.has_results and not self._replay.has_endpoints
-        if error.code not in RESUMABLE or not can_resume or self._is_cancelled.is_set():
+        if error.code not in RESUMABLE or not can_resume or self._is_cancelled:
             raise error
         now_s = time.monotonic()
         if self._lost_s is None:
             self._lost_s = now_s
             _LOG.warning("%s; reconnecting for up to %g s", error, self._reconnect_s)
         left_s = self._lost_s + self._reconnect_s - now_s
-        if left_s <= 0 or self._is_cancelled.wait(min(_PAUSE_S, left_s)):
+        if left_s > 0:
+            await self._cancelled.wait(min(_PAUSE_S, left_s))
+        if left_s <= 0 or self._is_cancelled:
             raise error
 
     def _note_success(self, start_s: float) -> None:

@@ -28,7 +28,9 @@ class ServerChunks:
         self._endpoint = replace(endpoint, timeout_s=min(endpoint.timeout_s, _MAX_READ_S))
         self._lock = threading.Lock()
         self._geometry: ChunkGeometry | None = None
-        self._is_known = False
+        self._losses = 0
+        self._known_after: int | None = None
+        """The number of losses before the geometry was read."""
         self._next_attempt_s = 0.0
 
     def get(self) -> ChunkGeometry | None:
@@ -45,10 +47,9 @@ class ServerChunks:
         return self._geometry if self._is_known else await asyncio.to_thread(self.get)
 
     def forget(self) -> None:
-        """The connection was lost."""
-        with self._lock:
-            self._is_known = False
-            self._next_attempt_s = 0.0
+        """The connection was lost. Does not wait for a thread that reads."""
+        self._losses += 1
+        self._next_attempt_s = 0.0
 
     def note_failure(self, error: ClientError) -> None:
         """A stream has failed."""
@@ -56,6 +57,12 @@ class ServerChunks:
             self.forget()
 
     def _read(self) -> None:
+        losses = self._losses
         parameters = try_parameters(self._endpoint)
-        self._geometry, self._is_known = read_geometry(parameters or {}), parameters is not None
+        self._geometry = read_geometry(parameters or {})
+        self._known_after = None if parameters is None else losses
         self._next_attempt_s = time.monotonic() + _RETRY_S
+
+    @property
+    def _is_known(self) -> bool:
+        return self._known_after == self._losses

@@ -1,6 +1,6 @@
 """The state of one stream: requests to be sent, results received, a failure. No network, threads or event loop.
 
-`Channel` and `AsyncChannel` add the waiting. The session counts the unanswered requests: time limits and the bound on
+`AsyncChannel` adds the waiting. The session counts the unanswered requests: time limits and the bound on
 audio in flight follow from them.
 """
 

@@ -1,0 +1,123 @@
+"""The threaded client as a facade over an event loop: interruptions, garbage collection, forked processes."""
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from client.tests.helpers.fake_servers import eventually
+from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, FakeTransport, expected, in_memory
+from penstock_client.transport.blocking import event_loop_thread
+
+FORK = """
+import os, sys
+import numpy as np
+from penstock_client import Client, ClientError
+url, protocol = sys.argv[1:]
+client = Client(url, protocol, timeout_s=60)
+print(client.transcribe(np.zeros(800, np.float32)).text)
+stream = client.open_stream()
+stream.send(np.zeros(800, np.float32))
+sys.stdout.flush()
+if (child := os.fork()) == 0:
+    for use in (lambda: client.transcribe(np.zeros(800, np.float32)).text, stream.poll, lambda: stream.send([0.0])):
+        try:
+            print(use())
+        except ClientError as error:
+            print(error.code)
+    client.close()
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+stream.finish()
+print([result.text for result in stream][-1])
+"""
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch):
+    """Interrupts the main thread, which runs the test, after a moment."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timers = []
+
+    def interrupt_soon():
+        timers.append(threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]))
+        timers[-1].start()
+
+    yield interrupt_soon
+    for timer in timers:
+        timer.join()
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_while_waiting_for_a_result_loses_nothing(served_client, samples, ctrl_c):
+    with served_client.open_stream() as stream:
+        stream.send(samples[:800])
+        assert stream.poll(60)
+        ctrl_c()
+        with pytest.raises(KeyboardInterrupt):
+            stream.poll(60)
+        stream.finish(samples[800:])
+        list(stream)
+    assert stream.transcript.words == list(expected(samples).new_words)
+
+
+class FullTransport(FakeTransport):
+    """Has no room for the second request at first."""
+
+    async def send(self, request):
+        if len(self.sent_s) == 1:
+            self.sent_s.append(0.0)
+            await asyncio.Event().wait()
+        await super().send(request)
+
+
+def test_ctrl_c_while_there_is_no_room_sends_nothing(samples, ctrl_c):
+    connection = FakeConnection(FakeRecognizer())
+    connection.open_transport = lambda stream_id, timeout_s: FullTransport(connection.recognizer, stream_id, timeout_s)
+    with in_memory(connection) as client, client.open_stream() as stream:
+        stream.send(samples[:800])
+        ctrl_c()
+        with pytest.raises(KeyboardInterrupt):
+            stream.send(samples[800:1600])
+        stream.finish(samples[800:])
+        list(stream)
+    assert stream.transcript.text == expected(samples).text
+
+
+def test_an_abandoned_stream_is_ended_on_the_server(served_client, recognizer):
+    stream = served_client.open_stream()
+    stream.send([0.0])
+    assert stream.poll(60)
+    del stream
+    gc.collect()
+    eventually(lambda: not recognizer.received)
+
+
+def test_the_garbage_collector_may_close_a_client_in_the_event_loop(connection):
+    client = in_memory(connection)
+    client.open_stream().send([0.0])
+    event_loop_thread().post(client.close)
+    eventually(lambda: connection.is_closed)
+
+
+def test_any_wait_is_accepted(client):
+    with client.open_stream() as stream:
+        stream.send([0.0])
+        assert len(stream.poll(float("inf"))) == 1
+        assert stream.poll(-1.0) == []
+
+
+def test_a_forked_process(url, protocol, samples):
+    """Over HTTP it goes on with the client. gRPC cannot be used there; the first process is not disturbed."""
+    done = subprocess.run([sys.executable, "-c", FORK, url, protocol], capture_output=True, text=True, timeout=120)
+    child = {"http": "wörd0", "grpc": "SERVER_UNREACHABLE"}[protocol]
+    assert (done.stdout.splitlines(), done.returncode) == (
+        ["wörd0", child, "STREAM_CLOSED", "STREAM_CLOSED", "wörd0"],
+        0,
+    ), done.stderr
+    assert "Traceback" not in done.stderr and "Unclosed" not in done.stderr
