@@ -158,7 +158,7 @@ def test_asyncio_reconnects(url, protocol, recognizer, wire, samples, taken):
 def test_a_replay_adds_the_time_of_the_loss_to_the_round_trip():
     clock = iter([1.0, 5.0])
     replay = Replay(lambda: next(clock))
-    replay.add(Request(b"", True, True))
+    replay.add(Request(bytes(4 * 800), True, True))
     replay.restart()
     result = parse_reply("s", outputs(0, 800, True).get)[0]
     assert replay.take(result).round_trip_s == 4.0

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from client.tests.helpers.fake_servers import Wire
-from penstock_client import Client, ConnectionOptions, read_audio
+from penstock_client import Client, ConnectionOptions, StreamOptions, read_audio
+from penstock_client.transport.replay import Replay
 
 pytestmark = pytest.mark.server
 
@@ -16,17 +17,24 @@ OPTIONS = ConnectionOptions(reconnect_s=120)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_cut_connections_leave_no_gap(server, protocol):
-    samples = np.concatenate([read_audio(path) for path in sorted(FLAC.glob("*.flac"))[:3]])
+@pytest.mark.parametrize("endpoints", [{}, {"endpoint_silence_ms": 400}], ids=["none", "endpoints"])
+def test_cut_connections_leave_no_gap(server, protocol, endpoints, monkeypatch):
+    warm_ups, restart = [], Replay.restart
+    monkeypatch.setattr(
+        Replay, "restart", lambda replay, *given: warm_ups.append(replay.needs_geometry) or restart(replay, *given)
+    )
+    pause = np.zeros(16_000 if endpoints else 0, np.float32)
+    parts = [part for path in sorted(FLAC.glob("*.flac"))[:3] for part in (read_audio(path), pause)]
+    samples, finalize_every = np.concatenate(parts), 24 if endpoints else 8
 
     def transcribe(url, on_result=lambda: None):
         with (
             Client(url, protocol, timeout_s=60, connection_options=OPTIONS) as client,
-            client.open_stream() as stream,
+            client.open_stream(options=StreamOptions(**endpoints)) as stream,
         ):
             for number, block in enumerate(np.array_split(samples, 30), start=1):
                 waiting = stream.held_samples + block.size
-                (stream.send if number % 8 else stream.finalize)(block)
+                (stream.send if number % finalize_every else stream.finalize)(block)
                 for _ in stream.poll(60 if stream.held_samples < waiting else 0):
                     on_result()
             stream.finish()
@@ -39,12 +47,16 @@ def test_cut_connections_leave_no_gap(server, protocol):
         def cut_sometimes():
             nonlocal results
             results += 1
-            if results in (3, 6, 9):
+            if results in ((6, 12, 18) if endpoints else (3, 6, 9)):
                 wire.cut()
 
         resumed = transcribe(f"127.0.0.1:{wire.port}", cut_sometimes)
     whole = transcribe(server.url(protocol))
-    assert results > 9
+    assert results > (18 if endpoints else 9)
+    assert [segment.text for segment in resumed.segments] == [segment.text for segment in whole.segments]
+    assert len(whole.segments) > 3
+    # Over HTTP a cut between two requests costs a connection, no stream.
+    assert protocol == "http" or any(warm_ups) == bool(endpoints)
     assert (resumed.text, resumed.tokens, resumed.timestamps) == (whole.text, whole.tokens, whole.timestamps)
     assert [(word.text, word.start_ms, word.end_ms) for word in resumed.words] == [
         (word.text, word.start_ms, word.end_ms) for word in whole.words

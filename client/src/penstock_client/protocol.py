@@ -41,7 +41,7 @@ requested output costs the server time."""
 MAX_STRING_ID_BYTES = 128
 """Triton's limit for a correlation id."""
 _MAX_NUMERIC_ID = 2**63 - 1
-_BYTES_PER_SAMPLE = 4
+BYTES_PER_SAMPLE = 4
 
 Parameter = str | int | float | bool
 """The kinds of Triton request parameters."""
@@ -68,7 +68,7 @@ class Request:
     @property
     def samples(self) -> int:
         """Number of samples."""
-        return len(self.audio) // _BYTES_PER_SAMPLE
+        return len(self.audio) // BYTES_PER_SAMPLE
 
     @property
     def is_final(self) -> bool:
@@ -127,9 +127,11 @@ class Result:
     """Time from sending the request to this reply; set by the transport."""
     stable_chars: int = 0
     """Leading characters of `text` that later results of the segment keep; 0 where the server does not send it."""
+    is_endpoint: bool = False
+    """True for the final result of a segment that an endpoint has ended, not a request; set by the transport."""
 
-    def after(self, round_trip_s: float) -> "Result":
-        """A copy with its round trip. `dataclasses.replace` would take three times as long."""
+    def after(self, round_trip_s: float, is_endpoint: bool = False) -> "Result":
+        """A copy with what the transport sets. `dataclasses.replace` would take three times as long."""
         return Result(
             self.segment,
             self.text,
@@ -142,6 +144,7 @@ class Result:
             self.language,
             round_trip_s,
             self.stable_chars,
+            is_endpoint,
         )
 
 

@@ -284,6 +284,7 @@ def _stream_result(result: Result, round_trip_s: float, flags: int) -> StreamRes
         result.language,
         round_trip_s,
         result.stable_chars,
+        result.is_final and not flags & (FINALIZE | END),
         answers_finalize=bool(flags & FINALIZE),
         is_last=bool(flags & END),
         end_s=result.audio_processed_s if result.is_final else 0.0,

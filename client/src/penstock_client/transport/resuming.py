@@ -39,7 +39,7 @@ def connect(endpoint: Endpoint, chunks: ServerChunks | None = None) -> AsyncConn
     reconnect_s = endpoint.options.reconnect_s
     if not reconnect_s:
         return connection
-    return ResumingConnection(connection, reconnect_s, chunks.forget if chunks else lambda: None)
+    return ResumingConnection(connection, reconnect_s, chunks or ServerChunks(endpoint))
 
 
 def _connect_once(endpoint: Endpoint) -> AsyncConnection:
@@ -55,18 +55,16 @@ def _connect_once(endpoint: Endpoint) -> AsyncConnection:
 class ResumingConnection:
     """A connection whose streams reconnect for up to `reconnect_s`. Each reconnection is logged as a warning."""
 
-    def __init__(
-        self, connection: AsyncConnection, reconnect_s: float, on_reconnect: Callable[[], object] = lambda: None
-    ):
+    def __init__(self, connection: AsyncConnection, reconnect_s: float, chunks: ServerChunks):
         self._connection = connection
         self._reconnect_s = reconnect_s
-        self._on_reconnect = on_reconnect
+        self._chunks = chunks
 
     def open_transport(self, stream_id: StreamId, timeout_s: float) -> "ResumingTransport":
         """A transport for a new stream. It connects with its first request, so errors appear there."""
         ids = chain([stream_id], _more_ids(stream_id))
         return ResumingTransport(
-            lambda: self._connection.open_transport(next(ids), timeout_s), self._reconnect_s, self._on_reconnect
+            lambda: self._connection.open_transport(next(ids), timeout_s), self._reconnect_s, self._chunks
         )
 
     async def close(self) -> None:
@@ -89,11 +87,11 @@ class ResumingTransport:
         self,
         open_transport: Callable[[], AsyncTransport],
         reconnect_s: float,
-        on_reconnect: Callable[[], object] = lambda: None,
+        chunks: ServerChunks | None = None,
     ):
         self._open_transport = open_transport
         self._reconnect_s = reconnect_s
-        self._on_reconnect = on_reconnect
+        self._chunks = chunks
         self._transport = open_transport()
         self._attempt = self._transport
         """The newest stream on the server, which may still be sent what the caller has sent before."""
@@ -172,8 +170,9 @@ class ResumingTransport:
 
     async def _repeat(self) -> AsyncTransport:
         """A new stream that was sent the current segment. Raises ClientError, and an interruption by the user."""
+        geometry = await self._chunks.get_async() if self._chunks and self._replay.needs_geometry else None
         attempt = self._attempt = self._open_transport()
-        requests = self._replay.restart()
+        requests = self._replay.restart(geometry)
         try:
             for request in requests:
                 await attempt.send(request)
@@ -184,8 +183,7 @@ class ResumingTransport:
 
     async def _wait_before_attempt(self, error: ClientError) -> None:
         """Raises the error where no further attempt is due."""
-        can_resume = self._replay.has_results and not self._replay.has_endpoints
-        if error.code not in RESUMABLE or not can_resume or self._is_cancelled:
+        if error.code not in RESUMABLE or not self._replay.has_results or self._is_cancelled:
             raise error
         now_s = time.monotonic()
         if self._lost_s is None:
@@ -199,6 +197,7 @@ class ResumingTransport:
 
     def _note_success(self, start_s: float) -> None:
         if self._lost_s is not None:
-            self._on_reconnect()
+            if self._chunks is not None:
+                self._chunks.forget()
             took_s, self._lost_s = time.monotonic() - self._lost_s, None
             _LOG.warning("reconnected after %.1f s; sent again from %.2f s, nothing is missing", took_s, start_s)

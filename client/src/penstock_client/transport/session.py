@@ -32,6 +32,7 @@ CLOSE_TIMEOUT_S = 1.0
 class _Unanswered(NamedTuple):
     samples: int
     sent_s: float
+    is_final: bool
 
 
 class Session:
@@ -118,7 +119,7 @@ class Session:
         self._end_is_enqueued |= request.is_end
         if not self._unanswered:
             self._last_activity_s = self.now_s()
-        self._unanswered.append(_Unanswered(request.samples, sent_s))
+        self._unanswered.append(_Unanswered(request.samples, sent_s, request.is_final))
         self._unanswered_samples += request.samples
         self._outgoing.append(request)
 
@@ -158,7 +159,10 @@ class Session:
         self._has_replies = True
         self._held_start = None
         round_trip_s = self._last_activity_s - request.sent_s
-        self._results += [result.after(round_trip_s) for result in results]
+        last = len(results) - 1 if request.is_final else None
+        self._results += [
+            result.after(round_trip_s, result.is_final and number != last) for number, result in enumerate(results)
+        ]
 
     def slot_pause_s(self) -> float | None:
         """The server is full: the pause until `repeat_start`; None where the stream does not wait any longer."""
