@@ -53,7 +53,7 @@ class ConnectionOptions:
     connect_retry_s: float = 1.0
     """How long failed attempts to connect are repeated, within `timeout_s` of the first audio; 0 disables retries."""
     wait_for_slot_s: float = 0.0
-    """How long the start of a stream is repeated while the server is full, with increasing back-off.
+    """How long the start of a stream is repeated while the server is full or stopping, with increasing back-off.
 
     With it the first request of each stream is answered before the second one is sent. Not for `BatchedClient`.
     """
