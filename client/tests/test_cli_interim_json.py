@@ -46,7 +46,7 @@ def test_results_name_their_segment(run, audio_file):
 
 
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
-def test_a_failed_file_has_results_but_no_document(run, audio_file, recognizer):
+def test_the_document_of_a_failed_file_says_where_it_ends(run, audio_file, recognizer):
     def reject_late(request):
         if len(recognizer.requests) == 3:
             raise RejectionError("out of order")
@@ -55,8 +55,9 @@ def test_a_failed_file_has_results_but_no_document(run, audio_file, recognizer):
     status, out, err = run(audio_file, audio_file, "--interim", "--json")
     lines = lines_of(out)
     assert (status, err.count("\n")) == (1, 1)
-    assert ["segments" in line for line in lines] == [False] * 2 + [False] * 3 + [True]
-    assert [line.get("is_final") for line in lines] == [False, False, False, False, True, None]
+    assert ["segments" in line for line in lines] == [False] * 2 + [True] + [False] * 3 + [True]
+    assert [line.get("missing_from_s") for line in lines] == [None, None, 2.0, None, None, None, None]
+    assert [line.get("is_final") for line in lines] == [False, False, None, False, False, True, None]
 
 
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)

@@ -198,6 +198,11 @@ def test_malformed_url_is_rejected(protocol, url):
         Client(url, protocol)
 
 
+def test_a_url_with_a_protocol_says_how_to_write_it():
+    with pytest.raises(ValueError, match=r"expected host:port, here localhost:8000 with protocol 'http'$"):
+        Client("http://localhost:8000/")
+
+
 def test_unknown_protocol_is_rejected():
     with pytest.raises(ValueError, match="'udp'"):
         Client("localhost:1", "udp")

@@ -3,14 +3,16 @@
 import json
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import grpc
 import numpy as np
 import pytest
 
 from client.tests.helpers.certificates import make_certificates
-from client.tests.helpers.fake_servers import GrpcServer, HttpServer
+from client.tests.helpers.fake_servers import THREADS_NAME, GrpcServer, HttpServer
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_client import Client, ServerUnreachableError
 from penstock_client.connection import Endpoint
@@ -28,14 +30,38 @@ def ample_time(monkeypatch):
 class MetricsServer:
     """The metrics port of Triton."""
 
+    @property
+    def handler_class(self):
+        return _MetricsHandler
+
     def __init__(self, recognizer):
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _MetricsHandler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler_class)
         self.port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
 
     def close(self):
         self._server.shutdown()
         self._server.server_close()
+
+
+class HttpGateway(MetricsServer):
+    """A gateway's HTTP port, which does not know KServe v2."""
+
+    @property
+    def handler_class(self):
+        return _GatewayHandler
+
+
+class GrpcGateway:
+    """A gateway's gRPC port, which does not know KServe v2."""
+
+    def __init__(self, recognizer):
+        self._server = grpc.server(ThreadPoolExecutor(2, THREADS_NAME))
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    def close(self):
+        self._server.stop(None).wait()
 
 
 class _MetricsHandler(BaseHTTPRequestHandler):
@@ -56,7 +82,19 @@ class _MetricsHandler(BaseHTTPRequestHandler):
         pass
 
 
-SERVERS = {"grpc": GrpcServer, "http": HttpServer, "metrics": MetricsServer}
+class _GatewayHandler(_MetricsHandler):
+    def do_GET(self):
+        self._reply(404, json.dumps({"error": {"message": "Not Found", "code": None}}).encode())
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+
+SERVERS = {
+    "grpc": GrpcServer, "http": HttpServer, "metrics": MetricsServer, "grpc gateway": GrpcGateway,
+    "http gateway": HttpGateway,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -68,6 +106,16 @@ SERVERS = {"grpc": GrpcServer, "http": HttpServer, "metrics": MetricsServer}
         ("http", "https", "this port speaks HTTP without TLS; use protocol 'http'"),
         ("metrics", "grpc", f"this is a server's metrics port; use its {GRPC_PORT}"),
         ("metrics", "http", f"this is a server's metrics port; use its {HTTP_PORT}"),
+        (
+            "grpc gateway",
+            "grpc",
+            f"this is no Penstock server, but perhaps its gateway; use the server's {GRPC_PORT}",
+        ),
+        (
+            "http gateway",
+            "http",
+            f"this is no Penstock server, but perhaps its gateway; use the server's {HTTP_PORT}",
+        ),
     ],
 )
 def test_the_error_says_what_answers(recognizer, server, protocol, advice):

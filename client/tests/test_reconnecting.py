@@ -1,6 +1,7 @@
 """Streams that go on after a lost connection: the result is that of a connection that was not lost."""
 
 import asyncio
+import contextlib
 import json
 import re
 import sys
@@ -9,11 +10,12 @@ import threading
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_servers import GrpcServer, HttpServer, eventually
+from client.tests.helpers.fake_servers import DRAINING, UNLOADED, GrpcServer, HttpServer, Restart, eventually
 from client.tests.helpers.fake_sounddevice import FakeSounddevice
 from client.tests.helpers.fakes import FakeRecognizer, FakeTransport, RejectionError, expected, outputs
 from penstock_client import AsyncClient, AsyncStream, Client, ConnectionLostError, ConnectionOptions, StreamOptions
 from penstock_client.protocol import Request, parse_reply
+from penstock_client.transport import resuming
 from penstock_client.transport.replay import Replay
 from penstock_client.transport.resuming import ResumingTransport
 from penstock_client.transport.session import Session
@@ -240,6 +242,50 @@ def test_a_server_that_dies_and_returns(run, audio_file, samples, recognizer, wi
     assert (status, out) == (0, expected(samples).text + "\n")
     assert other.requests[0].is_start and other.requests[-1].is_end
     second.close()
+
+
+@pytest.fixture
+def restarted(server, wire, taken, monkeypatch):
+    """A server that drains while a stream is open, and starts again: it is gone for several attempts to reconnect."""
+    monkeypatch.setattr(resuming, "_PAUSE_S", 0.05)
+    messages = [DRAINING, DRAINING, UNLOADED, "Request for unknown model: 'asr' is not found"]
+    with contextlib.closing(Restart(server, wire, 7, messages, lambda: taken)) as restart:
+        yield restart.recognizer
+
+
+def test_a_graceful_restart_loses_nothing(run, audio_file, samples, restarted):
+    status, out, err = run(audio_file, "--request-ms", "100", "--reconnect", "60", "--timeout", "60")
+    assert (status, out) == (0, expected(samples).text + "\n"), err
+    assert "SERVER_DRAINING" in err and "nothing is missing" in err
+    assert restarted.requests[0].is_start and restarted.requests[-1].is_end
+
+
+def test_asyncio_survives_a_graceful_restart(url, protocol, samples, restarted):
+    async def main():
+        async with AsyncClient(url, protocol, timeout_s=60, connection_options=TIMES) as client:
+            return await client.transcribe(samples, request_ms=100)
+
+    transcript = asyncio.run(main())
+    assert (transcript.text, transcript.words) == (expected(samples).text, list(expected(samples).new_words))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_an_error_that_no_reconnection_helps_leaves_the_text_so_far(run, audio_file, recognizer, taken, arguments):
+    def reject(request):
+        if len(recognizer.requests) == 5:
+            eventually(lambda: taken)
+            raise RejectionError("in ensemble 'asr', AUDIO_INVALID: stream 's': 1 of 9 samples are not finite")
+
+    recognizer.before_answer = reject
+    status, out, err = run(audio_file, "--request-ms", "100", "--simulate-realtime", *arguments)
+    (end_s,) = re.findall(r"error: AUDIO_INVALID: .*; the text ends at (\S+) s of the audio\n$", err)
+    document = json.loads(out) if arguments else {"text": out, "missing_from_s": float(end_s)}
+    assert (status, document["missing_from_s"]) == (1, pytest.approx(0.4, abs=0.01))
+    assert document["text"].strip() == expected(samples_until(0.4)).text
+
+
+def samples_until(end_s):
+    return np.zeros(round(16_000 * end_s))
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--format", "srt"]])

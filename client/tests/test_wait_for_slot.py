@@ -1,14 +1,15 @@
 """Streams that wait while the server is full, over each protocol."""
 
+import contextlib
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_servers import eventually
+from client.tests.helpers.fake_servers import DRAINING, UNLOADED, Restart, eventually
 from client.tests.helpers.fakes import RejectionError, expected
-from penstock_client import Client, ConnectionOptions, ServerFullError, StreamError
+from penstock_client import Client, ConnectionOptions, ServerFullError, ServerUnreachableError, StreamError
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 WAIT = ConnectionOptions(wait_for_slot_s=60)
@@ -73,6 +74,31 @@ def test_a_waiting_stream_can_be_closed(waiting_client, recognizer):
     known = len(starts(recognizer))
     time.sleep(0.3)
     assert len(starts(recognizer)) <= known + 1, "one may have been on its way"
+
+
+@pytest.mark.parametrize("request_ms", [100, 5000], ids=["many requests", "one request"])
+def test_a_stream_waits_for_a_server_that_drains_and_restarts(url, protocol, server, wire, samples, request_ms):
+    """No audio was accepted, so all of it is sent to the new server."""
+    with contextlib.closing(Restart(server, wire, messages=[DRAINING, DRAINING, UNLOADED])) as restart:
+        with Client(url, protocol, timeout_s=60, connection_options=WAIT) as client:
+            assert client.transcribe(samples, request_ms=request_ms).text == expected(samples).text
+        taken = [request.samples for request in restart.recognizer.requests]
+    assert np.array_equal(np.concatenate(taken), samples)
+
+
+def test_a_server_that_does_not_return_fails_the_wait(url, protocol, recognizer, wire, samples):
+    def stop(request):
+        if len(recognizer.requests) == 2:
+            wire.close()
+        raise RejectionError(DRAINING, 503)
+
+    recognizer.before_answer = stop
+    options = ConnectionOptions(wait_for_slot_s=1.0)
+    with (
+        Client(url, protocol, timeout_s=60, connection_options=options) as client,
+        pytest.raises(ServerUnreachableError, match=url),
+    ):
+        client.transcribe(samples)
 
 
 def test_an_ended_stream_makes_room_for_a_waiting_one(waiting_client, recognizer, samples):

@@ -53,7 +53,7 @@ class ConnectionOptions:
     connect_retry_s: float = 1.0
     """How long failed attempts to connect are repeated, within `timeout_s` of the first audio; 0 disables retries."""
     wait_for_slot_s: float = 0.0
-    """How long the start of a stream is repeated while the server is full, with increasing back-off.
+    """How long the start of a stream is repeated while the server is full or stopping, with increasing back-off.
 
     With it the first request of each stream is answered before the second one is sent. Not for `BatchedClient`.
     """
@@ -96,7 +96,7 @@ class Endpoint:
             raise ValueError(f"protocol is {self.protocol!r}, expected 'grpc', 'http', 'grpcs' or 'https'")
         host, _, port = self.url.rpartition(":")
         if not host or "/" in self.url or not port.isascii() or not port.isdigit():
-            raise ValueError(f"url is {self.url!r}, expected host:port, for example localhost:8001")
+            raise ValueError(f"url is {self.url!r}, expected host:port, {_example(self.url)}")
         if not 1 <= int(port) <= _MAX_PORT:
             raise ValueError(f"url is {self.url!r}: the port is {int(port)}, expected 1 to {_MAX_PORT}")
         if not self.timeout_s > 0:
@@ -138,6 +138,14 @@ def read_pem(path: str | Path | None) -> bytes | None:
     if b"-----BEGIN " not in content:
         raise ValueError(f"{path}: not a PEM file")
     return content
+
+
+def _example(url: str) -> str:
+    """How to write an address, where it begins with a protocol too."""
+    protocol, separator, address = url.partition("://")
+    if separator and protocol in get_args(ProtocolName):
+        return f"here {address.partition('/')[0]} with protocol {protocol!r}"
+    return "for example localhost:8001"
 
 
 def _check_header(name: str, value: object) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from penstock_client.audio import read_audio
 from penstock_client.channels import MIX, Channel
+from penstock_client.errors import ClientError
 from penstock_client.protocol import SAMPLE_RATE_HZ, Result, as_samples
 from penstock_client.stream import Stream
 from penstock_client.transcript import Transcript
@@ -119,7 +121,8 @@ def play(stream: Stream, recording: Recording, pacer: Pacer | None, on_progress:
     for block in recording:
         while pacer and (wait_s := pacer.remaining_s(block.end_samples)) > 0:
             _report(stream, stream.poll(wait_s), on_progress)
-        ends.send(stream, block.samples, block.is_end)
+        with _results_reported(stream, on_progress):
+            ends.send(stream, block.samples, block.is_end)
         _report(stream, stream.poll(), on_progress)
     for result in stream:
         _report(stream, [result], on_progress)
@@ -171,7 +174,8 @@ def dictate_each(
                 for voice in voices:
                     _report(voice.stream, voice.stream.poll(wait_s / len(voices)), voice.on_progress)
             for voice, track in zip(voices, tracks, strict=True):
-                voice.ends.send(voice.stream, track)
+                with _results_reported(voice.stream, voice.on_progress):
+                    voice.ends.send(voice.stream, track)
                 _report(voice.stream, voice.stream.poll(), voice.on_progress)
     except KeyboardInterrupt:
         pass  # the user ends the audio with it
@@ -181,6 +185,17 @@ def dictate_each(
         for result in voice.stream:
             _report(voice.stream, [result], voice.on_progress)
     return samples / SAMPLE_RATE_HZ
+
+
+@contextmanager
+def _results_reported(stream: Stream, on_progress: Progress) -> Iterator[None]:
+    """Reports the results that came before a failure to send, too."""
+    try:
+        yield
+    except ClientError:
+        with suppress(ClientError):
+            _report(stream, stream.poll(), on_progress)
+        raise
 
 
 def _report(stream: Stream, results: Sequence[Result], on_progress: Progress) -> None:

@@ -326,8 +326,11 @@ STREAM_ERRORS: Mapping[str, type[StreamError]] = {
 _CODE = re.compile(r"^(?:in ensemble '[^']*', )?(?:([A-Z]+(?:_[A-Z]+)+): )?")
 _UNKNOWN_SEQUENCE = re.compile(r"inference request for sequence .* must specify the START flag on the first request")
 """Triton's message for a sequence that is not open. Triton's own errors have no code."""
-_STOPPING = re.compile(r"Server is stopping, |Server not ready")
-"""Triton's messages in the last seconds of a server."""
+_STOPPING = re.compile(
+    r"Server is stopping, |Server not ready|"
+    r"Request for unknown model: '[^']*' (has no available versions|version \S+ is not at ready state)"
+)
+"""Triton's messages in the last seconds of a server, whose models are unloaded before its connections end."""
 
 
 def stream_error(stream_id: StreamId, message: str, default: type[StreamError] = StreamError) -> StreamError:

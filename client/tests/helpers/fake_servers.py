@@ -30,6 +30,7 @@ class GrpcServer:
     """
 
     def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
+        self.recognizer = recognizer
         self.servicer = _Servicer(recognizer)
         self._server = grpc.server(ThreadPoolExecutor(16, THREADS_NAME))
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self.servicer, self._server)
@@ -119,6 +120,7 @@ class HttpServer:
     """POST v2/models/asr/infer with binary tensors. With `certificates` it uses mutual TLS."""
 
     def __init__(self, recognizer: FakeRecognizer, certificates: Certificates | None = None):
+        self.recognizer = recognizer
         self._handler = type("Handler", (_Handler,), {"recognizer": recognizer, "latest_headers": {}})
         self._server = _QuietHttpServer(("127.0.0.1", 0), self._handler)
         if certificates:
@@ -258,6 +260,43 @@ class Wire:
                 self._sockets += [near, far]
                 for source, target in ((near, far), (far, near)):
                     threading.Thread(target=_pump, args=(source, target), daemon=True).start()
+
+
+DRAINING = "in ensemble 'asr', SERVER_DRAINING: stream 's' rejected: the server is stopping"
+UNLOADED = "Request for unknown model: 'asr' has no available versions"
+
+
+class Restart:
+    """From request `at` on a server drains, rejects what comes with these messages, ends, and starts again.
+
+    It starts at the same address as another server, which knows no streams. `when` holds the drain back.
+    """
+
+    def __init__(self, server, wire: Wire, at: int = 1, messages=(DRAINING, UNLOADED), when=lambda: True):
+        self.recognizer = FakeRecognizer()
+        self._second = type(server)(self.recognizer)
+        self._first, self._wires = server.recognizer, [wire]
+        self._at, self._messages, self._when = at, list(messages), when
+        self._first.before_answer = self._answer
+
+    def close(self) -> None:
+        for wire in self._wires:
+            wire.close()
+        self._second.close()
+
+    def _answer(self, request: ReceivedRequest) -> None:
+        if len(self._first.requests) < self._at or (request.is_end and not request.is_start):
+            return
+        eventually(self._when)
+        if self._messages:
+            message = self._messages.pop(0)
+            raise RejectionError(message, 503 if message == DRAINING else 400)
+        self._wires[0].close()
+        threading.Timer(0.5, self._start).start()
+        raise RejectionError("not received")
+
+    def _start(self) -> None:
+        self._wires.append(Wire(self._second.port, self._wires[0].port))
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

@@ -210,7 +210,7 @@ def _add_connection_arguments(parser: argparse.ArgumentParser) -> None:
         type=_retry_seconds,
         default=0.0,
         metavar="S",
-        help="wait up to S seconds while the server is full (0)",
+        help="wait up to S seconds while the server is full or stopping (0)",
     )
     add(
         "--reconnect",

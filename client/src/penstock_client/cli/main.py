@@ -28,7 +28,6 @@ from penstock_client.errors import AudioError, ClientError
 from penstock_client.playback import Progress
 from penstock_client.protocol import Result
 from penstock_client.transcript import Transcript
-from penstock_client.transport.resuming import RESUMABLE
 
 _FAILED = 1
 _MICROPHONE = AudioName("microphone")
@@ -158,7 +157,7 @@ def _transcribe_each(
 ) -> bool:
     """Reports what `stream` returns, for each name; it receives a function for the progress of each.
 
-    Returns False after a ClientError. The text so far of a lost stream is reported.
+    Returns False after a ClientError. The text so far is reported.
     """
     latest: dict[AudioName, Transcript] = {}
 
@@ -176,12 +175,10 @@ def _transcribe_each(
     except ClientError as error:
         shown = names[0] if len(names) == 1 else AudioName(names[0].path)
         lost = {name: Streamed(each, each.audio_processed_s) for name, each in latest.items() if each.segments}
-        if error.code not in RESUMABLE or not lost:
-            return _fail(shown, error)
         for name, streamed in lost.items():
             report.finish(name, streamed)
-        end_s = min(streamed.transcript.audio_processed_s for streamed in lost.values())
-        return _fail(shown, error, f"; the text ends at {end_s:.2f} s of the audio")
+        ends_s = [each.missing_from_s for each in lost.values() if each.missing_from_s is not None]
+        return _fail(shown, error, f"; the text ends at {min(ends_s):.2f} s of the audio" if ends_s else "")
     return True
 
 

@@ -77,12 +77,23 @@ class TaskTransport(AsyncChannel, ABC):
             self._task.cancel()  # does nothing to one that is done
         await asyncio.wait([self._task], timeout=JOIN_TIMEOUT_S)
 
-    async def _fail_connection(self, reason: str) -> None:
-        """Fails the stream because its connection did. If no server was reached, the error names what answers there."""
+    @property
+    def _connect_retry_s(self) -> float:
+        """How long a failed attempt to connect is repeated: not while the attempts to get a slot are."""
+        return 0.0 if self.session.is_waiting_for_slot else self._endpoint.options.connect_retry_s
+
+    async def _fail_connection(self, reason: str) -> bool:
+        """Fails the stream because its connection did. If no server was reached, the error names what answers there.
+
+        True where the stream waits for a slot instead: connect again, its start is enqueued.
+        """
+        if self.session.is_waiting_for_slot and await self.repeat_start():
+            return True
         if self.session.is_unreached:
             reason = await asyncio.to_thread(explain, self._endpoint, reason)
         with self.update() as session:
             session.connection_lost(reason)
+        return False
 
     async def _run_to_end(self) -> None:
         try:

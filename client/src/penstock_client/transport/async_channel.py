@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
-from penstock_client.errors import ClientError, ServerFullError, StreamId
+from penstock_client.errors import ClientError, ServerDrainingError, ServerFullError, StreamId
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.session import Session
 
@@ -103,14 +103,20 @@ class AsyncChannel:
         return self.session.is_over
 
     async def fail_or_wait_for_slot(self, error: ClientError) -> None:
-        """Fails the stream; but where the server is full, its start is enqueued again after a pause."""
-        pause_s = self.session.slot_pause_s() if isinstance(error, ServerFullError) else None
-        is_over = pause_s is None or await self.pause(pause_s)
-        with self.update() as session:
-            if is_over:
+        """Fails the stream; but where the server is full or stopping, its start is enqueued again after a pause."""
+        is_repeated = isinstance(error, ServerFullError | ServerDrainingError) and await self.repeat_start()
+        if not is_repeated:
+            with self.update() as session:
                 session.fail(error)
-            else:
-                session.repeat_start()
+
+    async def repeat_start(self) -> bool:
+        """Enqueues the stream's start again after a pause. False, at once, where it does not wait for a slot."""
+        pause_s = self.session.slot_pause_s()
+        if pause_s is None or await self.pause(pause_s):
+            return False
+        with self.update() as session:
+            session.repeat_start()
+        return True
 
     async def _wait_until(self, is_met: Callable[[], bool], wait_s: float) -> None:
         """Returns when `is_met`, at a failure, or after `wait_s`."""

@@ -1,11 +1,13 @@
 """Streams over gRPC for asyncio: one call per stream, on one connection shared by all streams of a client."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
 
 import grpc
 import grpc.aio
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2_grpc
 
 from penstock_client.connection import Endpoint
 from penstock_client.errors import StreamError, StreamId
@@ -54,18 +56,24 @@ class AsyncGrpcTransport(TaskTransport):
         """Those that the server has; empty before the first reply."""
 
     async def _run(self) -> None:
-        try:
-            await self._wait_for_connection()
-            if not self.session.is_over:
-                await self._read()
-        except grpc.RpcError as error:
-            await self._fail_connection(reason(error))
-        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
-            await self._fail_connection(str(error))
+        while True:
+            try:
+                await self._wait_for_connection()
+                if not self.session.is_over:
+                    await self._call()
+                if not self.session.is_waiting_for_slot:
+                    return
+                failure = "the server ended the call"
+            except grpc.RpcError as error:
+                failure = reason(error)
+            except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+                failure = str(error)
+            if not await self._fail_connection(failure):
+                return
 
     async def _wait_for_connection(self) -> None:
         """Returns with a connection, or without one in time: the error of the call that is then made says why."""
-        deadline_s = time.monotonic() + self._endpoint.options.connect_retry_s
+        deadline_s = time.monotonic() + self._connect_retry_s
         has_failed = False
         poll_s = _MIN_POLL_S
         while (state := self._grpc_channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
@@ -74,15 +82,13 @@ class AsyncGrpcTransport(TaskTransport):
                 return
             poll_s = min(1.5 * poll_s, _MAX_POLL_S)
 
-    async def _model_requests(self) -> AsyncIterator[service_pb2.ModelInferRequest]:
-        async for request in self.requests():
-            yield model_request(self._endpoint.model, self._stream_id, request, self._outputs)
-
-    async def _read(self) -> None:
+    async def _call(self) -> None:
+        """Sends the requests and delivers the replies, until the call ends."""
         with self.update() as session:
             session.connected()
         stub = service_pb2_grpc.GRPCInferenceServiceStub(self._grpc_channel)
-        call = stub.ModelStreamInfer(self._model_requests(), metadata=call_metadata(self._endpoint.options))
+        call = stub.ModelStreamInfer(metadata=call_metadata(self._endpoint.options))
+        sending = asyncio.create_task(self._send_requests(call))
         try:
             async for reply in call:
                 try:
@@ -93,4 +99,12 @@ class AsyncGrpcTransport(TaskTransport):
                 except StreamError as error:
                     await self.fail_or_wait_for_slot(error)
         finally:
+            sending.cancel()  # else it would take requests from a later call
             call.cancel()  # does nothing to a call that has ended
+
+    async def _send_requests(self, call: "grpc.aio.StreamStreamCall[Any, Any]") -> None:
+        """Ends with the call, whose reader reports why."""
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            async for request in self.requests():
+                await call.write(model_request(self._endpoint.model, self._stream_id, request, self._outputs))
+            await call.done_writing()

@@ -47,25 +47,26 @@ class AsyncHttpTransport(TaskTransport):
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
 
     async def _run(self) -> None:
-        try:
-            async for request in self.requests():
-                try:
-                    results = await self._post_with_retries(request)
-                    with self.update() as session:
-                        session.deliver(*results)
-                except ServerUnreachableError as error:
-                    await self._fail_connection(error.reason)
-                except ClientError as error:
-                    await self.fail_or_wait_for_slot(error)
-        except asyncio.TimeoutError:
-            with self.update() as session:
-                session.time_out()
-        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
-            await self._fail_connection(_reason(error))
+        async for request in self.requests():
+            try:
+                results = await self._post_with_retries(request)
+                with self.update() as session:
+                    session.deliver(*results)
+            except ServerUnreachableError as error:
+                await self._fail_connection(error.reason)
+            except ClientError as error:
+                await self.fail_or_wait_for_slot(error)
+            except asyncio.TimeoutError:
+                with self.update() as session:
+                    session.time_out()
+                return
+            except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: the session was closed
+                if not await self._fail_connection(_reason(error)):
+                    return
 
     async def _post_with_retries(self, request: Request) -> list[Result]:
         """Repeats a failed attempt to connect, only where none of the stream's audio can have reached the server."""
-        for pause_s in retry_pauses_s(self._endpoint.options.connect_retry_s):
+        for pause_s in retry_pauses_s(self._connect_retry_s):
             try:
                 return await self._post(request)
             except aiohttp.ClientSSLError:  # another attempt meets the same certificate

@@ -27,6 +27,7 @@ from penstock_client.protocol import (
     parse_results,
     stream_error,
 )
+from penstock_client.transport.probe import NOT_A_SERVER
 
 _CHANNEL_OPTIONS = (
     # Without these the clients of one process share a connection, and a back-off of up to minutes.
@@ -132,7 +133,9 @@ def output_values(response: service_pb2.ModelInferResponse) -> Callable[[str], l
 
 
 def reason(error: grpc.RpcError) -> str:
-    """The reason why a call ended, as gRPC gives it."""
+    """The reason why a call ended, as gRPC gives it, unless the server does not know the call."""
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        return NOT_A_SERVER["grpc"]
     return str(error.details() or error.code().name)
 
 

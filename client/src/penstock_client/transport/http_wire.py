@@ -24,6 +24,7 @@ from penstock_client.errors import (
     StreamId,
 )
 from penstock_client.protocol import INPUT_DATATYPE, INPUT_NAME, Request, Result, parse_reply, stream_error
+from penstock_client.transport.probe import NOT_A_SERVER
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 NOT_HTTP = "the reply is not HTTP"
@@ -94,10 +95,11 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:
 def _error(endpoint: Endpoint, stream_id: StreamId, status: int, body: bytes) -> ClientError:
     try:
         message = json.loads(body)["error"]
-        is_triton = status != http.HTTPStatus.METHOD_NOT_ALLOWED  # Triton's metrics port
     except (ValueError, KeyError, TypeError):
-        is_triton = False
-    if not is_triton:
-        return ServerUnreachableError(endpoint.url, f"HTTP status {status} without an error message of Triton")
+        message = None
+    if not isinstance(message, str) or status == http.HTTPStatus.METHOD_NOT_ALLOWED:  # of Triton's metrics port
+        is_unknown = status == http.HTTPStatus.NOT_FOUND
+        other = NOT_A_SERVER["http"] if is_unknown else f"HTTP status {status} without an error message of Triton"
+        return ServerUnreachableError(endpoint.url, other)
     is_unavailable = status == http.HTTPStatus.SERVICE_UNAVAILABLE
-    return stream_error(stream_id, str(message), ServerFullError if is_unavailable else StreamError)
+    return stream_error(stream_id, message, ServerFullError if is_unavailable else StreamError)

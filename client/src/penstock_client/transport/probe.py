@@ -13,6 +13,12 @@ _SETTINGS_FRAME = 4
 """The type of the frame that an HTTP/2 server, such as gRPC's, sends first (RFC 9113, section 3.4)."""
 _GRPC_PORT, _HTTP_PORT = "gRPC port (8001 by default)", "HTTP port (8000 by default)"
 
+NOT_A_SERVER = {
+    "grpc": f"this is no Penstock server, but perhaps its gateway; use the server's {_GRPC_PORT}",
+    "http": f"this is no Penstock server, but perhaps its gateway; use the server's {_HTTP_PORT}",
+}
+"""By protocol: the server that answers does not know KServe v2, which a Penstock server speaks."""
+
 _Found = Literal["grpc", "http", "metrics", "tls"]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from penstock_client.connection import Endpoint
-from penstock_client.errors import ClientError, StreamId
+from penstock_client.errors import ClientError, StreamError, StreamId
 from penstock_client.protocol import MAX_STRING_ID_BYTES, Request, Result
 from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
 from penstock_client.transport.async_channel import AsyncSignal
@@ -26,6 +26,8 @@ RESUMABLE = {
     "STREAM_NOT_OPEN",
 }
 """The codes of errors after which another stream may succeed, once this one has had results."""
+_RESUMABLE_WHILE_LOST = {*RESUMABLE, StreamError.code}
+"""Triton's own errors as well: a server that stops or starts has them for a model that is not loaded."""
 _PAUSE_S = 0.5
 _LOG = logging.getLogger("penstock_client")
 
@@ -183,7 +185,8 @@ class ResumingTransport:
 
     async def _wait_before_attempt(self, error: ClientError) -> None:
         """Raises the error where no further attempt is due."""
-        if error.code not in RESUMABLE or not self._replay.has_results or self._is_cancelled:
+        resumable = RESUMABLE if self._lost_s is None else _RESUMABLE_WHILE_LOST
+        if error.code not in resumable or not self._replay.has_results or self._is_cancelled:
             raise error
         now_s = time.monotonic()
         if self._lost_s is None:

@@ -61,6 +61,7 @@ class Session:
         self._cancelled_at_s: float | None = None
         self._slot_pauses_s = retry_pauses_s(wait_for_slot_s)
         self._waits_for_slot = wait_for_slot_s > 0
+        self._is_rejected = False
         self._held_start: Request | None = None
         """The first request, until it is answered: with `wait_for_slot_s` nothing is sent after it before."""
         self._last_activity_s = clock()
@@ -90,6 +91,11 @@ class Session:
     def is_unsent(self) -> bool:
         """True as long as the server cannot have received any request of this stream."""
         return not (self._is_connected and self._start_is_sent)
+
+    @property
+    def is_waiting_for_slot(self) -> bool:
+        """True once the server was full or stopping, until it takes the stream: the start is then sent again."""
+        return self._is_rejected and not self._has_replies and self.failure is None
 
     @property
     def is_unreached(self) -> bool:
@@ -165,9 +171,10 @@ class Session:
         ]
 
     def slot_pause_s(self) -> float | None:
-        """The server is full: the pause until `repeat_start`; None where the stream does not wait any longer."""
-        if self._held_start is None or self.failure:
+        """The server is full or stopping: the pause until `repeat_start`; None where the stream waits no longer."""
+        if not self._waits_for_slot or self._has_replies or self.failure:
             return None
+        self._is_rejected = True
         pause_s = next(self._slot_pauses_s, None)
         if pause_s is not None:
             self._start_is_sent = self._end_is_sent = False
@@ -175,7 +182,7 @@ class Session:
         return pause_s
 
     def repeat_start(self) -> None:
-        """Enqueues the first request again: the server was full and has not kept it."""
+        """Enqueues the first request again, which the server has not kept."""
         if self._held_start is not None and not self.failure:
             self._outgoing.appendleft(self._held_start)
             self._held_start = None
