@@ -5,7 +5,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import ssl
 import tempfile
 import time
 from collections.abc import Coroutine
@@ -22,6 +21,8 @@ from penstock_gateway.logs import configure_logs
 from penstock_gateway.metrics import DIRECTORY_VARIABLE, Metrics, forget_process
 from penstock_gateway.security.keys import KeyRing
 from penstock_gateway.serving import Shared, claim_port, port_error, serve
+from penstock_gateway.stream.admission import Counts
+from penstock_gateway.tls import Certificate
 
 log = logging.getLogger(__name__)
 _MIN_KEY_BYTES = 32
@@ -31,7 +32,7 @@ _RESTART_S = 1.0
 def run_gateway(config: Config) -> None:
     """Serves until a signal. ValueError or OSError for files and ports that cannot be used."""
     keys = KeyRing() if config.keys is None else KeyRing.read(Path(config.keys))
-    _check_tls(config)
+    Certificate.of(config)  # checks it
     with claim_port(config.host, config.http_port) as http, claim_port(config.host, config.grpc_port) as rpc:
         # Bound as long as the gateway runs: a port of 0 is chosen once for all processes.
         shared = Shared(config, keys, _signing_key(config.secret), http.getsockname()[1], rpc.getsockname()[1])
@@ -39,19 +40,6 @@ def run_gateway(config: Config) -> None:
             _run_one(shared)
         else:
             _run_workers(shared)
-
-
-def _check_tls(config: Config) -> None:
-    """OSError where a file cannot be read, ValueError where the two are no certificate and its key."""
-    if config.tls_cert is None or config.tls_key is None:
-        return
-    for path in (config.tls_cert, config.tls_key):
-        Path(path).read_bytes()  # the error names the file
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key, password="")
-    except OSError as error:
-        files = f"--tls-cert {config.tls_cert}, --tls-key {config.tls_key}"
-        raise ValueError(f"{files}: no PEM certificate with its private key ({error})") from error
 
 
 def _signing_key(path: str | None) -> bytes:
@@ -73,8 +61,7 @@ def _run_one(shared: Shared) -> None:
 
 def _run_workers(shared: Shared) -> None:
     context = multiprocessing.get_context("spawn")
-    counts = context.Array("i", shared.config.workers * len(shared.keys.names), lock=False)
-    shared = replace(shared, counts=counts)
+    shared = replace(shared, counts=Counts.shared(context, shared.config.workers))
     with tempfile.TemporaryDirectory(prefix="penstock-gateway-") as directory:
         os.environ[DIRECTORY_VARIABLE] = directory
         server = _serve_metrics(shared.config, Metrics().merged())
@@ -86,9 +73,9 @@ def _run_workers(shared: Shared) -> None:
 def _serve_metrics(config: Config, registry: CollectorRegistry) -> WSGIServer:
     """Serves metrics in a thread. OSError names a port in use."""
     try:
-        server, _ = start_http_server(config.metrics_port, config.host, registry)
+        server, _ = start_http_server(config.metrics_port, config.metrics_host, registry)
     except OSError as error:
-        raise port_error(config.host, config.metrics_port, error) from error
+        raise port_error(config.metrics_host, config.metrics_port, error) from error
     return server
 
 

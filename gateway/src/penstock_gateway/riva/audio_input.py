@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock_client.pcm import RawFormat
-from penstock_gateway.audio.container import decode_recording
+from penstock_gateway.audio.container import decode_recording, in_memory
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -33,8 +33,9 @@ class AudioInput:
     process of their own. Everything else is raw audio, or WAV with a header.
     """
 
-    def __init__(self, form: AudioForm, rate_hz: int, max_seconds: float):
-        """`rate_hz`: of the model; `max_seconds`: of a recording."""
+    def __init__(self, form: AudioForm, key: str, rate_hz: int, max_seconds: float):
+        """`key`: name of the call's key; `rate_hz`: of the model; `max_seconds`: of a recording."""
+        self._key = key
         self._form = form
         self._rate_hz = rate_hz
         self._max_seconds = max_seconds
@@ -74,10 +75,12 @@ class AudioInput:
     async def rest(self) -> AsyncGenerator[Samples, None]:
         """All samples that are left, at the end of the audio."""
         if self._pcm is None and len(self._compressed) >= _MAGIC_BYTES:
-            recording = decode_recording(bytes(self._compressed), self._rate_hz, self._max_seconds)
-            async with aclosing(recording) as blocks:
-                async for samples in blocks:
-                    yield samples
+            with in_memory(self._compressed) as recording:
+                self._compressed.clear()
+                decoding = decode_recording(recording, self._key, self._rate_hz, self._max_seconds)
+                async with aclosing(decoding) as blocks:
+                    async for samples in blocks:
+                        yield samples
             return
         if self._pcm is None and self._compressed:
             yield self._begin_pcm()
