@@ -129,6 +129,13 @@ class StreamTable:
 
         Raises StreamError STREAM_LIMIT if `max_streams` others are live, SERVER_DRAINING if the server is stopping.
         """
+        self._board.is_admitting = True
+        try:
+            return self._open(stream_id, decoder)
+        finally:
+            self._board.is_admitting = False
+
+    def _open(self, stream_id: Hashable, decoder: str) -> Lease:
         now = self._clock()
         if self._board.phase != Phase.SERVING:
             raise StreamError(
