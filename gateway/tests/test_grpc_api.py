@@ -1,6 +1,5 @@
 """What all services of the gRPC port have in common: no message is read before the key is right."""
 
-import asyncio
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,10 +11,8 @@ from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer
 from gateway.tests.helpers.running import running
 from loadtest.fresh_gateway import fresh_gateway
-from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.security.keys import ApiKey, KeyRing
-from penstock_gateway.security.message_budget import MessageBudget
 
 Code = grpc.StatusCode
 KEY = ("authorization", "Bearer sk-test")
@@ -81,29 +78,3 @@ async def test_an_unknown_method_is_unimplemented_and_health_needs_no_key(make_g
     async with running(make_gateway(RING)) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
         for method, metadata in (("/other.Service/Method", (KEY,)), ("/grpc.health.v1.Health/Method", ())):
             assert await channel.unary_unary(method)(b"", metadata=metadata).code() is Code.UNIMPLEMENTED
-
-
-@pytest.mark.anyio
-async def test_messages_wait_for_memory_and_a_key_has_half_of_it():
-    budget = MessageBudget(max_bytes=400, message_bytes=100, max_wait_s=60)
-    first, second, other = (budget.reading(key) for key in ("a", "a", "b"))
-    received = await first.__aenter__()
-    await second.__aenter__()
-    waiting = asyncio.create_task(budget.reading("a").__aenter__())
-    await asyncio.wait_for(other.__aenter__(), 60)
-    assert not waiting.done()
-    received(10)
-    assert not (await asyncio.wait([waiting], timeout=0.01))[0], "110 of 200 bytes are taken"
-    await second.__aexit__(None, None, None)
-    await asyncio.wait_for(waiting, 60)
-
-
-@pytest.mark.anyio
-async def test_a_message_that_waits_too_long_is_rejected():
-    budget = MessageBudget(max_bytes=200, message_bytes=100, max_wait_s=0.01)
-    async with budget.reading("a"):
-        with pytest.raises(GatewayError) as caught:
-            await budget.reading("a").__aenter__()
-    assert caught.value.code is ErrorCode.STREAMS_EXHAUSTED
-    async with budget.reading("a"):
-        pass

@@ -11,7 +11,7 @@ SOURCES = Path(penstock_gateway.__file__).parent
 FLOORS = (
     ("__main__",), ("main",), ("processes",), ("serving", "startup"), ("app", "http_protocol"),
     ("captions", "kserve", "openai", "realtime"), ("grpc_health", "http_api", "riva"),
-    ("grpc_api",), ("gateway", "openai_objects"), ("stream",),
+    ("grpc_api",), ("gateway", "openai_objects"), ("stream", "tls"),
     ("audio", "config", "metrics"), ("security",), ("validation",), ("errors", "logs", "request_ids", "version"),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""

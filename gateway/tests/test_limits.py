@@ -15,6 +15,7 @@ from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.security import limits
 from penstock_gateway.security.keys import ApiKey, KeyRing
 from penstock_gateway.security.limits import MAX_FRAME_BYTES, MAX_RECOGNIZE_BYTES, MAX_UPLOAD_BYTES, WriteLimit
 
@@ -170,6 +171,65 @@ async def test_a_write_that_is_cancelled_by_another_task_is_cancelled():
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
+
+
+async def unfinished_upload(served):
+    """(reader, writer) of a request for a transcription whose body does not end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
+    head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n"
+    body = "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 1000\r\n\r\n--x\r\n"
+    writer.write((head + body).encode())
+    return reader, writer
+
+
+async def test_uploads_count_against_their_key_from_the_first_byte(make_gateway):
+    gateway = make_gateway(RING)
+    async with running(gateway) as served:
+        uploads = [await unfinished_upload(served) for _ in range(8)]
+        while gateway.uploads.open(RING.named("test")) < 8:
+            await asyncio.sleep(0.01)
+        reader, writer = await unfinished_upload(served)
+        head, _, body = (await asyncio.wait_for(reader.read(600), 60)).decode().partition("\r\n\r\n")
+        assert head.startswith("HTTP/1.1 429 ")
+        assert "retry-after: 2" in head.lower()
+        assert "all 8 uploads of the API key 'test' are open" in body
+        for _, other in [*uploads, (reader, writer)]:
+            other.close()
+        while gateway.uploads.open(RING.named("test")):
+            await asyncio.sleep(0.01)
+        assert (await http(served))[0] == 200
+
+
+async def test_an_upload_has_a_total_time(make_gateway, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_UPLOAD_S", 0.2)
+    async with running(make_gateway(RING)) as served:
+        reader, writer = await unfinished_upload(served)
+        reading = asyncio.create_task(reader.readline())
+        while not reading.done():
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+        assert b" 408 " in await reading
+        writer.close()
+
+
+async def test_connections_and_calls_of_a_key_are_limited(make_gateway):
+    gateway = make_gateway(RING)
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with running(gateway) as served:
+        sockets = [
+            await websockets.connect(f"{served.ws_url}/v1/realtime", additional_headers=headers) for _ in range(24)
+        ]
+        assert await realtime(served) == (429, "streams_exhausted")
+        assert await http(served) == (429, "streams_exhausted", "2")
+        assert (await riva_call(served))[0] == "RESOURCE_EXHAUSTED"
+        for socket in sockets:
+            await socket.close()
+        while gateway.connections.open(RING.named("test")):
+            await asyncio.sleep(0.01)
+        assert (await riva_call(served))[0] == "OK"
+        assert (await http(served))[0] == 200
+        while gateway.connections.open(RING.named("test")):
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("code", ErrorCode)

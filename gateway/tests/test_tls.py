@@ -15,6 +15,7 @@ from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.service import SERVICE
+from penstock_gateway.tls import follow_certificate
 
 pytestmark = pytest.mark.anyio
 FOLDER = Path(__file__).parent / "helpers" / "tls"
@@ -92,3 +93,22 @@ async def test_clients_that_do_not_trust_the_certificate_are_not_served(served, 
             await recognize(channel)
     assert error.value.code() is grpc.StatusCode.UNAVAILABLE
     assert not streams.opened
+
+
+async def test_a_renewed_certificate_is_served_without_a_restart(make_gateway, tmp_path, trust):
+    """The first one is of another name, which the client rejects."""
+    paths = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
+    for path, old in zip(paths.values(), ("other_cert.pem", "other_key.pem"), strict=True):
+        path.write_bytes((FOLDER / old).read_bytes())
+    gateway = make_gateway(**{name: str(path) for name, path in paths.items()})
+    async with running(gateway) as served:
+        follow = follow_certificate(gateway.config, served.http.config.ssl)
+        for path, new in zip(paths.values(), ("cert.pem", "key.pem"), strict=True):
+            with pytest.raises(httpx2.ConnectError):
+                await transcribe(f"https://127.0.0.1:{served.http_port}", trust)
+            path.write_bytes((FOLDER / new).read_bytes())
+            follow()  # of the first file alone it keeps the old pair
+        assert await transcribe(f"https://127.0.0.1:{served.http_port}", trust) == "w0 w1 w2"
+        credentials = grpc.ssl_channel_credentials(CERTIFICATE.read_bytes())
+        async with grpc.aio.secure_channel(served.grpc_address, credentials) as channel:
+            assert await recognize(channel) == "w0 w1 w2 "

@@ -39,6 +39,21 @@ def test_streams_that_end_are_waited_for(board, tmp_path):
     assert not live
 
 
+def test_a_stream_that_is_being_admitted_is_waited_for(board, tmp_path):
+    board.is_admitting = True
+
+    def admit_and_end() -> bool:
+        assert board.phase == Phase.DRAINING
+        if board.is_admitting:
+            board.times_ns[2] = int(1e9 * (time.monotonic() + 1000))
+            board.is_admitting = False
+        else:
+            board.times_ns[2] = 0
+        return False
+
+    assert drain(tmp_path, 600.0, admit_and_end) == (0, [1])
+
+
 def test_streams_that_do_not_end_are_cut_off_and_counted(board, tmp_path):
     board.times_ns[0] = int(1e9 * (time.monotonic() + 1000))
     assert drain(tmp_path, 0.1) == (1, [1])

@@ -70,10 +70,11 @@ class Config(Options):
     )
     grpc_port: _Port = Field(50051, description="port of Riva's and KServe's gRPC protocols; 0 for any free port")
     metrics_port: _Port = Field(8081, description="port of the metrics, which need no key; 0 for any free port")
+    metrics_host: Annotated[str, About("ADDRESS")] = Field(LOOPBACK, description="address of the metrics' port")
     host: Annotated[str, About("ADDRESS")] = Field(
         LOOPBACK, description="address to listen on; other than loopback only with --keys"
     )
-    keys: _File = Field(None, description="API keys, a line NAME SHA256 MAX_STREAMS for each")
+    keys: _File = Field(None, description="API keys, a line NAME SHA256 MAX_STREAMS for each, and quotas")
     secret: Annotated[str | None, About("FILE", unset="random", accepted="a file")] = Field(
         None, description="signs client secrets, at least 32 bytes; several gateways share it"
     )

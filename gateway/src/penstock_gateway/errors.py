@@ -29,6 +29,7 @@ class ErrorCode(Enum):
     STREAMS_EXHAUSTED = ErrorStatus(
         "all streams of the key or of the replicas are open", 429, 1013, "RESOURCE_EXHAUSTED"
     )
+    QUOTA_REACHED = ErrorStatus("the key has reached its quota of requests or audio", 429, 1013, "RESOURCE_EXHAUSTED")
     NO_REPLICA = ErrorStatus("no replica answers", 503, 1013, "UNAVAILABLE")
     STREAM_LOST = ErrorStatus("the replica lost the stream", 503, 1013, "UNAVAILABLE")
     STREAM_IDLE = ErrorStatus("no audio arrived for 60 s", 408, 4408, "DEADLINE_EXCEEDED")

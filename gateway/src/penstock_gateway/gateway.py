@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
+from penstock_gateway.logs import LineLimit
 from penstock_gateway.metrics import Metrics
 from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security import limits
 from penstock_gateway.security.access import Access
-from penstock_gateway.security.message_budget import MessageBudget
+from penstock_gateway.security.budget import Budget, Places
 from penstock_gateway.stream.live_stream import Streams
 
 log = logging.getLogger("penstock_gateway.access")
@@ -23,18 +24,26 @@ class Gateway:
     streams: Streams
     access: Access
     metrics: Metrics
-    messages: MessageBudget = field(
-        default_factory=lambda: MessageBudget(limits.MAX_UNARY_BYTES, limits.MAX_RECOGNIZE_BYTES, limits.MAX_WAIT_S)
+    messages: Budget = field(
+        default_factory=lambda: Budget("memory for a message", limits.MAX_UNARY_BYTES, limits.MAX_WAIT_S)
     )
     """The memory for messages of unary gRPC calls."""
+    connections: Places = field(default_factory=lambda: Places("connections", lambda streams: 4 * streams + 8))
+    """Calls, requests and WebSockets."""
+    uploads: Places = field(default_factory=lambda: Places("uploads", lambda streams: 2 * streams))
+    """From the first byte of a body to the end of its reply."""
+    _rejections: LineLimit = field(default_factory=lambda: LineLimit(limits.REJECTIONS_PER_S))
 
     def note_rejection(self, protocol: str, error: GatewayError) -> None:
         """Counts and logs an error that a client gets. Call it where the protocol renders the error."""
         self.metrics.rejected.labels(protocol, error.code.name).inc()
+        if not self._rejections.passes():
+            return
         fields = {
             "request": current_request_id(),
             "protocol": protocol,
             "code": error.code.name,
             "reason": error.message,
+            "not_logged": self._rejections.take_left_out() or None,
         }
         log.info("rejected", extra={"fields": fields})

@@ -1,6 +1,7 @@
 """What the services of the gRPC port share: keys, which are checked before a message is read, messages, and errors."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -49,10 +50,20 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         service = call.method.rpartition("/")[0].removeprefix("/")
         if service not in self._open_services:
             try:
-                _key.set(self._gateway.access.authenticate_header(_authorization(call.invocation_metadata)))
+                key = self._gateway.access.authenticate_header(_authorization(call.invocation_metadata))
+                self._count(key)
+                _key.set(key)
             except GatewayError as error:
                 return _rejection(self._gateway, self._protocols.get(service, "grpc"), error)
         return await continuation(call)
+
+    def _count(self, key: ApiKey) -> None:
+        """Counts the call until its task ends. GatewayError above the limit of the key."""
+        place = contextlib.ExitStack()
+        place.enter_context(self._gateway.connections.taken(key))
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(lambda _: place.close())
 
 
 def _authorization(metadata: Collection[tuple[str, str | bytes]] | None) -> str | None:
@@ -116,9 +127,9 @@ async def only_message(context: Context, gateway: Gateway, read: Callable[[bytes
 
     So it is read here, and counts in the budget until the block ends. GatewayError where it waits or arrives too long.
     """
-    async with gateway.messages.reading(call_key().name) as received:
+    async with gateway.messages.taken(call_key().name, limits.MAX_RECOGNIZE_BYTES) as reduce:
         message = await _next(context)
-        received(len(message))
+        reduce(len(message))
         made = read(message)
         del message  # what was made of it is as large
         yield made

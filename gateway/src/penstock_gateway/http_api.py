@@ -1,6 +1,7 @@
 """What the routes of the HTTP port share: the gateway, a client's key, bodies of requests, errors in OpenAI's form."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Security
@@ -56,7 +57,7 @@ GatewayOf = Annotated[Gateway, Depends(_gateway)]
 
 
 async def _access(request: Request, gateway: GatewayOf, _: Annotated[object, Security(_BEARER)]) -> Access:
-    gateway.access.origins.check(request.headers.get("origin"), request.headers.get("host"))
+    gateway.access.check_page(request.headers.get("origin"), request.headers.get("host"))
     return gateway.access
 
 
@@ -75,20 +76,36 @@ def know(connection: HTTPConnection) -> None:
         known.know()
 
 
-async def _key(request: Request, access: Annotated[Access, Depends(_access)]) -> ApiKey:
+async def _key(
+    request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
+) -> AsyncIterator[ApiKey]:
     key = access.authenticate_header(authorization(request))
     know(request)
-    return key
+    with gateway.connections.taken(key):
+        yield key
 
 
-async def _own_key(request: Request, access: Annotated[Access, Depends(_access)]) -> ApiKey:
+async def _own_key(
+    request: Request, gateway: GatewayOf, access: Annotated[Access, Depends(_access)]
+) -> AsyncIterator[ApiKey]:
     key = access.authenticate_key_header(authorization(request))
     know(request)
-    return key
+    with gateway.connections.taken(key):
+        yield key
 
 
 KeyOf = Annotated[ApiKey, Depends(_key)]
 """The key of a request, checked before its body is read."""
+
+
+async def _upload_key(gateway: GatewayOf, key: KeyOf) -> AsyncIterator[ApiKey]:
+    gateway.streams.check_room(key)
+    with gateway.uploads.taken(key):
+        yield key
+
+
+UploadKeyOf = Annotated[ApiKey, Depends(_upload_key)]
+"""The key of an upload, which counts from here to the end of the reply."""
 OwnKeyOf = Annotated[ApiKey, Depends(_own_key)]
 """The same for a key only, not for a client secret."""
 
@@ -117,6 +134,7 @@ def limited(request: Request, max_bytes: int, param: str) -> Request:
     if stated.isdecimal() and int(stated) > max_bytes:
         raise too_large
     received, is_whole = 0, False
+    deadline_s = asyncio.get_running_loop().time() + limits.MAX_UPLOAD_S
 
     async def receive() -> Message:
         nonlocal received, is_whole
@@ -125,6 +143,8 @@ def limited(request: Request, max_bytes: int, param: str) -> Request:
         except asyncio.TimeoutError:
             silence = f"no part of the request arrived for {limits.MAX_SILENT_S:g} s"
             raise GatewayError(ErrorCode.STREAM_IDLE, silence) from None
+        if not is_whole and asyncio.get_running_loop().time() > deadline_s:
+            raise GatewayError(ErrorCode.STREAM_IDLE, f"the request has not arrived within {limits.MAX_UPLOAD_S:g} s")
         received += len(message.get("body", b""))
         is_whole = not message.get("more_body", False)
         if received > max_bytes:

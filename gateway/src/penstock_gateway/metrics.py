@@ -28,6 +28,12 @@ class Metrics:
             registry=registry,
         )
         self.audio_seconds = Counter(f"{name}audio_seconds", "Audio sent to replicas", _LABELS, registry=registry)
+        self.key_requests = Counter(
+            f"{name}key_requests", "Streams accepted by a replica, by API key", ("key",), registry=registry
+        )
+        self.key_audio_seconds = Counter(
+            f"{name}key_audio_seconds", "Audio sent to replicas, by API key", ("key",), registry=registry
+        )
         self.final_latency = Histogram(
             f"{name}final_latency_seconds", "From a forced end or the end of the audio to the final text", _LABELS,
             registry=registry, buckets=_FINAL_BUCKETS,

@@ -22,6 +22,7 @@ from penstock_gateway.logs import configure_logs
 from penstock_gateway.metrics import DIRECTORY_VARIABLE, Metrics, forget_process
 from penstock_gateway.serving import Shared, claim_port, port_error, serve
 from penstock_gateway.startup import PORT_UNAVAILABLE, Files, StartError
+from penstock_gateway.stream.admission import Counts
 
 log = logging.getLogger(__name__)
 _RESTART_S = 1.0
@@ -60,8 +61,7 @@ def _run_one(shared: Shared) -> None:
 
 def _run_workers(shared: Shared) -> None:
     context = multiprocessing.get_context("spawn")
-    counts = context.Array("i", shared.config.workers * len(shared.keys.names), lock=False)
-    shared = replace(shared, counts=counts)
+    shared = replace(shared, counts=Counts.shared(context, shared.config.workers))
     with tempfile.TemporaryDirectory(prefix="penstock-gateway-") as directory:
         os.environ[DIRECTORY_VARIABLE] = directory
         server = _serve_metrics(shared.config, Metrics().merged())
@@ -73,9 +73,9 @@ def _run_workers(shared: Shared) -> None:
 def _serve_metrics(config: Config, registry: CollectorRegistry) -> WSGIServer:
     """Serves metrics in a thread. StartError names a port in use."""
     try:
-        server, _ = start_http_server(config.metrics_port, config.host, registry)
+        server, _ = start_http_server(config.metrics_port, config.metrics_host, registry)
     except OSError as error:
-        raise _port_unavailable("metrics_port", port_error(config.host, config.metrics_port, error)) from error
+        raise _port_unavailable("metrics_port", port_error(config.metrics_host, config.metrics_port, error)) from error
     return server
 
 

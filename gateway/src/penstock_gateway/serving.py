@@ -6,11 +6,10 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import grpc
 import uvicorn
@@ -27,11 +26,13 @@ from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
 from penstock_gateway.security.connections import Connections
 from penstock_gateway.security.keys import KeyRing
-from penstock_gateway.stream.admission import Admission
+from penstock_gateway.stream.admission import Admission, Counts
 from penstock_gateway.stream.replica_streams import ReplicaStreams
+from penstock_gateway.tls import Certificate, Follow, follow_certificate
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.1
+_FILES_S = 1.0
 _SAME_SIGNAL_S = 1.0
 _FINISH_S, _OVERTIME_S = 1.0, 2.0
 """Before the end of a drain, and after it, for the last texts of streams that have not ended."""
@@ -53,14 +54,14 @@ class Shared:
     signing_key: bytes
     http_port: int
     grpc_port: int
-    counts: MutableSequence[int] | None = None
-    """Streams of each key in each process; None for one process."""
+    counts: Counts | None = None
+    """Of the keys in each process; None for one process."""
 
 
 async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None) -> None:
     """Serves until SIGTERM or SIGINT; a second signal, at least 1 s later, ends live streams at once."""
     config, metrics = shared.config, metrics or Metrics()
-    admission = Admission(shared.keys.names, shared.counts, process)
+    admission = Admission(shared.counts, process)
     streams = ReplicaStreams(config, admission, metrics)
     access = Access(shared.keys, ClientSecrets(shared.signing_key, shared.keys), Origins(config.origins))
     gateway = Gateway(config, streams, access, metrics)
@@ -72,13 +73,26 @@ async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None
     prepare_process()
     stop = _Stop()
     serving = asyncio.create_task(http.serve([open_port(config.host, shared.http_port)]))
+    following = asyncio.create_task(_follow_files(shared.keys.refresh, config, http))
     try:
         await stop.asked.wait()
         await drain(streams, config.drain_seconds, stop)
     finally:
+        following.cancel()
         http.should_exit = True
         await asyncio.gather(serving, rpc.stop(_FINISH_S), return_exceptions=True)
         await streams.close()
+
+
+async def _follow_files(refresh_keys: Follow, config: Config, http: uvicorn.Server) -> None:
+    """Reads keys and certificates again when their files have changed."""
+    while not http.started:
+        await asyncio.sleep(_POLL_S)
+    follow = follow_certificate(config, http.config.ssl)
+    while True:
+        await asyncio.sleep(_FILES_S)
+        refresh_keys()
+        follow()
 
 
 def prepare_process() -> None:
@@ -166,10 +180,10 @@ def _socket(host: str) -> socket.socket:
 def add_grpc_port(server: grpc.aio.Server, config: Config, port: int) -> int:
     """Opens the gRPC port, with TLS if it is configured; returns its number."""
     address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
-    if config.tls_cert is None or config.tls_key is None:
+    certificate = Certificate.of(config)
+    if certificate is None:
         return int(server.add_insecure_port(address))
-    pair = (Path(config.tls_key).read_bytes(), Path(config.tls_cert).read_bytes())
-    return int(server.add_secure_port(address, grpc.ssl_server_credentials([pair])))
+    return int(server.add_secure_port(address, certificate.credentials()))
 
 
 class _Stop:

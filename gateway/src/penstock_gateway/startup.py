@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from penstock_gateway.config import Config
 from penstock_gateway.security.keys import KeyRing
+from penstock_gateway.tls import Certificate
 
 SETTING_INVALID, PORT_UNAVAILABLE = "SETTING_INVALID", "PORT_UNAVAILABLE"
 _MIN_KEY_BYTES = 32
@@ -61,11 +61,9 @@ def _check_tls(config: Config, environment: Mapping[str, str]) -> None:
         with _naming(name, config, environment):
             Path(getattr(config, name)).read_bytes()
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key, password="")
-    except OSError as error:
-        files = f"--tls-cert {config.tls_cert}, --tls-key {config.tls_key}"
-        message = f"{files}: no PEM certificate with its private key ({error})"
-        raise StartError(SETTING_INVALID, message) from error
+        Certificate(config.tls_cert, config.tls_key)
+    except ValueError as error:
+        raise StartError(SETTING_INVALID, str(error)) from error
 
 
 @contextmanager

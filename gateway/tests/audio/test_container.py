@@ -14,7 +14,7 @@ import soxr
 
 from client.tests.helpers.sound_files import media_file, sound_file
 from penstock_gateway.audio import container, decode_worker
-from penstock_gateway.audio.container import decode_recording
+from penstock_gateway.audio.container import decode_recording, in_memory
 from penstock_gateway.audio.decode_worker import MAX_CPU_S
 from penstock_gateway.errors import ErrorCode, GatewayError
 
@@ -23,7 +23,7 @@ TONE = (0.3 * np.sin(np.arange(3 * 44_100) * 2 * np.pi * 440 / 44_100)).astype(n
 
 
 async def decoded(data, max_seconds=60.0):
-    return np.concatenate([block async for block in decode_recording(data, RATE_HZ, max_seconds)])
+    return np.concatenate([block async for block in decode_recording(in_memory(data), "a", RATE_HZ, max_seconds)])
 
 
 @pytest.mark.anyio
@@ -185,7 +185,7 @@ def test_the_process_goes_on_where_it_cannot_fork(monkeypatch):
 @pytest.mark.anyio
 async def test_a_reader_that_stops_ends_the_process():
     data = sound_file(np.zeros(600 * RATE_HZ), RATE_HZ, "FLAC")
-    async with aclosing(decode_recording(data, RATE_HZ, 3600)) as blocks:
+    async with aclosing(decode_recording(in_memory(data), "a", RATE_HZ, 3600)) as blocks:
         async for block in blocks:
             assert block.size
             break  # leaving the block waits for the process

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from penstock_gateway.app import build_app, build_grpc_server
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.serving import add_grpc_port, http_server, open_port
+from penstock_gateway.serving import HttpServer, add_grpc_port, http_server, open_port
 
 
 @dataclass(frozen=True)
 class Running:
+    http: HttpServer
     http_port: int
     grpc_port: int
 
@@ -41,7 +42,7 @@ async def running(gateway: Gateway) -> AsyncIterator[Running]:
         while not server.started:
             assert not serving.done()
             await asyncio.sleep(0.005)
-        yield Running(listening.getsockname()[1], grpc_port)
+        yield Running(server, listening.getsockname()[1], grpc_port)
     finally:
         server.should_exit = True
         await serving

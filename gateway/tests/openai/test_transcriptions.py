@@ -186,7 +186,7 @@ async def test_a_client_that_disconnects_while_it_uploads_is_no_failure(gateway,
     async with running(gateway) as served:
         for path in ("/v1/audio/transcriptions", "/v1/realtime/client_secrets"):
             _, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
-            head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
             writer.write(head.encode() + b"Content-Length: 1000\r\n\r\n--x\r\n")
             await writer.drain()
             await asyncio.sleep(0.05)
@@ -202,7 +202,7 @@ async def test_a_request_that_does_not_go_on_is_rejected(gateway, path, monkeypa
     monkeypatch.setattr(limits, "MAX_SILENT_S", 0.05)
     async with running(gateway) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.http_port)
-        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
         writer.write(head.encode() + b"Content-Length: 1000\r\n\r\n--x\r\n")
         status = await reader.readline()
         assert b" 408 " in status
@@ -213,7 +213,7 @@ async def test_a_request_that_does_not_go_on_is_rejected(gateway, path, monkeypa
 async def test_a_file_that_breaks_off_in_the_middle_is_rejected_and_frees_its_stream(client, streams, monkeypatch):
     from penstock_gateway.openai import job
 
-    async def decode_recording(data, rate_hz, max_seconds):
+    async def decode_recording(*_):
         yield AUDIO
         raise GatewayError(ErrorCode.AUDIO_INVALID, "the audio is damaged")
 

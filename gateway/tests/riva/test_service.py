@@ -1,6 +1,7 @@
 """The service on a real socket, with fake streams: 100 ms of sound is one word."""
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.grpc_api import _key, rejecting
 from penstock_gateway.riva.service import PROTOCOL, RivaService
 from penstock_gateway.security import limits
+from penstock_gateway.security.budget import Budget
 from penstock_gateway.security.keys import ANONYMOUS, ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio
@@ -289,9 +291,11 @@ async def test_a_lost_stream_ends_the_call_while_the_client_is_silent(gateway):
 @pytest.fixture
 async def decoder_place(monkeypatch):
     """The only place of the decoder, which is taken."""
-    place = asyncio.Semaphore(0)
-    monkeypatch.setitem(container._places, asyncio.get_running_loop(), place)
-    return place
+    budget = Budget("decoder", 1, 60.0)
+    monkeypatch.setitem(container._places, asyncio.get_running_loop(), budget)
+    async with contextlib.AsyncExitStack() as place:
+        await place.enter_async_context(budget.taken(ANONYMOUS.name, 1))
+        yield place
 
 
 async def test_compressed_audio_is_no_silence(gateway, decoder_place, monkeypatch):
@@ -308,7 +312,7 @@ async def test_compressed_audio_is_no_silence(gateway, decoder_place, monkeypatc
         await call.done_writing()
         while len(gateway.streams.opened[0].pushed) < 5:
             await asyncio.sleep(0.005)
-        decoder_place.release()
+        await decoder_place.aclose()
         (response,) = await responses(call)
     assert response.results[0].alternatives[0].transcript == "w0 w1 w2 "
 

@@ -49,7 +49,12 @@ def test_without_a_file_no_key_is_needed():
         ("shop abc 4", "line 1"),
         (f"shop {digest('a')}", "line 1"),
         (f"shop {digest('a')} 0", "line 1"),
-        (f"shop {digest('a')} 1\nshop {digest('b')} 1", "line 2"),
+        ("\n".join(f"shop {digest(text)} 1" for text in "abc"), "line 3: the name shop has more than 2 keys"),
+        (f"shop {digest('a')} 1 streams=3", "line 1: streams=3"),
+        (f"shop {digest('a')} 1 requests_per_minute=0", "line 1: requests_per_minute=0"),
+        (f"shop {digest('a')} 1 requests_per_minute=1 requests_per_minute=2", "line 1"),
+        (f"shop {digest('a')} 1requests_per_minute=1", "line 1"),
+        (f"shop {digest('a')} 1 expires=tomorrow", "line 1: expires=tomorrow is no date"),
         ("# nothing", "no key"),
     ],
 )
@@ -149,3 +154,55 @@ def test_origins(origin, host, is_allowed):
 
 def test_a_star_allows_every_page():
     Origins(["*"]).check("https://anything.example", "asr.example.com")
+
+
+def test_a_key_has_quotas_and_a_last_day(tmp_path):
+    now_s = [1_798_675_200.0]  # 2026-12-31
+    path = tmp_path / "keys"
+    path.write_text(
+        f"shop {digest('old')} 4 expires=2026-12-31\n"
+        f"shop {digest('new')} 4 requests_per_minute=60 audio_minutes_per_day=1000\n"
+    )
+    ring = KeyRing.read(path, lambda: now_s[0])
+    assert ring.authenticate("old").name == ring.authenticate("new").name == "shop"
+    assert ring.authenticate("new") == ApiKey("shop", 4, 60, 1000)
+    now_s[0] += 86_400
+    assert rejected(ring.authenticate, "old") is ErrorCode.INVALID_API_KEY
+    assert ring.named("shop") == ring.authenticate("new")
+
+
+def test_a_changed_file_is_read_again_and_a_wrong_one_is_not(tmp_path, caplog):
+    path = tmp_path / "keys"
+    path.write_text(f"shop {digest('a')} 4")
+    ring = KeyRing.read(path)
+    path.write_text(f"shop {digest('a')} 4\nlab {digest('b')} 40")
+    ring.refresh()
+    assert ring.authenticate("b").name == "lab"
+    path.write_text("shop\n")
+    ring.refresh()
+    assert "line 1" in caplog.text
+    path.unlink()
+    ring.refresh()
+    assert ring.authenticate("b").name == "lab"
+    path.write_text(f"lab {digest('b')} 4000")
+    ring.refresh()
+    assert ring.authenticate("b").max_streams == 4000
+    assert rejected(ring.authenticate, "a") is ErrorCode.INVALID_API_KEY
+
+
+@pytest.mark.parametrize(
+    ("host", "is_allowed"),
+    [
+        (None, True), ("localhost", True), ("LOCALHOST:8080", True), ("127.0.0.1:8080", True), ("[::1]:8080", True),
+        ("asr.localhost", True), ("evil.example:8080", False), ("localhost.evil.example", False), ("", False),
+        ("127.0.0.1.evil.example", False), ("10.0.0.1", False), ("evil-localhost", False), ("a@localhost", False),
+    ],
+)  # fmt: skip
+def test_without_keys_only_loopback_names_are_served(ring, host, is_allowed):
+    access_of(ring).check_page(None, host)  # a gateway with keys is served under any name
+    access = access_of(KeyRing())
+    if is_allowed:
+        access.check_page(None, host)
+    else:
+        assert rejected(access.check_page, None, host) is ErrorCode.ORIGIN_REJECTED
+        assert rejected(access.check_page, f"http://{host}", host) is ErrorCode.ORIGIN_REJECTED

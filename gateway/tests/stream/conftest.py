@@ -7,7 +7,6 @@ from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_gateway.config import Config, ReplicaGroup
 from penstock_gateway.metrics import Metrics
-from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 
@@ -46,7 +45,7 @@ def open_streams(metrics):
         addresses = tuple(f"127.0.0.1:{server.port}" for server in servers)
         options.setdefault("timeout_s", 60.0)  # a machine may stall
         config = Config(replicas=groups or (ReplicaGroup("", addresses),), **options)
-        streams = ReplicaStreams(config, admission or Admission([ANONYMOUS.name]), metrics)
+        streams = ReplicaStreams(config, admission or Admission(), metrics)
         await streams.start()
         try:
             yield streams

@@ -219,14 +219,35 @@ async def test_a_stream_whose_connection_is_closed_is_lost(server, open_streams)
     async with open_streams(server) as streams:
         stream = await opened(streams)
         reading = asyncio.create_task(events_of(stream))
-        await streams._streams[stream].client.close()
-        assert (await rejection(reading)).code is ErrorCode.STREAM_LOST
+        await streams._streams[stream][0].client.close()
+        error = await rejection(reading)
+        assert error.code is ErrorCode.STREAM_LOST
+        assert "127.0.0.1" not in error.message
         assert streams.live == 0
+
+
+async def test_audio_and_requests_of_a_key_are_counted(server, open_streams, metrics):
+    admission, key = Admission(), ApiKey("shop", 4, requests_per_minute=2, audio_minutes_per_day=1)
+    async with open_streams(server, admission=admission) as streams:
+        stream = await opened(streams, key)
+        await stream.push(audio(1190))
+        await asyncio.sleep(0)
+        await stream.finish()
+        await events_of(stream)
+        admission.check(key)
+        stream = await opened(streams, key)
+        await stream.push(audio(20))
+        await stream.finish()
+        await events_of(stream)
+        assert (await rejection(opened(streams, key))).code is ErrorCode.QUOTA_REACHED
+    values = [metrics.registry.get_sample_value(f"penstock_gateway_key_{name}_total", {"key": "shop"})
+              for name in ("requests", "audio_seconds")]  # fmt: skip
+    assert values == [2, 60.5]
 
 
 async def test_a_key_has_its_own_limit(server, open_streams):
     shop, lab = ApiKey("shop", 1), ApiKey("lab", 5)
-    async with open_streams(server, admission=Admission(["shop", "lab"])) as streams:
+    async with open_streams(server, admission=Admission()) as streams:
         stream = await opened(streams, shop)
         assert (await rejection(opened(streams, shop))).code is ErrorCode.STREAMS_EXHAUSTED
         with pytest.raises(GatewayError, match="of the API key 'shop'"):

@@ -29,7 +29,8 @@ def drain_streams(
         return 0
     deadline_s = time.monotonic() + limit_s
     board.phase = Phase.DRAINING
-    time.sleep(_POLL_S)  # a stream that was admitted just before is on the board now
+    while board.is_admitting and time.monotonic() < deadline_s and not has_ended():
+        time.sleep(_POLL_S)  # by the phase before; then it is on the board
     if streams := board.live_streams(SILENT_S):
         on_wait(streams)
     while board.live_streams(SILENT_S) and time.monotonic() < deadline_s and not has_ended():

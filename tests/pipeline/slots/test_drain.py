@@ -54,6 +54,16 @@ def test_a_stream_without_requests_is_not_counted(board, tmp_path):
     assert board.live_streams() == 1
 
 
+def test_an_admission_is_shown_before_the_phase_is_read(board, table, monkeypatch):
+    phase, shown = DrainBoard.phase, []
+    monkeypatch.setattr(
+        DrainBoard, "phase", property(lambda self: shown.append(board.is_admitting) or phase.fget(self))
+    )
+    table.open("a")
+    assert shown[0]
+    assert not board.is_admitting
+
+
 def test_a_drain_rejects_new_streams_only(board, table):
     lease = table.open("a")
     board.phase = Phase.DRAINING

@@ -13,20 +13,21 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, BinaryIO
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from penstock_client.sound_format import ACCEPTED, decoder_of
+from penstock_client.sound_format import ACCEPTED, HEAD_BYTES, decoder_of
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.limits import RETRY_AFTER_S
+from penstock_gateway.security.budget import Budget
+from penstock_gateway.security.limits import MAX_WAIT_S, RETRY_AFTER_S
 
 MAX_PROCESSES = 16
-"""More recordings wait. A process lives until its last block is read."""
+"""More recordings wait, as do those of a key that has half of them. A process lives until its last block is read."""
 _log = logging.getLogger(__name__)
-_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, Budget] = WeakKeyDictionary()
 """Of each event loop's processes."""
 
 
@@ -37,17 +38,22 @@ def unknown_audio(data: bytes) -> str:
     return f"the format of the audio is unknown: it begins with {data[:8]!r}; accepted: {ACCEPTED}"
 
 
-async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> AsyncGenerator[Samples, None]:
+async def decode_recording(
+    recording: BinaryIO, key: str, rate_hz: int, max_seconds: float
+) -> AsyncGenerator[Samples, None]:
     """The audio of a recording in blocks [n] of a few seconds. The process decodes no further than it is read.
 
+    `recording`: a file, open until the first block is there; `key`: name of the key that the process counts for.
     GatewayError: AUDIO_INVALID for an unknown format, or one that cannot be decoded; TOO_LARGE for a longer recording;
-    OVERLOADED where no process can start.
+    OVERLOADED where no process can start; STREAMS_EXHAUSTED where it waits too long for a place.
     """
-    if decoder_of(data) is None:
-        raise GatewayError(ErrorCode.AUDIO_INVALID, unknown_audio(data))
+    head = os.pread(recording.fileno(), HEAD_BYTES, 0)
+    if decoder_of(head) is None:
+        raise GatewayError(ErrorCode.AUDIO_INVALID, unknown_audio(head))
     order = {"rate_hz": rate_hz, "max_seconds": max_seconds}
-    async with _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_PROCESSES)):
-        reader, transport = await _start(data, order)
+    places = _places.setdefault(asyncio.get_running_loop(), Budget("decoder", MAX_PROCESSES, MAX_WAIT_S))
+    async with places.taken(key, 1):
+        reader, transport = await _start(recording, order)
         try:
             while (size := await _read_size(reader)) > 0:
                 yield np.frombuffer(await reader.readexactly(size * 4), np.float32)
@@ -62,15 +68,24 @@ async def decode_recording(data: bytes, rate_hz: int, max_seconds: float) -> Asy
         raise _overloaded(message) if code is ErrorCode.OVERLOADED else GatewayError(code, message)
 
 
-async def _start(data: bytes, order: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
+def in_memory(data: bytes | bytearray) -> BinaryIO:
+    """A file with these bytes. GatewayError OVERLOADED."""
+    try:
+        file = open(os.memfd_create("recording"), "w+b")  # noqa: SIM115 - the caller closes it
+        file.write(data)
+        file.flush()
+    except OSError as error:
+        raise _not_decoded(error) from error
+    return file
+
+
+async def _start(recording: BinaryIO, order: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
     """Orders a recording; returns the end of its pipe. GatewayError OVERLOADED."""
     try:
         with ExitStack() as opened, ExitStack() as on_error:
             ends = os.pipe()
             source, sink = on_error.enter_context(open(ends[0], "rb")), opened.enter_context(open(ends[1], "wb"))
-            recording = opened.enter_context(open(os.memfd_create("recording"), "r+b"))
-            recording.write(data)
-            recording.seek(0)
+            os.lseek(recording.fileno(), 0, os.SEEK_SET)  # its process has the same position
             DECODERS.send(json.dumps(order).encode(), recording.fileno(), sink.fileno())
             reader = asyncio.StreamReader()
             protocol = asyncio.StreamReaderProtocol(reader)
@@ -78,7 +93,11 @@ async def _start(data: bytes, order: dict[str, Any]) -> tuple[asyncio.StreamRead
             on_error.pop_all()  # the transport closes it
             return reader, transport
     except OSError as error:
-        raise _overloaded(f"no recording can be decoded: {error.strerror or error}") from error
+        raise _not_decoded(error) from error
+
+
+def _not_decoded(error: OSError) -> GatewayError:
+    return _overloaded(f"no recording can be decoded: {error.strerror or error}")
 
 
 def _overloaded(message: str) -> GatewayError:

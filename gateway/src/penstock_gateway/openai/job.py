@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
+from typing import BinaryIO
 
 from penstock_gateway.audio.container import decode_recording
 from penstock_gateway.audio.resampler import Samples
@@ -29,18 +30,20 @@ class TranscriptionJob:
 
     @classmethod
     async def start(
-        cls, gateway: Gateway, wanted: TranscriptionRequest, data: bytes, key: ApiKey
+        cls, gateway: Gateway, wanted: TranscriptionRequest, recording: BinaryIO, key: ApiKey
     ) -> "TranscriptionJob":
-        """Opens a stream for a file that begins with audio. GatewayError, also of the file."""
-        gateway.streams.check_room(key)  # decoding takes longer than a rejection should
+        """Opens a stream for a file that begins with audio, and closes the file. GatewayError, also of the file."""
         rate_hz = wanted.group.sample_rate_hz
-        blocks = decode_recording(data, rate_hz, gateway.config.max_file_minutes * 60)
+        blocks = decode_recording(recording, key.name, rate_hz, gateway.config.max_file_minutes * 60)
         try:
+            gateway.streams.check_room(key)  # decoding takes longer than a rejection should
             first = await anext(blocks)
             stream = await gateway.streams.open(wanted.options, key, PROTOCOL)
         except BaseException:
             await blocks.aclose()
             raise
+        finally:
+            recording.close()
         return cls(stream, blocks, first, rate_hz)
 
     @property

@@ -1,8 +1,9 @@
 """OpenAI's HTTP API: `/v1/audio/transcriptions` reads the form and replies in the format that it asks for."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -14,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http_api import CLIENT_GONE, ERRORS, GatewayOf, KeyOf, body_schema, limited
+from penstock_gateway.http_api import CLIENT_GONE, ERRORS, GatewayOf, KeyOf, UploadKeyOf, body_schema, limited
 from penstock_gateway.openai.formats import Transcription, render
 from penstock_gateway.openai.job import PROTOCOL, TranscriptionJob
 from penstock_gateway.openai.request import TranscriptionForm, TranscriptionRequest, parse_fields
@@ -73,14 +74,13 @@ def _model(group: ModelGroup) -> Model:
     responses={200: {"content": {name: {} for name in _CONTENTS}}},
     openapi_extra=body_schema("multipart/form-data", TranscriptionForm),
 )
-async def transcribe(request: Request, gateway: GatewayOf, key: KeyOf) -> Response:
+async def transcribe(request: Request, gateway: GatewayOf, key: UploadKeyOf) -> Response:
     """Transcribes the uploaded file, in the format that the form asks for. Stops where the client disconnects."""
     _check_charset(request)
-    gateway.streams.check_room(key)
-    wanted, data = await _read(gateway, limited(request, MAX_FORM_BYTES, "file"))
+    wanted, recording = await _read(gateway, limited(request, MAX_FORM_BYTES, "file"))
     ignored = ",".join(wanted.ignored)[:_MAX_IGNORED_CHARS]
     headers = {IGNORED_HEADER: ascii(ignored)[1:-1]} if ignored else {}  # names are the client's
-    job = await _while_connected(request, TranscriptionJob.start(gateway, wanted, data, key))
+    job = await _while_connected(request, TranscriptionJob.start(gateway, wanted, recording, key))
     if job is None:
         return Response(status_code=CLIENT_GONE)
     if wanted.form.stream:
@@ -95,8 +95,8 @@ async def transcribe(request: Request, gateway: GatewayOf, key: KeyOf) -> Respon
     return Response(content, headers=headers, media_type=media_type)
 
 
-async def _read(gateway: Gateway, request: Request) -> tuple[TranscriptionRequest, bytes]:
-    """The request and the content of its file. Larger ones are on the disk until they are read."""
+async def _read(gateway: Gateway, request: Request) -> tuple[TranscriptionRequest, BinaryIO]:
+    """The request and its file, which is on the disk."""
     try:
         async with request.form(max_files=1, max_fields=MAX_FIELDS) as form:
             return await _parse(gateway, form)
@@ -105,7 +105,7 @@ async def _read(gateway: Gateway, request: Request) -> tuple[TranscriptionReques
         raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S) from error
 
 
-async def _parse(gateway: Gateway, form: FormData) -> tuple[TranscriptionRequest, bytes]:
+async def _parse(gateway: Gateway, form: FormData) -> tuple[TranscriptionRequest, BinaryIO]:
     values: dict[str, list[str]] = {}
     upload: UploadFile | None = None
     for name, value in form.multi_items():
@@ -116,10 +116,9 @@ async def _parse(gateway: Gateway, form: FormData) -> tuple[TranscriptionRequest
     wanted = parse_fields(values, gateway.streams, gateway.config)
     if upload is None:
         raise GatewayError(ErrorCode.FIELD_INVALID, "file is missing; accepted: an uploaded recording", "file")
-    data = await upload.read(MAX_UPLOAD_BYTES + 1)
-    if len(data) > MAX_UPLOAD_BYTES:
+    if upload.size is None or upload.size > MAX_UPLOAD_BYTES:
         raise GatewayError(ErrorCode.TOO_LARGE, f"file has more than {MAX_UPLOAD_BYTES:,} bytes", "file")
-    return wanted, data
+    return wanted, os.fdopen(os.dup(upload.file.fileno()), "rb")
 
 
 class _EventStream(StreamingResponse):

@@ -64,7 +64,7 @@ async def _admit(
     intent: Literal["transcription"] = "transcription",
 ) -> Credential:
     """The credential of a handshake that would be accepted now. GatewayError for others."""
-    gateway.access.origins.check(connection.headers.get("origin"), connection.headers.get("host"))
+    gateway.access.check_page(connection.headers.get("origin"), connection.headers.get("host"))
     credential = _credential(gateway, connection, offered)
     know(connection)
     gateway.streams.group(model)
@@ -89,8 +89,9 @@ async def connect(socket: WebSocket, gateway: GatewayOf, admitted: Admitted, off
     """One connection."""
     is_riva = any(name.startswith(_RIVA_SUBPROTOCOL) for name in offered)
     protocol = RealtimeProtocol(gateway.streams, gateway.config, is_riva, admitted.session, model)
-    await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-    await Connection(socket, protocol, gateway, admitted.key).run()
+    with gateway.connections.taken(admitted.key):
+        await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        await Connection(socket, protocol, gateway, admitted.key).run()
 
 
 @router.get("")

@@ -16,7 +16,7 @@ from penstock_client.sound_format import (
     is_mpeg_audio,
     is_text,
 )
-from penstock_gateway.audio.container import decode_recording, unknown_audio
+from penstock_gateway.audio.container import decode_recording, in_memory, unknown_audio
 from penstock_gateway.audio.pcm import PcmDecoder
 from penstock_gateway.audio.resampler import Samples
 from penstock_gateway.errors import ErrorCode, GatewayError
@@ -42,8 +42,9 @@ class AudioInput:
     or WAV with a header.
     """
 
-    def __init__(self, form: AudioForm, rate_hz: int, max_seconds: float):
-        """`rate_hz`: of the model; `max_seconds`: of a recording."""
+    def __init__(self, form: AudioForm, key: str, rate_hz: int, max_seconds: float):
+        """`key`: name of the call's key; `rate_hz`: of the model; `max_seconds`: of a recording."""
+        self._key = key
         self._form = form
         self._rate_hz = rate_hz
         self._max_seconds = max_seconds
@@ -88,10 +89,12 @@ class AudioInput:
     async def rest(self) -> AsyncGenerator[Samples, None]:
         """All samples that are left, at the end of the audio."""
         if self._is_compressed():
-            recording = decode_recording(bytes(self._begin), self._rate_hz, self._max_seconds)
-            async with aclosing(recording) as blocks:
-                async for samples in blocks:
-                    yield samples
+            with in_memory(self._begin) as recording:
+                self._begin.clear()
+                decoding = decode_recording(recording, self._key, self._rate_hz, self._max_seconds)
+                async with aclosing(decoding) as blocks:
+                    async for samples in blocks:
+                        yield samples
             return
         if self._pcm is None and self._begin:
             yield self._begin_pcm()

@@ -89,7 +89,7 @@ class RivaService:
         try:
             ignored = ",".join(request.ignored)[:MAX_METADATA_CHARS]
             await context.send_initial_metadata(((IGNORED, ignored),) if ignored else ())
-            audio = AudioInput(request.audio, group.sample_rate_hz, settings.max_file_minutes * 60)
+            audio = AudioInput(request.audio, call_key().name, group.sample_rate_hz, settings.max_file_minutes * 60)
             yield Call(live, audio, request.results)
         finally:
             await live.cancel()

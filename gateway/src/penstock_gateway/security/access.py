@@ -1,5 +1,6 @@
 """Authentication of a request in any protocol: an API key or a client secret, and the origin of a page."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from penstock_gateway.security.client_secrets import PREFIX, ClientSecrets, Cred
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 _SCHEME = "bearer "
+_LOOPBACK_HOST = re.compile(r"(([\w-]+\.)*localhost|127(\.\d{1,3}){3}|\[::1\])\.?(:\d*)?")
 
 
 class Origins:
@@ -31,6 +33,17 @@ class Origins:
             raise GatewayError(ErrorCode.ORIGIN_REJECTED, f"pages of {origin[:80]} are not allowed (--origins)")
 
 
+def check_host(host: str | None) -> None:
+    """GatewayError for a Host header other than a loopback name, for a gateway without keys.
+
+    The owner of a domain can let its name stand for 127.0.0.1; a page there is then of the gateway's own origin.
+    """
+    if host is None or _LOOPBACK_HOST.fullmatch(host.lower()):
+        return
+    message = f"the host {host[:80]!r} needs a gateway with --keys; accepted: localhost, 127.0.0.1, [::1]"
+    raise GatewayError(ErrorCode.ORIGIN_REJECTED, message)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """Keys, client secrets and origins of a gateway."""
@@ -38,6 +51,12 @@ class Access:
     keys: KeyRing
     secrets: ClientSecrets
     origins: Origins
+
+    def check_page(self, origin: str | None, host: str | None) -> None:
+        """GatewayError for a page that may not use the gateway; both are headers of the request."""
+        if self.keys.is_open:
+            check_host(host)
+        self.origins.check(origin, host)
 
     def read(self, text: str | None) -> Credential:
         """What a key, a client secret, or None stands for. GatewayError for a wrong one."""

@@ -31,10 +31,14 @@ MAX_UPLOAD_BYTES = 25_000_000
 """One uploaded file."""
 MAX_SILENT_S = 60.0
 """A stream without audio for longer is closed (STREAM_IDLE)."""
+MAX_UPLOAD_S = 600.0
+"""Until the body of a request is complete."""
 MAX_AGE_S = 4 * 3600.0
 """A stream that is older is closed (STREAM_TOO_OLD)."""
 MAX_UNREAD_S = 10.0
 """A client that does not read its results for longer is closed (RESULTS_UNREAD)."""
+REJECTIONS_PER_S = 20
+"""Lines of the log for requests that end with an error; further ones are counted."""
 RETRY_AFTER_S = 2.0
 """When a client is to try again after STREAMS_EXHAUSTED or NO_REPLICA."""
 

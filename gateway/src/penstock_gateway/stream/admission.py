@@ -1,51 +1,117 @@
-"""Counts the streams of each API key, over all processes of a gateway."""
+"""Counts the streams, requests and audio of each API key, over all processes of a gateway."""
 
-from collections.abc import Callable, MutableSequence, Sequence
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, MutableSequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from multiprocessing.context import BaseContext
+from typing import Any
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.security.keys import MAX_NAMES, ApiKey
 from penstock_gateway.security.limits import RETRY_AFTER_S
+
+_MINUTE_S, _DAY_S = 60, 86_400
+_STREAMS, _MINUTE, _REQUESTS, _DAY, _AUDIO_S = range(5)
+"""A row's numbers: live streams; requests of the minute with this number; audio of the day with this number."""
+_ROW = 5
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A row for each key in each process. Each process writes its own rows only."""
+
+    rows: MutableSequence[float]
+    tags: MutableSequence[int] = field(default_factory=lambda: [0] * MAX_NAMES)
+    """The keys whose rows these are: part of the SHA-256 of their names; 0 is free. Keys may be added at any time."""
+    lock: AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
+    """Of the tags."""
+
+    @classmethod
+    def shared(cls, context: BaseContext, processes: int) -> "Counts":
+        """Those of several processes."""
+        rows = context.Array("d", processes * MAX_NAMES * _ROW, lock=False)
+        return cls(rows, context.Array("q", MAX_NAMES, lock=False), context.Lock())
 
 
 class Admission:
-    """Admits streams up to the limit of their key."""
+    """Admits streams within the limits of their keys."""
 
-    def __init__(self, names: Sequence[str], counts: MutableSequence[int] | None = None, process: int = 0):
-        """`names`: of all keys; `counts`: shared by the processes, [processes * names]; `process`: this one's index."""
-        self._index = {name: i for i, name in enumerate(names)}
-        self._counts: MutableSequence[int] = [0] * len(names) if counts is None else counts
-        self._first = process * len(names)
-        for i in range(self._first, self._first + len(names)):
-            self._counts[i] = 0  # those of a process that has died
+    def __init__(self, counts: Counts | None = None, process: int = 0, now_s: Callable[[], float] = time.time):
+        """`counts`: shared by the processes; `process`: this one's index; `now_s`: Unix time."""
+        self._counts = Counts([0.0] * (MAX_NAMES * _ROW)) if counts is None else counts
+        self._rows = self._counts.rows
+        self._step, self._now_s = MAX_NAMES * _ROW, now_s
+        self._first = process * self._step
+        self._indices: dict[str, int] = {}
+        for i in range(self._first, self._first + self._step, _ROW):
+            self._rows[i + _STREAMS] = 0  # those of a process that has died
 
     def check(self, key: ApiKey) -> None:
-        """GatewayError if the key has no stream left."""
+        """GatewayError if the key has no stream left, or has reached a quota."""
         if key.max_streams is not None and self.live(key) >= key.max_streams:
-            raise GatewayError(
-                ErrorCode.STREAMS_EXHAUSTED,
-                f"all {key.max_streams} streams of the API key {key.name!r} are open",
-                retry_after_s=RETRY_AFTER_S,
-            )
+            message = f"all {key.max_streams} streams of the API key {key.name!r} are open"
+            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
+        self._check_quota(key, key.requests_per_minute, _MINUTE, _MINUTE_S, "requests per minute")
+        audio_s = None if key.audio_minutes_per_day is None else key.audio_minutes_per_day * 60
+        self._check_quota(key, audio_s, _DAY, _DAY_S, "minutes of audio per day")
 
     def admit(self, key: ApiKey) -> Callable[[], None]:
-        """Counts a stream and returns a function that ends it, once. GatewayError above the limit of its key.
+        """Counts a stream and returns a function that ends it, once. GatewayError above a limit of its key.
 
-        Each process changes its own counts only, so processes that admit at the same instant may exceed a limit.
+        Processes that admit at the same instant may exceed a limit.
         """
         self.check(key)
-        index = self._index[key.name]
-        self._counts[self._first + index] += 1
+        row = self._first + self._index(key)
+        self._rows[row + _STREAMS] += 1
+        self._add(row + _MINUTE, _MINUTE_S, 1)
         is_live = True
 
         def end() -> None:
             nonlocal is_live
             if is_live:
                 is_live = False
-                self._counts[self._first + index] -= 1
+                self._rows[row + _STREAMS] -= 1
 
         return end
 
+    def add_audio(self, key: ApiKey, seconds: float) -> None:
+        """Audio of a stream of the key was sent."""
+        self._add(self._first + self._index(key) + _DAY, _DAY_S, seconds)
+
     def live(self, key: ApiKey) -> int:
         """Live streams of a key."""
-        step = len(self._index)
-        return sum(self._counts[i] for i in range(self._index[key.name], len(self._counts), step))
+        return int(sum(self._rows[i + _STREAMS] for i in self._of_all(key)))
+
+    def _check_quota(self, key: ApiKey, quota: int | None, first: int, period_s: int, what: str) -> None:
+        if quota is None:
+            return
+        number, elapsed_s = divmod(self._now_s(), period_s)
+        used = sum(self._rows[i + first + 1] for i in self._of_all(key) if self._rows[i + first] == number)
+        if used >= quota:
+            limit = quota // 60 if first == _DAY else quota
+            message = f"the API key {key.name!r} has reached its quota: {limit} {what}"
+            raise GatewayError(ErrorCode.QUOTA_REACHED, message, retry_after_s=period_s - elapsed_s)
+
+    def _add(self, place: int, period_s: int, amount: float) -> None:
+        """Adds to the number behind the place of its period's number; a new period begins with 0."""
+        number = self._now_s() // period_s
+        self._rows[place + 1] = amount + (self._rows[place + 1] if self._rows[place] == number else 0)
+        self._rows[place] = number
+
+    def _of_all(self, key: ApiKey) -> range:
+        """The key's rows of all processes."""
+        return range(self._index(key), len(self._rows), self._step)
+
+    def _index(self, key: ApiKey) -> int:
+        if (index := self._indices.get(key.name)) is None:
+            tag = int.from_bytes(hashlib.sha256(key.name.encode()).digest()[:7], "big") | 1
+            with self._counts.lock:
+                found = next((i for i, known in enumerate(self._counts.tags) if known in (0, tag)), None)
+                if found is None:  # more names than that, over all versions of the file
+                    raise GatewayError(ErrorCode.OVERLOADED, "the gateway counts no more API keys: start it again")
+                self._counts.tags[found] = tag
+            index = self._indices[key.name] = found * _ROW
+        return index

@@ -1,5 +1,6 @@
 """Errors of a replica as errors of the gateway."""
 
+import logging
 import re
 from collections.abc import Mapping
 
@@ -7,6 +8,7 @@ from penstock_client import ClientError, StreamError
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.limits import RETRY_AFTER_S
 
+log = logging.getLogger(__name__)
 _CODES: Mapping[str, ErrorCode] = {
     "STREAM_LIMIT": ErrorCode.STREAMS_EXHAUSTED,
     "PHRASE_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
@@ -23,6 +25,9 @@ _BY_CLIENT = (ErrorCode.AUDIO_INVALID, ErrorCode.FIELD_INVALID)
 def gateway_error(error: ClientError) -> GatewayError:
     """The error of the gateway for that of a stream on a replica."""
     code = _CODES.get(error.code, ErrorCode.STREAM_LOST)
+    if code is ErrorCode.STREAM_LOST:  # the cause may contain the address of a server
+        log.warning("a stream is lost: %s", error)
+        return GatewayError(code, "the server of the stream failed or did not answer", retry_after_s=RETRY_AFTER_S)
     message = error.message if isinstance(error, StreamError) else error.text
     message = _STREAM.sub("", message)
     retry_after_s = None if code in _BY_CLIENT else RETRY_AFTER_S

@@ -133,6 +133,10 @@ class ReplicaStream:
         except ClientError as error:
             raise self._fail(error) from error
 
+    def take_audio_s(self) -> float:
+        """Seconds of audio that were sent since the last call."""
+        return self._report.take_audio_s()
+
     async def watch(self, now_s: float, keep_alive_s: float) -> None:
         """Called regularly: keeps the stream open on the server, and fails one that is too old or silent."""
         if self._over.is_set():

@@ -52,7 +52,7 @@ class ReplicaStreams:
         self._admission = admission
         self._metrics = metrics
         self._groups = [Group(group, config.timeout_s) for group in config.replicas]
-        self._streams: dict[ReplicaStream, Replica] = {}
+        self._streams: dict[ReplicaStream, tuple[Replica, ApiKey]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._is_draining = False
 
@@ -125,13 +125,14 @@ class ReplicaStreams:
 
         def end(stream: ReplicaStream) -> None:
             end_admission()
-            self._streams.pop(stream).release()
+            self._admission.add_audio(key, stream.take_audio_s())
+            self._streams.pop(stream)[0].release()
 
         report = StreamReport(
             self._metrics, protocol, key.name, model, replica.address, upstream.name, current_request_id()
         )
         stream = ReplicaStream(upstream, report, end)
-        self._streams[stream] = replica
+        self._streams[stream] = (replica, key)
         return stream
 
     def _check_running(self) -> None:
@@ -169,7 +170,8 @@ class ReplicaStreams:
         while True:
             await asyncio.sleep(_WATCH_S)
             now_s = time.monotonic()
-            for stream, replica in list(self._streams.items()):
+            for stream, (replica, key) in list(self._streams.items()):
+                self._admission.add_audio(key, stream.take_audio_s())
                 idle_s = replica.information.idle_s if replica.information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
 

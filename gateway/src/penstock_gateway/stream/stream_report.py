@@ -30,18 +30,28 @@ class StreamReport:
         }  # fmt: skip
         self._sample_rate_hz = model.sample_rate_hz
         self._started_s = time.monotonic()
-        self._samples = self._finals = self._words = 0
+        self._samples = self._new_samples = self._finals = self._words = 0
         self._ending_s: list[float] = []
         self._live = metrics.streams_live.labels(protocol)
         self._audio_seconds = metrics.audio_seconds.labels(protocol)
         self._final_latency = metrics.final_latency.labels(protocol)
         self._partial_latency = metrics.partial_latency.labels(protocol)
+        self._key_audio_seconds = metrics.key_audio_seconds.labels(key)
+        metrics.key_requests.labels(key).inc()
         self._live.inc()
         metrics.streams_started.labels(protocol).inc()
 
     def pushed(self, samples: int) -> None:
         """Audio was sent."""
         self._samples += samples
+        self._new_samples += samples
+
+    def take_audio_s(self) -> float:
+        """Seconds of audio that were sent since the last call; they are counted for the key, too."""
+        seconds, self._new_samples = self._new_samples / self._sample_rate_hz, 0
+        if seconds:
+            self._key_audio_seconds.inc(seconds)
+        return seconds
 
     def ending(self) -> None:
         """A forced end or the end of the audio was sent."""

@@ -130,6 +130,13 @@ class StreamTable:
         is_probe: the same request ends it, without audio; it is not counted. Raises StreamError STREAM_LIMIT if
         `max_streams` others are live, SERVER_DRAINING if the server is stopping.
         """
+        self._board.is_admitting = True
+        try:
+            return self._open(stream_id, decoder, is_probe)
+        finally:
+            self._board.is_admitting = False
+
+    def _open(self, stream_id: Hashable, decoder: str, is_probe: bool) -> Lease:
         now = self._clock()
         if self._board.phase != Phase.SERVING:
             raise StreamError(

@@ -1,0 +1,85 @@
+"""What the keys of a process share: places that each takes for itself, and a budget in which others wait."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.keys import ANONYMOUS, ApiKey
+from penstock_gateway.security.limits import RETRY_AFTER_S
+
+
+class Places:
+    """Counts what each key has open in this process, up to a limit that follows from its streams."""
+
+    def __init__(self, what: str, limit: Callable[[int], int]):
+        """`what`: their name in errors; `limit`: of a key with this number of streams."""
+        self._what, self._limit = what, limit
+        self._open: Counter[str] = Counter()
+
+    def open(self, key: ApiKey) -> int:
+        """How many the key has open."""
+        return self._open[key.name]
+
+    @contextmanager
+    def taken(self, key: ApiKey) -> Iterator[None]:
+        """Takes a place until the block ends. GatewayError STREAMS_EXHAUSTED where there is none."""
+        if key.max_streams is not None and self._open[key.name] >= (limit := self._limit(key.max_streams)):
+            message = f"all {limit} {self._what} of the API key {key.name!r} are open"
+            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
+        self._open[key.name] += 1
+        try:
+            yield
+        finally:
+            self._open[key.name] -= 1
+            if not self._open[key.name]:
+                del self._open[key.name]
+
+
+class Budget:
+    """Something of which a process has a limited amount. A key may take half of it; who finds none waits."""
+
+    def __init__(self, what: str, amount: int, max_wait_s: float):
+        """`what`: its name in errors; `max_wait_s`: how long a request waits."""
+        self._what, self._amount, self._max_wait_s = what, amount, max_wait_s
+        self._taken: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def taken(self, key: str, amount: int) -> AsyncIterator[Callable[[int], None]]:
+        """Takes an amount for the key with this name until the block ends. Call what it yields with a smaller one.
+
+        GatewayError STREAMS_EXHAUSTED where there is none in time.
+        """
+        await self._take(key, amount)
+
+        def reduce(to: int) -> None:
+            nonlocal amount
+            amount, spare = to, amount - to
+            self._give(key, spare)
+
+        try:
+            yield reduce
+        finally:
+            self._give(key, amount)
+
+    async def _take(self, key: str, amount: int) -> None:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._max_wait_s
+        while not self._has_room(key, amount):
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), deadline_s - loop.time())
+            except asyncio.TimeoutError:
+                message = f"no {self._what} within {self._max_wait_s:g} s"
+                raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S) from None
+        self._taken[key] += amount
+
+    def _give(self, key: str, amount: int) -> None:
+        self._taken[key] -= amount
+        self._changed.set()
+
+    def _has_room(self, key: str, amount: int) -> bool:
+        share = self._amount if key == ANONYMOUS.name else self._amount // 2
+        return self._taken[key] + amount <= share and self._taken.total() + amount <= self._amount

@@ -1,0 +1,47 @@
+import asyncio
+
+import pytest
+
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.budget import Budget, Places
+from penstock_gateway.security.keys import ANONYMOUS, ApiKey
+
+
+@pytest.mark.anyio
+async def test_a_key_has_half_and_waits_for_more():
+    budget = Budget("memory", 400, 60)
+    first, second, other = (budget.taken(key, 100) for key in ("a", "a", "b"))
+    reduce = await first.__aenter__()
+    await second.__aenter__()
+    waiting = asyncio.create_task(budget.taken("a", 100).__aenter__())
+    await asyncio.wait_for(other.__aenter__(), 60)
+    assert not waiting.done()
+    reduce(10)
+    await asyncio.sleep(0.01)
+    assert not waiting.done(), "110 of 200 are taken"
+    await second.__aexit__(None, None, None)
+    await asyncio.wait_for(waiting, 60)
+
+
+@pytest.mark.anyio
+async def test_who_waits_too_long_is_rejected():
+    budget = Budget("decoder", 2, 0.01)
+    async with budget.taken("a", 1):
+        with pytest.raises(GatewayError, match="no decoder within") as caught:
+            await budget.taken("a", 1).__aenter__()
+        assert caught.value.code is ErrorCode.STREAMS_EXHAUSTED
+        assert caught.value.retry_after_s
+    async with budget.taken("a", 1), budget.taken(ANONYMOUS.name, 1):
+        pass
+
+
+def test_places_follow_from_the_streams_of_a_key():
+    places, key = Places("uploads", lambda streams: 2 * streams), ApiKey("shop", 1)
+    with places.taken(key), places.taken(key):
+        with pytest.raises(GatewayError, match="all 2 uploads of the API key 'shop'") as caught, places.taken(key):
+            pass
+        assert caught.value.code is ErrorCode.STREAMS_EXHAUSTED
+        for _ in range(100):
+            places.taken(ANONYMOUS).__enter__()
+    with places.taken(key):
+        pass

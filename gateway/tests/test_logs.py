@@ -1,0 +1,27 @@
+import io
+import logging
+
+from penstock_gateway import logs
+from penstock_gateway.logs import LineLimit
+
+
+def test_lines_per_second_are_limited_and_the_others_counted():
+    now_s = [7.5]
+    limit = LineLimit(2, lambda: now_s[0])
+    assert [limit.passes() for _ in range(5)] == [True, True, False, False, False]
+    now_s[0] = 8.0
+    assert limit.passes()
+    assert (limit.take_left_out(), limit.take_left_out()) == (3, 0)
+
+
+def test_a_value_cannot_look_like_another_field(monkeypatch):
+    line = io.StringIO()
+    monkeypatch.setattr(logs.sys, "stderr", line)
+    before = logging.getLogger().handlers[:]
+    try:
+        logs.configure_logs("text")
+        fields = {"code": "A", "reason": 'x end=finished "\\\n', "empty": ""}
+        logging.getLogger("test").info("rejected", extra={"fields": fields})
+    finally:
+        logging.getLogger().handlers[:] = before
+    assert line.getvalue().endswith(r'INFO rejected code=A reason="x end=finished \"\\\n" empty=""' + "\n")

@@ -1,0 +1,329 @@
+"""`python -m loadtest.gateway_attack`: attacks on a gateway, each beside a live stream of another key.
+
+Prints a table with what the attacker got, and what the stream and the gateway's memory had to bear. The exit status is
+1 where an answer is not one of the documented errors, or a limit is exceeded.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc
+import numpy as np
+import psutil
+import websockets
+
+from loadtest.fresh_gateway import RunningGateway, fresh_gateway
+from loadtest.fresh_server import ServerPlan, fresh_server
+from loadtest.gateway_clients import realtime_texts
+from loadtest.gateway_voice import GatewayVoice
+from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
+from penstock.errors import PenstockError
+from penstock.evaluation.manifest import read_manifest
+from penstock.reporting import markdown_table
+from penstock_client.sound_file import SoundReader
+
+SAMPLE_RATE_HZ, PART_SAMPLES = 16_000, 1600
+ATTACKER, OTHER = "sk-attacker", "sk-other"
+_KEYS = ((ATTACKER, 2), (OTHER, 8))
+_MESSAGE_BYTES = 60 << 20
+_RECOGNIZE = "/nvidia.riva.asr.RivaSpeechRecognition/Recognize"
+_HANDSHAKE = "/v1/realtime?intent=transcription"
+_POLL_S = 0.1
+_START_S = 2.0
+Address = tuple[str, str]
+"""HOST:PORT of HTTP and of gRPC."""
+Outcomes = Counter[str]
+
+
+async def large_calls(address: Address, seconds: float, compression: grpc.Compression) -> Outcomes:
+    """Recognize without a key, with 60 MiB of zeros: 61 kB as gzip."""
+    message, outcomes, end_s = bytes(_MESSAGE_BYTES), Counter[str](), time.monotonic() + seconds
+    options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+
+    async def call() -> None:
+        while time.monotonic() < end_s:
+            async with grpc.aio.insecure_channel(address[1], options) as channel:
+                outcomes[(await channel.unary_unary(_RECOGNIZE)(message, compression=compression).code()).name] += 1
+
+    await asyncio.gather(*(call() for _ in range(4)))
+    return outcomes
+
+
+async def headers(address: Address, seconds: float, piece: bytes, pause_s: float = 0.0) -> Outcomes:
+    """Requests whose header does not end, each until the gateway closes the connection."""
+    outcomes, end_s = Counter[str](), time.monotonic() + seconds
+
+    async def request() -> None:
+        while time.monotonic() < end_s:
+            reader, writer = await _connect(address)
+            with suppress(OSError):
+                writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+                reading = asyncio.create_task(reader.read(4096))
+                while not reading.done() and time.monotonic() < end_s:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.wait([reading], timeout=pause_s)
+            outcomes[await _status(reading) if reading.done() else "open"] += 1
+            reading.cancel()
+            writer.transport.abort()
+
+    await asyncio.gather(*(request() for _ in range(8)))
+    return outcomes
+
+
+async def frames(address: Address, seconds: float, opcode: int, text: bytes) -> Outcomes:
+    """A WebSocket with tiny frames at full speed."""
+    frame = bytes([0x80 | opcode, 0x80 | len(text)]) + bytes(4) + text  # the mask is 0
+    outcomes, end_s = Counter[str](), time.monotonic() + seconds
+
+    async def flood() -> None:
+        while time.monotonic() < end_s:
+            async with _websocket(address) as socket:
+
+                async def read(socket: websockets.ClientConnection = socket) -> None:
+                    async for _ in socket:
+                        pass
+
+                reading = asyncio.create_task(read())
+                while socket.protocol.close_rcvd is None and not reading.done() and time.monotonic() < end_s:
+                    if socket.transport.get_write_buffer_size() < 1 << 20:
+                        socket.transport.write(frame * (1 << 15))
+                    await asyncio.wait([reading], timeout=0.01)
+                outcomes[f"closed {close.code}" if (close := socket.protocol.close_rcvd) else "open"] += 1
+                reading.cancel()
+                socket.transport.abort()
+
+    await asyncio.gather(*(flood() for _ in range(2)))
+    return outcomes
+
+
+async def half_uploads(address: Address, seconds: float) -> Outcomes:
+    """More uploads than the key may have, none of which ends."""
+
+    async def upload() -> str:
+        reader, writer = await _connect(address)
+        head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {ATTACKER}\r\n"
+        form = "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 25000000\r\n\r\n"
+        file = '--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        writer.write((head + form + file).encode() + bytes(20_000_000))
+        reading = asyncio.create_task(reader.read(4096))
+        await asyncio.wait([reading], timeout=seconds)
+        outcome = await _status(reading) if reading.done() else "open"
+        reading.cancel()
+        writer.transport.abort()
+        return outcome
+
+    return Counter(await asyncio.gather(*(upload() for _ in range(12))))
+
+
+async def idle_sockets(address: Address, seconds: float) -> Outcomes:
+    """More WebSockets than the key may have, without audio."""
+    sockets = await asyncio.gather(*(_websocket(address) for _ in range(200)), return_exceptions=True)
+    await asyncio.sleep(seconds)
+    outcomes: Outcomes = Counter()
+    for socket in sockets:
+        is_rejected = isinstance(socket, websockets.InvalidStatus)
+        outcomes[str(socket.response.status_code) if is_rejected else "open"] += 1
+        if isinstance(socket, websockets.ClientConnection):
+            socket.transport.abort()
+    return outcomes
+
+
+async def wrong_keys(address: Address, seconds: float) -> Outcomes:
+    """Requests with a wrong key."""
+    outcomes, end_s = Counter[str](), time.monotonic() + seconds
+
+    async def request() -> None:
+        while time.monotonic() < end_s:
+            reader, writer = await _connect(address)
+            writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\r\n")
+            outcomes[await _status(asyncio.create_task(reader.read(4096)))] += 1
+            writer.transport.abort()
+
+    await asyncio.gather(*(request() for _ in range(8)))
+    return outcomes
+
+
+async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address[0].rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+def _websocket(address: Address) -> websockets.connect:
+    header = {"Authorization": f"Bearer {ATTACKER}"}
+    return websockets.connect(f"ws://{address[0]}{_HANDSHAKE}", additional_headers=header, ping_interval=None)
+
+
+async def _status(reading: "asyncio.Task[bytes]") -> str:
+    """The status of a response; "reset" where the connection was closed before it could be read."""
+    try:
+        received = await reading
+    except OSError:
+        return "reset"
+    return received.split()[1].decode() if received else "reset"
+
+
+class Attack(NamedTuple):
+    """What is done, and the outcomes that are documented."""
+
+    run: Callable[[Address, float], Coroutine[None, None, Outcomes]]
+    accepted: frozenset[str]
+
+
+_APPEND = b'{"type":"input_audio_buffer.append","audio":""}'
+_CUT_OFF = frozenset(("431", "reset", "open"))
+"""The connection is closed while more is sent, so that the client may not see the status."""
+ATTACKS = {
+    "calls of 60 MiB, no key": Attack(
+        partial(large_calls, compression=grpc.Compression.NoCompression), frozenset(["UNAUTHENTICATED"])
+    ),
+    "calls of 61 kB gzip, no key": Attack(
+        partial(large_calls, compression=grpc.Compression.Gzip), frozenset(["UNIMPLEMENTED"])
+    ),
+    "a field that does not end, no key": Attack(partial(headers, piece=bytes([97]) * 65_536), _CUT_OFF),
+    "fields that do not end, no key": Attack(partial(headers, piece=b"a: b\r\n" * 10_000), _CUT_OFF),
+    "half headers, no key": Attack(partial(headers, piece=b"a: b\r\n", pause_s=1.0), frozenset(["408", "open"])),
+    "wrong keys": Attack(wrong_keys, frozenset(["401"])),
+    "tiny wrong messages": Attack(partial(frames, opcode=1, text=b"{}"), frozenset(["closed 1008", "open"])),
+    "tiny messages": Attack(partial(frames, opcode=1, text=_APPEND), frozenset(["open"])),
+    "pings": Attack(partial(frames, opcode=9, text=b""), frozenset(["open"])),
+    "12 half uploads": Attack(half_uploads, frozenset(["429", "reset", "open"])),
+    "200 idle sockets": Attack(idle_sockets, frozenset(["429", "open"])),
+}
+
+
+def attack_in_process(name: str, address: Address, seconds: float) -> Outcomes:
+    """Runs an attack; the attacker's own CPU time must not delay the other stream."""
+    os.nice(10)
+    return asyncio.run(ATTACKS[name].run(address, seconds))
+
+
+class Trial(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    outcomes: Outcomes
+    p95_ms: float
+    peak_mib: float
+    """The gateway with its decoder."""
+
+
+async def trial(name: str, gateway: RunningGateway, samples: np.ndarray, seconds: float) -> Trial:
+    """A live stream, with this attack beside it; "" for none."""
+    loop, address = asyncio.get_running_loop(), (gateway.http, gateway.grpc)
+    is_over = asyncio.Event()
+    watching = asyncio.create_task(_peak_mib(gateway.process_id, is_over))
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+        await loop.run_in_executor(executor, os.getpid)  # it has started
+        attacking = loop.run_in_executor(executor, attack_in_process, name, address, seconds + 2) if name else None
+        latencies_s = await _latencies(gateway, samples[: round(seconds * SAMPLE_RATE_HZ)])
+        outcomes = await attacking if attacking is not None else Counter[str]()
+    is_over.set()
+    return Trial(name, outcomes, 1000 * float(np.percentile(latencies_s, 95)), await watching)
+
+
+async def _peak_mib(process_id: int, is_over: asyncio.Event) -> float:
+    process, peak = psutil.Process(process_id), 0
+    while not is_over.is_set():
+        with suppress(psutil.NoSuchProcess):  # a decoder's fork has ended
+            peak = max(peak, sum(each.memory_info().rss for each in (process, *process.children(recursive=True))))
+        await asyncio.sleep(_POLL_S)
+    return peak / (1 << 20)
+
+
+async def _latencies(gateway: RunningGateway, samples: np.ndarray) -> list[float]:
+    """Seconds from the last audio of a chunk to its text, for a stream in real time, without its start."""
+    header = {"Authorization": f"Bearer {OTHER}"}
+    voice = GatewayVoice(lambda parts: realtime_texts(gateway.http, parts, additional_headers=header))
+    answers = []
+    async with voice:
+        start_s = time.monotonic()
+        for i in range(0, len(samples), PART_SAMPLES):
+            await voice.send(samples[i : i + PART_SAMPLES])
+            answers += await voice.poll()
+            await asyncio.sleep(max(0.0, start_s + (i + PART_SAMPLES) / SAMPLE_RATE_HZ - time.monotonic()))
+        await voice.finish()
+        while not voice.transcript.is_complete:
+            answers += await voice.poll(1.0)
+    return [answer.round_trip_s for answer in answers if answer.audio_processed_s > _START_S]
+
+
+def speech(seconds: float) -> np.ndarray:
+    """The repository's recordings, one after another."""
+    parts = []
+    for utterance in read_manifest(DEFAULT_RECORDINGS):
+        with SoundReader(utterance.audio.read_bytes()) as reader:
+            parts += [block.mean(axis=1) for block in reader.blocks()]
+    samples = np.concatenate(parts)
+    return np.tile(samples, int(seconds * SAMPLE_RATE_HZ / len(samples)) + 1).astype(np.float32)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Runs the attacks; returns the exit status: 1 where a limit was exceeded, 2 where they could not run."""
+    parser = argparse.ArgumentParser(prog="loadtest.gateway_attack", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="time of each attack (15)")
+    parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="NAME", help="(all)")
+    parser.add_argument("--max-ratio", type=float, default=5.0, metavar="R", help="p95 to that without an attack (5)")
+    parser.add_argument("--max-memory", type=float, default=600.0, metavar="MIB", help="of the gateway (600)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table as JSON, too")
+    args = parser.parse_args(words)
+    try:
+        trials = run(args.only, args.seconds)
+    except PenstockError as error:
+        print(f"gateway_attack: error: {error}", file=sys.stderr)
+        return 2
+    undisturbed = float(np.median([each.p95_ms for each in trials if not each.name]))
+    rows = [(each.name or "none", _shown(each.outcomes), f"{each.p95_ms:.0f} ms", f"{each.p95_ms / undisturbed:.2f}",
+             f"{each.peak_mib:.0f} MiB") for each in trials]  # fmt: skip
+    print(markdown_table(("attack", "outcomes", "p95 of the other stream", "ratio", "gateway, peak"), rows))
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps([each._asdict() for each in trials], indent=1))
+    faults = [fault for each in trials for fault in _faults(each, undisturbed * args.max_ratio, args.max_memory)]
+    print("\n".join(faults) or "passed")
+    return 1 if faults else 0
+
+
+def run(names: list[str], seconds: float) -> list[Trial]:
+    """The trials, and before and after them one without an attack."""
+    samples = speech(seconds)
+    lines = [f"k{i} {hashlib.sha256(key.encode()).hexdigest()} {streams}\n" for i, (key, streams) in enumerate(_KEYS)]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-attack-")))
+        (folder / "keys").write_text("".join(lines))
+        server = stack.enter_context(fresh_server(ServerPlan(BUNDLE, None, 16, 1)))
+        flags = ("--keys", str(folder / "keys"), "--endpoint-silence-ms", "0")
+        gateway = stack.enter_context(fresh_gateway(server.url("grpc"), *flags))
+        return [asyncio.run(trial(name, gateway, samples, seconds)) for name in ("", *names, "")]
+
+
+def _shown(outcomes: Outcomes) -> str:
+    return ", ".join(f"{count} {name}" for name, count in outcomes.most_common()) or "-"
+
+
+def _faults(each: Trial, max_p95_ms: float, max_mib: float) -> list[str]:
+    wrong = sorted(set(each.outcomes) - ATTACKS[each.name].accepted) if each.name else []
+    faults = [f"{each.name}: outcome {name}" for name in wrong]
+    if each.p95_ms > max_p95_ms:
+        faults.append(f"{each.name}: p95 {each.p95_ms:.0f} ms; accepted: {max_p95_ms:.0f} ms")
+    if each.peak_mib > max_mib:
+        faults.append(f"{each.name}: {each.peak_mib:.0f} MiB; accepted: {max_mib:.0f} MiB")
+    return faults
+
+
+if __name__ == "__main__":
+    sys.exit(main())
