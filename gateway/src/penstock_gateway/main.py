@@ -17,8 +17,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="penstock-gateway",
         description="Serves NVIDIA Riva's gRPC, OpenAI's audio HTTP and Realtime and KServe's protocols in front of "
-        "Penstock servers. Each flag has an environment variable (--http-port: PENSTOCK_GATEWAY_HTTP_PORT); the flag takes "
-        "precedence.",
+        "Penstock servers. Each flag has an environment variable (--http-port: PENSTOCK_GATEWAY_HTTP_PORT); the flag "
+        "takes precedence.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     for option in Config.options():
