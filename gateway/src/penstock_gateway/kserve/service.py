@@ -197,6 +197,6 @@ class _Call:
 def _rejected(error: GatewayError) -> "asyncio.Future[Results]":
     """The results of a request that was not sent."""
     results: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
-    results.set_exception(error)
+    results.set_exception(error.again())
     results.exception()  # else asyncio reports it where the client has gone
     return results
