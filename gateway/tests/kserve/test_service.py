@@ -170,9 +170,24 @@ async def test_a_vanished_client_frees_its_streams(client, server, until):
     await until(lambda: not server.batch.recognizer.received)
 
 
-async def test_a_stream_goes_on_after_its_call(client):
-    assert await stream(client, [request(1, start=True)]) == [text(1)]
-    assert await stream(client, [request(1)]) == [text(2)]
+async def test_a_stream_ends_with_its_call(client, server, until):
+    assert await stream(client, [request(1, start=True), request(1)]) == [text(1), text(2)]
+    assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_NOT_OPEN"
+    await until(lambda: not server.batch.recognizer.received)
+
+
+async def test_a_stream_goes_on_where_its_latest_request_was_no_part_of_the_call(client):
+    async def send():
+        yield request(1, start=True)
+        await has_moved.wait()
+
+    has_moved = asyncio.Event()
+    call = client.stream_infer(send(), headers=headers())
+    await anext(call)
+    await client.infer(**request(1), headers=headers())
+    has_moved.set()
+    assert [each async for each in call] == []
+    assert values(await client.infer(**request(1), headers=headers()), ["TEXT"]) == [[text(3)]]
 
 
 async def test_all_streams_of_a_key(client):

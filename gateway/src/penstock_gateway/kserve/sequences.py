@@ -56,9 +56,9 @@ class Sequences:
         return await stream.send(request, key, self._streams)
 
     async def end_call(self, call: object) -> None:
-        """The client of a call has vanished: frees the streams whose latest request came in it."""
+        """A call has ended: frees the streams whose latest request came in it."""
         for stream in [stream for stream in self._open.values() if stream.call is call]:
-            await stream.cancel("its client has disconnected")
+            await stream.cancel("its call has ended")
 
     def _forget(self, place: tuple[str, SequenceId], ended: "_Stream") -> None:
         if self._open.get(place) is ended:
