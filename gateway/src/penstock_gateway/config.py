@@ -66,7 +66,7 @@ class Config(Options):
         About("HOST:PORT,...", accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name for each model"),
     ] = Field("127.0.0.1:8001", description="gRPC ports of the servers")  # type: ignore[arg-type]
     http_port: _Port = Field(
-        8080, description="port of OpenAI's HTTP and Realtime protocols and of KServe; 0 for any free port"
+        8080, description="port of OpenAI's and KServe's HTTP and of Realtime; 0 for any free port"
     )
     grpc_port: _Port = Field(50051, description="port of Riva's and KServe's gRPC protocols; 0 for any free port")
     metrics_port: _Port = Field(8081, description="port of the metrics, which need no key; 0 for any free port")

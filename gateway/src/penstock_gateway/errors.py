@@ -66,6 +66,10 @@ class GatewayError(Exception):
         self.server_code = server_code
         """The server's code of the same error, such as STREAM_LIMIT, where it is known."""
 
+    def again(self) -> "GatewayError":
+        """The same error without a traceback, to be kept: a traceback keeps all that its frames hold, such as audio."""
+        return GatewayError(self.code, self.message, self.param, self.retry_after_s, self.server_code)
+
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
 

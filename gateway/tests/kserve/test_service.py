@@ -170,9 +170,24 @@ async def test_a_vanished_client_frees_its_streams(client, server, until):
     await until(lambda: not server.batch.recognizer.received)
 
 
-async def test_a_stream_goes_on_after_its_call(client):
-    assert await stream(client, [request(1, start=True)]) == [text(1)]
-    assert await stream(client, [request(1)]) == [text(2)]
+async def test_a_stream_ends_with_its_call(client, server, until):
+    assert await stream(client, [request(1, start=True), request(1)]) == [text(1), text(2)]
+    assert (await rejection(client.infer(**request(1), headers=headers())))[1] == "STREAM_NOT_OPEN"
+    await until(lambda: not server.batch.recognizer.received)
+
+
+async def test_a_stream_goes_on_where_its_latest_request_was_no_part_of_the_call(client):
+    async def send():
+        yield request(1, start=True)
+        await has_moved.wait()
+
+    has_moved = asyncio.Event()
+    call = client.stream_infer(send(), headers=headers())
+    await anext(call)
+    await client.infer(**request(1), headers=headers())
+    has_moved.set()
+    assert [each async for each in call] == []
+    assert values(await client.infer(**request(1), headers=headers()), ["TEXT"]) == [[text(3)]]
 
 
 async def test_all_streams_of_a_key(client):
@@ -273,7 +288,8 @@ REJECTED = {
         "REQUEST_INVALID",
     ),
     "two contents": (lambda made, _: made.raw_input_contents.append(b""), "REQUEST_INVALID"),
-    "both contents": (lambda made, _: made.inputs[0].contents.fp32_contents.append(1), "REQUEST_INVALID"),
+    "typed contents": (lambda made, _: made.inputs[0].contents.fp32_contents.append(1), "REQUEST_INVALID"),
+    "no contents": (lambda made, _: made.raw_input_contents.clear(), "REQUEST_INVALID"),
     "output": (lambda made, _: made.outputs.add(name="NOPE"), "REQUEST_INVALID"),
     "classes": (
         lambda made, _: made.outputs.add(name="TEXT", parameters={"classification": pb.InferParameter(int64_param=1)}),
@@ -307,17 +323,9 @@ async def test_what_is_not_of_the_models_form_is_rejected(serve, server):
             status = Code.NOT_FOUND if code == "MODEL_NOT_FOUND" else Code.INVALID_ARGUMENT
             data = message(changed=change).SerializeToString()
             assert await raw_call(served, data) == (status, code), name
-        assert await raw_call(served, b"\xff" * 40) == (Code.INVALID_ARGUMENT, "REQUEST_INVALID")
-        assert await raw_call(served, bytes(3_000_000)) == (Code.RESOURCE_EXHAUSTED, "TOO_LARGE")
+        for data in (b"\xff" * 40, b"\x2a", b"\x2a\x05a", b"\x08\x01", b"\x0a\x02\xff\xff", b"\x2a\x00" * 257):
+            assert await raw_call(served, data) == (Code.INVALID_ARGUMENT, "REQUEST_INVALID"), data
+        phrases = message(long=parameter("boosted_phrases", "string_param", "x" * (1 << 20))).SerializeToString()
+        for data in (phrases, bytes(3_000_000)):
+            assert await raw_call(served, data) == (Code.RESOURCE_EXHAUSTED, "TOO_LARGE")
     assert all(len(batch) == 1 for batch in server.batch.batches)
-
-
-async def test_numbers_within_the_input(serve, server):
-    def within(made, _):
-        made.raw_input_contents.clear()
-        made.inputs[0].contents.fp32_contents.extend([0.5, -0.25])
-
-    async with serve(server) as served:
-        assert await raw_call(served, message(changed=within).SerializeToString()) == (Code.OK, "")
-        (heard,) = [each.samples for each in server.batch.recognizer.requests if len(each.samples)]
-    assert heard.tolist() == [0.5, -0.25]

@@ -13,10 +13,12 @@ import soundfile
 import soxr
 
 from loadtest.fresh_gateway import RunningGateway
-from loadtest.gateway_clients import CONNECTION_ERRORS, Texts, Word, realtime_texts, riva_texts
+from loadtest.gateway_clients import CONNECTION_ERRORS, Text, Texts, Word, realtime_texts, riva_texts
+from penstock_client import AsyncClient, AsyncStream, ClientError
 
-RIVA, REALTIME, CAPTIONS, UPLOAD, STREAMED_UPLOAD = "riva", "realtime", "captions", "upload", "streamed upload"
-KINDS = (RIVA, REALTIME, CAPTIONS, UPLOAD, STREAMED_UPLOAD)
+RIVA, REALTIME, CAPTIONS, KSERVE = "riva", "realtime", "captions", "kserve"
+UPLOAD, STREAMED_UPLOAD = "upload", "streamed upload"
+KINDS = (RIVA, REALTIME, CAPTIONS, KSERVE, UPLOAD, STREAMED_UPLOAD)
 RATE_HZ = 16_000
 _REPEATS = 45
 """Of the audio, which makes it longer than a client lives."""
@@ -25,7 +27,7 @@ _REPEATS = 45
 def use_gateway_until_killed(gateway: RunningGateway, kind: str, samples: np.ndarray, going: Connection) -> None:
     """Sends int16 `samples` at 16 kHz again and again. Live clients say that they are going once they have text, an
     upload before it begins. Ends if its connection does."""
-    with suppress(httpx2.HTTPError, *CONNECTION_ERRORS):
+    with suppress(httpx2.HTTPError, ClientError, *CONNECTION_ERRORS):
         asyncio.run(_use(gateway, kind, np.tile(samples, _REPEATS), going))
 
 
@@ -43,11 +45,27 @@ async def _use(gateway: RunningGateway, kind: str, samples: np.ndarray, going: C
 def _live_texts(gateway: RunningGateway, kind: str, samples: np.ndarray) -> Texts:
     if kind == RIVA:
         return riva_texts(gateway.grpc, spoken(samples))
+    if kind == KSERVE:
+        return _kserve_texts(gateway.grpc, samples)
     if kind == REALTIME:
         return realtime_texts(gateway.http, spoken(samples))
     page = {"origin": f"http://{gateway.http}", "subprotocols": ["realtime"]}
     parts = spoken(soxr.resample(samples, RATE_HZ, 24_000), 24_000)
     return realtime_texts(gateway.http, parts, 24_000, **page)
+
+
+async def _kserve_texts(address: str, samples: np.ndarray) -> Texts:
+    async def send(stream: AsyncStream) -> None:
+        async for part in spoken(samples):
+            await stream.send(part)
+
+    async with AsyncClient(address, timeout_s=60) as client, client.open_stream() as stream:
+        sending = asyncio.create_task(send(stream))
+        try:
+            async for result in stream:
+                yield Text(result.text, result.is_final)
+        finally:
+            sending.cancel()
 
 
 async def spoken(samples: np.ndarray, rate_hz: int = RATE_HZ) -> AsyncIterator[np.ndarray]:

@@ -20,8 +20,8 @@ from penstock_gateway.validation import ClosedFields, Fields, parse_object, read
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_BODY_BYTES = 26 * MAX_REQUEST_SAMPLES + MAX_FIELDS_BYTES
 """A number of JSON with a comma has up to 26 characters."""
-_MAX_NUMBERS, _MAX_ARRAYS = MAX_REQUEST_SAMPLES + 20_000, 10_000
-"""Of a JSON text: an array takes 30 times as much memory as its text."""
+_MAX_NUMBERS, _MAX_OBJECTS = MAX_REQUEST_SAMPLES + 20_000, 10_000
+"""Of a JSON text: an array or a text takes up to 30 times as much memory as in JSON."""
 
 
 class _InputParameters(ClosedFields):
@@ -107,8 +107,9 @@ def write_response(request: HttpRequest, results: Sequence[Result]) -> HttpRespo
 
 
 def _read_json(text: bytes) -> _Body:
-    if text.count(b",") > _MAX_NUMBERS or text.count(b"[") + text.count(b"{") > _MAX_ARRAYS:
-        message = f"the request has more than {_MAX_NUMBERS:,} values or {_MAX_ARRAYS:,} arrays and objects"
+    objects = max(text.count(b"[") + text.count(b"{"), text.count(b'"') // 2)
+    if text.count(b",") > _MAX_NUMBERS or objects > _MAX_OBJECTS:
+        message = f"the request has more than {_MAX_NUMBERS:,} values or {_MAX_OBJECTS:,} texts, arrays and objects"
         raise GatewayError(ErrorCode.TOO_LARGE, message)
     fields = parse_object(text)
     if fields is None:
@@ -126,9 +127,8 @@ def _values(inputs: Sequence[_Input], binary: bytes) -> Samples | bytes:
     size, data = inputs[0].parameters.binary_data_size, inputs[0].data
     if (size or 0) != len(binary) or (size is not None) == (data is not None):
         what = f"binary_data_size is {size}, data is {'given' if data is not None else 'missing'}"
-        raise invalid_request(
-            f"{what}, {len(binary)} bytes follow the JSON; accepted: data, or as many bytes as binary_data_size"
-        )
+        accepted = "accepted: data, or as many bytes as binary_data_size"
+        raise invalid_request(f"{what}, {len(binary)} bytes follow the JSON; {accepted}")
     if size is not None:
         return binary
     try:

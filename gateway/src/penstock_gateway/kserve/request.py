@@ -41,7 +41,7 @@ class InferRequest:
     """[n] float32."""
     outputs: Sequence[str]
     problem: GatewayError | None = None
-    """Why it is rejected; its stream is not affected, unless it is the last request."""
+    """Why it is rejected; its stream is not affected, unless it is the last request. Raise a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def make_request(
         finalize, options = _options(parameters, is_start)
         samples = _samples(tensors, values)
     except GatewayError as error:
-        problem = error
+        problem = error.again()
     return InferRequest(
         sequence_id=stream_id,
         is_start=is_start,

@@ -1,6 +1,7 @@
 """The KServe v2 routes of the HTTP port, below /v2."""
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.http_api import GatewayOf, KeyOf, limited
 from penstock_gateway.kserve.errors import invalid_request, status_of, text_of
-from penstock_gateway.kserve.http_wire import HEADER_LENGTH, MAX_BODY_BYTES, read_body, write_response
+from penstock_gateway.kserve.http_wire import HEADER_LENGTH, MAX_BODY_BYTES, HttpRequest, read_body, write_response
 from penstock_gateway.kserve.model import check_model, model_config, model_metadata, server_metadata
 from penstock_gateway.kserve.sequences import PROTOCOL, Sequences
 
@@ -98,6 +99,18 @@ class _Inference:
         self.sequences = sequences
         self.large_bodies: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_LARGE_BODIES))
         """Places of each key."""
+        self._parsing = asyncio.Lock()
+
+    async def read(self, body: bytes, header_length: str | None) -> HttpRequest:
+        """`read_body`. 30 s of audio in JSON take 0.1 s, so a pause as long follows, for the other streams."""
+        if len(body) <= _LARGE_BYTES:
+            return read_body(body, header_length)
+        async with self._parsing:
+            started_s = time.monotonic()
+            try:
+                return read_body(body, header_length)
+            finally:
+                await asyncio.sleep(time.monotonic() - started_s)
 
 
 async def _inference(request: Request, gateway: GatewayOf) -> _Inference:
@@ -120,7 +133,7 @@ async def infer(request: Request, key: KeyOf, shared: Annotated[_Inference, Depe
     else:
         async with shared.large_bodies[key.name]:
             body = await limited(request, MAX_BODY_BYTES, "body").body()
-    wanted = read_body(body, request.headers.get(HEADER_LENGTH))
+    wanted = await shared.read(body, request.headers.get(HEADER_LENGTH))
     results = await (await shared.sequences.send(wanted.request, key))
     content, header_length = write_response(wanted, results)
     if header_length is None:

@@ -17,6 +17,7 @@ from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOp
 PROTOCOL = "kserve"
 """Name of the protocol in metrics and logs."""
 Results = Sequence[Result]
+_PIECE_SAMPLES = 16_000
 
 
 class _Waiting(NamedTuple):
@@ -44,7 +45,7 @@ class Sequences:
         if request.problem is not None:
             if request.is_end and stream is not None and not request.is_start:
                 await stream.cancel("its last request was rejected")
-            raise request.problem
+            raise request.problem.again()
         if request.is_start:
             if stream is not None:
                 await stream.cancel("it was started again")
@@ -55,9 +56,9 @@ class Sequences:
         return await stream.send(request, key, self._streams)
 
     async def end_call(self, call: object) -> None:
-        """The client of a call has vanished: frees the streams whose latest request came in it."""
+        """A call has ended: frees the streams whose latest request came in it."""
         for stream in [stream for stream in self._open.values() if stream.call is call]:
-            await stream.cancel("its client has disconnected")
+            await stream.cancel("its call has ended")
 
     def _forget(self, place: tuple[str, SequenceId], ended: "_Stream") -> None:
         if self._open.get(place) is ended:
@@ -90,7 +91,8 @@ class _Stream:
                 return self._answer_of(live.rows)
         except GatewayError as error:
             self._forget(self)
-            raise self._failure or error from None
+            error.with_traceback(None)  # its stream keeps it
+            raise (self._failure or error).again() from None
         except asyncio.CancelledError:  # the client has gone, and a part of its audio may be missing
             await self.cancel("a request was broken off")
             raise
@@ -108,13 +110,14 @@ class _Stream:
         live = await streams.open(options, key, PROTOCOL)
         if self._failure is not None:  # cancelled meanwhile
             await live.cancel()
-            raise self._failure
+            raise self._failure.again()
         self._live, self._results = live, RequestResults(group)
         self._reading = asyncio.create_task(self._read(live, self._results))
         return live
 
     async def _push(self, live: LiveStream, request: InferRequest) -> None:
-        await live.push(request.samples)
+        for start in range(0, max(1, len(request.samples)), _PIECE_SAMPLES):  # a failed push keeps its array
+            await live.push(request.samples[start : start + _PIECE_SAMPLES].copy())
         if request.is_end:
             self._forget(self)
             await live.finish()
@@ -154,15 +157,15 @@ class _Stream:
 
     def _fail(self, error: GatewayError) -> None:
         """Fails what is unanswered; the first failure counts."""
-        self._failure = self._failure or error
+        self._failure = self._failure or error.again()
         while self._waiting:
             answer = self._waiting.popleft().answer
             if not answer.done():
-                answer.set_exception(self._failure)
+                answer.set_exception(self._failure.again())
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.again()
 
 
 def _note(answer: "asyncio.Future[Results]") -> None:

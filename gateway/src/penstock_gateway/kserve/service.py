@@ -107,17 +107,18 @@ class KServeService:
                 await self._exchange(_Call(context), key)
 
     async def _exchange(self, call: "_Call", key: ApiKey) -> None:
-        """Reads requests and writes responses until both have ended; a client that vanishes frees its streams."""
+        """Reads requests and writes responses until both have ended; what is open then has lost its client.
+
+        The last message and a client that has vanished look alike: gRPC reports the latter later, if at all.
+        """
         reading = asyncio.create_task(self._read(call, key))
         try:
             await self._write(call)
             await reading
-        except BaseException:
-            await self._sequences.end_call(call)
-            raise
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+            await self._sequences.end_call(call)
 
     async def _read(self, call: "_Call", key: ApiKey) -> None:
         """Sends the requests of a call on as they arrive."""
@@ -197,6 +198,6 @@ class _Call:
 def _rejected(error: GatewayError) -> "asyncio.Future[Results]":
     """The results of a request that was not sent."""
     results: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
-    results.set_exception(error)
+    results.set_exception(error.again())
     results.exception()  # else asyncio reports it where the client has gone
     return results
