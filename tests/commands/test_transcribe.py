@@ -45,10 +45,10 @@ def test_json(model, audio, capsys, request_ms):
     for path, line in zip(audio, lines(capsys), strict=True):
         document = json.loads(line)
         golden = golden_case("rnnt_hybrid").greedy((6, 1), Path(path).stem)
-        lists = ["tokens", "timestamps", "words", "alternatives"]
-        assert list(document) == ["audio", "text", "segments", "language", *lists, "audio_s"]
+        lists = ["tokens", "timestamps", "words", "alternatives", "segments"]
+        assert list(document) == ["audio", "text", "language", *lists, "audio_s", "latency_ms"]
         counts = {"words": len(document["words"]), "tokens": len(document["tokens"])}
-        assert document["segments"] == [{"text": document["text"], **counts}]
+        assert document["segments"] == [{"text": document["text"], "language": "", **counts, "alternatives": []}]
         assert (document["audio"], document["tokens"]) == (path, golden.tokens)
         assert document["timestamps"] == golden.timestamps
         assert document["audio_s"] == len(golden_pcm(Path(path).stem)) / 16000
