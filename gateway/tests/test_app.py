@@ -65,6 +65,13 @@ async def test_the_start_page_links_what_answers(make_gateway):
                 assert (await client.get(link, timeout=60)).status_code == 200
 
 
+async def test_a_path_without_a_route_says_where_the_routes_are(client):
+    response = await client.post("/v1/audio/translations")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (404, "http_404")
+    assert error["message"] == "nothing is at '/v1/audio/translations'; accepted: the routes that /docs lists"
+
+
 async def test_live_and_ready(gateway, streams):
     async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
         assert (await client.get("/health/live")).json() == {"status": "live"}
