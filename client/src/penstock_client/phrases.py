@@ -4,7 +4,8 @@ Server and gateway share it: the server boosts the phrases, the gateway names th
 """
 
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 _LETTERS: Mapping[str, str] = {
     "\u00df": "ss", "\u00e6": "ae", "\u0153": "oe", "\u00f8": "o", "\u0142": "l", "\u0111": "d", "\u00f0": "d",
@@ -17,7 +18,7 @@ _UNSPOKEN_CATEGORIES = ("Pd", "Ps", "Pe", "Pi", "Pf")
 """Of dashes, brackets and quotation marks."""
 
 
-def fit_phrase(text: str, alphabet: Collection[str]) -> str | None:
+def fit_phrase(text: str, alphabet: frozenset[str]) -> str | None:
     """The phrase in characters of the alphabet, with single spaces; None where it cannot be written.
 
     A character that the alphabet lacks becomes its other case, else its letter without marks (Zürich: zurich).
@@ -35,7 +36,9 @@ def fit_phrase(text: str, alphabet: Collection[str]) -> str | None:
     return " ".join("".join(parts).split()) or None
 
 
-def _fit_character(character: str, alphabet: Collection[str]) -> str | None:
+@lru_cache(1 << 16)
+def _fit_character(character: str, alphabet: frozenset[str]) -> str | None:
+    """The character as it is written, "" for none; None where it cannot be left out."""
     if character in _UNSPOKEN_INSIDE_WORDS and character not in alphabet:
         return ""
     for form in _forms(character):
