@@ -16,6 +16,10 @@ _UNSPOKEN_INSIDE_WORDS = "'.\u00ae\u2122\u00a9"
 _UNSPOKEN = ',;:!?\u00bf\u00a1"/_'
 _UNSPOKEN_CATEGORIES = ("Pd", "Ps", "Pe", "Pi", "Pf")
 """Of dashes, brackets and quotation marks."""
+_UNWRITABLE = "\0"
+"""Stands for a character that cannot be left out."""
+_MAX_CHARACTERS = 1 << 16
+"""In a table: clients choose the characters."""
 
 
 def fit_phrase(text: str, alphabet: frozenset[str]) -> str | None:
@@ -25,18 +29,29 @@ def fit_phrase(text: str, alphabet: frozenset[str]) -> str | None:
     Punctuation that is not spoken disappears: apostrophes and full stops join their word, all else is a space. A phrase
     with any other character is not written at all: a part of it would be another word.
     """
-    parts = []
-    for character in unicodedata.normalize("NFC", text):
-        if character.isspace():
-            parts.append(" ")
-        elif (written := _fit_character(character, alphabet)) is not None:
-            parts.append(written)
-        else:
-            return None
-    return " ".join("".join(parts).split()) or None
+    written = unicodedata.normalize("NFC", text).translate(_table(alphabet))
+    return None if _UNWRITABLE in written else " ".join(written.split()) or None
 
 
-@lru_cache(1 << 16)
+class _Table(dict[int, str]):
+    """How each character is written, for `str.translate`; made as characters come."""
+
+    def __init__(self, alphabet: frozenset[str]):
+        super().__init__()
+        self._alphabet = alphabet
+
+    def __missing__(self, code: int) -> str:
+        if len(self) >= _MAX_CHARACTERS:
+            self.clear()
+        character = chr(code)
+        written = " " if character.isspace() else _fit_character(character, self._alphabet)
+        self[code] = _UNWRITABLE if written is None else written
+        return self[code]
+
+
+_table = lru_cache(16)(_Table)
+
+
 def _fit_character(character: str, alphabet: frozenset[str]) -> str | None:
     """The character as it is written, "" for none; None where it cannot be left out."""
     if character in _UNSPOKEN_INSIDE_WORDS and character not in alphabet:
