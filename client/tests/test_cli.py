@@ -56,7 +56,15 @@ def test_json_is_one_object_per_file(run, audio_file):
                 for i, w in enumerate(result.new_words)
             ],
             "alternatives": [],
-            "segments": [{"text": TEXT, "language": "en-US", "words": 48, "alternatives": []}],
+            "segments": [
+                {
+                    "text": TEXT,
+                    "language": "en-US",
+                    "words": 48,
+                    "tokens": len(result.new_tokens),
+                    "alternatives": [],
+                }
+            ],
             "audio_s": 2.4,
         }
 
@@ -210,7 +218,7 @@ def test_several_segments_are_one_text(run, audio_file, two_segments):
 def test_json_lists_the_segments(run, audio_file, two_segments):
     document = json.loads(run(audio_file, "--json", *REQUESTS)[1])
     assert document["text"] == f"{two_segments} {two_segments}"
-    segment = {"text": two_segments, "language": "en-US", "words": 24, "alternatives": []}
+    segment = {"text": two_segments, "language": "en-US", "words": 24, "tokens": 24, "alternatives": []}
     assert document["segments"] == [segment] * 2
     assert len(document["words"]) == 48
 

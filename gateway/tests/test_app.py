@@ -52,6 +52,26 @@ async def test_a_wrong_parameter_has_the_form_of_other_errors(client):
     assert error["message"] == "intent is 'conversation'; accepted: 'transcription'"
 
 
+async def test_the_start_page_links_what_answers(make_gateway):
+    for captions in (False, True):
+        async with (
+            running(make_gateway(captions=captions)) as served,
+            httpx2.AsyncClient(base_url=served.url) as client,
+        ):
+            page = await client.get("/", timeout=60)
+            links = re.findall(r'href="([^"]+)"', page.text)
+            assert page.status_code == 200 and ("/captions" in links) == captions
+            for link in links:
+                assert (await client.get(link, timeout=60)).status_code == 200
+
+
+async def test_a_path_without_a_route_says_where_the_routes_are(client):
+    response = await client.post("/v1/audio/translations")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (404, "http_404")
+    assert error["message"] == "nothing is at '/v1/audio/translations'; accepted: the routes that /docs lists"
+
+
 async def test_live_and_ready(gateway, streams):
     async with running(gateway) as served, httpx2.AsyncClient(base_url=served.url, timeout=60) as client:
         assert (await client.get("/health/live")).json() == {"status": "live"}

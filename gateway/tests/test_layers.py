@@ -12,7 +12,8 @@ FLOORS = (
     ("__main__",), ("main",), ("processes",), ("serving", "startup"), ("app", "http_protocol"),
     ("captions", "kserve", "openai", "realtime"), ("grpc_health", "http_api", "riva"),
     ("grpc_api",), ("gateway", "openai_objects"), ("stream", "tls"),
-    ("audio", "config", "metrics"), ("security",), ("validation",), ("errors", "logs", "request_ids", "version"),
+    ("audio", "config", "metrics"), ("security",), ("validation",), ("errors", "logs", "request_ids", "tracing"),
+    ("version",),
 )  # fmt: skip
 """From the top; packages of one floor do not import each other."""
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

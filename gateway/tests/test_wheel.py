@@ -46,7 +46,7 @@ def test_it_does_not_require_torch_or_the_server(wheel):
     always = {re.match(r"[\w.-]+", each)[0] for each in requirements if "extra ==" not in each}
     assert "penstock-client" in always
     assert not always & {"torch", "penstock", "av"}
-    assert metadata.get_all("Provides-Extra") == ["media"]
+    assert metadata.get_all("Provides-Extra") == ["media", "tracing"]
 
 
 def test_it_installs_the_command(wheel):

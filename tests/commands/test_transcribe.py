@@ -4,7 +4,9 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from penstock.model.languages import without_tags
 from penstock.model.nemo.importer import import_nemo
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import golden_case, golden_pcm, golden_prompted, golden_utterances
+from tests.helpers.interrupt import start_interruptible
 from tests.helpers.nemo_files import write_ctc_nemo
 from tests.helpers.transcribe_command import lines, run
 
@@ -45,10 +48,10 @@ def test_json(model, audio, capsys, request_ms):
     for path, line in zip(audio, lines(capsys), strict=True):
         document = json.loads(line)
         golden = golden_case("rnnt_hybrid").greedy((6, 1), Path(path).stem)
-        lists = ["tokens", "timestamps", "words", "alternatives"]
-        assert list(document) == ["audio", "text", "segments", "language", *lists, "audio_s"]
+        lists = ["tokens", "timestamps", "words", "alternatives", "segments"]
+        assert list(document) == ["audio", "text", "language", *lists, "audio_s", "latency_ms"]
         counts = {"words": len(document["words"]), "tokens": len(document["tokens"])}
-        assert document["segments"] == [{"text": document["text"], **counts}]
+        assert document["segments"] == [{"text": document["text"], "language": "", **counts, "alternatives": []}]
         assert (document["audio"], document["tokens"]) == (path, golden.tokens)
         assert document["timestamps"] == golden.timestamps
         assert document["audio_s"] == len(golden_pcm(Path(path).stem)) / 16000
@@ -66,7 +69,8 @@ def test_a_directory_to_files_in_two_processes(model, audio, tmp_path, capsys):
     first, summary = done.stderr.splitlines()
     assert first.startswith(f"penstock: error: AUDIO_INVALID: {folder}/broken.wav: not a readable audio file")
     assert summary.startswith("penstock: 3 files, 0:0")
-    assert summary.endswith(f" x real time, 1 failed; results are in {out}")
+    loaded = r"\(the model was loaded in \d+\.\d s before\)"
+    assert re.search(rf" x real time {loaded}, 1 failed; results are in {re.escape(str(out))}$", summary)
     assert sorted(path.name for path in out.iterdir()) == ["medium.json", "medium.txt", "short.json", "short.txt"]
     for path in audio:
         assert run("--model", model, "--context", "6,1", "--json", path) == 0
@@ -74,6 +78,32 @@ def test_a_directory_to_files_in_two_processes(model, audio, tmp_path, capsys):
         for name in ("audio", "text", "tokens", "timestamps", "audio_s"):
             assert found[name] == alone[name]
         assert [w["start_ms"] for w in found["words"]] == [w["start_ms"] for w in alone["words"]]
+
+
+def test_watched_directories_are_transcribed_until_a_signal(model, audio, tmp_path):
+    folder, out = tmp_path / "in", tmp_path / "out"
+    (folder / "day").mkdir(parents=True)
+    command = [sys.executable, "-m", "penstock.cli", "transcribe", "--watch", str(folder), "--model", model, "--out"]
+    with start_interruptible([*command, str(out), "--context", "6,1"]) as process:
+        try:
+            for number, path in enumerate(audio):
+                name = folder / "day" / f"{number}.wav"
+                shutil.copy(path, name)
+                deadline_s = time.monotonic() + 60
+                while not (out / "day" / f"{number}.txt").exists():
+                    assert process.poll() is None and time.monotonic() < deadline_s
+                    time.sleep(0.05)
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+    for arguments, named in (
+        (["--out", str(out), audio[0]], "other audio than directories"),
+        ([str(folder)], "--watch needs --out DIR"),
+        ([str(folder), "--out", str(out), "--processes", "2"], "--processes cannot be combined with --watch"),
+    ):
+        with pytest.raises(PenstockError, match=named):
+            run("--model", model, "--watch", *arguments)
 
 
 def test_results_that_exist_are_kept_unless_forced(model, audio, tmp_path, capsys):

@@ -10,10 +10,15 @@ from penstock.errors import PenstockError
 from penstock.pipeline.results.results import Alternative
 from penstock.pipeline.results.words import Word
 from penstock.transcription.audio_inputs import AudioInput
-from penstock.transcription.files import FileTranscript
+from penstock.transcription.files import FileSegment, FileTranscript
 from penstock.transcription.result_files import LATTICE, ResultFiles, document
 from penstock_client.cli import subtitles
+from penstock_client.cli.output import AudioName
+from penstock_client.cli.output import document as client_document
+from penstock_client.protocol import Alternative as ClientAlternative
 from penstock_client.protocol import Word as ClientWord
+from penstock_client.transcript import Segment
+from penstock_client.transcript import Transcript as ClientTranscript
 
 TEXTS = ["so", "<this>", "is", "said.", "After", "a", "pause"]
 TIMES_MS = [(400 * i + (9000 if i > 3 else 0), 400 * i + 300 + (9000 if i > 3 else 0)) for i in range(len(TEXTS))]
@@ -31,6 +36,21 @@ def test_all_formats_at_once(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["a.b.json", "a.b.srt", "a.b.txt", "a.b.vtt"]
     assert (folder / "a.b.txt").read_text() == " ".join(TEXTS) + "\n"
     assert json.loads((folder / "a.b.json").read_text()) == document(transcript())
+
+
+def test_json_has_the_fields_of_the_client(tmp_path):
+    name = AudioName(AUDIO.path)
+    words = [ClientWord(text, *times, 0.51239) for text, times in zip(TEXTS, TIMES_MS, strict=True)]
+    segment = Segment("so", words, alternatives=(ClientAlternative("so", -1.23456, tuple(words[:1])),), is_final=True)
+    theirs = client_document(name, ClientTranscript([segment]), 20.0)
+    ours = transcript()
+    ours.segments = [FileSegment("so", alternatives=[Alternative("so", -1.23456, -1.0, tuple(ours.words[:1]))])]
+    ours.alternatives = ours.segments[0].alternatives
+    for part in (lambda found: found, lambda found: found["segments"][0], lambda found: found["words"][0],
+                 lambda found: found["alternatives"][0]):  # fmt: skip
+        assert list(part(theirs)) == list(part(document(ours)))
+    assert theirs["words"][0]["confidence"] == 0.5124
+    assert theirs["alternatives"][0]["score"] == document(ours)["alternatives"][0]["score"] == -1.2346
 
 
 def test_a_lattice_has_the_alternatives_as_paths_that_openfst_reads(tmp_path):

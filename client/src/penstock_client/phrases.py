@@ -4,7 +4,8 @@ Server and gateway share it: the server boosts the phrases, the gateway names th
 """
 
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 _LETTERS: Mapping[str, str] = {
     "\u00df": "ss", "\u00e6": "ae", "\u0153": "oe", "\u00f8": "o", "\u0142": "l", "\u0111": "d", "\u00f0": "d",
@@ -15,27 +16,44 @@ _UNSPOKEN_INSIDE_WORDS = "'.\u00ae\u2122\u00a9"
 _UNSPOKEN = ',;:!?\u00bf\u00a1"/_'
 _UNSPOKEN_CATEGORIES = ("Pd", "Ps", "Pe", "Pi", "Pf")
 """Of dashes, brackets and quotation marks."""
+_UNWRITABLE = "\0"
+"""Stands for a character that cannot be left out."""
+_MAX_CHARACTERS = 1 << 16
+"""In a table: clients choose the characters."""
 
 
-def fit_phrase(text: str, alphabet: Collection[str]) -> str | None:
+def fit_phrase(text: str, alphabet: frozenset[str]) -> str | None:
     """The phrase in characters of the alphabet, with single spaces; None where it cannot be written.
 
     A character that the alphabet lacks becomes its other case, else its letter without marks (Zürich: zurich).
     Punctuation that is not spoken disappears: apostrophes and full stops join their word, all else is a space. A phrase
     with any other character is not written at all: a part of it would be another word.
     """
-    parts = []
-    for character in unicodedata.normalize("NFC", text):
-        if character.isspace():
-            parts.append(" ")
-        elif (written := _fit_character(character, alphabet)) is not None:
-            parts.append(written)
-        else:
-            return None
-    return " ".join("".join(parts).split()) or None
+    written = unicodedata.normalize("NFC", text).translate(_table(alphabet))
+    return None if _UNWRITABLE in written else " ".join(written.split()) or None
 
 
-def _fit_character(character: str, alphabet: Collection[str]) -> str | None:
+class _Table(dict[int, str]):
+    """How each character is written, for `str.translate`; made as characters come."""
+
+    def __init__(self, alphabet: frozenset[str]):
+        super().__init__()
+        self._alphabet = alphabet
+
+    def __missing__(self, code: int) -> str:
+        if len(self) >= _MAX_CHARACTERS:
+            self.clear()
+        character = chr(code)
+        written = " " if character.isspace() else _fit_character(character, self._alphabet)
+        self[code] = _UNWRITABLE if written is None else written
+        return self[code]
+
+
+_table = lru_cache(16)(_Table)
+
+
+def _fit_character(character: str, alphabet: frozenset[str]) -> str | None:
+    """The character as it is written, "" for none; None where it cannot be left out."""
     if character in _UNSPOKEN_INSIDE_WORDS and character not in alphabet:
         return ""
     for form in _forms(character):

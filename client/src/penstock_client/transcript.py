@@ -13,6 +13,8 @@ class Segment:
     """The text so far."""
     words: list[Word] = field(default_factory=list)
     """Completed words; times count from the stream's start."""
+    tokens: int = 0
+    """Number of its tokens."""
     alternatives: tuple[Alternative, ...] = ()
     """The alternatives of the final result, best first; see `StreamOptions.n_best`."""
     language: str = ""
@@ -65,6 +67,7 @@ class Transcript:
         segment = self.segments[-1]
         segment.text, segment.language = result.text, result.language
         segment.words += result.new_words
+        segment.tokens += len(result.new_tokens)
         segment.is_final = result.is_final
         segment.alternatives = result.alternatives
         self.tokens += result.new_tokens

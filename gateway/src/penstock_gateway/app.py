@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from penstock_gateway import captions, grpc_health, http_api
 from penstock_gateway.errors import GatewayError
@@ -28,6 +28,7 @@ _ABOUT = """OpenAI's audio API and the HTTP part of its Realtime protocol, for a
 The WebSocket `/v1/realtime`, KServe below `/v2` and the gRPC APIs are in docs/gateway.md."""
 _PROTOCOLS = {riva.SERVICE: riva.PROTOCOL, kserve.SERVICE: kserve.PROTOCOL}
 _OPEN_SERVICES = (grpc_health.SERVICE,)
+_start = APIRouter()
 _health = APIRouter(prefix="/health", tags=["health"])
 
 
@@ -45,6 +46,18 @@ async def ready(gateway: GatewayOf) -> Response:
     """A replica answers, so that a stream can start."""
     models = [group.name for group in gateway.streams.groups]
     return JSONResponse({"status": "ready" if models else "no replica", "models": models}, 200 if models else 503)
+
+
+@_start.get("/", include_in_schema=False)
+async def start(gateway: GatewayOf) -> HTMLResponse:
+    """Says what answers here, for a browser."""
+    links = {"/docs": "routes", "/health/ready": "readiness", "/v1/models": "models"}
+    if gateway.config.captions:
+        links["/captions"] = "live captions"
+    items = "".join(f'<li><a href="{path}">{path}</a> {name}</li>' for path, name in links.items())
+    return HTMLResponse(
+        f"<!doctype html><title>Penstock gateway</title><h1>Penstock gateway {__version__}</h1><ul>{items}</ul>"
+    )
 
 
 def build_app(gateway: Gateway) -> FastAPI:
@@ -71,7 +84,7 @@ def build_app(gateway: Gateway) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.gateway = gateway
-    for router in (_health, openai_router, realtime_router, kserve_router):
+    for router in (_start, _health, openai_router, realtime_router, kserve_router):
         app.include_router(router)
     if gateway.config.captions:
         app.routes.extend(captions.routes())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import Depends, Security
@@ -14,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError, shown
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.openai_objects import error_body
 from penstock_gateway.security import limits
@@ -185,8 +186,10 @@ async def on_invalid(connection: HTTPConnection, error: Exception) -> Response |
 async def on_http_error(connection: HTTPConnection, error: Exception) -> Response:
     """A request that no route takes, or whose body is broken."""
     assert isinstance(error, HTTPException)
-    kind = "invalid_request_error"
-    body = {"message": error.detail, "type": kind, "param": None, "code": f"http_{error.status_code}"}
+    kind, message = "invalid_request_error", error.detail
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        message = f"nothing is at {shown(connection.url.path)}; accepted: the routes that /docs lists"
+    body = {"message": message, "type": kind, "param": None, "code": f"http_{error.status_code}"}
     return JSONResponse({"error": body}, error.status_code, error.headers)
 
 

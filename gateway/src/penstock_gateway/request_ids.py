@@ -15,12 +15,18 @@ _TRACE = "traceparent"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 """The W3C's form: version, trace, span, flags."""
-_request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
+_current: ContextVar["tuple[str | None, str | None]"] = ContextVar("request", default=(None, None))
+"""The id, and `traceparent`, of the request that a task serves."""
 
 
 def current_request_id() -> str | None:
     """The id of the request that this task serves; None outside of one."""
-    return _request_id.get()
+    return _current.get()[0]
+
+
+def current_trace_parent() -> str | None:
+    """Its header `traceparent`, if it has one."""
+    return _current.get()[1]
 
 
 def choose_id(request_id: str | None, trace_parent: str | None) -> str:
@@ -44,7 +50,7 @@ class RequestIds:
             return
         headers = Headers(scope=scope)
         chosen = choose_id(headers.get(HEADER), headers.get(_TRACE))
-        _request_id.set(chosen)
+        _current.set((chosen, headers.get(_TRACE)))
 
         async def named(message: Message) -> None:
             if message["type"] in ("http.response.start", "websocket.accept", "websocket.http.response.start"):
@@ -60,7 +66,8 @@ class RequestIdInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def intercept_service(self, continuation: Callable[..., Awaitable[Any]], details: Any) -> Any:
         """Looks up the method within the id."""
-        _request_id.set(choose_id(*_values(details.invocation_metadata or ())))
+        request_id, trace_parent = _values(details.invocation_metadata or ())
+        _current.set((choose_id(request_id, trace_parent), trace_parent))
         return await continuation(details)
 
 

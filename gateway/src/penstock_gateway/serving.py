@@ -29,6 +29,7 @@ from penstock_gateway.security.keys import KeyRing
 from penstock_gateway.stream.admission import Admission, Counts
 from penstock_gateway.stream.replica_streams import ReplicaStreams
 from penstock_gateway.tls import Certificate, Follow, follow_certificate
+from penstock_gateway.tracing import configure_tracing
 
 log = logging.getLogger(__name__)
 _POLL_S = 0.1
@@ -66,6 +67,7 @@ async def serve(shared: Shared, process: int = 0, metrics: Metrics | None = None
     access = Access(shared.keys, ClientSecrets(shared.signing_key, shared.keys), Origins(config.origins))
     gateway = Gateway(config, streams, access, metrics)
     http, rpc = http_server(build_app(gateway), config), build_grpc_server(gateway)
+    configure_tracing()
     DECODERS.start()
     await streams.start()
     add_grpc_port(rpc, config, shared.grpc_port)

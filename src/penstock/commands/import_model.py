@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _import(args: argparse.Namespace) -> "Checkpoint":
+    from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
     from penstock.model.hub import fetch, parse_source
     from penstock.model.nemo.importer import import_nemo  # here, because these import torch
     from penstock.model.transformers.importer import import_transformers
@@ -67,6 +68,8 @@ def _import(args: argparse.Namespace) -> "Checkpoint":
         raise SettingError("--format: only a repository on the hub has several formats; accepted: with a hub id")
     elif not exists:
         raise ModelNotFoundError(f"{path}: no such file or directory; accepted: {_ACCEPTED}")
+    if all((path / name).is_file() for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)):
+        raise CheckpointError(f"{path}: is a bundle already; use it with --model {path}")
     import_checkpoint = import_transformers if path.is_dir() else import_nemo
     return import_checkpoint(path, args.directory, half=args.half, replace=args.force, origin=origin)
 

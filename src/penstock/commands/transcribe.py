@@ -1,9 +1,12 @@
 """`penstock transcribe`: audio files to text without a server, in as many processes as there are cores."""
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +20,7 @@ from penstock.serving.settings import CONTEXT, MODEL, THREADS
 from penstock.transcription.audio_inputs import AudioInput, find_audio
 from penstock.transcription.progress import Progress
 from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, document
+from penstock.transcription.watching import FolderWatch
 from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_client.declaration import read_flags
 from penstock_client.options import ENDPOINTS, StreamOptions, parse_phrase
@@ -25,6 +29,8 @@ from penstock_client.sound_file import open_sound
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscriber, FileTranscript
 
+_LOOK_S = 1.0
+"""Between two looks into watched directories."""
 MAX_REQUEST_MS = round(1000 * MAX_REQUEST_S)
 _SETTINGS = tuple(option for option in DecodingConfig.options() if option.decoders)
 _OF_STREAMS = tuple(
@@ -49,6 +55,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument(
         "--lattices", type=Path, metavar="DIR", help="write the alternatives of --n-best as OpenFst text"
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="go on with files that appear in the directories, until Ctrl-C or SIGTERM"
     )
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--force", action="store_true", help="overwrite files of --out that exist")
@@ -91,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.recognizer import StreamingRecognizer
     from penstock.runtime import prepare_process
     from penstock.transcription.files import FileTranscriber
-    from penstock.transcription.processes import divide
+    from penstock.transcription.processes import STREAMS_PER_PROCESS, divide
 
     model = MODEL.read(given=MODEL.given(args))
     _check(args)
@@ -101,28 +110,34 @@ def run(args: argparse.Namespace) -> int:
     if args.lattices and any(getattr(decoding, name) for name in ENDPOINTS):
         raise SettingError("--lattices is given with an endpoint; accepted: one segment, of which the lattice is")
     options = _stream_options(args, decoding)
-    inputs = find_audio(args.audio, args.files_from, args.from_manifest, _note)
-    if not inputs:
+    inputs = find_audio(args.audio, args.files_from, args.from_manifest, _note, may_be_empty=args.watch)
+    if not inputs and not args.watch:
         raise SettingError("no audio: give files, directories, a list with --files-from or a manifest")
     results = ResultFiles(args.out, (args.format or FORMATS[0]).split(",")) if args.out else None
     lattices = ResultFiles(args.lattices, [LATTICE]) if args.lattices else None
     outputs = [files for files in (results, lattices) if files]
-    jobs = _select(args, outputs, [_Job(each, *_header(each.path, channel)) for each in inputs])
-    if not jobs:
+    jobs = [] if args.watch else _select(args, outputs, [_Job(each, *_header(each.path, channel)) for each in inputs])
+    if not jobs and not args.watch:
         print("penstock: the results of all files exist", file=sys.stderr)
         return 0
     if not model:
         print(f"penstock: {BUNDLED_MODEL_NOTICE}", file=sys.stderr, flush=True)
     transcripts = sum(len(job.channels) for job in jobs)
     processes, streams = divide(len(jobs), transcripts, args.streams, threads, args.processes)
+    if args.watch:
+        processes, streams = 1, args.streams or STREAMS_PER_PROCESS
     prepare_process(threads if processes == 1 else 1)
+    started_s = time.monotonic()
     recognizer = StreamingRecognizer(model or BUNDLED_MODEL, context, max_streams=streams, decoding=decoding)
     recognizer.check_options(options)
     _check_decoder(args, args.decoder or offer_decoders(recognizer.config, decoding).default)
     chunk_ms = recognizer.config.chunk_ms(recognizer.context)
     request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
     transcriber = FileTranscriber(recognizer, request_samples, options, channel)
-    return 1 if _transcribe(args, transcriber, jobs, (results, lattices), processes, threads) else 0
+    note = f"the model was loaded in {time.monotonic() - started_s:.1f} s before"
+    if args.watch:
+        return _watch(args, transcriber, (results, lattices), channel, (threads, note))
+    return 1 if _transcribe(args, transcriber, jobs, (results, lattices), (processes, threads), note) else 0
 
 
 def _transcribe(
@@ -130,15 +145,18 @@ def _transcribe(
     transcriber: "FileTranscriber",
     jobs: list[_Job],
     outputs: tuple[ResultFiles | None, ResultFiles | None],
-    processes: int,
-    threads: int,
+    sizes: tuple[int, int],
+    note: str,
 ) -> int:
-    """Prints or writes every transcript; outputs: texts and lattices; returns how many failed."""
+    """Prints or writes every transcript; outputs: texts and lattices; sizes: processes, and threads of each.
+
+    note: for the summary. Returns how many failed.
+    """
     from penstock.transcription.files import in_order
     from penstock.transcription.processes import longest_first, transcribe_files
 
     failures = 0
-    results, lattices = outputs
+    (results, lattices), (processes, threads) = outputs, sizes
     paths = [job.audio.path for job in jobs]
     order = longest_first([job.audio_s for job in jobs]) if processes > 1 else None
     with Progress(sys.stderr, len(jobs), sum(job.audio_s for job in jobs)) as progress:
@@ -156,8 +174,35 @@ def _transcribe(
                 _print_problems(transcript)
         if results:
             progress.clear()
-            print(f"penstock: {progress.summary()}, {failures} failed; results are in {args.out}", file=sys.stderr)
+            _note(f"{progress.summary()} ({note}), {failures} failed; results are in {args.out}")
     return failures
+
+
+def _watch(
+    args: argparse.Namespace,
+    transcriber: "FileTranscriber",
+    outputs: tuple[ResultFiles | None, ResultFiles | None],
+    channel: Channel,
+    conditions: tuple[int, str],
+) -> int:
+    """Transcribes what appears in the directories; conditions: threads, and the note for the summary."""
+    threads, note = conditions
+    watch = FolderWatch(lambda: find_audio(args.audio, None, None, may_be_empty=True))
+    given = [files for files in outputs if files]
+    failures = 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            found = watch.look()
+            for files in given:
+                files.choose_names(found.files)
+            jobs = [_Job(each, *_header(each.path, channel)) for each in found.new]
+            if not args.force:
+                jobs = [job for job in jobs if not all(files.exist(job.audio, job.channels) for files in given)]
+            if jobs:
+                failures += _transcribe(args, transcriber, jobs, outputs, (1, threads), note)
+            time.sleep(_LOOK_S)
+    return 1 if failures else 0
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -170,12 +215,23 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("format", "force", "resume"):
         if getattr(args, name) and not args.out and not (args.lattices and name != "format"):
             raise SettingError(f"--{name} needs --out DIR")
+    if args.watch:
+        _check_watch(args)
     if args.lattices and args.n_best in (None, "0"):
         raise SettingError("--lattices needs --n-best N")
     if args.lm is not None and args.lm_weight is None:
         raise SettingError("--lm needs --lm-weight W, which is 0 by default")
     if args.json and args.out:
         raise SettingError("--json prints to standard output and cannot be combined with --out; use --format json")
+
+
+def _check_watch(args: argparse.Namespace) -> None:
+    if not args.out:
+        raise SettingError("--watch needs --out DIR")
+    if not args.audio or args.files_from or args.from_manifest or not all(map(os.path.isdir, args.audio)):
+        raise SettingError("--watch is given with other audio than directories; accepted: existing directories")
+    if args.processes:
+        raise SettingError("--processes cannot be combined with --watch, which uses one process")
 
 
 def _check_decoder(args: argparse.Namespace, decoder: str) -> None:

@@ -127,7 +127,7 @@ class _Run:
         self._console.say("stopped" if was_clean or not was_ready else "stopped; open streams or calls were cut off")
 
     def _wait_for_companion(self, stop: threading.Event) -> None:
-        """Returns when it is ready, after a stop, or where it takes too long."""
+        """Returns when it is ready, after a stop, or after a minute, with a warning."""
         deadline_s = time.monotonic() + _COMPANION_LIMIT_S
         while self._companion and not stop.is_set() and not self._server.has_ended():
             if self._companion.is_ready():

@@ -29,18 +29,21 @@ def find_audio(
     file_list: str | None,
     manifest: str | None,
     note: Callable[[str], None] = lambda text: None,
+    may_be_empty: bool = False,
 ) -> list[AudioInput]:
     """The files of all arguments, of the list (one path per line, `-`: standard input) and of the NeMo manifest.
 
     note: called with a line that names what a directory has beside audio. Raises PenstockError for a directory without
-    audio and for a list or manifest that cannot be used.
+    audio, unless it `may_be_empty`, and for a list or manifest that cannot be used.
     """
     if "" in arguments:  # as a path it would be the current directory
         raise SettingError("AUDIO is empty; accepted: a file, a directory, or - for standard input")
     named = [*arguments, *(_listed(file_list) if file_list else [])]
     # Unlike a Path, os.path takes names that are too long or not allowed for those of no directory.
     found = [
-        each for path in named for each in (_of_directory(Path(path), note) if os.path.isdir(path) else [_file(path)])
+        each
+        for path in named
+        for each in (_of_directory(Path(path), note, may_be_empty) if os.path.isdir(path) else [_file(path)])
     ]
     return found + (_of_manifest(Path(manifest)) if manifest else [])
 
@@ -53,12 +56,12 @@ def _file(path: str, folder: Path = Path()) -> AudioInput:
     return AudioInput(str(folder / path), name if is_below else PurePath(name.name))
 
 
-def _of_directory(directory: Path, note: Callable[[str], None]) -> list[AudioInput]:
+def _of_directory(directory: Path, note: Callable[[str], None], may_be_empty: bool) -> list[AudioInput]:
     """Audio files in the directory and those below it, without hidden ones, by name."""
     names = sorted(path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
     visible = [name for name in names if not any(part.startswith(".") for part in name.parts)]
     found = [AudioInput(str(directory / name), name) for name in visible if name.suffix.lower() in SUFFIXES]
-    if not found:
+    if not found and not may_be_empty:
         raise AudioError(f"{directory}: the directory has no audio files ({' '.join(SUFFIXES)})")
     if skipped := [str(name) for name in visible if name.suffix.lower() not in SUFFIXES]:
         others = len(skipped) - _NAMED_SKIPS

@@ -26,6 +26,9 @@ class FileSegment:
     """Number of its words, which follow those of the segments before."""
     tokens: int = 0
     """Number of its tokens, likewise; their timestamps count from the segment's start."""
+    language: str = ""
+    """The last that the model's tags name in it."""
+    alternatives: list[Alternative] = field(default_factory=list)
 
 
 @dataclass
@@ -44,6 +47,7 @@ class FileTranscript:
     tokens: list[Token] = field(default_factory=list)
     words: list[Word] = field(default_factory=list)
     alternatives: list[Alternative] = field(default_factory=list)
+    """Those of the last final segment."""
     lattice: SegmentLattice | None = None
     """With the alternatives of a search over a decoding graph."""
     error: str | None = None
@@ -66,7 +70,9 @@ class FileTranscript:
         self.language = result.language or self.language
         self.tokens += result.tokens
         self.words += result.words
-        self.alternatives += result.alternatives
+        self.segments[-1].language = result.language
+        self.segments[-1].alternatives = list(result.alternatives)
+        self.alternatives = list(result.alternatives) or self.alternatives
         self.lattice = result.lattice or self.lattice
 
 

@@ -10,27 +10,29 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import OutputError, PackageError, SettingError
 from penstock.transcription.audio_inputs import AudioInput
+from penstock_client.documents import alternative_documents, segment_document, word_document
 
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscript
 
 
 def document(transcript: "FileTranscript") -> dict[str, Any]:
-    """A transcript for JSON."""
+    """A transcript in the format of `penstock-client --json`."""
     return {
         "audio": transcript.audio,
         **({} if transcript.channel is None else {"channel": transcript.channel}),
         "text": transcript.text,
-        "segments": [{"text": s.text, "words": s.words, "tokens": s.tokens} for s in transcript.segments],
         "language": transcript.language,
         "tokens": [token.id for token in transcript.tokens],
         "timestamps": [token.timestamp for token in transcript.tokens],
-        "words": [
-            {"word": w.text, "start_ms": w.start_ms, "end_ms": w.end_ms, "confidence": round(w.confidence, 4)}
-            for w in transcript.words
+        "words": list(map(word_document, transcript.words)),
+        "alternatives": alternative_documents(transcript.alternatives),
+        "segments": [
+            segment_document(each.text, each.language, each.words, each.tokens, each.alternatives)
+            for each in transcript.segments
         ],
-        "alternatives": [{"text": a.text, "score": a.score} for a in transcript.alternatives],
         "audio_s": transcript.audio_s,
+        "latency_ms": None,
     }
 
 

@@ -289,6 +289,8 @@ def test_command(tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.err.startswith("penstock: error: ") and captured.err.count("\n") == 1
     assert main([path, str(bundle), "--force"]) == 0
+    assert main([str(bundle), str(tmp_path / "x")]) == 1
+    assert f"{bundle}: is a bundle already; use it with --model {bundle}" in capsys.readouterr().err
     assert main([str(tmp_path / "none.nemo"), str(tmp_path / "x")]) == 1
     assert "none.nemo: no such file" in capsys.readouterr().err
     assert main(["a" * 300, str(tmp_path / "x")]) == 1

@@ -45,7 +45,10 @@ def test_a_ctc_head_alone(checkpoint):
     offer = offer_decoders(config, PLAIN)
     assert (offer.names, offer.default) == (tuple(name for name in CTC_DECODERS if name != WFST), "ctc")
     assert "is not offered: it needs a model with a transducer; offered: ctc" in offer.problem_with("greedy")
-    assert "is not offered: it needs a decoding graph (--graph); offered: ctc" in offer.problem_with("wfst")
+    assert (
+        "is not offered: it needs a decoding graph (--graph, for penstock evaluate wfst:graph=FILE); offered: ctc"
+        in offer.problem_with("wfst")
+    )
     assert offer_decoders(config, WITH_GRAPH).names == CTC_DECODERS
 
 

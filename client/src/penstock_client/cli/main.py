@@ -30,6 +30,8 @@ from penstock_client.protocol import Result
 from penstock_client.transcript import Transcript
 
 _FAILED = 1
+_INFO_CHARACTERS = 200
+"""Of a parameter as a line; JSON has all."""
 _MICROPHONE = AudioName("microphone")
 """Reported in place of a file."""
 
@@ -109,7 +111,8 @@ def _print_info(client: Client, as_json: bool) -> bool:
         return True
     for name, value in parameters.items():
         if value:
-            print(f"{printable(name):20} {printable(value)}")
+            shown = value if len(value) <= _INFO_CHARACTERS else f"{value[:_INFO_CHARACTERS]}..."
+            print(f"{printable(name):20} {printable(shown)}")
     return True
 
 

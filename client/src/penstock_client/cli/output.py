@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple, Protocol, TextIO, get_args
 
 from penstock_client.cli.subtitles import Cue, cues, srt, vtt
 from penstock_client.cli.terminal import LiveText, printable
+from penstock_client.documents import alternative_documents, segment_document, word_document
 from penstock_client.protocol import Alternative, Result, Word
-from penstock_client.transcript import Segment, Transcript
+from penstock_client.transcript import Transcript
 
 SubtitleFormat = Literal["srt", "vtt"]
 FORMATS = ("text", "json", *get_args(SubtitleFormat))
@@ -175,16 +176,19 @@ def timing(streamed: Streamed) -> str:
 
 
 def document(name: AudioName, transcript: Transcript, audio_s: float) -> dict[str, object]:
-    """A transcript in the format of `penstock transcribe --json`, with segments, alternatives and latency."""
+    """A transcript in the format of `penstock transcribe --json`."""
     return {
         **name.document,
         "text": transcript.text,
         "language": transcript.language,
         "tokens": transcript.tokens,
         "timestamps": transcript.timestamps,
-        "words": [_word_document(word) for word in transcript.words],
-        "alternatives": _alternatives_document(transcript.alternatives),
-        "segments": [_segment_document(segment) for segment in transcript.segments],
+        "words": list(map(word_document, transcript.words)),
+        "alternatives": alternative_documents(transcript.alternatives),
+        "segments": [
+            segment_document(each.text, each.language, len(each.words), each.tokens, each.alternatives)
+            for each in transcript.segments
+        ],
         "audio_s": audio_s,
         "latency_ms": None if transcript.latency_s is None else round(1000 * transcript.latency_s, 1),
     }
@@ -199,29 +203,8 @@ def result_document(name: AudioName, result: Result) -> dict[str, object]:
         "language": result.language,
         "is_final": result.is_final,
         "audio_processed_s": round(result.audio_processed_s, 3),  # arrives as float32
-        "words": [_word_document(word) for word in result.new_words],
+        "words": list(map(word_document, result.new_words)),
     }
-
-
-def _segment_document(segment: Segment) -> dict[str, object]:
-    """`words` is the number of words; they follow the words of the segments before it."""
-    return {
-        "text": segment.text,
-        "language": segment.language,
-        "words": len(segment.words),
-        "alternatives": _alternatives_document(segment.alternatives),
-    }
-
-
-def _alternatives_document(alternatives: tuple[Alternative, ...]) -> list[dict[str, object]]:
-    return [
-        {"text": each.text, "score": each.score, "words": [_word_document(word) for word in each.words]}
-        for each in alternatives
-    ]
-
-
-def _word_document(word: Word) -> dict[str, object]:
-    return {"word": word.text, "start_ms": word.start_ms, "end_ms": word.end_ms, "confidence": word.confidence}
 
 
 def word_line(word: Word) -> str:

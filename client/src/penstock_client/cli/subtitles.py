@@ -16,6 +16,9 @@ MAX_LINES = 2
 MAX_CUE_MS = 7_000
 MIN_CUE_MS = 1_000
 """A shorter cue is extended, up to the start of the next one."""
+HOLD_MS = 300
+"""A cue stays for this long after its last word, up to the start of the next one: a word's end is that of its last
+token, while the word may still be heard."""
 MAX_PAUSE_MS = 1_500
 """A longer silence between two words ends a cue."""
 
@@ -100,8 +103,9 @@ def _lines(group: Iterable[Word], speaker: str | None) -> list[str]:
 
 
 def _readable(cue: Cue, next_ms: int | None) -> Cue:
-    """The cue, extended to MIN_CUE_MS or to the start of the next cue."""
-    end_ms = max(cue.end_ms, cue.start_ms + MIN_CUE_MS)
+    """The cue, extended by HOLD_MS and to MIN_CUE_MS, or to the start of the next cue."""
+    held_ms = min(cue.end_ms + HOLD_MS, cue.start_ms + MAX_CUE_MS)
+    end_ms = max(cue.end_ms, held_ms, cue.start_ms + MIN_CUE_MS)
     return cue._replace(end_ms=end_ms if next_ms is None else max(cue.end_ms, min(end_ms, next_ms)))
 
 

@@ -34,7 +34,7 @@ class TranscriptEvents:
         self._words += words
         self._text += delta
         self._sent_chars, self._sent_words = (0, 0) if is_final else (len(stable), len(event.words))
-        if not delta and not words:
+        if not delta and not tokens:
             return None
         body: dict[str, Any] = {"type": "transcript.text.delta", "delta": delta}
         if tokens is not None:

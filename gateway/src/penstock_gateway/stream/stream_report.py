@@ -4,10 +4,14 @@ import logging
 import time
 
 from penstock_gateway.metrics import Metrics
+from penstock_gateway.request_ids import current_trace_parent
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.live_stream import ModelGroup
+from penstock_gateway.tracing import StreamSpan
 
 log = logging.getLogger("penstock_gateway.access")
+NO_FAILURES = ("finished", "cancelled")
+"""How streams end without an error."""
 
 
 class StreamReport:
@@ -38,6 +42,7 @@ class StreamReport:
         self._partial_latency = metrics.partial_latency.labels(protocol)
         self._key_audio_seconds = metrics.key_audio_seconds.labels(key)
         metrics.key_requests.labels(key).inc()
+        self._span = StreamSpan(current_trace_parent(), self._fields)
         self._live.inc()
         metrics.streams_started.labels(protocol).inc()
 
@@ -69,20 +74,16 @@ class StreamReport:
             self._final_latency.observe(time.monotonic() - self._ending_s.pop(0))
 
     def ended(self, reason: str) -> None:
-        """The stream is over."""
+        """The stream is over; reason: one of `NO_FAILURES`, or the code of an error."""
         audio_s = self._samples / self._sample_rate_hz
         self._live.dec()
         self._audio_seconds.inc(audio_s)
-        log.info(
-            "stream",
-            extra={
-                "fields": {
-                    **self._fields,
-                    "audio_s": round(audio_s, 3),
-                    "duration_s": round(time.monotonic() - self._started_s, 3),
-                    "segments": self._finals,
-                    "words": self._words,
-                    "end": reason,
-                }
-            },
-        )
+        figures = {
+            "audio_s": round(audio_s, 3),
+            "duration_s": round(time.monotonic() - self._started_s, 3),
+            "segments": self._finals,
+            "words": self._words,
+            "end": reason,
+        }
+        self._span.end(figures, None if reason in NO_FAILURES else reason)
+        log.info("stream", extra={"fields": self._fields | figures})

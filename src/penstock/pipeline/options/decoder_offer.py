@@ -55,7 +55,7 @@ def offer_decoders(model: ModelConfig, decoding: DecodingConfig) -> DecoderOffer
             raise SettingError("graph is given, but the model has no CTC head; accepted: none")
         needs |= dict.fromkeys(CTC_DECODERS, "a model with a CTC head")
     elif not decoding.graph:
-        needs[WFST] = "a decoding graph (--graph)"
+        needs[WFST] = "a decoding graph (--graph, for penstock evaluate wfst:graph=FILE)"
     return DecoderOffer(needs, _ilm_weights(model.transducer, decoding))
 
 
