@@ -6,7 +6,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-import penstock
 from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.encoder.encoder import StreamingEncoder
@@ -243,10 +242,3 @@ def test_a_wrong_option_fails_where_the_stream_is_opened(bundled_model, options)
 def test_a_wrong_context_is_named(bundled_model, context):
     with pytest.raises(SettingError, match="expected"):
         StreamingRecognizer(bundled_model, context, max_streams=1)
-
-
-def test_the_public_names_and_their_representations(bundled_model):
-    recognizer = StreamingRecognizer(bundled_model, "70,6", max_streams=1)
-    assert repr(recognizer) == "<StreamingRecognizer an4-rnnt-hybrid [70,6] cpu>"
-    assert repr(recognizer.open_stream("call")) == "<Stream 'call'>"
-    assert {"StreamingRecognizer", "AudioRequest", "__version__"} <= set(dir(penstock))

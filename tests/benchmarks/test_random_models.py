@@ -8,7 +8,6 @@ import torch
 from benchmarks.random_models import (
     ALL_KINDS,
     ENCODER_FRAME_MS,
-    ENCODERS,
     LABELS_PER_SECOND,
     EncoderSizes,
     RandomEncoder,
@@ -17,7 +16,6 @@ from benchmarks.random_models import (
     TransducerSizes,
 )
 from benchmarks.workload import EncoderRun, random_mel
-from penstock.errors import CheckpointError
 from penstock.model.bundle import tensor_shapes
 from penstock.model.config import AttentionContext, FeatureConfig, ModelConfig, TransducerConfig
 from tests.helpers.random_models import SMALL_ENCODER, with_encoder
@@ -42,16 +40,6 @@ def test_the_transducers_tensors_are_those_of_a_checkpoint(kind):
     assert {name: tuple(t.shape) for name, t in source.tensors(*prefixes).items()} == expected
     assert all(name.startswith("predictor.") for name in source.tensors("predictor."))
     assert source.config.transducer.is_tdt == (kind == "tdt")
-
-
-def test_the_seed_decides(kind):
-    first, again, other = (RandomTransducer(kind, SIZES, seed) for seed in (1, 1, 2))
-    for name, tensor in first.tensors().items():
-        assert torch.equal(tensor, again.tensors()[name])
-    name = "predictor.embedding.weight"
-    assert not torch.equal(first.tensors()[name], other.tensors()[name])
-    assert torch.equal(first.frames(2, 3), again.frames(2, 3))
-    assert not torch.equal(first.frames(2, 3), first.frames(2, 3))
 
 
 def test_labels_come_about_as_often_as_in_speech(kind):
@@ -84,24 +72,6 @@ def test_it_makes_the_frames_asked_for(encoder_frames):
     assert not torch.equal(frames[0], frames[1])
 
 
-def test_large_is_as_large_as_nemos():
-    config = RandomEncoder(ENCODERS["large"], AttentionContext(70, 13)).config.encoder
-    assert (config.n_layers, config.d_model, config.n_heads, config.conv_kernel_size) == (17, 512, 8, 9)
-    assert (config.d_feed_forward, config.subsampling_channels, config.mel_bins) == (2048, 256, 80)
-
-
-def test_a_context_that_no_encoder_can_have_is_rejected():
-    with pytest.raises(CheckpointError, match="att_context_size"):
-        RandomEncoder(TINY, AttentionContext(7, 3))
-
-
-@pytest.mark.parametrize("size", [2, 12, 13, 1024])
-def test_pieces_are_all_different(size):
-    tokenizer = SyntheticTokenizer(size)
-    assert tokenizer.size == size
-    assert len({tokenizer.piece(token) for token in range(size)}) == size
-
-
 @pytest.mark.parametrize("size", [12, 1024])
 def test_encoding_inverts_decoding(size):
     tokenizer, generator = SyntheticTokenizer(size), random.Random(0)
@@ -110,10 +80,3 @@ def test_encoding_inverts_decoding(size):
         text = tokenizer.decode(tokens)
         assert tokenizer.encode(text) == tokens
         assert not text.startswith(" ")
-
-
-@pytest.mark.parametrize("text", ["??", "aa", "aaaaaa", "zzz", "AAA"])
-def test_text_without_pieces_is_unknown(text):
-    """`aaa` has no piece inside a word: its number is the unknown piece's."""
-    tokenizer = SyntheticTokenizer(12)
-    assert tokenizer.unknown in tokenizer.encode(text)

@@ -1,6 +1,5 @@
 """The life of a server under `penstock serve`, with a server that fails as the test says."""
 
-import json
 import re
 import signal
 import sys
@@ -176,15 +175,3 @@ def test_waits_double_up_to_a_minute_and_begin_again_after_a_stable_run(monkeypa
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
     assert backoff.next_wait_s(1.0) is None
     assert backoff.next_wait_s(STABLE_S) == 1
-
-
-def test_a_slow_start_says_how_long_it_takes(monkeypatch, capsys):
-    monkeypatch.setattr(supervisor, "_PROGRESS_S", 0.0)
-    serve_until_signal(Server("stop"), Console(), 8)
-    assert re.search(r"penstock: starting for \d+ s of at most 600 s; .* memory", capsys.readouterr().out)
-
-
-def test_json_lines_have_the_figures(capsys):
-    Console("json").say("ready", start_s=1.25, grpc=8001)
-    event = json.loads(capsys.readouterr().out)
-    assert (event["source"], event["message"], event["start_s"], event["grpc"]) == ("server", "ready", 1.25, 8001)
