@@ -11,7 +11,7 @@ from penstock.pipeline.slots.shared_cells import shared_cells
 
 
 class Phase(IntEnum):
-    """What the stream table accepts."""
+    """The requests that the stream table accepts."""
 
     SERVING = 0
     DRAINING = 1

@@ -33,7 +33,7 @@ from penstock.scoring.wfst.words import GraphWords, WordBoosts
 
 
 class DecoderParts(NamedTuple):
-    """What all stream decoders of a stage share."""
+    """The parts that all stream decoders of a stage share."""
 
     checkpoint: Checkpoint
     decoding: DecodingConfig
