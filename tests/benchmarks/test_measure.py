@@ -9,7 +9,7 @@ import torch
 from benchmarks import measure as module
 from benchmarks import systems
 from benchmarks.measure import Plan, Spread, Systems, measure, paired_ratio, set_up, time_interleaved
-from benchmarks.random_models import ENCODERS, KINDS, TRANSDUCERS, EncoderSizes, TransducerSizes
+from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
 from benchmarks.systems import (
     BOOSTED,
     CHUNKS,
@@ -200,23 +200,6 @@ def test_figures_are_consistent(streams):
             if f.variant.beam is None:
                 assert f.streams_as_label_looping == 1.0
                 assert f.labels == sum(map(len, by_reference(streams)[:batch]))
-
-
-def test_a_random_encoder_gives_totals(monkeypatch):
-    monkeypatch.setitem(TRANSDUCERS, "tiny", TransducerSizes(8, 16, 12))
-    monkeypatch.setitem(ENCODERS, "tiny", EncoderSizes(1, 16, 2, 4))
-    streams = random_workload("rnnt", RandomSizes("tiny", "tiny"), 2, SECONDS, AttentionContext(8, 3), "cpu")
-    assert streams.encode(2).shape[:2] == streams.encoded.shape[:2]
-    assert streams.encoder.d_model == 16
-    plan = Plan([2], [2], ["label-looping", "alsd"], "cpu", repeats=1)
-    (figures,) = measure(streams, set_up(streams, plan), plan)
-    reference, *others = figures
-    assert reference.total_to_label_looping == 1.0
-    total = reference.encoder.median + reference.decoder.median
-    assert len(others) == 2
-    for one in others:
-        assert one.total_to_label_looping == pytest.approx((one.encoder.median + one.decoder.median) / total)
-        assert one.total_rtfx == pytest.approx(one.audio_s / (one.encoder.median + one.decoder.median))
 
 
 class Broken(System):

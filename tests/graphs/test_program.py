@@ -12,7 +12,7 @@ from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from penstock.graphs.program import Program, While
-from tests.helpers.fake_capture import FakeBuilder, FakeCapture, SynchronizesError
+from tests.helpers.fake_capture import FakeBuilder, FakeCapture
 
 DRIVERS = {
     "no_graphs": EagerDriver,
@@ -84,18 +84,6 @@ def test_loops_are_nested_in_one_graph():
     builder = FakeBuilder()
     FullGraphDriver(builder).prepare(Sorting(3).program())
     assert builder.deepest == 2
-
-
-@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
-def test_a_step_that_waits_for_the_host_is_detected(driver):
-    flags = torch.ones(1, dtype=torch.bool)
-
-    def step() -> None:
-        if flags[0]:
-            flags.zero_()
-
-    with pytest.raises(SynchronizesError):
-        DRIVERS[driver]().prepare(Program(flags, (While(0, (step,)),)))
 
 
 class NoReferences:

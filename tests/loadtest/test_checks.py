@@ -34,10 +34,6 @@ def test_a_request_without_an_answer_counts_as_a_late_chunk():
     assert final_latency_s.tolist() == [math.inf]
 
 
-def test_the_limits_themselves_pass():
-    assert reasons_to_fail(**GOOD) == []
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -86,18 +82,6 @@ def test_the_load_generator_is_judged_by_its_lag(lag_ms, use, is_bottleneck, tex
     check = check_generator(lag_ms, use)
     assert check.is_bottleneck == is_bottleneck
     assert text in check.text
-
-
-def test_a_full_machine_names_its_largest_parts():
-    (found,) = find_bottlenecks(ON_TIME, machine(cores=2, encoder=0.8, server=0.7, generator=0.4), EASY, 0)
-    assert found.resource == "CPU of the machine"
-    assert "encoder 0.80, tritonserver 0.70, load generator 0.40" in found.text
-
-
-def test_the_longest_queue_counts_if_it_is_longer_than_the_work():
-    models = EASY | {"encoder": model(queue_ms=9.0, compute_ms=8.0), "decoder": model(queue_ms=8.0, compute_ms=2.0)}
-    assert resources(machine(), models) == ["queue of encoder"]
-    assert resources(machine(), EASY | {"encoder": model(queue_ms=9.0, compute_ms=10.0)}) == []
 
 
 def test_slots_come_first_and_an_overloaded_generator_next():

@@ -55,11 +55,6 @@ def first(schedule: Schedule, number: int, count: int = 5) -> list[int]:
     return list(islice(schedule.recordings(count), number))
 
 
-def test_seed_process_and_number_each_make_another_start():
-    starts = {Schedule(*of).start_s(10.0) for of in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))}
-    assert len(starts) == 4
-
-
 def test_every_recording_comes_once_a_round():
     order = first(Schedule(0, 0, 1), 15)
     for round_ in (order[:5], order[5:10], order[10:]):

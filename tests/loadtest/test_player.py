@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from loadtest.player import ANSWER_WAIT_S, Player
-from loadtest.records import COMPLETE, CUT_SHORT, FAILED, REJECTED, Utterance
-from penstock_client import ConnectionLostError, Result, ServerFullError, Transcript
+from loadtest.records import COMPLETE, CUT_SHORT, REJECTED, Utterance
+from penstock_client import Result, ServerFullError, Transcript
 
 REQUEST = 1600
 
@@ -132,14 +132,6 @@ def test_a_late_request_delays_no_other():
     assert late_s == pytest.approx([0.0, 0.0, 0.25, 0.15, 0.05, 0.0, 0.0], abs=1e-6)
 
 
-def test_a_start_in_the_past_is_caught_up_with_and_counts_as_lag():
-    clock = Clock()
-    clock.now_s = 1000.75
-    requests = play(FakeStream(clock), clock).requests
-    assert requests["sent_s"][0] == 1000.75
-    assert requests["lag_s"][0] == pytest.approx(0.15, abs=1e-6)
-
-
 def test_a_rejection_is_reported_at_once_and_counted_apart():
     clock = Clock()
     stream = FakeStream(clock, errors={0: ServerFullError("s", "rejected: all slots are taken")})
@@ -148,13 +140,6 @@ def test_a_rejection_is_reported_at_once_and_counted_apart():
     assert utterance.rejected_after_s == pytest.approx(0.0)
     assert utterance.error.startswith("STREAM_LIMIT: ")
     assert stream.is_closed
-
-
-def test_any_other_error_is_a_failure():
-    clock = Clock()
-    utterance = play(FakeStream(clock, errors={2: ConnectionLostError("s", "lost the server")}), clock)
-    assert (utterance.outcome, len(utterance.requests)) == (FAILED, 3)
-    assert utterance.error.startswith("CONNECTION_LOST: ")
 
 
 def test_a_test_that_ends_cuts_it_short_without_another_wait():

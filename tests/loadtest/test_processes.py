@@ -1,10 +1,7 @@
 """Readings of real processes, this one among them, and the use between two readings."""
 
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -28,38 +25,11 @@ child.kill()
 """
 
 
-@pytest.fixture
-def server() -> Iterator[tuple[int, int]]:
-    """Ids of a process and of its child, which has the command line of a model's stub."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process.pid, int(process.stdout.readline())
-        process.stdin.close()
-
-
-def test_time_and_memory_of_this_process():
-    before = read_usage()
-    deadline_s = time.process_time() + 0.05
-    while time.process_time() < deadline_s:
-        pass
-    after = read_usage()
-    assert after.cpu_s[GENERATOR] - before.cpu_s[GENERATOR] >= 0.02  # the system counts in hundredths
-    assert after.generator_cpu_s[os.getpid()] > before.generator_cpu_s[os.getpid()]
-    assert set(after.pss_mib) == {GENERATOR} and after.pss_mib[GENERATOR] > 1
-
-
 def test_a_process_that_has_gone_counts_as_nothing():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert server_processes(gone.pid) == {}
     assert set(read_usage(gone.pid).pss_mib) == {GENERATOR}
-
-
-def test_stubs_are_known_by_their_models(server):
-    process, stub = server
-    assert server_processes(process) == {"encoder": [stub], SERVER: [process]}
-    assert read_usage(process).pss_mib.keys() == {"encoder", SERVER, GENERATOR}
 
 
 def usage(time_s: float, busy_s: float, generator_cpu_s: dict[int, float], **cpu_s: float) -> Usage:

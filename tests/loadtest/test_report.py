@@ -10,8 +10,6 @@ from loadtest.report import (
     report_document,
     summary_sentence,
     targets_table,
-    to_markdown,
-    window_lines,
     write_report,
 )
 from penstock.errors import PenstockError
@@ -48,21 +46,6 @@ def test_a_report_that_cannot_be_written_is_an_error_in_words(tmp_path):
         write_report(tmp_path / "file" / "loadtest.out", document(window()))
 
 
-def rows(page: str, title: str) -> list[list[str]]:
-    lines = page.partition(f"## {title}\n")[2].partition("\n## ")[0].splitlines()
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")][2:]
-
-
-def test_the_page_has_every_figure():
-    page = to_markdown(document(window(2), window(4, delays_s=0.9) | {"begin_s": 20.0}))
-    first, second = rows(page, "Streams")
-    assert (first[:2], second[:2], second[6]) == (["2", "pass"], ["4", "FAIL"], "900")
-    assert ["2", "encoder", "200.0", "2.0", "10.0", "2.0", "1.0"] in [row[:7] for row in rows(page, "Models")]
-    assert [row[:2] for row in rows(page, "Processes")] == [["2", "others"], ["4", "others"]]
-    assert ["model", "tiny"] in rows(page, "Circumstances")
-    assert "2 streams PASS" in page and "4 streams FAIL" in page
-
-
 def test_targets_are_compared_with_the_first_one():
     direct, gateway = document(window(2), window(4)), document(window(2, delays_s=0.05), window(4, delays_s=0.3))
     for each in gateway["windows"]:
@@ -87,16 +70,6 @@ def test_the_summary_says_what_passed_and_what_did_not():
     assert summary_sentence(document(failed)).startswith("4 streams did not pass: 2 of 2 chunks late")
     soak = {"passed": False, "reasons": ["encoder grows"], "lines": []}
     assert summary_sentence(document(passed) | {"soak": soak}).endswith("; the soak did not pass: encoder grows.")
-
-
-def test_the_lines_say_what_failed_and_why():
-    lines = window_lines(finite(window(4, delays_s=1.2)))
-    assert lines[0].startswith("4 streams FAIL: 2 of 2 chunks late, end to final 1200/1200/1200 ms")
-    assert [line for line in lines if "because" in line] == [
-        "  because: 2 of 2 chunks late, 0.1 % are allowed",
-        "  because: p95 of end of audio to final text above 1 s",
-    ]
-    assert lines[-1] == "  CPU steal 0.0 %"
 
 
 def search_report(*trials: tuple[float, float]) -> dict:

@@ -3,7 +3,6 @@
 import json
 import time
 from contextlib import contextmanager
-from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -60,19 +59,6 @@ def test_memory_that_grows_fails_with_its_slope():
 def test_a_recording_whose_text_changes_fails_the_soak():
     words = window()["words"] | {"recordings_with_several_texts": 1}
     assert document(readings(), window(words=words))["reasons"] == ["1 of 2 recordings with several texts"]
-
-
-def test_readings_are_taken_until_the_end():
-    times = count(1.0)
-    with Readings(lambda: Usage(next(times), 0.0), 0.01) as taken:
-        deadline_s = time.monotonic() + 5
-        while len(taken.readings) < 3:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
-    assert [reading.time_s for reading in taken.readings[:3]] == [1.0, 2.0, 3.0]
-    taken_count = len(taken.readings)
-    time.sleep(0.03)
-    assert len(taken.readings) == taken_count
 
 
 def test_a_reading_that_fails_is_an_error():
@@ -145,12 +131,6 @@ def test_the_command_runs_a_constant_load_and_writes_the_result(command, tmp_pat
     assert "encoder: 110.0 MiB, +30.00 MiB per hour" in capsys.readouterr().out
     assert "+30.00 MiB per hour" in (tmp_path / "loadtest.md").read_text(encoding="utf-8")
     assert (tmp_path / "readings.csv").read_text(encoding="utf-8").startswith("seconds,process,pss_mib\n")
-
-
-def test_the_readings_of_a_soak_whose_server_ends_are_kept(command, tmp_path, capsys):
-    assert command("--server-ended")[0] == 2
-    assert "soak: error: RUN_FAILED: the server ended" in capsys.readouterr().err
-    assert (tmp_path / "readings.csv").read_text(encoding="utf-8").splitlines()[-1].startswith("3600.0,")
 
 
 @pytest.mark.parametrize(

@@ -94,15 +94,6 @@ def test_what_another_commit_has_written_does_not_count(script, tmp_path):
     assert list(read(path)) == ["passing_streams"]
 
 
-def test_names_are_listed_and_unknown_ones_rejected(script, capsys):
-    assert script.main(["--list"]) == 0
-    names = ["failing_streams", "passing_streams", "stopped_under_load"]
-    assert capsys.readouterr().out.splitlines()[:3] == names
-    assert script.main(["--only", "nonsense"]) == 2
-    assert "no trial is called nonsense" in capsys.readouterr().err
-    assert script.ran == []
-
-
 def test_the_full_size_is_what_the_document_says():
     document = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
     source = (ROOT / "scripts" / "fault_trials.py").read_text(encoding="utf-8")

@@ -133,18 +133,6 @@ def test_it_works_again_after_an_error(make):
     assert_same_labels(decode_whole(network, captured, streams), decode_whole(network, search, streams))
 
 
-def test_two_models_at_once(make):
-    networks = [make((), 1), make((0, 1, 2), 2)]
-    captured = [
-        CapturedSearch(LabelLooping(n), FullGraphDriver(FakeBuilder()), max_batch=2, frames=4) for n in networks
-    ]
-    streams = random_streams(3, (13, 8))
-    for _ in range(2):
-        for network, one in zip(networks, captured, strict=True):
-            expected = decode_whole(network, LabelLooping(network), streams)
-            assert_same_labels(decode_whole(network, one, streams), expected)
-
-
 class Recording:
     """A driver that records the batch sizes of its programs and runs."""
 

@@ -17,15 +17,6 @@ def augmenter(seed: int = 0, noises: int = 2, **changes) -> Augmenter:
     return Augmenter(AugmentationConfig(**changes), clips, np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("factor", [0.84, 0.95, 1.07, 1.18])
-@pytest.mark.parametrize("bins", [80, 17])
-def test_a_warped_bin_is_a_mean_of_two_neighbours(factor, bins):
-    matrix = warp_matrix(bins, factor)
-    np.testing.assert_allclose(matrix.sum(axis=0), 1, atol=1e-6)
-    assert matrix.min() >= 0
-    assert ((matrix > 0).sum(axis=0) <= 2).all()
-
-
 @pytest.mark.parametrize("factor", [0.84, 1.18])
 def test_a_warp_takes_a_bin_from_factor_times_its_place_and_keeps_the_order(factor):
     places = np.arange(BINS, dtype=np.float32) @ warp_matrix(BINS, factor)
@@ -67,13 +58,6 @@ def test_noise_is_added_at_the_ratio_asked_for(wanted_db):
     noise = np.exp(noisy.astype(np.float64)) - np.exp(mel.astype(np.float64))
     loud = [np.percentile(10 * np.log10(power.sum(axis=1)), 90) for power in (np.exp(mel.astype(np.float64)), noise)]
     assert loud[0] - loud[1] == pytest.approx(wanted_db, abs=0.1)
-
-
-def test_another_speaker_within_the_bounds_of_the_configuration():
-    mel = random_mel(6)
-    drawer = augmenter(7)
-    lengths = [len(drawer.speaker(mel)) for _ in range(60)]
-    assert FRAMES / 1.2 - 1 <= min(lengths) < FRAMES < max(lengths) <= FRAMES / 0.82 + 1
 
 
 def test_the_same_seed_gives_the_same_and_another_seed_something_else():

@@ -10,11 +10,10 @@ import soundfile
 import torch
 
 from penstock.errors import ManifestError
-from recipes.training.augmentation import GENTLE, AugmentationConfig, Augmenter
+from recipes.training.augmentation import AugmentationConfig, Augmenter
 from recipes.training.batches import (
     SAMPLE_RATE_HZ,
     BatchMaker,
-    Curriculum,
     Source,
     Utterance,
     read_recordings,
@@ -102,16 +101,6 @@ def test_sources_are_drawn_by_weight():
     assert counts[0] / sum(counts) == pytest.approx(0.75, abs=0.05)
 
 
-def test_masks_come_with_the_switch():
-    still, masked = maker([spoken()]), maker([spoken()], masks=True)
-
-    def silent_share(made: BatchMaker) -> float:
-        (batch,) = islice(made, 1)
-        return float((batch.mel[:, 3:] == -12).float().mean())
-
-    assert silent_share(masked) < silent_share(still)
-
-
 @pytest.fixture
 def folder(tmp_path) -> Path:
     time_s = np.arange(8000) / 8000
@@ -166,22 +155,3 @@ def test_errors_name_file_and_line(folder, line, message):
         read_recordings(manifest)
     assert str(caught.value).startswith(f"MANIFEST_INVALID: {manifest}:2: ")
     assert message in str(caught.value)
-
-
-@pytest.fixture
-def parts():
-    random = np.random.default_rng(1)
-    augmenter = Augmenter(GENTLE, [], random)
-    early, late = [Source(1.0, lambda: utterance(1, "a"))], [Source(1.0, lambda: utterance(2, "b c"))]
-    maker = BatchMaker(early, augmenter, lambda text: [ord(letter) for letter in text.split()], random, 900, pool=20)
-    return Curriculum(maker, augmenter, early, early + late), maker, augmenter
-
-
-def test_stages_set_sources_augmentation_and_masks(parts):
-    curriculum, maker, augmenter = parts
-    curriculum.set_stage(False, False)
-    assert (len(maker.sources), augmenter.config, maker.masks) == (1, GENTLE, False)
-    curriculum.set_stage(True, False)
-    assert (len(maker.sources), augmenter.config, maker.masks) == (2, AugmentationConfig(), False)
-    curriculum.set_stage(True, True)
-    assert (len(maker.sources), maker.masks) == (2, True)

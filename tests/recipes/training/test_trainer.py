@@ -1,6 +1,5 @@
 """The training loop on a tiny model: schedule, falling losses, checkpoints that resume exactly."""
 
-from collections import Counter
 from itertools import count, pairwise
 
 import pytest
@@ -62,32 +61,6 @@ def test_losses_fall_on_a_task_that_can_be_learned():
     assert names <= before.keys() and names <= after.keys()
     for name in names:
         assert after[name] < 0.4 * before[name], (name, before[name], after[name])
-
-
-def test_a_step_trains_the_head_drawn_and_leaves_the_other():
-    made = trainer(warm_up=0.0, weight_decay=0.0)
-    before = parameters(made)
-    found = made.train_step(toy_batch(1))
-    (head,) = found.keys() & DURATIONS.keys()
-    (other,) = DURATIONS.keys() - {head}
-    after = parameters(made)
-    for name in before:
-        assert torch.equal(before[name], after[name]) == name.startswith(other), name
-
-
-def test_heads_are_drawn_by_their_weights():
-    made = trainer()
-    drawn = Counter()
-    weight = next(made.module.parameters())
-
-    def losses(batch, heads):
-        drawn.update(heads)
-        return {name: weight.sum() for name in ("ctc", *heads)}
-
-    made.losses = losses
-    for _ in range(400):
-        made.train_step(None)
-    assert drawn["rnnt"] / 400 == pytest.approx(0.65, abs=0.06) and drawn.total() == 400
 
 
 def test_a_further_head_is_trained_on_the_same_encoder_but_for_its_language_model():
