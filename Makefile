@@ -59,7 +59,7 @@ $(ORACLE_VENV)/.sherpa: $(ORACLE_VENV)/.done $(LOCKS)/sherpa.txt
 	$(ORACLE_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/sherpa.txt
 	touch $@
 
-# With the Triton language, which tests of everything else must not find.
+# With the Triton language and cuda-bindings, which tests of everything else must not find.
 $(KERNELS_VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/kernels.txt
 	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(KERNELS_VENV)
@@ -117,8 +117,8 @@ test-cpus: setup ## the numeric tests as other CPUs compute
 	$(TEST_NUMERIC) -p tests.helpers.other_cpu
 
 # Triton's interpreter stands in for a GPU, in an environment of its own.
-test-kernels: $(KERNELS_VENV)/.done ## GPU kernels in the interpreter of the Triton language
-	$(KERNELS_VENV)/bin/python -m pytest -q tests/kernels tests/decoding/test_fused_search.py tests/decoding/wfst/test_fused_search.py -m "not gpu"
+test-kernels: $(KERNELS_VENV)/.done ## GPU kernels in Triton's interpreter; calls of cuda-bindings
+	$(KERNELS_VENV)/bin/python -m pytest -q tests/kernels tests/graphs/test_cuda_calls.py tests/decoding/test_fused_search.py tests/decoding/wfst/test_fused_search.py -m "not gpu"
 
 # A real server, a gateway and Chromium (Debian: apt-get install chromium); pictures in build/captions.
 captions-test: setup ## the captions page in a browser

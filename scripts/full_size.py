@@ -100,13 +100,16 @@ def write_checkpoint(directory: Path, kind: Kind) -> str:
         "default_num_lookahead_tokens": kind.rights[0],
     }  # fmt: skip
     config |= {
-        "vocab_size": kind.labels + 1, "blank_token_id": kind.labels,
-        "decoder_hidden_size": 640, "num_decoder_layers": 2,
-    }  # fmt: skip
+        "vocab_size": kind.labels + 1,
+        "blank_token_id": kind.labels,
+        "decoder_hidden_size": 640,
+        "num_decoder_layers": 2,
+    }
     processor["feature_extractor"]["feature_size"] = 128
     processor |= {
-        "supported_num_lookahead_tokens": list(kind.rights), "default_num_lookahead_tokens": kind.rights[0],
-    }  # fmt: skip
+        "supported_num_lookahead_tokens": list(kind.rights),
+        "default_num_lookahead_tokens": kind.rights[0],
+    }
     if kind.languages:
         config |= {"num_prompts": _PROMPTS, "prompt_intermediate_size": 2048, "default_prompt_id": 0}
         dictionary = {language: prompt for prompt, language in enumerate(kind.languages)}

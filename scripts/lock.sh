@@ -28,9 +28,9 @@ echo pocketsphinx | lock train --constraints locks/oracle.txt -
 printf 'onnx\nsherpa-onnx\n' | lock sherpa --constraints locks/oracle.txt -
 # make client-compat: packages that the gateway serves unchanged; NVIDIA's does not name all that it imports.
 printf '%s\n' nvidia-riva-client==2.28.0 'openai[realtime]==3.54.0' requests | lock compat -
-# One package each, without its dependencies: the server in the Triton wheel needs none of those of its Python API.
+# Without dependencies: the server in the Triton wheel needs none of those of its Python API.
 echo nvidia-pytriton | lock pytriton --no-deps -
-echo triton | lock kernels --no-deps -
+printf 'triton\ncuda-bindings\ncuda-pathfinder\n' | lock kernels --no-deps -
 # Images take their part of what is tested.
 options=(--constraints locks/dev.txt)
 lock server pyproject.toml $client --overrides build/lock/overrides.txt

@@ -197,8 +197,10 @@ def pretrain(ilm: InternalLm, chosen: argparse.Namespace, corpus: Corpus, tokeni
     if chosen.ilm_text:
         texts = [line for path in chosen.ilm_text for line in path.read_text(encoding="utf-8").splitlines()]
     found = pretrain_ilm(ilm, [tokenizer.encode(text) for text in texts], chosen.seed)
-    print(f"internal language model: held-out perplexity {found.before:.1f} -> {found.after:.1f} of {len(texts)} "
-          f"sentences, step {found.best_step}")  # fmt: skip
+    print(
+        f"internal language model: held-out perplexity {found.before:.1f} -> {found.after:.1f} of {len(texts)} "
+        f"sentences, step {found.best_step}"
+    )
 
 
 def choose_pair(
@@ -275,9 +277,11 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument(
-        "--pair", type=_pair, metavar="ALPHA,BETA",
+        "--pair",
+        type=_pair,
+        metavar="ALPHA,BETA",
         help="weights of the internal language model; by default chosen on held-out speakers",
-    )  # fmt: skip
+    )
     parser.add_argument("--mwer", type=int, default=0, metavar="STEPS", help="steps of MWER after that")
     parser.add_argument("--mwer-learning-rate", type=float, default=2e-4)
     parser.add_argument("--threads", type=int, default=1)

@@ -86,11 +86,6 @@ def test_a_row_is_the_same_beside_any_others(monkeypatch, minimum):
         assert torch.equal(layer(x[:rows]), layer(x[:rows].clone())), "equal shapes give equal bits"
 
 
-def test_small_and_half_matrices_are_not_packed():
-    assert Linear(torch.ones(8, 8))._packed is None
-    assert Linear(torch.ones(600, 600, dtype=torch.float64))._packed is None
-
-
 @pytest.mark.parametrize("case", ["rnnt_hybrid", "tdt_hybrid"])
 @torch.inference_mode()
 def test_a_packed_model_recognizes_the_same(golden_bundle, packs_all, case):

@@ -201,13 +201,6 @@ def test_a_stream_gathers_its_words_and_tokens(recognizer):
     assert ([token[:3] for token in stream.tokens], words, expected.text) == expected.outcome
 
 
-def test_the_last_samples_may_come_with_the_end(recognizer):
-    samples = golden_samples("short").numpy()
-    result = recognizer.open_stream().finish(samples)
-    assert result.is_final
-    assert Transcription([result]).outcome == recognize_alone(recognizer, samples).outcome
-
-
 def test_a_stream_closes_itself(recognizer):
     with recognizer.open_stream() as stream:
         assert recognizer.table.live_streams == 0  # its slot is taken with its first request
@@ -268,10 +261,6 @@ def test_a_stream_whose_first_request_was_a_rejected_end_still_closes(recognizer
     assert recognizer.table.live_streams == 0
 
 
-def test_streams_without_a_name_get_different_ones(recognizer):
-    assert recognizer.open_stream().id != recognizer.open_stream().id
-
-
 @pytest.mark.parametrize("name", ["rnnt_hybrid", "tdt_hybrid"])
 @pytest.mark.parametrize("decoder", [name for name in DECODERS if name != WFST])  # which needs a graph
 @pytest.mark.parametrize("streams", [1, 64])
@@ -291,15 +280,7 @@ def test_warming_up_changes_no_result(golden_bundle, name, decoder, streams):
     assert warm._decoder.truncation == plain._decoder.truncation
 
 
-def test_nothing_to_process(recognizer):
-    assert recognizer.process([]) == []
-
-
 @pytest.mark.parametrize(("context", "match"), [((6, 2), r"context \[6,2\] is not one of"), ((70, 6), r"\[70,6\]")])
 def test_an_untrained_context_is_rejected_by_name(golden_bundle, context, match):
     with pytest.raises(SettingError, match=match):
         StreamingRecognizer(golden_bundle("rnnt_hybrid").directory, context)
-
-
-def test_the_first_context_is_the_default(golden_bundle):
-    assert StreamingRecognizer(golden_bundle("rnnt_hybrid").directory).context == (14, 6)

@@ -1,4 +1,4 @@
-"""Errors that reach a user. Each says what was wrong, where, and what is accepted, behind a code for programs."""
+"""Errors that reach a user. Each says what was wrong, where, and what is accepted, after a code for programs."""
 
 import re
 from collections.abc import Mapping

@@ -10,14 +10,13 @@ import torch
 
 from benchmarks import decoding as benchmark
 from benchmarks import measure
-from benchmarks.random_models import ENCODERS, TRANSDUCERS, EncoderSizes, TransducerSizes
+from benchmarks.random_models import TRANSDUCERS, TransducerSizes
 from benchmarks.systems import Unavailable, Variant
 from penstock.errors import PenstockError
 from penstock.graphs.select import missing_for_while_nodes
 from penstock.kernels.capability import why_unavailable
 from tests.helpers.golden import AN4
 
-ROOT = Path(__file__).parents[2]
 VARIANT_FIELDS = ("implementation", "decoder", "driver", "beam", "projections", "span", "kernels")
 VARIANTS = {
     ("label-looping", None, "precomputed"), ("label-looping", None, "each time"),
@@ -114,16 +113,6 @@ def test_a_model_with_its_encoder(bundled_model, tmp_path, capsys):
     assert workload["encoder"]["d_model"] == 144 and "to that with Penstock's label-looping" in out
 
 
-def test_random_weights_with_an_encoder(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(ENCODERS, "small", EncoderSizes(1, 16, 2, 4))
-    path = tmp_path / "decoding.json"
-    assert run(*TINY, "--random", "tdt", "--encoder", "small", "--context", "8,3", "--json", path) == 0
-    (workload,) = read(path)["workloads"]
-    check_results(workload, [1, 2])
-    assert (workload["has_encoder"], workload["encoder"]["n_layers"]) == (True, 1)
-    assert "encoder timed: small" in capsys.readouterr().out
-
-
 def test_unavailable_kernels_are_named(tmp_path, capsys):
     path = tmp_path / "decoding.json"
     chosen = ("--random", "rnnt", "--decoders", "label-looping", "--kernels", "fused,torch")
@@ -134,43 +123,6 @@ def test_unavailable_kernels_are_named(tmp_path, capsys):
     (unavailable,) = workload["unavailable"]
     assert (unavailable["kernels"], unavailable["reason"]) == ("fused", "kernels run on CUDA devices, not on cpu")
     assert "- penstock label-looping, fused: kernels run on" in capsys.readouterr().out
-
-
-def test_without_audio_a_model_gets_a_synthetic_sound(bundled_model, capsys):
-    options = ("--batch", 1, "--seconds", 1, "--repeats", 1, "--decoders", "label-looping")
-    assert run("--model", bundled_model, *options) == 0
-    assert "synthetic" in capsys.readouterr().out
-
-
-def test_every_line_of_several_models_in_one_call(bundled_model, tmp_path, capsys):
-    path, audio = tmp_path / "decoding.json", sorted(AN4.rglob("*.flac"))[0]
-    models = ("--model", bundled_model, "--model", bundled_model.with_name("an4-tdt-hybrid"))
-    options = ("--batch", "2", "--beams", "1,2", "--seconds", 0.6, "--repeats", 1, "--context", "70,6")
-    assert run(*models, "--audio", audio, *options, "--decoders", "all", "--json", path) == 0
-    workloads = read(path)["workloads"]
-    assert [(s["name"], s["kind"], s["unavailable"]) for s in workloads] == [
-        ("an4-rnnt-hybrid", "rnnt", []), ("an4-tdt-hybrid", "tdt", []),
-    ]  # fmt: skip
-    for workload in workloads:
-        rows = {(r["decoder"], r["beam"], r["projections"]) for r in workload["results"]}
-        ctc = {("ctc", None, "precomputed")} | {("ctc_beam", beam, "precomputed") for beam in (1, 2)}
-        assert rows == VARIANTS | ctc | {("boosted", None, "precomputed"), ("lm", None, "precomputed")}
-    out = capsys.readouterr().out
-    assert out.count("| penstock boosted ") == 2 * 7, "a line of every table"
-
-
-def test_only_the_selected_decoders(tmp_path):
-    path = tmp_path / "decoding.json"
-    chosen = ("--random", "tdt", "--decoders", "alsd,label-looping,alsd", "--beams", "2,2", "--batch", "1,1")
-    assert run(*TINY, *chosen, "--json", path) == 0
-    (workload,) = read(path)["workloads"]
-    assert workload["kind"] == "tdt"
-    found = [(r["decoder"], r["projections"], r["beam"], r["batch"]) for r in workload["results"]]
-    assert found == [
-        ("alsd", "precomputed", 2, 1),
-        ("label-looping", "precomputed", None, 1),
-        ("label-looping", "each time", None, 1),
-    ]
 
 
 def test_a_failing_decoder_is_named_and_makes_the_status_1(tmp_path, monkeypatch, capsys):
@@ -190,21 +142,6 @@ def test_a_failing_decoder_is_named_and_makes_the_status_1(tmp_path, monkeypatch
     (unavailable,) = read(path)["workloads"][0]["unavailable"]
     assert (unavailable["decoder"], unavailable["beam"], unavailable["is_failure"]) == ("aes", 2, True)
     assert "- penstock aes, K=2: failed at batch 1: RuntimeError: lost" in capsys.readouterr().out
-
-
-def test_what_is_done_stays_if_the_rest_is_interrupted(tmp_path, monkeypatch):
-    real = measure.measure
-
-    def interrupted(workload, systems, plan):
-        yield next(real(workload, systems, plan))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(measure, "measure", interrupted)
-    path = tmp_path / "decoding.json"
-    with pytest.raises(KeyboardInterrupt):
-        run(*TINY, "--random", "rnnt", "--json", path)
-    (workload,) = read(path)["workloads"]
-    check_results(workload, [1])
 
 
 @pytest.mark.parametrize(
@@ -244,16 +181,6 @@ def test_rejected_by_name(arguments, message):
     assert message in str(raised.value)
 
 
-def test_too_little_audio_is_rejected(bundled_model):
-    with pytest.raises(PenstockError, match="the streams have 1 samples, too few for one encoder frame"):
-        run("--model", bundled_model, "--seconds", 1e-5)
-
-
-def test_an_unknown_context_of_a_model_is_rejected(bundled_model):
-    with pytest.raises(PenstockError, match=r"context \[70,2\] is not one of this checkpoint's"):
-        run("--model", bundled_model, "--context", "70,2")
-
-
 def test_a_missing_nemo_is_named(monkeypatch):
     monkeypatch.setattr(benchmark, "find_spec", lambda name: None)
     with pytest.raises(PenstockError, match="--nemo: nemo_toolkit is not installed"):
@@ -275,15 +202,6 @@ def test_on_a_gpu(tmp_path):
         assert {(r["driver"], r["kernels"]) for r in greedy if r not in projected} == set(product(drivers, ["torch"]))
         assert all(result["total_rtfx"] > 0 for result in workload["results"])
         assert all(result["streams_as_label_looping"] == 1.0 for result in greedy)
-
-
-def test_phrase_lists_cost_something_and_can_be_measured(bundled_model, tmp_path):
-    path, audio = tmp_path / "boosted.json", sorted(AN4.rglob("*.flac"))[0]
-    options = ("--batch", "2", "--seconds", 1.2, "--repeats", 1, "--decoders", "label-looping,boosted")
-    assert run("--model", bundled_model, "--audio", audio, *options, "--json", path) == 0
-    (workload,) = read(path)["workloads"]
-    boosted = [result for result in workload["results"] if result["decoder"] == "boosted"]
-    assert len(boosted) == 1 and boosted[0]["labels"] > 0
 
 
 def test_random_weights_have_phrases_too(tmp_path):

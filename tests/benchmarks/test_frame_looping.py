@@ -3,13 +3,11 @@
 import random
 
 import pytest
-import torch
 
 from benchmarks.frame_looping import FrameLooping, UnprojectedNetwork
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import fresh_states
 from penstock.decoding.networks import open_network
-from penstock.decoding.tensor_tree import leaves
 from tests.helpers.decoding import (
     DURATIONS,
     assert_same_labels,
@@ -34,23 +32,6 @@ def test_random_networks_in_random_chunks_and_batches(tmp_path, seed, durations,
     search = FrameLooping(network, max_symbols)
     assert_same_labels(decode_whole(network, search, streams), expected)
     assert_same_labels(decode_in_chunks(network, search, streams, random.Random(seed)), expected)
-
-
-@pytest.mark.parametrize("durations", [(), (0, 9), (0, 1, 2)])
-def test_the_state_is_that_of_label_looping(tmp_path, durations):
-    network = open_network(random_checkpoint(tmp_path, 2, durations=durations))
-    streams = random_streams(8, (13, 13))
-    after = []
-    for search in (FrameLooping(network), LabelLooping(network)):
-        states, chance = fresh_states(network, 2), random.Random(3)
-        for start in range(0, 13, 4):
-            frames = network.project_encoder(torch.stack([stream[start : start + 4] for stream in streams]))
-            lengths = frames.new_full((2,), frames.shape[1]).long()
-            lengths[chance.randint(0, 1)] = 0
-            _, states = search.decode(frames, lengths, states)
-        after.append(leaves(states))
-    for one, other in zip(*after, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("durations", [(), (0, 2, 4)])

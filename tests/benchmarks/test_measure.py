@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from benchmarks import measure as module
-from benchmarks import systems, workload
+from benchmarks import systems
 from benchmarks.measure import Plan, Spread, Systems, measure, paired_ratio, set_up, time_interleaved
-from benchmarks.random_models import ENCODERS, KINDS, TRANSDUCERS, EncoderSizes, TransducerSizes
+from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
 from benchmarks.systems import (
     BOOSTED,
     CHUNKS,
@@ -31,7 +31,7 @@ from benchmarks.systems import (
 from benchmarks.workload import RandomSizes, Workload, random_workload
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.networks import open_network
-from penstock.graphs.driver import EagerDriver, GraphError
+from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from penstock.graphs.select import Choice
@@ -122,14 +122,6 @@ def test_ctc_searches_are_systems(tmp_path):
     assert by_name[CTC_BEAM, 3, CHUNKS] == by_name[CTC_BEAM, 3, WHOLE]
 
 
-def test_a_model_without_a_ctc_head_has_no_ctc_systems(streams):
-    found = all_systems(streams, decoders=(CTC, CTC_BEAM))
-    assert [(one.variant.decoder, one.reason) for one in found] == [
-        (CTC, "the model has no CTC head"),
-        (CTC_BEAM, "the model has no CTC head"),
-    ]
-
-
 def test_captured_searches_are_systems(streams, monkeypatch):
     """One chunk: on the CPU nothing copies a captured search's labels before the next one overwrites them."""
     drivers = {
@@ -145,19 +137,6 @@ def test_captured_searches_are_systems(streams, monkeypatch):
     assert {variant.driver for variant in found} == {"no_graphs", "no_while_loops", "full_graph"}
     assert len(found) == 3 * 6
     assert all(labels == by_reference(streams) for labels in found.values())
-
-
-def test_an_unavailable_driver_is_reported(streams, monkeypatch):
-    def fail(name, device):
-        raise GraphError("no memory")
-
-    monkeypatch.setattr(systems, "available_drivers", lambda device: {"no_while_loops": None, "full_graph": "too old"})
-    monkeypatch.setattr(systems, "select_driver", fail)
-    found = all_systems(streams, decoders=DECODERS[:1])
-    assert [(one.variant.driver, one.reason) for one in found] == [
-        ("no_while_loops", "cannot be set up: CUDA_FAILED: no memory"),
-        ("full_graph", "too old"),
-    ] * 2
 
 
 def with_kernels(streams: Workload, decoders, device: str = "cpu") -> list[System | Unavailable]:
@@ -187,15 +166,6 @@ def test_fused_variants_where_kernels_are_available(streams, monkeypatch):
     assert len(greedy) == 6 and all(labels == by_reference(streams) for labels in greedy.values())
 
 
-def test_fused_variants_are_unavailable_without_kernels(streams):
-    found = with_kernels(streams, DECODERS[:1])
-    assert [(str(one.variant), getattr(one, "reason", None)) for one in found] == [
-        ("penstock label-looping", None),
-        ("penstock label-looping, fused", "kernels run on CUDA devices, not on cpu"),
-        ("penstock label-looping, unprojected", None),
-    ]
-
-
 def test_kernels_that_do_not_compile_are_unavailable(streams, monkeypatch):
     """Triton's errors derive from no built-in error but Exception."""
     language = ModuleType("triton.errors")
@@ -214,16 +184,6 @@ def test_kernels_that_do_not_compile_are_unavailable(streams, monkeypatch):
     assert language.TritonError in decoding_errors() and language.TritonError in setup_errors()
 
 
-def test_error_types_do_not_import_triton(monkeypatch):
-    monkeypatch.delitem(sys.modules, "triton.errors", raising=False)
-    assert setup_errors() == (RuntimeError,)
-    assert "triton.errors" not in sys.modules
-
-
-def test_only_the_eager_driver_without_a_gpu():
-    assert systems.available_drivers("cpu") == {"no_graphs": None}
-
-
 def test_figures_are_consistent(streams):
     plan = Plan([2, 3], [2], DECODERS, "cpu", repeats=1)
     tested = set_up(streams, plan)
@@ -240,29 +200,6 @@ def test_figures_are_consistent(streams):
             if f.variant.beam is None:
                 assert f.streams_as_label_looping == 1.0
                 assert f.labels == sum(map(len, by_reference(streams)[:batch]))
-
-
-def test_a_random_encoder_gives_totals(monkeypatch):
-    monkeypatch.setitem(TRANSDUCERS, "tiny", TransducerSizes(8, 16, 12))
-    monkeypatch.setitem(ENCODERS, "tiny", EncoderSizes(1, 16, 2, 4))
-    streams = random_workload("rnnt", RandomSizes("tiny", "tiny"), 2, SECONDS, AttentionContext(8, 3), "cpu")
-    assert streams.encode(2).shape[:2] == streams.encoded.shape[:2]
-    assert streams.encoder.d_model == 16
-    plan = Plan([2], [2], ["label-looping", "alsd"], "cpu", repeats=1)
-    (figures,) = measure(streams, set_up(streams, plan), plan)
-    reference, *others = figures
-    assert reference.total_to_label_looping == 1.0
-    total = reference.encoder.median + reference.decoder.median
-    assert len(others) == 2
-    for one in others:
-        assert one.total_to_label_looping == pytest.approx((one.encoder.median + one.decoder.median) / total)
-        assert one.total_rtfx == pytest.approx(one.audio_s / (one.encoder.median + one.decoder.median))
-
-
-def test_too_many_phrases_are_unavailable(streams, monkeypatch):
-    monkeypatch.setattr(workload, "_MEMORY_BYTES", 100_000)
-    (unavailable,) = all_systems(streams, decoders=[BOOSTED])
-    assert unavailable.variant.decoder == BOOSTED and "boosted phrases" in unavailable.reason
 
 
 class Broken(System):
@@ -289,17 +226,6 @@ def test_a_failing_system_leaves_the_others_their_figures(streams):
     assert unavailable == (broken.variant, "failed at batch 2: RuntimeError: out of memory", True)
 
 
-def test_without_label_looping_there_is_nothing_to_be_like(streams):
-    plan = Plan([1], [1], ["alsd"], "cpu", repeats=1)
-    ((figures,),) = measure(streams, set_up(streams, plan), plan)
-    assert figures.streams_as_label_looping is None
-
-
-def test_spread():
-    assert Spread.of([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
-    assert Spread.of([4.0]) == (4.0, 4.0, 4.0)
-
-
 def test_a_ratio_is_paired_by_rounds():
     slow_meanwhile = (1.0, 10.0, 1.0, 10.0, 1.0)
     a_fifth_more = (1.2, 12.0, 1.2, 12.0, 1.2)
@@ -323,13 +249,3 @@ def test_rounds(monkeypatch):
         assert timed[name].seconds == (places[2], places[0], places[-1])
         assert timed[name].rounds_s == tuple(places)
         assert timed[name].result == f"{name}{places[-1] + 1}", "of the last round"
-
-
-def test_seconds_pass():
-    seconds = time_interleaved({"sum": lambda: sum(range(1000))}, 3, 0, "cpu")["sum"].seconds
-    assert 0 < seconds.min <= seconds.median <= seconds.max
-
-
-def test_an_error_is_not_swallowed():
-    with pytest.raises(ZeroDivisionError):
-        time_interleaved({"fails": lambda: 1 / 0}, 1, 0, "cpu")

@@ -168,7 +168,7 @@ def test_a_killed_command_leaves_nothing(model, text, tmp_path):
         (b"one two\n" * 9, [], "domain.txt: 9 sentences; accepted: at least 10, of which every tenth is held out, or"),
         ("雪 国\n".encode() * 20, [], "domain.txt: no sentence has a token that the model's tokenizer knows: does the"),
     ],
-)  # fmt: skip
+)
 def test_wrong_input_is_named_and_nothing_is_written(model, text, tmp_path, capsys, content, arguments, message):
     if content is not None:
         text.write_bytes(content)
@@ -178,18 +178,6 @@ def test_wrong_input_is_named_and_nothing_is_written(model, text, tmp_path, caps
     assert error.startswith("penstock: error: ")
     assert len(error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == [text]
-
-
-def test_a_short_text_to_keep_is_named(model, text, tmp_path, capsys):
-    (tmp_path / "keep.txt").write_text("yes\n" * 9)
-    assert adapt("--model", model, "--text", text, "--out", tmp_path / "out", "--keep", tmp_path / "keep.txt") == 1
-    assert "keep.txt: 9 sentences; accepted: at least 10, of which every tenth is held out\n" in capsys.readouterr().err
-
-
-def test_unknown_tokens_are_a_warning(model, text, tmp_path, capsys):
-    text.write_text(sentences("one two three six 雪"), encoding="utf-8")
-    assert adapt("--model", model, "--text", text, "--out", tmp_path / "out", *QUICK) == 0
-    assert re.match(r"penstock: warning: .*domain\.txt: \d+ of \d+ tokens are unknown", capsys.readouterr().err)
 
 
 def test_a_model_without_an_internal_language_model_is_rejected(bundled_model, text, tmp_path, capsys):

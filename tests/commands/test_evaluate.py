@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import soundfile
 
-from penstock.cli import main
 from penstock.commands import evaluate
 from penstock.errors import CheckpointError, PenstockError
 from penstock.evaluation.runs import Outcome
@@ -19,7 +18,6 @@ from tests.helpers.golden import AN4, golden_utterances
 from tests.helpers.reference.edit_distance import edit_distance
 
 MANIFEST = str(AN4 / "manifest.jsonl")
-CONTEXTS = ("[70,13]", "[70,6]", "[70,1]", "[70,0]")
 
 
 @pytest.fixture(autouse=True)
@@ -93,26 +91,6 @@ def test_the_figures_are_those_of_the_utterances(reported):
         assert {speaker["speaker"] for speaker in result["speakers"]} == {u["speaker"] for u in utterances}
 
 
-def test_the_report_says_what_was_measured(reported, bundled_model):
-    assert reported["format"] == "penstock-evaluation"
-    assert reported["model"]["path"] == str(bundled_model)
-    assert len(reported["model"]["config_sha256"]) == 64
-    assert (reported["server"], reported["device"]) == (None, "cpu")
-    assert (reported["processes"], reported["threads"], reported["streams"]) == (2, 1, 4)
-    assert reported["manifests"] == [MANIFEST]
-    assert all(reported[name] for name in ("penstock", "date", "hardware", "normalization"))
-
-
-def test_the_table_has_a_line_for_each_context(bundled_model, capsys):
-    assert run("--model", bundled_model, "--context", "all", "--limit", 2, MANIFEST) == 0
-    captured = capsys.readouterr()
-    lines = [line for line in captured.out.splitlines() if line.startswith("|")]
-    assert [line.split("|")[1].strip() for line in lines] == ["context", "-" * 6 + ":", *CONTEXTS]
-    assert "speech: 2 utterances, 14 words" in captured.out
-    assert "without speech" not in captured.out
-    assert captured.err == "", "no progress bar where there is no terminal"
-
-
 def test_without_a_model_the_bundled_one_is_measured(bundled_model, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("PENSTOCK_MODEL", raising=False)
     report = tmp_path / "report.json"
@@ -164,13 +142,6 @@ def test_a_run_that_fails_does_not_lose_those_before_it(bundled_model, monkeypat
     with pytest.raises(PenstockError, match="RUN_FAILED: no utterance could be recognized; the first: lost"):
         run("--model", bundled_model, "--context", "70,6", "--context", "70,1", "--limit", 1, MANIFEST)
     assert "|  [70,6] |  greedy |" in capsys.readouterr().out
-
-
-def test_half_a_character_of_a_manifest_is_escaped(bundled_model, tmp_path):
-    manifest, report = tmp_path / "set.jsonl", tmp_path / "report.json"
-    manifest.write_text(json.dumps({"audio_filepath": str(golden_utterances()[0].path), "text": "\udc80 one"}))
-    assert main(["evaluate", "--model", str(bundled_model), "--json", str(report), str(manifest)]) == 0
-    assert read(report)["results"][0]["utterances"][0]["reference"] == "\udc80 one"
 
 
 def test_a_wrong_duration_is_warned_of(bundled_model, noise, capsys):
@@ -238,12 +209,6 @@ def test_a_missing_extra_is_named(bundled_model, no_model, monkeypatch):
     monkeypatch.setitem(sys.modules, "jiwer", None)
     with pytest.raises(PenstockError, match="jiwer is not installed: pip install 'jiwer>=4'"):
         run("--model", bundled_model, MANIFEST)
-
-
-def test_a_missing_client_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "penstock_client", None)
-    with pytest.raises(PenstockError, match="--url needs the package penstock-client"):
-        run("--url", "localhost:1", MANIFEST)
 
 
 def test_a_model_in_the_environment_does_not_stand_in_the_way_of_a_server(bundled_model, monkeypatch):

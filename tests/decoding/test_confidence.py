@@ -17,15 +17,6 @@ def test_aggregation(aggregation, expected):
     assert word_confidence([HALF, TENTH, HALF], aggregation) == pytest.approx(expected)
 
 
-def test_one_token():
-    for aggregation in Aggregation:
-        assert word_confidence([HALF], aggregation) == pytest.approx(0.5)
-
-
-def test_the_default_is_the_minimum():
-    assert word_confidence([0.0, TENTH]) == pytest.approx(0.1)
-
-
 def test_a_log_probability_rounded_above_0_is_certain():
     assert token_confidence(1e-7) == 1.0
 

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from loadtest.__main__ import _parser
-from loadtest.options import DEFAULT_OUT
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose.yaml"
@@ -58,18 +57,6 @@ def words_of(services: dict) -> list[str]:
     return shlex.split(words) if isinstance(words, str) else words
 
 
-def host_folder(service: dict, inside: str) -> Path:
-    """Where a folder of the container is on the host; a mount has a short form and a long one."""
-    for volume in service["volumes"]:
-        if isinstance(volume, dict):
-            host, target = volume["source"], volume["target"]
-        else:
-            host, target = volume.split(":")[:2]
-        if target == inside:
-            return (ROOT / host).resolve()
-    raise AssertionError(f"nothing is mounted at {inside}")
-
-
 def test_only_its_profile_starts_the_load_test(services):
     assert services["loadtest"]["profiles"] == ["loadtest"]
     assert not services["server"].get("profiles")
@@ -89,24 +76,3 @@ def test_it_connects_to_the_ports_of_the_server(services, command):
     assert command.command == "run"
     assert (command.url.partition(":")[0], command.metrics_url.startswith("http://server:")) == ("server", True)
     assert {command.url.partition(":")[2], re.search(r":(\d+)/metrics$", command.metrics_url)[1]} <= ports
-
-
-def test_its_report_is_where_the_documents_say(services, command):
-    assert host_folder(services["loadtest"], str(command.out)) == DEFAULT_OUT == ROOT / "build" / "loadtest"
-    assert "| `./build/loadtest`, 10001:10001 |" in GUIDE
-    assert services["loadtest"]["user"] == "10001:10001"
-    assert services["loadtest"]["read_only"] is True
-
-
-def test_its_size_is_that_of_the_documents(command):
-    assert re.search(r"^\| `STREAMS`, `MINUTES` \| .* \| 8, 1 \|$", GUIDE, re.MULTILINE)
-    assert (command.streams, command.minutes) == ("8", "1")
-
-
-def test_both_ways_of_reading_agree(services):
-    """So that the tests mean the same where docker-compose is not installed."""
-    plain = read_as_yaml()
-    assert set(plain) == set(services)
-    for name in ("profiles", "user", "read_only", "image"):
-        assert plain["loadtest"][name] == services["loadtest"][name]
-    assert " ".join(words_of(plain)) == " ".join(words_of(services))

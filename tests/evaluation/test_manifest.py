@@ -52,10 +52,6 @@ def test_the_header_tells_the_length(manifest):
     assert [utterance.is_stated_wrongly for utterance in (right, wrong, unstated)] == [False, True, False]
 
 
-def test_a_limit_leaves_later_lines_alone(manifest):
-    assert [u.line for u in read_manifest(manifest(entry(), "", entry(), "not even JSON"), limit=2)] == [1, 3]
-
-
 def test_languages(manifest):
     path = manifest(entry(lang="de-DE"), entry(lang=None), entry())
     assert [u.language for u in read_manifest(path)] == ["de-DE", None, None]

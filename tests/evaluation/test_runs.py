@@ -1,7 +1,5 @@
 """Runs: outcomes in any order, the progress bar, table and report; runs through a stand-in for the client."""
 
-import io
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.evaluation import runs
 from penstock.evaluation.decoder_choice import GREEDY
 from penstock.evaluation.manifest import Utterance
-from penstock.evaluation.report import Conditions, render, report_document
+from penstock.evaluation.report import Conditions, render
 from penstock.evaluation.runs import Outcome, RunResult, Variant, collect, connect, recognize_through_server
 from penstock.model.config import AttentionContext
 from penstock_client import Segment, ServerFullError, ServerUnreachableError, StreamError, StreamOptions, Transcript
@@ -25,11 +23,6 @@ UTTERANCES = [
 TEXTS = ["a x", "c", "d", "oh", "f", "g", "h", "z"]
 VARIANT = Variant(AttentionContext(70, 6), GREEDY)
 CONDITIONS = Conditions({"path": "my-model"}, None, "a machine", "cpu", 1, 2, 4, ["m.jsonl"])
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def result(variant: Variant = VARIANT, failures: dict[int, str] | None = None) -> RunResult:
@@ -44,16 +37,6 @@ def test_outcomes_may_come_in_any_order():
     assert found.score.speech.words.edits == 3
     assert found.score.speech_free.inserted_words == 1
     assert found.rtfx == pytest.approx(16.0 / found.elapsed_s)
-
-
-def test_progress_is_shown_on_a_terminal_alone(monkeypatch, capsys):
-    result()
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    result()
-    assert "[70,6] greedy: 1 of 8 utterances" in sys.stderr.getvalue()
-    assert sys.stderr.getvalue().endswith("\r\x1b[K")
 
 
 def test_failures_are_in_no_figure():
@@ -82,23 +65,6 @@ def test_table():
     assert "  no speech    oh 1" in lines
     assert any(line.endswith("s1 0.0 % of 1 words, s4 0.0 % of 1 words, 2 more") for line in lines)
     assert "  failed       1.wav: lost" in lines
-
-
-def test_a_server_has_no_context_in_the_report():
-    conditions = Conditions(None, "host:8001", "a machine", None, None, None, 4, ["m.jsonl"])
-    found = result(Variant())
-    text = render(conditions, [found])
-    assert text.startswith("server host:8001, penstock ")
-    assert "server's" in text
-    document = report_document(conditions, UTTERANCES, [found])
-    assert (document["model"], document["results"][0]["context"]) == (None, None)
-
-
-def test_a_failed_utterance_has_no_figures_in_the_report():
-    (found,) = report_document(CONDITIONS, UTTERANCES, [result(failures={1: "1.wav: lost"})])["results"]
-    assert found["utterances"][1] == {
-        "audio": "1.wav", "manifest": "m.jsonl", "line": 2, "speaker": "s1", "audio_s": 2.0, "error": "1.wav: lost",
-    }  # fmt: skip
 
 
 class StandIn:
@@ -140,13 +106,6 @@ def test_all_utterances_are_recognized_concurrently():
     outcomes = list(recognize_through_server(client, utterances(30), streams=7))
     assert sorted(outcomes) == [(i, f"text of {i}.wav", None) for i in range(30)]
     assert 2 <= client.peak_live <= 7
-
-
-def test_an_utterance_s_phrases_are_sent():
-    client = StandIn()
-    (utterance,) = utterances(1)
-    list(recognize_through_server(client, [replace(utterance, boosted_phrases=("new york", ("ada", 3.0)))], streams=1))
-    assert client.boosted_phrases == [("new york", ("ada", 3.0))]
 
 
 @pytest.mark.parametrize("has_languages", [True, False])

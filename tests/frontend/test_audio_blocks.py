@@ -75,15 +75,6 @@ def test_a_truncated_file_is_read_to_its_end(tmp_path):
     assert blocks.problem.startswith(f"{path}: is truncated")
 
 
-def test_channels_that_cancel_give_a_warning(tmp_path):
-    path = tmp_path / "call.wav"
-    soundfile.write(path, noise(5000) * [1, -1], 16000)
-    blocks = AudioBlocks(path, 16000)
-    read(blocks.tracks[0], 300)
-    assert blocks.warning == load_audio(path, 16000).warning
-    assert blocks.warning
-
-
 def test_samples_that_are_not_finite_are_an_error_when_they_are_reached(tmp_path):
     path = tmp_path / "a.wav"
     samples = noise(5000)
@@ -124,10 +115,3 @@ def test_an_unusable_file_is_named(tmp_path, content, message):
         path.write_bytes(content)
     with pytest.raises(AudioError, match=rf"a\.wav: {message}"):
         AudioBlocks(path, 16000)
-
-
-def test_a_missing_channel_is_named(tmp_path):
-    path = tmp_path / "a.wav"
-    soundfile.write(path, noise(100), 16000)
-    with pytest.raises(AudioError, match="there is no channel 2"):
-        AudioBlocks(path, 16000, 2)

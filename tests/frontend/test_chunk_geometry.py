@@ -10,7 +10,7 @@ from penstock.frontend.log_mel import SampleState
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 
-CONTEXTS = [(70, 13), (70, 6), (70, 1), (70, 0)]
+CONTEXTS = [(70, 1), (70, 0)]
 
 
 SLOT = np.array([0])

@@ -130,23 +130,6 @@ def test_nothing_is_emitted_later_than_its_samples_allow(extractor):
     assert len(push(extractor, 0, samples[needed : needed + geometry.chunk_samples - 1]).mel) == 0
 
 
-def test_empty_requests_change_nothing(extractor):
-    samples = golden_samples("short").numpy()
-    requests = list(cut(len(samples), 500))
-    nothing = slice(0, 0)
-    with_empty = [request for full in requests for request in (nothing, full, nothing)]
-    plain, mixed = (mel_of(extractor, stream(extractor, samples, p)) for p in (requests, with_empty))
-    assert torch.equal(plain, mixed)  # the same windows, one at a time
-
-
-@pytest.mark.parametrize("pushed", [0, 1, 159])
-def test_a_stream_shorter_than_a_hop_has_no_frames(extractor, pushed):
-    replies = stream(extractor, golden_samples("short").numpy()[:pushed], [slice(None)])
-    assert [len(reply.mel) for reply in replies] == [0, 0]
-    assert [reply.last_valid_mel_frames for reply in replies] == [0, 0]
-    assert replies[-1].covered_samples == pushed
-
-
 def test_covered_samples_grow_up_to_the_end(extractor):
     samples = golden_samples("medium").numpy()
     requests = list(cut(len(samples), random.Random(3)))

@@ -11,8 +11,8 @@ import torch
 from penstock.graphs.driver import EagerDriver
 from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
-from penstock.graphs.program import Program, While, run_eagerly, steps_with_depth
-from tests.helpers.fake_capture import FakeBuilder, FakeCapture, SynchronizesError
+from penstock.graphs.program import Program, While
+from tests.helpers.fake_capture import FakeBuilder, FakeCapture
 
 DRIVERS = {
     "no_graphs": EagerDriver,
@@ -74,13 +74,6 @@ def test_every_driver_runs_every_loop(driver):
         assert sorting.rounds.item() == number + 1
 
 
-def test_steps_and_their_depth():
-    program = Sorting(2).program()
-    assert [(depth, step.__name__) for depth, step in steps_with_depth(program.body)] == [
-        (0, "_begin"), (1, "_step_on"), (1, "_swap"), (1, "_begin"), (2, "_step_on"), (0, "_finish"),
-    ]  # fmt: skip
-
-
 def test_stretches_between_loops_become_one_graph_each():
     capture = FakeCapture()
     NoWhileLoopsDriver(capture).prepare(Sorting(3).program())
@@ -91,33 +84,6 @@ def test_loops_are_nested_in_one_graph():
     builder = FakeBuilder()
     FullGraphDriver(builder).prepare(Sorting(3).program())
     assert builder.deepest == 2
-
-
-@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
-def test_a_step_that_waits_for_the_host_is_detected(driver):
-    flags = torch.ones(1, dtype=torch.bool)
-
-    def step() -> None:
-        if flags[0]:
-            flags.zero_()
-
-    with pytest.raises(SynchronizesError):
-        DRIVERS[driver]().prepare(Program(flags, (While(0, (step,)),)))
-
-
-@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
-def test_the_fake_forgets_python_as_a_graph_does(driver):
-    """Otherwise it could not detect a step that moves its tensors."""
-    holder = [torch.zeros(1)]
-
-    def move() -> None:
-        holder[0] = holder[0] + 1
-
-    run = DRIVERS[driver]().prepare(Program(torch.zeros(1, dtype=torch.bool), (move,)))
-    before = holder[0].clone()
-    run()
-    run()
-    assert torch.equal(holder[0], before)
 
 
 class NoReferences:
@@ -151,9 +117,3 @@ def test_a_captured_program_keeps_its_tensors_alive(driver):
     del run
     gc.collect()
     assert alive() is None
-
-
-def test_eager_without_loops():
-    seen = []
-    run_eagerly(Program(torch.zeros(1, dtype=torch.bool), tuple(partial(seen.append, i) for i in range(3))))
-    assert seen == [0, 1, 2]

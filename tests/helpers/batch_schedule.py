@@ -36,7 +36,7 @@ class Transcript:
 def cut_into_rows(
     number: int, samples: np.ndarray, ends: tuple[int, ...], chance: random.Random, options: str | None = None
 ) -> list[Row]:
-    """One stream, whose segments end behind `ends` samples. Start, end and finalize are rows of their own or not."""
+    """One stream, whose segments end after `ends` samples. Start, end and finalize are rows of their own or not."""
     rows, start = [], 0
     for end, flag in [*((end, FINALIZE) for end in ends), (len(samples), END)]:
         while True:

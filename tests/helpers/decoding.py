@@ -1,4 +1,4 @@
-"""Drives the searches in tests: batches of streams in random chunks, with NaN behind their ends."""
+"""Drives the searches in tests: batches of streams in random chunks, with NaN after their ends."""
 
 import random
 from typing import Protocol

@@ -47,7 +47,7 @@ def extract(
 
 
 def real_frames(replies: list[MelChunks], virtual_mel_frames: int) -> torch.Tensor:
-    """[N, F], the frames of a stream's replies without the virtual ones and without those behind the end."""
+    """[N, F], the frames of a stream's replies without the virtual ones and without those after the end."""
     frames = []
     for mel, last_valid_mel_frames, _ in replies:
         behind_the_end = mel.shape[1] - last_valid_mel_frames if len(mel) else 0

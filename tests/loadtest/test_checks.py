@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 
 from loadtest.checks import (
@@ -35,14 +34,6 @@ def test_a_request_without_an_answer_counts_as_a_late_chunk():
     assert final_latency_s.tolist() == [math.inf]
 
 
-def test_late_is_more_than_one_chunk_after_it_was_complete():
-    assert late_chunks(np.array([0.0, 0.5599, 0.56, 0.5601, math.inf]), 0.56) == 2
-
-
-def test_the_limits_themselves_pass():
-    assert reasons_to_fail(**GOOD) == []
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -66,19 +57,6 @@ def test_the_chunk_is_found_in_the_answers():
     reached = (0.0, 0.0, 0.49, 0.49, 1.05, 1.05, 1.61, 1.61, 1.73)
     rows = [{"audio_processed_s": value, "is_last": i == 8} for i, value in enumerate(reached)]
     assert chunk_duration_s([request_rows(*rows)]) == 0.56
-
-
-def test_requests_that_hold_several_chunks_do_not_hide_a_single_one():
-    tables = [
-        request_rows({"audio_processed_s": 0.49}, {"audio_processed_s": 1.61}, {"audio_processed_s": 2.17}),
-        request_rows({"audio_processed_s": 1.05}, {"audio_processed_s": 2.17}),
-    ]
-    assert chunk_duration_s(tables) == 0.56
-
-
-@pytest.mark.parametrize("tables", [[], [request_rows()], [request_rows({"audio_processed_s": 0.49})]])
-def test_one_chunk_alone_tells_nothing(tables):
-    assert chunk_duration_s(tables) is None
 
 
 ON_TIME = GeneratorCheck(False, "on time")
@@ -106,32 +84,6 @@ def test_the_load_generator_is_judged_by_its_lag(lag_ms, use, is_bottleneck, tex
     assert text in check.text
 
 
-def test_an_easy_load_uses_nothing_up():
-    assert resources(machine(encoder=0.5, generator=0.5)) == []
-
-
-def test_a_model_may_use_one_core_per_thread():
-    use = machine(encoder=0.95, decoder=0.5, server=1.5)
-    assert resources(use) == ["CPU of encoder"]
-    assert resources(use, threads=2) == []
-
-
-def test_a_full_machine_names_its_largest_parts():
-    (found,) = find_bottlenecks(ON_TIME, machine(cores=2, encoder=0.8, server=0.7, generator=0.4), EASY, 0)
-    assert found.resource == "CPU of the machine"
-    assert "encoder 0.80, tritonserver 0.70, load generator 0.40" in found.text
-
-
-def test_a_machine_that_others_fill_is_told_apart():
-    assert resources(machine(cores=2, encoder=0.4, other_cores=1.6)) == ["CPU of the machine, by other programs"]
-
-
-def test_the_longest_queue_counts_if_it_is_longer_than_the_work():
-    models = EASY | {"encoder": model(queue_ms=9.0, compute_ms=8.0), "decoder": model(queue_ms=8.0, compute_ms=2.0)}
-    assert resources(machine(), models) == ["queue of encoder"]
-    assert resources(machine(), EASY | {"encoder": model(queue_ms=9.0, compute_ms=10.0)}) == []
-
-
 def test_slots_come_first_and_an_overloaded_generator_next():
     late = check_generator(80.0, machine(busiest=1.0))
     assert resources(machine(busiest=1.0, encoder=0.95), generator=late, rejections=2) == [
@@ -139,12 +91,3 @@ def test_slots_come_first_and_an_overloaded_generator_next():
         "load generator",
         "CPU of encoder",
     ]
-
-
-def test_a_generator_that_was_only_kept_waiting_comes_last():
-    use = machine(cores=2, encoder=0.95, generator=1.0)
-    assert resources(use, generator=check_generator(80.0, use))[-1] == "load generator"
-
-
-def test_nothing_is_known_of_models_without_their_counters():
-    assert resources(machine(), models={}) == []

@@ -54,17 +54,6 @@ def test_a_text_answers_the_part_that_completes_its_audio_and_those_before():
     assert received[0].dtype == np.int16 and (received[0] == 8192).all()
 
 
-def test_a_stream_without_a_text_is_answered_by_its_end():
-    async def texts(parts):
-        async for _ in parts:
-            pass
-        yield Text("", True)
-
-    processed_s, voice = answers_of(texts, 2)
-    assert processed_s == pytest.approx([0.0, 0.0, 0.25])
-    assert voice.transcript.text == ""
-
-
 def play(open_voice: Callable) -> Utterance:
     samples = np.tile(PART, 4)
     return asyncio.run(Player(samples, PART.size).play(open_voice, 0, 0.0))

@@ -83,13 +83,6 @@ def test_ctrl_c_is_waited_for(child):
     assert (child / "ended").read_text() == "SIGINT"
 
 
-def test_a_server_that_ends_by_itself_ends_the_test(child):
-    target = Target("localhost:1", end_reason=lambda: "it crashed" if (child / "ready").exists() else None)
-    with pytest.raises(PenstockError, match=r"ended during the test: it crashed"):
-        run_locust(target, 1, child / "out", [])
-    assert (child / "ended").read_text() == "SIGTERM"
-
-
 def test_no_report_is_no_result(monkeypatch, tmp_path):
     monkeypatch.setattr(locust_run, "run_locust", lambda *_: 3)
     with pytest.raises(PenstockError, match=r"wrote no report .*status 3"):

@@ -3,14 +3,10 @@ import argparse
 import pytest
 
 from loadtest.options import (
-    DEFAULT_RECORDINGS,
     add_arguments,
     read_plan,
-    reject_options,
     request_samples,
-    stream_counts,
 )
-from penstock_client.cli.arguments import read_options
 
 
 def options(*words: str) -> argparse.Namespace:
@@ -37,19 +33,6 @@ def test_the_plan_of_the_options(words, counts, duration_s):
 def test_too_many_numbers_for_a_shape_are_rejected(words):
     with pytest.raises(ValueError, match="too many numbers for --shape"):
         read_plan(options(*words))
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "2,", "1.5", "many"])
-def test_streams_that_are_no_numbers_are_rejected(text):
-    with pytest.raises(ValueError, match="--streams is"):
-        stream_counts(text)
-
-
-def test_bad_times_are_rejected():
-    with pytest.raises(ValueError, match="--stagger-seconds is -1"):
-        read_plan(options("--stagger-seconds", "-1"))
-    with pytest.raises(ValueError, match="expected positive numbers"):
-        read_plan(options("--minutes", "0"))
 
 
 @pytest.mark.parametrize("target", ["batched", "gateway-riva", "gateway-realtime"])
@@ -81,26 +64,3 @@ def test_endpoints_are_rejected_and_can_be_switched_off(name, value):
 def test_request_sizes_that_the_server_rejects(request_ms):
     with pytest.raises(ValueError, match="--request-ms is"):
         request_samples(request_ms, 16_000)
-
-
-@pytest.mark.parametrize("words", [["--streams", "8"], ["--seed", "1", "--stream=8"], ["--url", "x:1"]], ids=str)
-def test_options_that_are_not_to_be_set_are_rejected_by_name(words):
-    with pytest.raises(ValueError, match=r"^--(streams?|url): the search chooses$"):
-        reject_options(words, ("--streams", "--url"), "the search chooses")
-
-
-def test_other_options_go_on():
-    reject_options(["--seed", "1", "--stagger-seconds", "3", "-s", "word"], ("--streams", "--url"), "")
-
-
-def test_request_sizes_in_samples():
-    assert [request_samples(ms, 16_000) for ms in (100, 560, 30_000)] == [1600, 8960, 480_000]
-
-
-def test_the_default_recordings_are_in_the_repository():
-    assert options().recordings == str(DEFAULT_RECORDINGS)
-    assert DEFAULT_RECORDINGS.is_file()
-
-
-def test_the_streams_own_options_are_there_too():
-    assert read_options(options("--decoder", "alsd", "--beam-size", "2")).beam_size == 2

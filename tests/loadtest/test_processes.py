@@ -1,10 +1,7 @@
 """Readings of real processes, this one among them, and the use between two readings."""
 
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,12 +10,10 @@ from loadtest.processes import (
     GENERATOR,
     SERVER,
     Usage,
-    generator_processes,
     machine_use,
     read_usage,
     server_processes,
 )
-from loadtest.summary import take_snapshot
 
 PARENT = """
 import subprocess, sys
@@ -30,52 +25,11 @@ child.kill()
 """
 
 
-@pytest.fixture
-def server() -> Iterator[tuple[int, int]]:
-    """Ids of a process and of its child, which has the command line of a model's stub."""
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process.pid, int(process.stdout.readline())
-        process.stdin.close()
-
-
-def test_time_and_memory_of_this_process():
-    before = read_usage()
-    deadline_s = time.process_time() + 0.05
-    while time.process_time() < deadline_s:
-        pass
-    after = read_usage()
-    assert after.cpu_s[GENERATOR] - before.cpu_s[GENERATOR] >= 0.02  # the system counts in hundredths
-    assert after.generator_cpu_s[os.getpid()] > before.generator_cpu_s[os.getpid()]
-    assert set(after.pss_mib) == {GENERATOR} and after.pss_mib[GENERATOR] > 1
-
-
 def test_a_process_that_has_gone_counts_as_nothing():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert server_processes(gone.pid) == {}
     assert set(read_usage(gone.pid).pss_mib) == {GENERATOR}
-
-
-def test_stubs_are_known_by_their_models(server):
-    process, stub = server
-    assert server_processes(process) == {"encoder": [stub], SERVER: [process]}
-    assert read_usage(process).pss_mib.keys() == {"encoder", SERVER, GENERATOR}
-
-
-def test_a_gateway_is_its_process_and_its_children(server):
-    assert read_usage(0, server[0]).pss_mib.keys() == {GATEWAY, GENERATOR}
-
-
-def test_the_load_generator_is_this_process_and_its_children(server):
-    assert {os.getpid(), *server} <= set(generator_processes())
-
-
-def test_a_snapshot_names_what_is_missing():
-    assert "--metrics-url" in take_snapshot(None, 0, 0).problem
-    snapshot = take_snapshot("http://127.0.0.1:1/metrics", 0, 0)
-    assert snapshot.counters is None and snapshot.problem.startswith("http://127.0.0.1:1/metrics: ")
 
 
 def usage(time_s: float, busy_s: float, generator_cpu_s: dict[int, float], **cpu_s: float) -> Usage:
@@ -99,18 +53,3 @@ def test_a_gateway_is_neither_the_server_nor_another_program():
     before, after = (usage(at_s, at_s, {}, **{GATEWAY: at_s / 4, SERVER: at_s / 2}) for at_s in (0.0, 2.0))
     use = machine_use(before, after, cores=2)
     assert (use.server_cores, use.other_cores, use.processes[GATEWAY].cores) == pytest.approx((0.5, 0.25, 0.25))
-
-
-def test_a_new_process_counts_from_nothing():
-    use = machine_use(usage(0.0, 0.0, {}), usage(2.0, 2.0, {9: 1.0}, encoder=1.0), cores=2)
-    assert (use.processes["encoder"].cores, use.processes["encoder"].pss_growth_mib) == (0.5, 0.0)
-    assert use.busiest_generator_cores == 0.5
-
-
-def test_counters_of_the_system_that_disagree_leave_nothing_negative():
-    assert machine_use(usage(0.0, 0.0, {}), usage(2.0, 1.0, {}, encoder=1.5), cores=2).other_cores == 0.0
-
-
-def test_readings_must_be_apart():
-    with pytest.raises(ValueError, match="0 s apart"):
-        machine_use(usage(1.0, 0.0, {}), usage(1.0, 0.0, {}), cores=2)

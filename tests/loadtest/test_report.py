@@ -5,15 +5,11 @@ import math
 
 import pytest
 
-from loadtest.capacity import SearchPlan, capacity_document, slots_for
+from loadtest.capacity import SearchPlan, capacity_document
 from loadtest.report import (
-    make_folder,
-    number,
     report_document,
     summary_sentence,
     targets_table,
-    to_markdown,
-    window_lines,
     write_report,
 )
 from penstock.errors import PenstockError
@@ -50,21 +46,6 @@ def test_a_report_that_cannot_be_written_is_an_error_in_words(tmp_path):
         write_report(tmp_path / "file" / "loadtest.out", document(window()))
 
 
-def rows(page: str, title: str) -> list[list[str]]:
-    lines = page.partition(f"## {title}\n")[2].partition("\n## ")[0].splitlines()
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")][2:]
-
-
-def test_the_page_has_every_figure():
-    page = to_markdown(document(window(2), window(4, delays_s=0.9) | {"begin_s": 20.0}))
-    first, second = rows(page, "Streams")
-    assert (first[:2], second[:2], second[6]) == (["2", "pass"], ["4", "FAIL"], "900")
-    assert ["2", "encoder", "200.0", "2.0", "10.0", "2.0", "1.0"] in [row[:7] for row in rows(page, "Models")]
-    assert [row[:2] for row in rows(page, "Processes")] == [["2", "others"], ["4", "others"]]
-    assert ["model", "tiny"] in rows(page, "Circumstances")
-    assert "2 streams PASS" in page and "4 streams FAIL" in page
-
-
 def test_targets_are_compared_with_the_first_one():
     direct, gateway = document(window(2), window(4)), document(window(2, delays_s=0.05), window(4, delays_s=0.3))
     for each in gateway["windows"]:
@@ -91,33 +72,6 @@ def test_the_summary_says_what_passed_and_what_did_not():
     assert summary_sentence(document(passed) | {"soak": soak}).endswith("; the soak did not pass: encoder grows.")
 
 
-@pytest.mark.parametrize(("delays_s", "verdict"), [(0.02, "passed"), (1.2, "not passed")])
-def test_the_page_begins_with_the_verdict_and_the_summary(delays_s, verdict):
-    report = document(window(2, delays_s=delays_s))
-    assert to_markdown(report).startswith(f"# Load test: {verdict}\n\n{summary_sentence(report)}\n")
-
-
-def test_a_page_without_the_server_s_counters_has_the_tables_that_are_left():
-    page = to_markdown(document(window(requests=(None, None))))
-    assert rows(page, "Models") == [] and len(rows(page, "Streams")) == 1
-    assert "no queue and compute times: no metrics" in page
-
-
-def test_the_lines_say_what_failed_and_why():
-    lines = window_lines(finite(window(4, delays_s=1.2)))
-    assert lines[0].startswith("4 streams FAIL: 2 of 2 chunks late, end to final 1200/1200/1200 ms")
-    assert [line for line in lines if "because" in line] == [
-        "  because: 2 of 2 chunks late, 0.1 % are allowed",
-        "  because: p95 of end of audio to final text above 1 s",
-    ]
-    assert lines[-1] == "  CPU steal 0.0 %"
-
-
-@pytest.mark.parametrize("unknown", [None, math.nan, math.inf])
-def test_an_unknown_figure_is_a_dash(unknown):
-    assert (number(unknown), number(1.25, 1)) == ("-", "1.2")
-
-
 def search_report(*trials: tuple[float, float]) -> dict:
     """The report of trials of (streams, delay)."""
     return {"format": "x", "windows": [window(streams, delay_s) for streams, delay_s in trials]}
@@ -134,32 +88,3 @@ def test_the_capacity_names_its_limit():
     assert [trial["streams"] for trial in found["capacity"]["trials"]] == [16, 32, 24, 16]
     assert [window["streams"] for window in found["windows"]] == [16, 16, 24, 32]
     assert json.loads(json.dumps(finite(found)))["capacity"]["confirmation_s"] == 120.0
-
-
-def test_a_capacity_at_the_end_of_the_search_says_so():
-    text = capacity_document([search_report((512, 0.02))], 512, PLAN)["capacity"]["text"]
-    assert text == "maximum sustained streams (120 s): 512, the largest number tried; no bottleneck"
-
-
-def test_no_capacity_at_all():
-    text = capacity_document([search_report((1, 2.0))], 0, PLAN)["capacity"]["text"]
-    assert text.startswith("maximum sustained streams (120 s): 0. At 1 streams")
-
-
-def test_the_capacity_is_on_the_page():
-    found = capacity_document([document(window(1, delays_s=2.0))], 0, PLAN)
-    page = to_markdown(found)
-    assert page.startswith("# Load test: not passed\n\nMaximum sustained streams (120 s): 0. At 1 streams")
-    assert rows(page, "Trials")[0][2] == "FAIL"
-
-
-def test_a_server_has_more_slots_than_streams():
-    assert all(slots_for(streams) > streams for streams in range(1, 2000))
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    make_folder(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(PenstockError, match=r"--out: .*file: "):
-        make_folder(tmp_path / "file")

@@ -3,7 +3,6 @@
 import json
 import time
 from contextlib import contextmanager
-from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +12,7 @@ from loadtest.fresh_server import ReadyServer
 from loadtest.locust_run import processes_for
 from loadtest.processes import GENERATOR, SERVER, Usage
 from loadtest.report import report_document, write_report
-from loadtest.soak import Readings, memory_slope, soak_document, to_csv
+from loadtest.soak import Readings, soak_document
 from penstock.errors import RunError
 from penstock.serving.ports import Ports
 from tests.helpers.loadtest_records import spoken, summary
@@ -50,11 +49,6 @@ def test_flat_memory_and_no_loss_pass():
     assert "  0 of 2 streams lost, 0 of 3 chunks late, 0 of 2 recordings with several texts" in found["lines"]
 
 
-def test_growth_in_the_warm_up_does_not_count():
-    assert document(readings(warm_up_mib=100.0))["passed"]
-    assert not document(readings(warm_up_mib=100.0), warm_up_s=0.0)["passed"]
-
-
 def test_memory_that_grows_fails_with_its_slope():
     found = document(readings(30.0))
     assert found["reasons"] == ["encoder grows by 30.00 MiB per hour, 2 are allowed"]
@@ -62,47 +56,9 @@ def test_memory_that_grows_fails_with_its_slope():
     assert "  because: encoder grows by 30.00 MiB per hour, 2 are allowed" in found["lines"]
 
 
-def test_the_slope_of_uneven_readings():
-    times_s = [0.0, 100.0, 130.0, 1000.0, 7200.0]
-    assert memory_slope(times_s, [10 - 4 * moment / 3600 for moment in times_s]) == pytest.approx(-4.0)
-
-
-@pytest.mark.parametrize("loss", [{"errors": {"count": 2}}, {"rejections": {"count": 2}}], ids=str)
-def test_lost_streams_are_counted(loss):
-    assert document(readings(), window(**loss))["streams_lost"] == 2
-
-
-def test_a_load_test_that_fails_fails_the_soak():
-    assert document(readings(), window(reasons=["2 streams failed"]))["reasons"] == ["2 streams failed"]
-
-
 def test_a_recording_whose_text_changes_fails_the_soak():
     words = window()["words"] | {"recordings_with_several_texts": 1}
     assert document(readings(), window(words=words))["reasons"] == ["1 of 2 recordings with several texts"]
-
-
-def test_a_process_that_ended_is_named():
-    found = readings()
-    del found[200].pss_mib["encoder"]
-    assert document(found)["reasons"] == ["encoder did not run for the whole test"]
-
-
-@pytest.mark.parametrize("few", [[], readings(every_s=1800.0)], ids=["none", "two"])
-def test_too_few_readings_fail(few):
-    assert "too few" in " ".join(document(few)["reasons"])
-
-
-def test_readings_are_taken_until_the_end():
-    times = count(1.0)
-    with Readings(lambda: Usage(next(times), 0.0), 0.01) as taken:
-        deadline_s = time.monotonic() + 5
-        while len(taken.readings) < 3:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.005)
-    assert [reading.time_s for reading in taken.readings[:3]] == [1.0, 2.0, 3.0]
-    taken_count = len(taken.readings)
-    time.sleep(0.03)
-    assert len(taken.readings) == taken_count
 
 
 def test_a_reading_that_fails_is_an_error():
@@ -113,12 +69,6 @@ def test_a_reading_that_fails_is_an_error():
         time.sleep(0.03)
     with pytest.raises(ValueError, match="raised first"), Readings(read, 0.01):
         raise ValueError("raised first")
-
-
-def test_readings_as_csv():
-    header, first, *_, last = to_csv(readings(30.0)).splitlines()
-    assert header == "seconds,process,pss_mib"
-    assert (first, last) == ("0.0,encoder,80.00", "3600.0,load generator,3600.00")
 
 
 @pytest.fixture
@@ -181,29 +131,6 @@ def test_the_command_runs_a_constant_load_and_writes_the_result(command, tmp_pat
     assert "encoder: 110.0 MiB, +30.00 MiB per hour" in capsys.readouterr().out
     assert "+30.00 MiB per hour" in (tmp_path / "loadtest.md").read_text(encoding="utf-8")
     assert (tmp_path / "readings.csv").read_text(encoding="utf-8").startswith("seconds,process,pss_mib\n")
-
-
-def test_growth_that_is_allowed_passes(command):
-    assert command("--max-growth", "40", "--minutes", "30")[0] == 0
-
-
-def test_a_soak_that_is_ended_early_reports_and_fails(command, capsys):
-    status, report, _ = command("--max-growth", "40", "--ended-early")
-    assert status == 1
-    assert report["soak"]["reasons"] == ["ended after 20.0 of 60.0 minutes"]
-    assert "because: ended after 20.0" in capsys.readouterr().out
-
-
-def test_the_readings_of_a_soak_whose_server_ends_are_kept(command, tmp_path, capsys):
-    assert command("--server-ended")[0] == 2
-    assert "soak: error: RUN_FAILED: the server ended" in capsys.readouterr().err
-    assert (tmp_path / "readings.csv").read_text(encoding="utf-8").splitlines()[-1].startswith("3600.0,")
-
-
-@pytest.mark.parametrize("words", [["--shape", "sweep"], ["--url", "localhost:1"]], ids=str)
-def test_options_that_the_soak_sets_itself_are_rejected(words, capsys):
-    assert soak.main(words) == 2
-    assert f"soak: error: {words[0]}: a soak runs a constant load" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -166,21 +166,6 @@ def test_batched_users_play_and_every_chunk_is_answered(batched, recognizer):
     assert recognizer.received == {}
 
 
-def test_batched_users_survive_a_rejection(batched, recognizer):
-    options, _ = batched
-    recognizer.max_streams = 0
-
-    async def scenario(locust: Locust) -> None:
-        await locust.ask("prepare", options, 0, answer=["prepared", ""])
-        locust.order("begin", 1, 0.0)
-        await locust.until(lambda: REJECTED in locust.outcomes())
-        recognizer.max_streams = 8
-        await locust.until(lambda: COMPLETE in locust.outcomes())
-        await locust.ask("end", 1, answer=["ended", 1])
-
-    play(scenario)
-
-
 def test_every_second_user_boosts(options, recognizer):
     options = options | {"boost_phrase": ["ada:3"], "boost_every": 2}
 
@@ -214,31 +199,6 @@ def test_a_user_survives_a_rejection(options, recognizer):
         assert 0 < rejected.rejected_after_s < time.monotonic() - started_s
 
     play(scenario)
-
-
-def test_users_stop_one_by_one(options):
-    async def scenario(locust: Locust) -> None:
-        await locust.ask("prepare", options, 0, answer=["prepared", ""])
-        for user in (1, 2):
-            locust.order("begin", user, 0.0)
-        await locust.until(lambda: len(locust.utterances()) >= 2)
-        await locust.ask("end", 2, answer=["ended", 2])
-        count = len(locust.utterances())
-        await locust.until(lambda: len(locust.utterances()) > count)
-        assert ["ended", 1] not in locust.messages
-        await locust.ask("end", 1, answer=["ended", 1])
-
-    play(scenario)
-
-
-def test_one_that_waits_for_its_start_stops_at_once(options, recognizer):
-    async def scenario(locust: Locust) -> None:
-        await locust.ask("prepare", options, 0, answer=["prepared", ""])
-        locust.order("begin", 1, 1000.0)
-        await locust.ask("end", 1, answer=["ended", 1])
-
-    play(scenario)
-    assert recognizer.requests == []
 
 
 def test_abandoned_users_end_with_their_test(options, recognizer):

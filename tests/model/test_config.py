@@ -21,30 +21,6 @@ ENCODER = EncoderConfig(80, 2, 24, 3, 48, 9, True, True, True, 8, 8, ((70, 13), 
 TRANSDUCER = TransducerConfig(64, 16, 1, 20, "relu", ())
 
 
-def test_times():
-    model = ModelConfig(FEATURES, ENCODER, TRANSDUCER)
-    assert (FEATURES.hop_ms, model.encoder_frame_ms, model.encoder_frame_samples) == (10.0, 80.0, 1280)
-    assert [model.chunk_ms(context) for context in ENCODER.contexts] == [1120.0, 560.0, 160.0, 80.0]
-
-
-def test_heads():
-    both = ModelConfig(FEATURES, ENCODER, TRANSDUCER, CtcConfig(64))
-    assert (both.vocabulary_size, both.head_name) == (64, "RNN-T + CTC")
-    alone = ModelConfig(FEATURES, ENCODER, None, CtcConfig(32))
-    assert (alone.vocabulary_size, alone.head_name) == (32, "CTC")
-    for heads in ((None, None), (TRANSDUCER, CtcConfig(63))):
-        with pytest.raises(CheckpointError, match="a transducer, a CTC head, or both of one size"):
-            ModelConfig(FEATURES, ENCODER, *heads)
-
-
-@pytest.mark.parametrize(
-    ("factor", "mel_bins", "bins"), [(8, 80, (41, 21, 11)), (8, 128, (65, 33, 17)), (4, 80, (41, 21))]
-)
-def test_subsampled_bins(factor, mel_bins, bins):
-    encoder = dataclasses.replace(ENCODER, subsampling_factor=factor, mel_bins=mel_bins)
-    assert (encoder.subsampled_mel_bins, encoder.subsampling_layers) == (bins, len(bins))
-
-
 def test_contexts_are_chosen_among_the_trained_ones():
     assert ENCODER.select_context(None) == AttentionContext(70, 6)
     assert ENCODER.select_context(AttentionContext(70, 1)).chunk_encoder_frames == 2

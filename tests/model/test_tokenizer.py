@@ -84,18 +84,6 @@ def test_text_only_grows_by_whole_characters(with_bytes, text):
     assert shown[-1] == text
 
 
-def test_random_text_only_grows(path):
-    tokenizer, chance = Tokenizer(path), random.Random(1)
-    for _ in range(300):
-        incremental, before = IncrementalText(tokenizer), ""
-        for token in random_ids(chance, tokenizer.size):
-            new = incremental.add(token)
-            assert incremental.text == before + new
-            before = incremental.text
-        assert incremental.text + "" == before
-        assert incremental.finish() == incremental.text[len(before) :]
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_unfinished_character_shows_only_at_the_end(with_bytes, count):
     tokenizer = Tokenizer(with_bytes)
@@ -106,13 +94,6 @@ def test_an_unfinished_character_shows_only_at_the_end(with_bytes, count):
         assert text.is_inside_character
     assert text.finish() == "\ufffd"
     assert not text.is_inside_character
-
-
-def test_a_text_piece_ends_an_unfinished_character(with_bytes):
-    model = library(with_bytes)
-    text = IncrementalText(Tokenizer(with_bytes))
-    text.add(model.piece_to_id("<0xE2>"))
-    assert text.add(model.piece_to_id("e")) == "\ufffde"
 
 
 def test_no_text_starts_with_a_space(path):

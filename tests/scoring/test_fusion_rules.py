@@ -5,16 +5,10 @@ import math
 import pytest
 import torch
 
-from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, blank_offset, label_offset
+from penstock.scoring.fusion_rules import FusionStrategy, blank_offset, label_offset
 
 BLANK = torch.tensor([0.25, 0.75, 1.0], dtype=torch.float64).log()
 WEIGHTS = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
-
-
-def test_equation_2_adds_nothing():
-    strategy = FusionStrategy(BlankScoring.LABELS_ONLY)
-    assert label_offset(BLANK, WEIGHTS, strategy).tolist() == [0.0] * 3
-    assert blank_offset(BLANK, WEIGHTS, strategy).tolist() == [0.0] * 3
 
 
 def test_equation_3():

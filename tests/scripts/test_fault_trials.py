@@ -87,13 +87,6 @@ def test_parts_of_a_run_add_up(script, tmp_path):
     )
 
 
-def test_a_trial_that_runs_again_replaces_its_row(script, tmp_path):
-    path = tmp_path / "faults.json"
-    for scale, count in (("1", 10), ("0.5", 5)):
-        script.main(["--only", "passing", "--scale", scale, "--json", str(path)])
-        assert read(path)["passing_streams"]["streams"] == count
-
-
 def test_what_another_commit_has_written_does_not_count(script, tmp_path):
     path = tmp_path / "faults.json"
     path.write_text(json.dumps({"machine": {"commit": "another", "command": ""}, "trials": [{"trial": "old"}]}))
@@ -101,31 +94,8 @@ def test_what_another_commit_has_written_does_not_count(script, tmp_path):
     assert list(read(path)) == ["passing_streams"]
 
 
-def test_names_are_listed_and_unknown_ones_rejected(script, capsys):
-    assert script.main(["--list"]) == 0
-    names = ["failing_streams", "passing_streams", "stopped_under_load"]
-    assert capsys.readouterr().out.splitlines()[:3] == names
-    assert script.main(["--only", "nonsense"]) == 2
-    assert "no trial is called nonsense" in capsys.readouterr().err
-    assert script.ran == []
-
-
 def test_the_full_size_is_what_the_document_says():
     document = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
     source = (ROOT / "scripts" / "fault_trials.py").read_text(encoding="utf-8")
     assert "killed_clients: 1000," in source and "1,000 killed clients" in document.replace("\n", " ")
     assert "short_streams: 10_000," in source and "10,000 short streams" in document.replace("\n", " ")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("streams", 3, "streams 3"),
-        ("gone_s", 2.0, "gone 2.00 s"),
-        ("rejected_ms_max", 41.7, "rejected at most 41.7 ms"),
-        ("memory_during_mb", 3.25, "memory during 3.25 MiB"),
-        ("HTTP 400", 12, "HTTP 400: 12"),
-    ],
-)
-def test_figures_as_text(script, name, value, words):
-    assert script.phrase(name, value) == words

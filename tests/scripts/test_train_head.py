@@ -13,7 +13,7 @@ from penstock.model.config import IlmPair
 from penstock.recognizer import StreamingRecognizer
 from recipes.training import head_trainer
 from scripts import train_head
-from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
+from tests.helpers.random_models import random_checkpoint
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "tests" / "data" / "an4" / "manifest.jsonl"
@@ -63,13 +63,6 @@ def test_a_standard_head_is_trained_on(encoder, arguments, tmp_path):
     assert config == encoder.config
 
 
-def test_an_output_that_is_not_empty_is_named_before_anything_is_computed(arguments, tmp_path, capsys):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "file").touch()
-    assert train_head.main([*arguments, "--out", str(tmp_path / "out")]) == 1
-    assert "is not empty; accepted: a new or empty directory" in capsys.readouterr().err
-
-
 def test_recordings_of_one_speaker_are_rejected(encoder, tmp_path, capsys):
     """Else the speaker is held out, and a head that nothing was learned by is written."""
     lines = MANIFEST.read_text(encoding="utf-8").splitlines()[:1]
@@ -85,13 +78,6 @@ def test_a_head_for_another_encoder_is_named(arguments, tmp_path, capsys):
     bundled = ROOT / "models" / "an4-ft"
     assert train_head.main([*arguments, "--init", str(bundled), "--out", str(tmp_path / "out")]) == 1
     assert "--init: the head is for frames of width 144 and 64 labels; accepted: 16 and 48" in capsys.readouterr().err
-
-
-def test_a_bundle_without_a_transducer_is_named(arguments, tmp_path, capsys):
-    ctc = random_ctc_checkpoint(tmp_path, 0)
-    more = ["--model", str(ctc.directory), "--out", str(tmp_path / "out")]
-    assert train_head.main([*arguments, *more]) == 1
-    assert "has no transducer, only CTC" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

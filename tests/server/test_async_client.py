@@ -13,8 +13,6 @@ from penstock_client import (
     Client,
     ServerFullError,
     StreamClosedError,
-    StreamError,
-    StreamOptions,
 )
 from tests.helpers.golden import golden_utterances
 from tests.helpers.server.recordings import send_empty_stream
@@ -148,13 +146,3 @@ def test_a_stream_that_finds_no_slot_is_rejected_and_the_others_go_on(small_serv
             return [await final_text(stream) for stream in streams]
 
     assert asyncio.run(fill_and_start_one_more()) == [recognized(first)] * small_server.max_streams
-
-
-def test_options_that_the_server_rejects_fail_only_their_stream(server: RunningServer):
-    async def ask() -> str:
-        async with AsyncClient(server.url("grpc")) as client:
-            with pytest.raises(StreamError, match="no language model is loaded"):
-                await client.transcribe(audio(UTTERANCES[0]), options=StreamOptions(lm_weight=0.5))
-            return (await client.transcribe(audio(UTTERANCES[0]))).text
-
-    assert asyncio.run(ask()) == recognized(UTTERANCES[0])

@@ -1,6 +1,5 @@
 """A factorized transducer on a real server: streams of unlike weights in its batches, and errors by name."""
 
-import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.config import FACTORIZED, IlmPair
 from penstock.recognizer import StreamingRecognizer
-from penstock_client import AsyncClient, Client, StreamError, StreamOptions
+from penstock_client import Client, StreamError, StreamOptions
 from tests.helpers.golden import golden_utterances
 from tests.helpers.random_models import random_checkpoint
 from tests.helpers.server.running import RunningServer, running_server
@@ -79,15 +78,6 @@ def test_streams_of_unlike_weights_share_batches(model, factorized_server, proto
             assert (score < acoustic) == (choice.ilm_beta != 0 and text != "")
 
 
-def test_the_asyncio_client_sends_the_weights(model, factorized_server):
-    async def recognize() -> str:
-        async with AsyncClient(factorized_server.url("grpc")) as client:
-            return (await client.transcribe(UTTERANCES[0], options=CHOICES[1])).text
-
-    expected, *_ = _here(StreamingRecognizer(model, CONTEXT, max_streams=1), UTTERANCES[0], CHOICES[1])
-    assert asyncio.run(recognize()) == expected
-
-
 def test_the_server_says_what_the_model_has(factorized_server, server):
     for one, has_ilm in ((factorized_server, True), (server, False)):
         with Client(one.url("grpc")) as client:
@@ -112,9 +102,3 @@ def test_options_that_do_not_fit_are_rejected_by_name(factorized_server, protoco
         assert message in str(rejected.value)
         assert "OPTION_INVALID" in str(rejected.value)
         assert _there(client, UTTERANCES[0], StreamOptions())[0]
-
-
-def test_an_rnnt_model_rejects_the_weights_by_name(server):
-    with Client(server.url("grpc")) as client, pytest.raises(StreamError) as rejected:
-        _there(client, UTTERANCES[0], StreamOptions(ilm_beta=0.5))
-    assert "ilm_beta is 0.5, but the model has no internal language model; accepted: 0" in str(rejected.value)

@@ -86,9 +86,10 @@ async def test_word_times_are_those_of_the_direct_client(client, server):
     with Client(server.url("grpc"), timeout_s=60) as direct:
         words = direct.transcribe(PATHS[0]).words
     response = await client.post(
-        "/v1/audio/transcriptions", files={"file": PATHS[0].open("rb")},
+        "/v1/audio/transcriptions",
+        files={"file": PATHS[0].open("rb")},
         data={"response_format": "verbose_json", "timestamp_granularities[]": "word"},
-    )  # fmt: skip
+    )
     assert [
         (each["word"], round(each["start"] * 1000), round(each["end"] * 1000)) for each in response.json()["words"]
     ] == [(word.text, word.start_ms, word.end_ms) for word in words]

@@ -76,8 +76,3 @@ def test_tags_are_in_the_text_if_a_stream_keeps_them(language_server):
         kept = client.transcribe(samples, options=StreamOptions(language="en-US", language_tags="keep"))
     assert f"<{plain.language}>" in kept.text and "<" not in plain.text
     assert kept.tokens == plain.tokens
-
-
-def test_a_model_without_prompts_rejects_a_language(server):
-    with Client(server.url("grpc")) as client, pytest.raises(StreamError, match="the model has no language prompts"):
-        client.transcribe(golden_samples("short").numpy(), options=StreamOptions(language="en-US"))

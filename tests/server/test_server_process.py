@@ -378,8 +378,10 @@ def test_a_real_server_logs_its_streams_and_drains_them(bundled_model):
     assert not [event for event in log if "pinned" in event["message"]]
     ended = {event["stream"]: event for event in log if event["message"] == "stream ended"}
     assert {name: event["ended_by"] for name, event in ended.items()} == {
-        "ended": "end", "live": "end", "silent": "SERVER_DRAINING",
-    }  # fmt: skip
+        "ended": "end",
+        "live": "end",
+        "silent": "SERVER_DRAINING",
+    }
     line = ended["ended"]
     assert (line["audio_s"], line["segments"], line["decoder"], line["level"]) == (2.0, 1, "greedy", "info")
     assert 0 < line["latency_p50_ms"] <= line["latency_max_ms"]

@@ -19,11 +19,6 @@ def drain(tmp_path, limit_s: float, has_ended=lambda: False) -> tuple[int, list[
     return drain_streams(tmp_path, limit_s, has_ended, waited.append), waited
 
 
-def test_a_server_without_streams_does_not_wait(board, tmp_path):
-    assert drain(tmp_path, 600.0) == (0, [])
-    assert board.phase == Phase.OVER
-
-
 def test_streams_that_end_are_waited_for(board, tmp_path):
     live = [1, 3]
     for slot in live:

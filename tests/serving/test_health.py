@@ -1,4 +1,3 @@
-import http.client
 import json
 import socket
 import threading
@@ -11,7 +10,6 @@ from penstock.cli import main
 from penstock.errors import StreamError
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable
-from penstock.serving import health
 from penstock.serving.health import probe
 
 FINAL = {
@@ -116,11 +114,6 @@ def test_another_kind_of_server_is_unhealthy(serve, status, reply):
     assert "not a response of a Penstock server" in health.reason
 
 
-def test_an_answer_that_is_not_final_is_unhealthy(serve):
-    reply = json.dumps(FINAL).replace("true", "false").encode()
-    assert "is not final" in probe(serve(lambda body: (200, reply))[0]).reason
-
-
 def test_a_server_that_does_not_answer_is_unhealthy_in_time(raw_server):
     address = raw_server(lambda connection, is_over: is_over.wait())
     health = probe(address, timeout_s=0.3)
@@ -144,19 +137,6 @@ def test_a_server_that_answers_byte_by_byte_is_unhealthy_in_time(raw_server):
 def test_garbage_and_a_closed_connection_are_unhealthy(raw_server):
     for reply in (b"SSH-2.0-x\r\n", b""):
         assert not probe(raw_server(lambda connection, _, reply=reply: connection.sendall(reply))).is_healthy
-
-
-def test_what_is_not_http_is_not_shown(monkeypatch):
-    def answer(*_):
-        raise http.client.BadStatusLine("\x1b[2J\x00")
-
-    monkeypatch.setattr(health, "_post", answer)
-    assert probe("host:1").reason == "host:1: the answer is not HTTP; expected the server's HTTP port"
-
-
-@pytest.mark.parametrize("url", ["", "ftp://localhost", "localhost:port", "http://"])
-def test_a_wrong_address_is_unhealthy(url):
-    assert not probe(url, timeout_s=1).is_healthy
 
 
 def test_the_command_prints_one_line_and_says_it_with_its_status(serve, capsys):

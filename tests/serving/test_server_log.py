@@ -1,4 +1,3 @@
-import json
 import os
 import threading
 from typing import Any
@@ -51,16 +50,6 @@ def test_what_was_before_the_server_was_ready_is_no_reason():
     assert log.failure_reason() == "its log is empty"
 
 
-def test_without_errors_the_last_lines_are():
-    assert read_log("one", "", "two")[0].failure_reason() == "one; two"
-    assert read_log()[0].failure_reason() == "its log is empty"
-
-
-def test_lines_are_held_back_until_wanted():
-    assert read_log(NOISE)[1] == []
-    assert read_log(NOISE, is_verbose=True)[1] == [NOISE + "\n"]
-
-
 WARNING = 'W1121 02:24:03.384666 21781 x.cc:1] "odd"'
 OWN = "2026-11-22 09:47:28.924 info    features: stream ended stream=a"
 
@@ -88,12 +77,6 @@ def test_of_a_ready_server_warnings_are_forwarded_and_false_alarms_are_not():
     assert after_release(NOISE, WARNING, alarm, "") == [WARNING + "\n"]
     assert after_release(NOISE, WARNING, level="error") == []
     assert after_release(NOISE, alarm, is_verbose=True) == [NOISE + "\n", alarm + "\n"]
-
-
-def test_json_lines_of_triton_have_its_level():
-    (line,) = after_release(WARNING, log_format="json")
-    event = json.loads(line)
-    assert (event["level"], event["source"], event["message"]) == ("warning", "triton", "odd")
 
 
 def test_a_reader_that_blocks_does_not_block_the_server():

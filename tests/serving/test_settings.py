@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock.graphs import select as cuda_graphs
 from penstock.kernels import capability
 from penstock.model.bundle import CONFIG_FILE
-from penstock.model.config import AttentionContext, parse_context
+from penstock.model.config import AttentionContext
 from penstock.pipeline.options import decoding_config
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.stream_decoders.search_factory import fusion_strategy
@@ -177,22 +177,6 @@ def test_triton_itself_limits_no_streams():
         text = config.read_text(encoding="utf-8")
         assert "sequence_batching" not in text
         assert ("dynamic_batching" in text) != ("ensemble_scheduling" in text)
-
-
-def test_no_model_at_all():
-    with pytest.raises(PenstockError, match="PENSTOCK_MODEL is not set"):
-        Settings.from_environment({})
-
-
-@pytest.mark.parametrize("text", ["70,6", "70, 6", "[70,6]", " 70,6 "])
-def test_contexts_in_words(text):
-    assert parse_context(text) == AttentionContext(70, 6)
-
-
-@pytest.mark.parametrize("text", ["", "70", "70,6,1", "a,b", "70;6", "7.5,1"])
-def test_a_wrong_context_is_quoted(text):
-    with pytest.raises(PenstockError, match=f"context '{text}': expected LEFT,RIGHT"):
-        parse_context(text)
 
 
 def test_models_with_one_runtime_directory_share_a_ledger(environment, tmp_path):

@@ -81,12 +81,6 @@ def started(start, program: str = IDLE) -> subprocess.Popen:
     return process
 
 
-def test_all_is_well(start):
-    started(start)
-    with watch() as watching:
-        assert loss_within(watching, 0.5) is None
-
-
 def test_a_killed_model_is_named(start):
     process = started(start)
     with watch() as watching:

@@ -7,7 +7,6 @@ import pytest
 import soundfile
 
 from penstock import StreamingRecognizer
-from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.transcription.files import FileTranscriber, FileTranscript
 from tests.helpers.golden import SIGNALS, golden_case, golden_pcm
 
@@ -112,31 +111,6 @@ def test_each_channel_is_a_transcript(recognizer, tmp_path):
     assert transcripts[-1].error
     (alone,) = FileTranscriber(recognizer, 1600, channel=2).transcribe([path])
     assert (tokens(alone), alone.name) == (second, str(path))
-
-
-def test_channels_that_cancel_give_a_warning(recognizer, tmp_path):
-    path = tmp_path / "call.wav"
-    samples = golden_pcm("medium").numpy()
-    soundfile.write(path, np.stack([samples, -samples], axis=1), 16000)
-    (transcript,) = transcribe(recognizer, [path], 16000)
-    assert transcript.warning.startswith(f"{path}: its channels cancel")
-
-
-@pytest.mark.parametrize("samples", [1, 100])
-def test_a_file_too_short_for_a_frame_has_no_text(recognizer, tmp_path, samples):
-    soundfile.write(tmp_path / "a.wav", np.zeros(samples), 16000)
-    (transcript,) = transcribe(recognizer, [tmp_path / "a.wav"], 1600)
-    assert (transcript.text, transcript.words, transcript.error) == ("", [], None)
-
-
-def test_no_files(recognizer):
-    assert transcribe(recognizer, [], 1600) == []
-
-
-def test_requests_of_the_maximum_length(recognizer, tmp_path):
-    soundfile.write(tmp_path / "a.wav", np.zeros(16000 * 31), 16000)
-    (transcript,) = transcribe(recognizer, [tmp_path / "a.wav"], int(MAX_REQUEST_S * 16000))
-    assert transcript.error is None
 
 
 def test_every_file_has_its_options(recognizer, paths):

@@ -1,7 +1,6 @@
 """Transcripts as files: formats, names, and what exists already."""
 
 import json
-import sys
 from pathlib import PurePath
 
 import pytest
@@ -122,18 +121,3 @@ def test_what_cannot_be_written_is_named(tmp_path):
     (tmp_path / "day").touch()
     with pytest.raises(PenstockError, match=r"OUTPUT_FAILED: .*a\.b\.txt: cannot be written: "):
         ResultFiles(tmp_path, ["txt"]).write(AUDIO, transcript())
-
-
-def test_a_name_may_be_as_long_as_a_file_system_takes(tmp_path):
-    audio = AudioInput("a", PurePath("a" * 251 + ".wav"))
-    results = ResultFiles(tmp_path, ["txt", LATTICE])
-    assert not results.exist(audio, [None])  # nor can the lattice
-    ResultFiles(tmp_path, ["txt"]).write(audio, transcript())
-    assert [path.name for path in tmp_path.iterdir()] == ["a" * 251 + ".txt"]
-
-
-def test_subtitles_need_the_client(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "penstock_client.cli.subtitles", None)
-    with pytest.raises(PenstockError, match="PACKAGE_MISSING: --format srt and vtt need the package penstock-client"):
-        ResultFiles(tmp_path, ["vtt"])
-    ResultFiles(tmp_path, ["txt", "json"])

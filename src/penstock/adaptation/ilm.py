@@ -69,7 +69,7 @@ class InternalLm(torch.nn.Module):
     def forward(self, labels: torch.Tensor) -> torch.Tensor:
         """log P_ilm of the next label before and after each of `labels` [B, U] int64: [B, U + 1, V].
 
-        Labels behind the end of a sentence may be any valid label; they change no row before them.
+        Labels after the end of a sentence may be any valid label; they change no row before them.
         """
         return torch.log_softmax(self.output(self._hidden(labels)), dim=-1)
 
@@ -80,7 +80,7 @@ class InternalLm(torch.nn.Module):
         return torch.nn.functional.cross_entropy(logits.float(), labels[is_label], reduction="none")
 
     def log_probability(self, labels: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """log P_ilm of N sentences: [N] float64; labels: [N, U] int64, any valid ones behind the end; counts: [N]."""
+        """log P_ilm of N sentences: [N] float64; labels: [N, U] int64, any valid ones after the end; counts: [N]."""
         at_labels = self(labels)[:, :-1].gather(2, labels.unsqueeze(2)).squeeze(2)
         is_label = torch.arange(labels.shape[1], device=labels.device) < counts.unsqueeze(1)
         return torch.where(is_label, at_labels, 0.0).double().sum(1)
@@ -120,7 +120,7 @@ class IlmTraining:
 
 
 class TrainedIlm(NamedTuple):
-    """What `train_ilm` measured."""
+    """Measurements of `train_ilm`."""
 
     before: float
     """Perplexity of the held-out sentences that choose the step, before the training."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class Aggregation(enum.Enum):
-    """How the probabilities of a word's tokens become one number; names as in NeMo's confidence methods."""
+    """Aggregation of the probabilities of a word's tokens; names as in NeMo's confidence methods."""
 
     MIN = "min"
     """The lowest token probability: one doubtful token makes the word doubtful."""

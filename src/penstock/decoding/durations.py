@@ -1,4 +1,4 @@
-"""How far a label or a blank advances time: the only difference between RNN-T and TDT."""
+"""Frames by which a label or a blank advances time: the only difference between RNN-T and TDT."""
 
 import torch
 

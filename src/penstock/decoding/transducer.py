@@ -91,7 +91,7 @@ class TransducerNetwork(ABC):
     """Predictor and joint. `choose` and `replace_` are the inner loop of greedy search."""
 
     kernels: str = TORCH
-    """What `choose` and `replace_` run as, "torch" or "fused"."""
+    """Implementation of `choose` and `replace_`: "torch" or "fused"."""
 
     def __init__(self, config: TransducerConfig, device: torch.device | str, dtype: torch.dtype):
         self.config = config

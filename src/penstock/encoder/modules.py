@@ -63,7 +63,7 @@ class Convolution:
         frames, where this chunk's inputs are written.
         """
         batch, frames, d = window_end.shape
-        # 1) GLU, written behind the inputs of earlier chunks
+        # 1) GLU, written after the inputs of earlier chunks
         value, gate = self._pointwise1(self._norm(x)).view(batch, frames, 2 * d).split(d, dim=2)  # each [B, T, D]
         torch.mul(value, gate.sigmoid_(), out=window_end)
         # 2) causal depthwise convolution over the window

@@ -2,7 +2,7 @@
 
 Differences from the PyTorch reference are of form only. A stream's keys and values are read whole and in the order of
 their pages, so one copy of a slot replaces one per page; scores by distance are put into that order instead. Chunks
-come back as outputs. Norms with a linear layer behind them are folded into it.
+come back as outputs. Norms with a linear layer after them are folded into it.
 """
 
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ _LAST_AXIS = -1
 
 
 class PageTables(NamedTuple):
-    """What depends on the page of the current chunk alone. K = P * T + T keys: all pages, then the current chunk.
+    """Inputs that depend on the current chunk's page alone. K = P * T + T keys: all pages, then the current chunk.
 
     Rows 0 .. P - 1 are for a stream's first P chunks, rows P .. 2P - 1 for later chunks, by their page.
     """
@@ -212,7 +212,7 @@ class StepGraph:
     def _convolve(self, layer: int, x: Node, tensors: Tensors) -> tuple[Node, Node]:
         """Returns x + convolution and its next tail [B, k - 1, D]."""
         d, frames, taps = self._config.d_model, self._frames, self._config.conv_kernel_size
-        # 1) GLU, behind the inputs of earlier chunks
+        # 1) GLU, after the inputs of earlier chunks
         weight, bias = tensors["pointwise1.weight"], tensors.get("pointwise1.bias")
         both = _linear_of_norm(x, subset(tensors, "norm"), weight, bias)
         value, gate = op.split(both, _numbers(_LAST_AXIS), 2).outputs()
@@ -268,7 +268,7 @@ def _normalized(x: Node) -> Node:
 
 
 def _convolution(x: Node, weight: torch.Tensor, bias: torch.Tensor, stride: int = 1, groups: int = 1) -> Node:
-    """Over [B, C, N, F], padded by two bins in front and one behind where it is strided."""
+    """Over [B, C, N, F], padded by two bins in front and one after where it is strided."""
     begins, ends = ([0, 2], [0, 1]) if stride > 1 else ([0, 0], [0, 0])
     if groups > 1:
         weight = weight.view(groups, weight.shape[0] // groups, *weight.shape[1:])

@@ -133,9 +133,11 @@ class OpenVinoStep:
         """The model of a batch size. It reads the state's memory in place."""
         # Float32 on CPUs that have bfloat16, too; no thread is tied to a core that another process may need.
         options = {
-            "INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "INFERENCE_PRECISION_HINT": "f32",
+            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
             "ENABLE_CPU_PINNING": False,
-        }  # fmt: skip
+        }
         state, config = self._state, self._state.config
         mel = torch.zeros(size, config.subsampling_factor * state.context.chunk_encoder_frames, config.mel_bins)
         memory = {"mel": mel}

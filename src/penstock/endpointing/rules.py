@@ -1,4 +1,4 @@
-"""The rules that end a segment: the silence behind its last label, and its duration.
+"""The rules that end a segment: the silence after its last label, and its duration.
 
 Evaluated at the end of each chunk of encoder frames, on the best hypothesis, so that segments depend on the audio
 alone. Works on the host. Independent of searches, of audio and of torch.
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 RESET, CARRY = "reset", "carry"
 ENDPOINT_STATES = (RESET, CARRY)
-"""What becomes of the decoder's state at an endpoint: it starts anew, or it is carried into the next segment."""
+"""The decoder's state at an endpoint: it starts anew, or it is carried into the next segment."""
 LONGEST_SILENCE_MS = 160
 """Silence that ends a segment of the longest duration."""
 MAX_OVERRUN_S = 5
@@ -21,7 +21,7 @@ class EndpointRules:
     """Any of the rules ends a segment; 0 turns a rule off."""
 
     silence_ms: int = 0
-    """Time behind the last label, in a segment with labels."""
+    """Time after the last label, in a segment with labels."""
     no_speech_ms: int = 0
     """Duration of a segment without labels."""
     longest_s: int = 0

@@ -1,4 +1,4 @@
-"""Where the segments of many streams end by their rules. On the host; independent of searches, audio and torch."""
+"""The ends of segments of many streams by their rules. On the host; independent of searches, audio and torch."""
 
 import numpy as np
 

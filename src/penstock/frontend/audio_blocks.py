@@ -56,7 +56,7 @@ class AudioBlocks:
         self._reader.close()
 
     def advance(self) -> None:
-        """Reads one block, for all tracks; after an error none: a track would go on behind the hole."""
+        """Reads one block, for all tracks; after an error none: a track would go on after the hole."""
         if self._failure is not None:
             raise self._failure
         try:

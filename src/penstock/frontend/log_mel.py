@@ -48,7 +48,7 @@ class LogMel:
     def __call__(self, windows: torch.Tensor, filled_samples: torch.Tensor) -> torch.Tensor:
         """Returns log-mel [B, N, F] float32 of windows [B, 1 + (N - 1) * hop + frame_samples] float32.
 
-        filled_samples: [B] int64, where the audio of each window ends; samples behind it are silence *after*
+        filled_samples: [B] int64, where the audio of each window ends; samples after it are silence *after*
         pre-emphasis, as in the offline front end.
         """
         config = self.config
@@ -130,7 +130,7 @@ class SampleState:
     def _copy(
         self, slots: np.ndarray, filled: np.ndarray, samples: np.ndarray, starts: np.ndarray, counts: np.ndarray
     ) -> None:
-        """Copies `counts` [n] of `samples`, from `starts` [n] on, behind the `filled` [n] samples of `slots` [n].
+        """Copies `counts` [n] of `samples`, from `starts` [n] on, after the `filled` [n] samples of `slots` [n].
 
         At once for all streams with the same `filled` and count, as most have that send whole chunks.
         """
@@ -226,7 +226,7 @@ class FeatureExtractor:
                 chunks[rows[done]] += 1
             last_valid[rows] = np.where(chunks[rows] > 0, geometry.chunk_mel_frames, 0)
             covered[rows] = state.earlier_samples[own] + state.covered_samples(own)
-            # 2) unfinished chunks of segments that end; LogMel silences what lies behind their audio
+            # 2) unfinished chunks of segments that end; LogMel silences what lies after their audio
             last = rows[is_last[rows]]
             if len(last):
                 ended = slots[last]

@@ -94,7 +94,7 @@ class NgramArcs(NamedTuple):
     arc_starts: torch.Tensor
     """[S + 1] int64: state s owns the arcs arc_starts[s] .. arc_starts[s + 1] - 1. The empty context owns none."""
     arc_keys: torch.Tensor
-    """[A + 1 or more] int64, sorted: state * V + label; those behind the A arcs exceed every possible key."""
+    """[A + 1 or more] int64, sorted: state * V + label; those after the A arcs exceed every possible key."""
     arc_scores: torch.Tensor
     """[at least A]"""
     arc_states: torch.Tensor
@@ -150,7 +150,7 @@ class GraphTokens(NamedTuple):
 
 
 class GraphFrame(NamedTuple):
-    """What a frame brings to B rows."""
+    """The inputs of a frame for B rows."""
 
     label_costs: torch.Tensor
     """float32, flat."""
@@ -167,7 +167,7 @@ class GraphFrame(NamedTuple):
 
 
 class GraphBackpointers(NamedTuple):
-    """Where the tokens after a frame come from, [B, K] int64; 0 where there is none."""
+    """The sources of the tokens after a frame, [B, K] int64; 0 where there is none."""
 
     sources: torch.Tensor
     """The token before the frame, numbered row * w + its place."""

@@ -1,6 +1,6 @@
 """One frame of a search over a decoding graph, in eleven launches where PyTorch takes some four hundred.
 
-A program has a block of entries of one row and leaves early behind the row's last one, so a frame costs what lives.
+A program has a block of entries of one row and leaves early after the row's last one, so a frame costs what lives.
 Memory is fixed, nothing waits for the host. The PyTorch reference is `penstock.decoding.wfst.frame_step.FrameStep`:
 the same tokens in the same order, bit for bit; products are not fused with sums.
 """
@@ -45,7 +45,7 @@ class _Entries(NamedTuple):
 
 
 class FrameMemory:
-    """What a frame of up to `batch` rows works on; about 1 MB for each row at 16,384 arcs."""
+    """The memory of a frame of up to `batch` rows; about 1 MB for each row at 16,384 arcs."""
 
     def __init__(self, batch: int, active: int, arcs: int, cells: int, device: torch.device):
         """active, arcs, cells: K tokens, A followed arcs and hash cells of a row.

@@ -40,7 +40,7 @@ def arc_kernel(
     has_boosts: tl.constexpr, has_phrases: tl.constexpr, entries: tl.constexpr, halvings: tl.constexpr,
     blocks: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Programs (block of arcs, row): the arcs of a row's tokens, and what the paths cost behind them."""
+    """Programs (block of arcs, row): the arcs of a row's tokens, and what the paths cost after them."""
     row = tl.program_id(1).to(tl.int64)
     total = tl.load(totals + row)
     if tl.program_id(0) * block >= total:
@@ -102,7 +102,7 @@ def arc_degree_kernel(
     costs, arcs, totals, is_idle, least, arc_targets, closure_degrees, bases, ends, block_totals, idle_stride, beam,
     blocks: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Programs (block of arcs, row): costs above the least; the closure entries behind arcs within the beam."""
+    """Programs (block of arcs, row): costs above the least; the closure entries after arcs within the beam."""
     number = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     total = tl.load(totals + row)
@@ -180,7 +180,7 @@ def compact_kernel(
     dead_state,
     halvings: tl.constexpr, blocks: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Programs (block of tokens, row): the entries that go on, in order, and nothing behind the last."""
+    """Programs (block of tokens, row): the entries that go on, in order, and nothing after the last."""
     row = tl.program_id(1).to(tl.int64)
     total = tl.load(totals + row)
     place = tl.program_id(0) * block + tl.arange(0, block)

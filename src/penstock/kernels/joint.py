@@ -48,7 +48,7 @@ class FusedJoint:
             raise ValueError(f"the joint's weights are {weight.dtype}, not float32, float16 or bfloat16")
         require(weight.device)
         self._weights = weights
-        # -inf behind the last label and the last duration: padding adds nothing to a sum and never is the maximum.
+        # -inf after the last label and the last duration: padding adds nothing to a sum and never is the maximum.
         self._label_weight = pad_matrix(weight[:, :labels], BLOCK_JOINT, BLOCK_LABELS)
         self._label_bias = pad_vector(bias[:labels], BLOCK_LABELS, float("-inf"))
         self._block_tail = max(16, triton.next_power_of_2(weights.durations + 1))

@@ -62,7 +62,7 @@ def fit_spans(
 ) -> None:
     """Completes the spans of the first `batch` rows; a row over the limit keeps those of its cheapest entries.
 
-    costs: [B, w] float32, at least 0, contiguous, w at most W; entries behind have no weight. An entry stays if the
+    costs: [B, w] float32, at least 0, contiguous, w at most W; entries after have no weight. An entry stays if the
     weights up to it, in order of cost and of position, are at most `limit`; others get an empty span. over: [B] int64,
     plus 1 for each row over the limit.
     """
@@ -79,7 +79,7 @@ def find_spans(ends, block_starts, place, mask, entries, halvings: tl.constexpr,
     """Entries that own the places, and where their spans begin; place: [N], below the row's total where mask."""
     low = tl.zeros_like(place)
     high = low + entries - 1
-    # 1) the first entry whose span ends behind the place
+    # 1) the first entry whose span ends after the place
     for _ in range(halvings):
         middle = (low + high) // 2
         is_open = mask & (low < high)

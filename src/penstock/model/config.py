@@ -199,8 +199,10 @@ class TransducerConfig:
         durations = self.tdt_durations
         _require(
             all(d >= 0 for d in durations) and len(set(durations)) == len(durations),
-            "tdt_durations", list(durations), "different numbers of frames, none negative",
-        )  # fmt: skip
+            "tdt_durations",
+            list(durations),
+            "different numbers of frames, none negative",
+        )
         _require(not durations or max(durations) > 0, "tdt_durations", list(durations), "at least one above 0")
         _require(self.kind in (STANDARD, FACTORIZED), "transducer.kind", self.kind,
                  f"{FACTORIZED}, or no kind for RNN-T and TDT")  # fmt: skip

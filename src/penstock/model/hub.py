@@ -118,7 +118,7 @@ def _fetch(source: HubSource, wanted: str | None) -> HubCheckpoint:
 
 
 def _cached(source: HubSource, wanted: str | None) -> HubCheckpoint:
-    """What the cache has of the revision, complete; LocalEntryNotFoundError if it has neither format."""
+    """The revision in the cache, complete; LocalEntryNotFoundError if it has neither format."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 

@@ -1,4 +1,4 @@
-"""What all importers do with a checkpoint's tensors: take each once, check it, bring it to the type of a bundle."""
+"""Takes each of a checkpoint's tensors once, checks it and converts it to the type of a bundle, for all importers."""
 
 from typing import NamedTuple
 

@@ -35,12 +35,12 @@ class ServerMemory(NamedTuple):
 
     @property
     def at_start(self) -> int:
-        """What is needed before the first stream on the CPU."""
+        """Bytes needed before the first stream on the CPU."""
         return self.weights + self.processes
 
     @property
     def total(self) -> int:
-        """What is needed with all streams."""
+        """Bytes needed with all streams."""
         return sum(self)
 
 

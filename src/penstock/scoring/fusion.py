@@ -87,7 +87,7 @@ class FusionTransitions(NamedTuple):
     scores: torch.Tensor
     """[N, V] float32, to be added to each label's log-probability."""
     states: FusionStates
-    """Where the transitions start."""
+    """The states at which the transitions start."""
     lm: AllTransitions | None
     boost: AllTransitions | None
     is_neutral: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""How a language model's score enters a Transducer's label and blank scores.
+"""Fusion: a language model's score in a Transducer's label and blank scores.
 
 Grigoryan et al., "Pushing the limits of beam search decoding for Transducer-based ASR models", section 2.3.
 """
@@ -10,7 +10,7 @@ import torch
 
 
 class BlankScoring(enum.Enum):
-    """How a language model of weight w changes the scores of labels and of blank."""
+    """The change that a language model of weight w makes to the scores of labels and of blank."""
 
     LABELS_ONLY = "labels_only"
     """Equation 2: w ln p_LM is added to labels, nothing to blank. Deletions grow with w."""

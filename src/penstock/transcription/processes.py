@@ -24,7 +24,7 @@ STREAMS_PER_PROCESS = 16
 
 
 class Division(NamedTuple):
-    """How files are divided among processes."""
+    """The division of files among processes."""
 
     processes: int
     streams: int

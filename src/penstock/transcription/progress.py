@@ -1,4 +1,4 @@
-"""How far work on audio is: one line on a terminal, rewritten in place."""
+"""Progress of work on audio: one line on a terminal, rewritten in place."""
 
 import os
 import time
@@ -58,7 +58,7 @@ class Progress:
             self._drawn_s = float("-inf")
 
     def summary(self) -> str:
-        """What was done, in words: "20 files, 3:25 of audio in 0:04, 51.2 x real time"."""
+        """The work done, in words: "20 files, 3:25 of audio in 0:04, 51.2 x real time"."""
         elapsed_s = self._clock() - self._started_s
         unit = self._unit.removesuffix("s") if self._items_done == 1 else self._unit
         return (

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from penstock.decoding.beam.captured_search import CapturedBeamSearch, beam_with_driver, joined
+from penstock.decoding.beam.captured_search import CapturedBeamSearch, joined
 from penstock.decoding.beam.hyps import TokenLists, Tokens
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
 from penstock.decoding.beam.sizes import AesLimits, BeamSizes
@@ -266,20 +266,6 @@ def test_paths_by_doubling_are_those_step_by_step(tmp_path):
         cut = map_tensors(lambda t: t[..., :longest], found.tokens)
         assert torch.equal(found.lengths, expected.lengths)
         assert all(map(torch.equal, leaves(cut), leaves(expected.tokens)))
-
-
-def test_the_eager_driver_needs_no_preparation(tmp_path):
-    _, network = make(tmp_path, 1)
-    search = BeamSearch(network)
-    assert beam_with_driver(search, EagerDriver(), 4, 4) is search
-    small = BeamSizes(1, 0, 1)
-    assert isinstance(beam_with_driver(search, NoWhileLoopsDriver(FakeCapture()), 1, 1, small), CapturedBeamSearch)
-
-
-def test_unsupported_sizes(tmp_path):
-    _, network = make(tmp_path, 1)
-    with pytest.raises(ValueError, match="not supported"):
-        CapturedBeamSearch(BeamSearch(network), EagerDriver(), 1, 1, BeamSizes(33))
 
 
 def test_lists_of_parts_are_joined():

@@ -44,17 +44,6 @@ def test_mixed_beam_sizes_in_a_batch_are_each_alone(tmp_path, algorithm, duratio
         assert_same_beam(found, alone)
 
 
-@pytest.mark.parametrize("durations", [(), *PAIRS], ids=str)
-@both_searches
-def test_the_order_of_streams_does_not_matter(tmp_path, algorithm, durations):
-    _, network = make(tmp_path, 2, durations)
-    streams, search = random_streams(2, LENGTHS), BeamSearch(network, algorithm)
-    forwards = search_whole(network, search, streams, SIZES)
-    backwards = search_whole(network, search, streams[::-1], SIZES)
-    for found, expected in zip(backwards[::-1], forwards, strict=True):
-        assert_same_beam(found, expected)
-
-
 @pytest.mark.parametrize("blank_rate", [0.7, RARELY_BLANK])
 @pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
 def test_beam_1_is_greedy_search(tmp_path, seed, durations, blank_rate):
@@ -96,18 +85,6 @@ def test_rnnt_is_tdt_with_blank_1_and_label_0(tmp_path, algorithm):
     expected = search_whole(rnnt, BeamSearch(rnnt, algorithm), streams, SIZES)
     for found, beam in zip(search_whole(tdt, BeamSearch(tdt, algorithm), streams, SIZES), expected, strict=True):
         assert_same_beam(found, beam)
-
-
-@both_searches
-def test_a_beam_of_32(tmp_path, algorithm):
-    _, network = make(tmp_path, 1, (0, 1, 2, 3, 4))
-    streams = random_streams(4, (10, 14))
-    search, sizes = BeamSearch(network, algorithm), BeamSizes(32)
-    whole = search_whole(network, search, streams, sizes)
-    assert max(map(len, whole)) > 16
-    chunked = search_in_chunks(network, search, streams, start(network, 2, sizes), random.Random(0), 3)
-    for found, expected in zip(chunked.n_best, whole, strict=True):
-        assert_same_beam(found, expected)
 
 
 @tdt_or_factorized

@@ -64,13 +64,6 @@ def test_whole_utterances_equal_the_reference(head):
     assert sum(map(len, found)) > 20
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
-def test_chunks_equal_the_whole(head, size):
-    rows = utterances(head)
-    chunks = [[max(0, min(size, length - at)) for length in LENGTHS] for at in range(0, max(LENGTHS), size)]
-    assert decode(rows, chunks, head) == expected(rows)
-
-
 def test_chunks_of_any_sizes_equal_the_whole(head):
     rows, left, chance, chunks = utterances(head, 2), list(LENGTHS), random.Random(1), []
     while any(left):

@@ -64,10 +64,6 @@ def test_labels_are_appended_to_labels():
     assert labels_of(hyps, 2) == [(12, 120, 0, -3.0)] * 2
 
 
-def test_the_first_rows_alone():
-    assert rows(filled().first(2)) == [[10, 20], []]
-
-
 @pytest.mark.parametrize("expected_labels", [None, 0, 1, 2, 9])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_to_host(device, expected_labels):

@@ -7,8 +7,7 @@ import torch
 
 from benchmarks.frame_looping import FrameLooping
 from penstock.decoding.durations import max_labels
-from penstock.decoding.graph_buckets import bucket_sizes
-from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
+from penstock.decoding.greedy.captured_search import CapturedSearch
 from penstock.decoding.greedy.label_looping import LabelLooping
 from penstock.decoding.greedy.state import GreedyStates, fresh_states
 from penstock.decoding.greedy.workspace import GreedyBuffers
@@ -66,12 +65,6 @@ def start_states(network: TransducerNetwork, batch: int) -> GreedyStates:
 @pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
 def test_label_looping_captured_is_eager(make, monkeypatch, driver, seed, durations):
     check_captured_is_eager(make(durations, seed), LabelLooping, driver, monkeypatch)
-
-
-@pytest.mark.parametrize("durations", [(), (0, 2, 4), IlmPair(0.6, 0.6)])
-@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
-def test_frame_looping_captured_is_eager(make, monkeypatch, driver, durations):
-    check_captured_is_eager(make(durations), FrameLooping, driver, monkeypatch)
 
 
 def check_captured_is_eager(network: TransducerNetwork, kind: type, driver: str, monkeypatch) -> None:
@@ -138,22 +131,6 @@ def test_it_works_again_after_an_error(make):
     with pytest.raises(RuntimeError):
         captured.decode(torch.zeros(2, 9, network.frame_width + 1), torch.tensor([9, 9]), fresh_states(network, 2))
     assert_same_labels(decode_whole(network, captured, streams), decode_whole(network, search, streams))
-
-
-def test_two_models_at_once(make):
-    networks = [make((), 1), make((0, 1, 2), 2)]
-    captured = [
-        CapturedSearch(LabelLooping(n), FullGraphDriver(FakeBuilder()), max_batch=2, frames=4) for n in networks
-    ]
-    streams = random_streams(3, (13, 8))
-    for _ in range(2):
-        for network, one in zip(networks, captured, strict=True):
-            expected = decode_whole(network, LabelLooping(network), streams)
-            assert_same_labels(decode_whole(network, one, streams), expected)
-
-
-def test_bucket_sizes():
-    assert [bucket_sizes(n) for n in (1, 2, 3, 8, 9)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 9]]
 
 
 class Recording:
@@ -241,12 +218,6 @@ def test_long_chunks_do_not_lose_labels_in_storage(make):
     assert [len(labels_of(hyps, row)) for row in range(2)] == [310, 120]
 
 
-def test_the_eager_driver_needs_no_preparation(make):
-    search = LabelLooping(make())
-    assert with_driver(search, EagerDriver(), 4, 4) is search
-    assert isinstance(with_driver(search, NoWhileLoopsDriver(FakeCapture()), 1, 4), CapturedSearch)
-
-
 @pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
 def test_captured_is_eager_with_lists_that_come_after_the_capture(tmp_path, driver):
     network = open_network(random_checkpoint(tmp_path, 1, durations=(0, 1, 2), blank_rate=0.5))
@@ -264,9 +235,11 @@ def test_captured_is_eager_with_lists_that_come_after_the_capture(tmp_path, driv
     plain, *found = [
         [labels_of(one.decode(projected_frames, lengths, chosen)[0], row) for row in range(3)]
         for one, chosen in (
-            (search, states), (search, states._replace(fusion=fusion)), (captured, states._replace(fusion=fusion)),
+            (search, states),
+            (search, states._replace(fusion=fusion)),
+            (captured, states._replace(fusion=fusion)),
         )
-    ]  # fmt: skip
+    ]
     assert_same_labels(found[1], found[0])
     assert found[0][0] == plain[0]
     assert all(one != other for one, other in zip(found[0][1:], plain[1:], strict=True))

@@ -187,12 +187,3 @@ def test_the_given_state_is_not_modified(tmp_path):
     first, second = (labels_of(search.decode(frames, lengths, states)[0], 0) for _ in range(2))
     assert len(first) > 3
     assert first == second
-
-
-def test_times_are_absolute_and_in_order(tmp_path):
-    _, network = make(tmp_path, 2, (0, 1, 2, 3, 4))
-    (found,) = decode_in_chunks(network, LabelLooping(network), random_streams(7, (300,)), random.Random(3))
-    ends = [label.timestamp + label.duration for label in found]
-    assert found[-1].timestamp > 250
-    assert all(end <= after.timestamp for end, after in zip(ends, found[1:], strict=False))
-    assert all(label.score <= 0 for label in found)

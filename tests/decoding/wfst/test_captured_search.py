@@ -21,8 +21,7 @@ def drivers():
     return {"no_while_loops": NoWhileLoopsDriver(FakeCapture()), "full_graph": FullGraphDriver(FakeBuilder())}
 
 
-@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
-@pytest.mark.parametrize(("sizes", "beam"), [("roomy", 3.0), ("tight", 50.0)])
+@pytest.mark.parametrize(("driver", "sizes", "beam"), [("no_while_loops", "roomy", 3.0), ("full_graph", "tight", 50.0)])
 def test_equals_the_search_over_what_lives(driver, sizes, beam):
     """In a bucket with an empty row; the same programs for all chunks. No operation waits for the host."""
     graph, limits = random_graph(1, states=20), WfstLimits(beam, skip_blank=0.7)
@@ -35,8 +34,7 @@ def test_equals_the_search_over_what_lives(driver, sizes, beam):
     assert captured.search(scores, 3, LENGTHS) == expected
 
 
-@pytest.mark.parametrize("driver", ["no_while_loops", "full_graph"])
-@pytest.mark.parametrize("kind", ["words", "phrases"])
+@pytest.mark.parametrize(("driver", "kind"), [("no_while_loops", "words"), ("full_graph", "phrases")])
 def test_boosts_equal_those_of_the_search_over_what_lives(driver, kind):
     """Programs follow phrases in any batch that boosts; the eager search only where a stream has some."""
     graph = random_graph(4, states=20)
@@ -80,13 +78,3 @@ def test_long_chunks_are_decoded_in_parts():
     )
     assert captured.search(scores, 12, LENGTHS) == expected
     assert captured.search(scores, 9, LENGTHS) == expected
-
-
-def test_a_batch_above_all_buckets_is_decoded_eagerly():
-    graph = random_graph(1, states=20)
-    scores = log_probs(1, 3, 12, graph.vocabulary_size)
-    expected = Searcher(graph, SIZES["roomy"]).search(scores, 4, LENGTHS)
-    captured = Searcher(
-        graph, SIZES["roomy"], prepare=lambda search: CapturedWfstSearch(search, drivers()["full_graph"], 2, 4)
-    )
-    assert captured.search(scores, 4, LENGTHS) == expected

@@ -1,6 +1,5 @@
 """Alternatives equal all word sequences of all paths within the lattice beam, and depend on nothing else."""
 
-import math
 import pickle
 
 import numpy as np
@@ -54,18 +53,6 @@ def test_equal_all_word_sequences_of_all_paths(seed):
     # fewer are the first of all
     searcher.search(scores, 3, n_best=[3])
     assert searcher.alternatives(0) == found[:3]
-
-
-def test_all_paths_are_those_of_the_brute_force_search():
-    """The reference of these tests beside an enumeration of single paths."""
-    from tests.decoding.wfst.test_search import all_paths
-
-    graph, scores = two_word_graph(), log_probs(1, 1, 5, 2)[0].numpy()
-    least: dict[tuple[int, ...], float] = {}
-    for cost, words in all_paths(graph, scores, 1 / 3):
-        least[tuple(words)] = min(cost, least.get(tuple(words), math.inf))
-    expected = word_sequences(graph, scores, 50.0)
-    assert {one.words: one.cost for one in expected} == pytest.approx(least, abs=1e-5) and len(least) > 10
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

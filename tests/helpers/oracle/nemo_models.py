@@ -276,13 +276,17 @@ def _configuration(spec: ModelSpec, tokenizer: Path) -> dict:
     }  # fmt: skip
     if spec.languages:
         hidden |= {
-            "initialize_prompt_feature": True, "num_prompts": spec.prompts, "prompt_dictionary": dict(spec.languages)
-        }  # fmt: skip
+            "initialize_prompt_feature": True,
+            "num_prompts": spec.prompts,
+            "prompt_dictionary": dict(spec.languages),
+        }
     if spec.hybrid:
         head = {
-            "_target_": "nemo.collections.asr.modules.ConvASRDecoder", "feat_in": spec.d_model, "num_classes": -1,
+            "_target_": "nemo.collections.asr.modules.ConvASRDecoder",
+            "feat_in": spec.d_model,
+            "num_classes": -1,
             "vocabulary": [],
-        }  # fmt: skip
+        }
         configuration["aux_ctc"] = {"ctc_loss_weight": 0.3, "decoder": head, "decoding": {"strategy": "greedy"}}
     if spec.durations:
         durations = list(spec.durations)

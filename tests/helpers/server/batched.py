@@ -56,9 +56,11 @@ class BatchedConnection:
     def send(self, arrays: dict[str, np.ndarray], parameters: dict | None = None) -> None:
         """Sends a request without a wait for earlier replies."""
         self._client.async_stream_infer(
-            "asr_batch", inputs_of(arrays), outputs=self._outputs,
+            "asr_batch",
+            inputs_of(arrays),
+            outputs=self._outputs,
             parameters=self._parameters if parameters is None else parameters,
-        )  # fmt: skip
+        )
 
     def receive(self, timeout_s: float = TIMEOUT_S) -> Reply:
         """The next reply, or the error of a request that was rejected as a whole."""

@@ -6,9 +6,7 @@ import tarfile
 
 import pytest
 
-from penstock.errors import CheckpointError
 from penstock.model.nemo import archive as nemo_archive
-from penstock.model.nemo.importer import import_nemo
 from tests.helpers.golden import golden_case
 from tests.helpers.nemo_files import CONFIG, WEIGHTS, assert_rejected, nemo_members, tokenizer_member, write_nemo
 
@@ -107,9 +105,3 @@ def test_an_oversized_configuration(tmp_path):
         write_nemo(tmp_path / "a.nemo", nemo_members() | {CONFIG: b"#" * (17 << 20)}),
         f"member {CONFIG} has 17825792 bytes; accepted: at most 16777216",
     )
-
-
-def test_a_directory_or_nothing_in_place_of_the_file(tmp_path):
-    for name, reason in (("none.nemo", "no such file"), (".", r"is a directory; accepted: a \.nemo file")):
-        with pytest.raises(CheckpointError, match=reason):
-            import_nemo(tmp_path / name, tmp_path / "bundle")

@@ -51,9 +51,7 @@ def test_every_golden_checkpoint_becomes_a_bundle(case: GoldenCase, tmp_path):
     assert checkpoint.config.transducer.tdt_durations == case.durations
     assert_same_front_end(tensors["features.window"], tensors["features.mel_filterbank"], case)
     class_name = "EncDecHybridRNNTCTCBPEModel" if checkpoint.config.ctc else "EncDecRNNTBPEModel"
-    assert checkpoint.source == {
-        "file": case.nemo_path.name, "sha256": sha256_of(case.nemo_path), "class": class_name
-    }  # fmt: skip
+    assert checkpoint.source == {"file": case.nemo_path.name, "sha256": sha256_of(case.nemo_path), "class": class_name}
 
 
 @pytest.mark.parametrize(
@@ -143,13 +141,6 @@ def test_folded_batch_norm_is_convolution_then_batch_norm(name, tmp_path):
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_tied_position_biases_are_in_every_layer(tmp_path):
-    tensors = import_nemo(golden_case("tdt_hybrid").nemo_path, tmp_path / "b").tensors()
-    first, second = (tensors[f"encoder.layers.{layer}.attention.position_bias_u"] for layer in (0, 1))
-    assert torch.equal(first, second)
-    assert first.abs().sum() > 0
-
-
 def test_half_stores_all_but_the_front_end_as_float16(tmp_path):
     path = golden_case("rnnt_hybrid").nemo_path
     half, full = import_nemo(path, tmp_path / "half", half=True), import_nemo(path, tmp_path / "full")
@@ -170,9 +161,7 @@ def test_bfloat16_weights_and_useless_extra_files_are_accepted(tmp_path):
     assert torch.equal(tensors["joint.encoder.bias"], state["joint.enc.bias"].float())
 
 
-@pytest.mark.parametrize(
-    ("mel_bins", "name"), [(80, "mel80"), (128, "mel128")], ids=["80", "128"]
-)  # fmt: skip
+@pytest.mark.parametrize(("mel_bins", "name"), [(80, "mel80"), (128, "mel128")], ids=["80", "128"])
 def test_computed_front_end_equals_nemos(mel_bins, name):
     case = next(case for case in CASES if case.front_end == name)
     assert_same_front_end(hann_window(400), mel_filterbank(16000, 512, mel_bins), case)

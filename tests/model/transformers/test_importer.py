@@ -14,7 +14,6 @@ from penstock.model.config import AttentionContext
 from penstock.model.nemo.importer import import_nemo
 from penstock.model.tokenizer import Tokenizer
 from penstock.model.transformers.importer import import_transformers
-from penstock.recognizer import StreamingRecognizer
 from tests.helpers.transformers_files import (
     LEFT,
     PLAIN,
@@ -80,20 +79,6 @@ def test_source_and_contexts(pair, tmp_path):
         write_transformers(tmp_path / "elsewhere"), tmp_path / "b", origin={"hub": "org/name", "commit": "c0ffee"}
     )
     assert again.source == checkpoint.source | {"hub": "org/name", "commit": "c0ffee"}
-
-
-def test_an_imported_bundle_recognizes(pair):
-    recognizer = StreamingRecognizer(pair[0].directory, context=(LEFT, 2), max_streams=1)
-    with recognizer.open_stream() as stream:
-        stream.push(torch.randn(16000, generator=torch.Generator().manual_seed(0)).numpy() * 0.1)
-        stream.finish()
-
-
-def test_the_default_context_is_the_first(tmp_path):
-    source = write_transformers(tmp_path / "hf")
-    change_json(source, "processor_config.json", lambda document: document.update(default_num_lookahead_tokens=5))
-    contexts = import_transformers(source, tmp_path / "b").config.encoder.contexts
-    assert [context.right for context in contexts] == [5, 2, 0]
 
 
 def test_older_releases_have_the_front_end_in_a_file_of_its_own(tmp_path):

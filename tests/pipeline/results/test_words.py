@@ -70,13 +70,6 @@ def test_a_word_is_finished_by_the_next_one_or_by_the_end():
     assert transcript.finish() == [Word("you", 400, 480, math.exp(-1))]
 
 
-def test_a_word_is_as_sure_as_its_least_sure_token():
-    transcript = Transcript(Pieces(" he", "llo", " you"), FRAME_MS)
-    tokens = [Token(i, i, 1, score) for i, score in enumerate((-0.1, -2.0, -0.5))]
-    words = transcript.add(tokens) + transcript.finish()
-    assert [word.confidence for word in words] == [math.exp(-2.0), math.exp(-0.5)]
-
-
 @pytest.mark.parametrize(
     ("pieces", "scores", "words"),
     [
@@ -134,11 +127,6 @@ def test_a_space_is_shown_only_with_what_follows():
         transcript.add([token])
         shown.append(transcript.text)
     assert shown == ["a", "a", "a b"]
-
-
-def test_times_are_rounded_to_milliseconds():
-    transcript = Transcript(Pieces("a"), 1000 / 30)
-    assert (transcript.add(tokens_at(1)) + transcript.finish()) == [Word("a", 33, 67, math.exp(-1))]
 
 
 @pytest.mark.parametrize("case", ["rnnt_hybrid", "rnnt_bytes"])

@@ -83,8 +83,9 @@ def test_after_the_drain_each_stream_is_cut_off_at_its_next_request(board, table
     table.count_free()
     assert board.live_streams() == 0
     assert {(record.stream_id, record.ended_by) for record in settled} == {
-        ("a", "SERVER_DRAINING"), ("b", "SERVER_DRAINING"),
-    }  # fmt: skip
+        ("a", "SERVER_DRAINING"),
+        ("b", "SERVER_DRAINING"),
+    }
 
 
 def test_a_server_without_a_stream_table_has_no_board(tmp_path):
@@ -127,5 +128,6 @@ def test_a_stream_that_a_later_stage_rejected_is_reported_with_its_code():
         ledger.settle("decoder", *lease)
     table.count_free()
     assert [(record.stream_id, record.ended_by) for record in settled] == [
-        ("full", "PHRASE_MEMORY_FULL"), ("lost", "STREAM_LOST"),
-    ]  # fmt: skip
+        ("full", "PHRASE_MEMORY_FULL"),
+        ("lost", "STREAM_LOST"),
+    ]

@@ -10,10 +10,6 @@ def tables(tmp_path) -> tuple[LatencyTable, LatencyTable]:
     return LatencyTable(3, tmp_path / "latency"), LatencyTable(3, tmp_path / "latency")
 
 
-def test_a_stream_without_chunks_has_no_latency(tables):
-    assert tables[1].summary(0) is None
-
-
 @pytest.mark.parametrize("scale_ms", [2.0, 40.0, 3000.0])
 def test_the_median_is_within_five_percent_and_the_maximum_is_exact(tables, scale_ms):
     latencies_ms = scale_ms * np.random.default_rng(1).lognormal(0.0, 0.5, 1001)
@@ -33,10 +29,3 @@ def test_one_chunk_and_extreme_times(tables):
     assert tables[1].summary(0)[1] == 10_000_000
     tables[0].reset(np.array([0]))
     assert tables[1].summary(0) is None
-
-
-def test_rows_of_one_request(tables):
-    tables[0].add(np.array([0, 2, 0]), 5_000_000)
-    tables[0].add(np.array([0]), 90_000_000)
-    assert [tables[1].summary(slot) and tables[1].summary(slot)[1] for slot in range(3)] == [90.0, None, 5.0]
-    assert tables[1].summary(0)[0] == pytest.approx(5, rel=0.05), "two of its three requests took 5 ms"

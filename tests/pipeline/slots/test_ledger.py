@@ -19,11 +19,6 @@ def settled(ledger: SlotLedger, generation: int) -> list[int]:
     return [ledger.settled_requests(slot, generation) for slot in range(4)]
 
 
-def test_a_new_ledger_is_zero(ledger):
-    assert settled(ledger, 5) == [0, 0, 0, 0]
-    assert [ledger.failed_generation(slot) for slot in range(4)] == [0, 0, 0, 0]
-
-
 def test_requests_settled_by_any_stage_count(ledger):
     for stage, slot in (("encoder", 1), ("decoder", 1), ("decoder", 3)):
         ledger.settle(stage, slot, 5)
@@ -36,18 +31,6 @@ def test_only_requests_of_the_generation_asked_for_count(ledger):
     assert [ledger.settled_requests(2, generation) for generation in (4, 5, 6, 7)] == [0, 1, 2, 0]
     ledger.settle("encoder", 2, 6)
     assert [ledger.settled_requests(2, generation) for generation in (5, 6)] == [0, 3]
-
-
-def test_the_latest_failure_counts(ledger):
-    for stage, slot, generation in (("encoder", 2, 50), ("decoder", 2, 70), ("decoder", 2, 60), ("encoder", 0, 10)):
-        ledger.fail(stage, slot, generation)
-    assert [ledger.failed_generation(slot) for slot in range(4)] == [10, 0, 70, 0]
-
-
-def test_generations_as_large_as_clocks_give(ledger):
-    generation = 2**62 + 1
-    ledger.fail("encoder", 0, generation)
-    assert ledger.failed_generation(0) == generation
 
 
 def test_two_ledgers_on_one_file_are_one(tmp_path):

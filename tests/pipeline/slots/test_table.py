@@ -48,11 +48,6 @@ def rejection(call, *args) -> StreamError:
     return caught.value
 
 
-@pytest.mark.parametrize(("max_streams", "slots"), [(1, 3), (2, 4), (16, 18), (64, 72), (1000, 1125)])
-def test_there_are_a_few_more_slots_than_streams(max_streams, slots):
-    assert slot_count(max_streams) == slots
-
-
 def test_a_full_table_rejects_by_name_and_disturbs_no_stream(rig):
     leases = {name: rig.table.open(name) for name in ("one", "two")}
     error = rejection(rig.table.open, "three")
@@ -122,12 +117,6 @@ def test_a_silent_stream_is_expired_and_says_so(rig, order):
     assert re.search(r"'silent' is not open: it expired after 10 s without a request", str(error))
     rig.table.open("silent")
     rig.table.look_up("silent")
-
-
-def test_the_limit_itself_is_not_too_late(rig):
-    rig.table.open("one")
-    rig.clock.now += IDLE_S
-    rig.table.look_up("one")
 
 
 @pytest.mark.parametrize("start", [True, False])

@@ -143,19 +143,6 @@ def test_a_segment_may_end_at_any_sample(recognizer, number, end):
             assert_same([call(samples[start:stop])], alone, start)
 
 
-def test_the_same_words_again_after_each_finalize(recognizer):
-    """Nothing of a segment, phrases excepted, is left in the next one, however many there are."""
-    samples = golden_samples("short").numpy()
-    with recognizer.open_stream(options={"decoder": "alsd", "boosted_phrases": [["zero", 6.0]]}) as stream:
-        first = stream.finalize(samples)
-        assert first.text
-        for number in range(1, 6):
-            again = stream.finalize(samples)
-            assert (again.segment, again.text) == (number, first.text)
-            assert [token[:3] for token in again.tokens] == [token[:3] for token in first.tokens]
-    assert [word.start_ms for word in stream.words] == sorted(word.start_ms for word in stream.words)
-
-
 def test_a_stream_keeps_its_slot(recognizer):
     with recognizer.open_stream("one") as stream:
         stream.push(golden_samples("short").numpy())

@@ -139,11 +139,6 @@ def test_a_segment_ends_in_silence_and_the_graph_starts_anew(streams, checkpoint
     assert whole in [alone(frames[:border]) + alone(frames[border:]) for border in borders]
 
 
-def test_stable_tokens_come_before_the_end(streams, checkpoint):
-    results = streams.decode({0: frames_of(checkpoint, 1, 40)}, {0: streams.options()}, 4)[0]
-    assert any(result.tokens for result in results[:-1])
-
-
 def test_a_batch_with_boosts_equals_streams_alone(streams, checkpoint):
     rows = {slot: frames_of(checkpoint, slot, 20 + slot) for slot in range(SLOTS)}
     options = {
@@ -287,9 +282,3 @@ def test_a_graph_above_the_available_memory_is_rejected(checkpoint, graph, monke
         monkeypatch.setattr(decoder_builder, "available_memory_bytes", lambda available=available: available)
         with contextlib.nullcontext() if is_enough else pytest.raises(GraphError, match=r"the graph takes .* are free"):
             Streams(checkpoint, graph)
-
-
-def test_warming_up_counts_nothing(checkpoint, graph):
-    stage = Streams(checkpoint, graph).stage
-    stage.warm_up(SLOTS)
-    assert not any(stage.truncation)

@@ -47,15 +47,6 @@ def test_is_made_once_and_read_back(cache, tmp_path):
     assert [path.name for path in (tmp_path / "features").iterdir()] == ["train.npz"]
 
 
-def test_nothing_is_a_corpus_too(cache):
-    assert cache.load("noise", list) == []
-
-
-def test_bare_samples_have_no_words(cache):
-    (utterance,) = cache.load_samples("effects", lambda: [np.ones(320, np.float32)])
-    assert utterance.words == () and len(utterance.mel) == 2
-
-
 @pytest.fixture(scope="module")
 def aligner():
     pytest.importorskip("pocketsphinx", reason="extra `train`")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from recipes.training.augmentation import AugmentationConfig, Augmenter, smooth_curve, stretch, warp_matrix
+from recipes.training.augmentation import AugmentationConfig, Augmenter, stretch, warp_matrix
 
 FRAMES, BINS = 97, 80
 
@@ -15,19 +15,6 @@ def random_mel(seed: int, frames: int = FRAMES) -> np.ndarray:
 def augmenter(seed: int = 0, noises: int = 2, **changes) -> Augmenter:
     clips = [random_mel(100 + i, 60 + 37 * i) for i in range(noises)]
     return Augmenter(AugmentationConfig(**changes), clips, np.random.default_rng(seed))
-
-
-def test_a_warp_by_one_is_the_identity():
-    np.testing.assert_allclose(warp_matrix(BINS, 1.0), np.eye(BINS), atol=1e-6)
-
-
-@pytest.mark.parametrize("factor", [0.84, 0.95, 1.07, 1.18])
-@pytest.mark.parametrize("bins", [80, 17])
-def test_a_warped_bin_is_a_mean_of_two_neighbours(factor, bins):
-    matrix = warp_matrix(bins, factor)
-    np.testing.assert_allclose(matrix.sum(axis=0), 1, atol=1e-6)
-    assert matrix.min() >= 0
-    assert ((matrix > 0).sum(axis=0) <= 2).all()
 
 
 @pytest.mark.parametrize("factor", [0.84, 1.18])
@@ -50,15 +37,6 @@ def test_a_stretch_keeps_the_ends_and_has_the_length_of_its_tempo(tempo):
         np.testing.assert_allclose(found, mel, atol=1e-4)
 
 
-def test_a_stretch_is_linear_in_between():
-    ramp = np.linspace(3, 9, 41, dtype=np.float32)[:, None]
-    np.testing.assert_allclose(stretch(ramp, 0.8)[:, 0], np.linspace(3, 9, 51), atol=1e-5)
-
-
-def test_one_frame_can_be_stretched():
-    assert stretch(random_mel(1, 1), 3.0).shape == (1, BINS)
-
-
 def test_masks_replace_whole_bands_and_stretches_and_touch_nothing_else():
     mel, fill = random_mel(2, 400), -77.0
     kept = mel.copy()
@@ -72,11 +50,6 @@ def test_masks_replace_whole_bands_and_stretches_and_touch_nothing_else():
     assert columns.sum() <= 2 * 16
 
 
-def test_without_masks_nothing_is_replaced():
-    mel = random_mel(2)
-    np.testing.assert_array_equal(augmenter(frequency_masks=0, time_mask_rate_hz=0.0).mask(mel, 0.0), mel)
-
-
 @pytest.mark.parametrize("wanted_db", [0.0, 5.0, 12.0])
 def test_noise_is_added_at_the_ratio_asked_for(wanted_db):
     mel = random_mel(3)
@@ -87,35 +60,6 @@ def test_noise_is_added_at_the_ratio_asked_for(wanted_db):
     assert loud[0] - loud[1] == pytest.approx(wanted_db, abs=0.1)
 
 
-@pytest.mark.parametrize("changes", [{"noise_probability": 0.0}, {"noises": 0, "noise_probability": 1.0}])
-def test_no_noise_where_none_is_wanted_or_there(changes):
-    mel = random_mel(3)
-    assert augmenter(**changes).add_noise(mel) is mel
-
-
-@pytest.mark.parametrize("frames", [1, 60, 500])
-def test_noise_has_any_length(frames):
-    drawer = augmenter(5)
-    for _ in range(6):  # steady ones and others
-        noise = drawer.noise(frames)
-        assert noise.shape == (frames, BINS) and noise.dtype == np.float32 and np.isfinite(noise).all()
-
-
-def test_another_speaker_within_the_bounds_of_the_configuration():
-    mel = random_mel(6)
-    drawer = augmenter(7)
-    lengths = [len(drawer.speaker(mel)) for _ in range(60)]
-    assert FRAMES / 1.2 - 1 <= min(lengths) < FRAMES < max(lengths) <= FRAMES / 0.82 + 1
-
-
-def test_without_range_a_speaker_stays_who_they_are():
-    still = {"tempo": (1.0, 1.0), "warp": (1.0, 1.0), "color_db": 0.0, "level_db": (0.0, 0.0)}
-    mel = random_mel(6)
-    np.testing.assert_allclose(augmenter(**still).speaker(mel), mel, atol=1e-4)
-    louder = augmenter(**(still | {"level_db": (10.0, 10.0)})).speaker(mel)
-    np.testing.assert_allclose(louder - mel, np.log(10.0), atol=1e-4)
-
-
 def test_the_same_seed_gives_the_same_and_another_seed_something_else():
     def changed(seed: int) -> np.ndarray:
         drawer = augmenter(seed, noise_probability=1.0)
@@ -123,10 +67,3 @@ def test_the_same_seed_gives_the_same_and_another_seed_something_else():
 
     np.testing.assert_array_equal(changed(9), changed(9))
     assert changed(9).shape != changed(10).shape or not np.array_equal(changed(9), changed(10))
-
-
-def test_smooth_curves_vary_by_about_one():
-    random = np.random.default_rng(11)
-    curves = np.stack([smooth_curve(BINS, random) for _ in range(400)])
-    assert curves[:, 0].std() == pytest.approx(1.0, abs=0.15)
-    assert np.abs(np.diff(curves, axis=1)).max() < 0.5

@@ -10,20 +10,17 @@ import soundfile
 import torch
 
 from penstock.errors import ManifestError
-from recipes.training.augmentation import GENTLE, AugmentationConfig, Augmenter
+from recipes.training.augmentation import AugmentationConfig, Augmenter
 from recipes.training.batches import (
     SAMPLE_RATE_HZ,
     BatchMaker,
-    Curriculum,
     Source,
     Utterance,
     read_recordings,
 )
 from tests.helpers.training_utterances import MEL_BINS, utterance
 
-STILL = AugmentationConfig(
-    tempo=(1.0, 1.0), warp=(1.0, 1.0), color_db=0.0, level_db=(0.0, 0.0), noise_probability=0.0
-)  # fmt: skip
+STILL = AugmentationConfig(tempo=(1.0, 1.0), warp=(1.0, 1.0), color_db=0.0, level_db=(0.0, 0.0), noise_probability=0.0)
 ALPHABET = "abcdefg"
 
 
@@ -90,14 +87,6 @@ def test_utterances_too_long_too_short_or_with_too_many_labels_are_left_out():
         assert (batch.mel[:, 0, 0] == 43).all()
 
 
-def test_utterances_without_words_have_no_labels():
-    silent = Source(1.0, lambda: Utterance(np.full((50, MEL_BINS), -12, np.float32), (), "noise"))
-    for batch in islice(maker([silent]), 5):
-        assert batch.labels.shape[1] == 0 and not batch.label_counts.any()
-    found = list(islice(maker([spoken(), silent]), 40))
-    assert any((b.label_counts == 0).any() for b in found) and any((b.label_counts > 0).any() for b in found)
-
-
 def test_sources_are_drawn_by_weight():
     counts = [0, 0]
 
@@ -110,23 +99,6 @@ def test_sources_are_drawn_by_weight():
 
     list(islice(maker([source(0, 3.0), source(1, 1.0)]), 60))
     assert counts[0] / sum(counts) == pytest.approx(0.75, abs=0.05)
-
-
-def test_masks_come_with_the_switch():
-    still, masked = maker([spoken()]), maker([spoken()], masks=True)
-
-    def silent_share(made: BatchMaker) -> float:
-        (batch,) = islice(made, 1)
-        return float((batch.mel[:, 3:] == -12).float().mean())
-
-    assert silent_share(masked) < silent_share(still)
-
-
-def test_the_same_seed_gives_the_same_batches():
-    for one, other in zip(islice(maker([spoken()], masks=True), 5), maker([spoken()], masks=True), strict=False):
-        for left, right in zip(one[:4], other[:4], strict=True):
-            assert torch.equal(left, right)
-        assert one.references == other.references
 
 
 @pytest.fixture
@@ -183,39 +155,3 @@ def test_errors_name_file_and_line(folder, line, message):
         read_recordings(manifest)
     assert str(caught.value).startswith(f"MANIFEST_INVALID: {manifest}:2: ")
     assert message in str(caught.value)
-
-
-@pytest.fixture
-def parts():
-    random = np.random.default_rng(1)
-    augmenter = Augmenter(GENTLE, [], random)
-    early, late = [Source(1.0, lambda: utterance(1, "a"))], [Source(1.0, lambda: utterance(2, "b c"))]
-    maker = BatchMaker(early, augmenter, lambda text: [ord(letter) for letter in text.split()], random, 900, pool=20)
-    return Curriculum(maker, augmenter, early, early + late), maker, augmenter
-
-
-def test_stages_set_sources_augmentation_and_masks(parts):
-    curriculum, maker, augmenter = parts
-    curriculum.set_stage(False, False)
-    assert (len(maker.sources), augmenter.config, maker.masks) == (1, GENTLE, False)
-    curriculum.set_stage(True, False)
-    assert (len(maker.sources), augmenter.config, maker.masks) == (2, AugmentationConfig(), False)
-    curriculum.set_stage(True, True)
-    assert (len(maker.sources), maker.masks) == (2, True)
-
-
-def test_a_running_iterator_follows_with_its_next_pool(parts):
-    curriculum, maker, _ = parts
-    curriculum.set_stage(False, False)
-    batches = iter(maker)
-    assert next(batches).labels.shape[1] == 1
-    curriculum.set_stage(True, False)
-    assert any(batch.labels.shape[1] == 2 for batch, _ in zip(batches, range(20), strict=False))
-
-
-def test_gentle_augmentation_stays_within_the_full_one():
-    full = AugmentationConfig()
-    for name in ("tempo", "warp", "level_db", "signal_to_noise_db"):
-        (low, high), (minimum, maximum) = getattr(GENTLE, name), getattr(full, name)
-        assert minimum <= low < high <= maximum, name
-    assert GENTLE.color_db < full.color_db and GENTLE.noise_probability < full.noise_probability

@@ -11,7 +11,7 @@ from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.recognizer import StreamingRecognizer
-from recipes.training.encoded import EncodedUtterance, FrozenEncoder, collate, draw_batches
+from recipes.training.encoded import EncodedUtterance, FrozenEncoder, draw_batches
 
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "models" / "an4-rnnt-hybrid"
@@ -47,23 +47,9 @@ def test_frames_equal_those_of_streams(monkeypatch):
         one.requires_grad_()  # not a tensor of the inference mode
 
 
-def test_log_mel_of_few_samples():
-    encoder = FrozenEncoder(Checkpoint(MODEL), CONTEXT)
-    for samples, frames in ((0, 0), (159, 0), (160, 1), (1000, 6)):
-        assert encoder.log_mel(np.zeros(samples, np.float32)).shape == (frames, 80)
-
-
 def _utterance(number: int) -> EncodedUtterance:
     frames = torch.full((1 + number % 7, 2), float(number))
     return EncodedUtterance(frames, list(range(number % 3)), str(number))
-
-
-def test_a_batch_is_padded_with_zeros():
-    batch = collate([_utterance(number) for number in (3, 5, 1)])
-    assert batch.encoded.shape == (3, 6, 2) and batch.labels.shape == (3, 2)
-    assert batch.frame_counts.tolist() == [4, 6, 2] and batch.label_counts.tolist() == [0, 2, 1]
-    assert (batch.encoded[0, 4:] == 0).all() and (batch.encoded[0, :4] == 3).all()
-    assert batch.labels[1].tolist() == [0, 1] and batch.references == ["3", "5", "1"]
 
 
 def test_an_epoch_has_every_utterance_once_and_the_next_another_order():

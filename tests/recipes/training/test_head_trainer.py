@@ -12,7 +12,7 @@ from recipes.training.encoded import EncodedUtterance, collate, draw_batches
 from recipes.training.factorized_head import FactorizedHead
 from recipes.training.head import TransducerHead
 from recipes.training.head_bundle import write_head_bundle
-from recipes.training.head_trainer import HeadTraining, pretrain_ilm, train_head, transducer_loss_of
+from recipes.training.head_trainer import HeadTraining, train_head, transducer_loss_of
 from recipes.training.standard_head import StandardHead
 from tests.helpers.random_models import random_checkpoint
 
@@ -113,9 +113,3 @@ def test_a_standard_head_becomes_a_bundle_without_pairs(tmp_path: Path):
     names = sorted(path.name for path in made.directory.iterdir())
     for name in names:
         assert (made.directory / name).read_bytes() == (encoder.directory / name).read_bytes(), name
-
-
-def test_a_language_model_is_trained_before_its_head():
-    ilm = _head("factorized").ilm
-    found = pretrain_ilm(ilm, [[0, 1, 2, 3] * 2] * 40, seed=1)
-    assert found.after < 1.5 < found.before and found.best_step

@@ -137,9 +137,3 @@ def test_a_confident_blank_has_a_finite_loss_and_gradient():
 def test_a_head_with_durations_is_rejected():
     with pytest.raises(ValueError, match="tdt_durations"):
         StandardHead(TransducerConfig(LABELS, 5, 1, 7, "relu", (0, 1, 2)), D_MODEL)
-
-
-def test_a_standard_head_has_no_language_model_to_weigh():
-    head, (encoded, labels) = _head("standard"), _input()
-    with pytest.raises(ValueError, match=r"alpha: 0\.6; accepted: 1"):
-        head.log_probability(encoded, ROWS, labels, all_cells(FRAME_COUNTS[ROWS], torch.tensor([4, 2, 3])), 0.6)

@@ -125,9 +125,3 @@ def test_points_without_a_path_are_rejected():
     cells = band_cells(*counts, torch.tensor([[1, 2], [5, 1]]), 1, 1)
     with pytest.raises(ValueError, match="lattice 1: no path"):
         log_probability(cells, torch.zeros(len(cells.rows)), torch.zeros(len(cells.rows)))
-
-
-def test_no_labels():
-    cells = band_cells(torch.tensor([3]), torch.tensor([0]), torch.zeros(1, 0, dtype=torch.int64), 4, 4)
-    assert log_probability(cells, torch.tensor([-1.0, -2.0, -3.0]), torch.zeros(3)).item() == pytest.approx(-6.0)
-    assert len(cells.rows) == 3

@@ -101,17 +101,6 @@ def test_scores_are_those_of_equation_6():
         assert float(scores[n] - without[n]) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_lists_of_equal_errors_are_skipped():
-    head, batch = _head(), _batch()
-    loss = MwerLoss(head, FixedSearch(), _text, MwerConfig(band_encoder_frames=2, reference_weight=0.0))
-    only = batch._replace(references=["e e e e", *batch.references[1:]])  # 4 - 0, 4, 4 errors in the first list
-    assert float(loss(only).detach()) == 0.0
-    assert loss.skipped == 3
-    loss(batch)
-    assert loss.skipped == 5  # the first list has 0, 1 and 2 errors; the others are single
-    assert loss.word_errors == (4 + 0 + 1) + (0 + 0 + 1) and loss.words == (4 + 1 + 2) + (2 + 1 + 2)
-
-
 def test_the_language_model_keeps_every_bit_and_the_errors_fall():
     head, batch = _head(), _batch()
     before = head.ilm.tensors()
@@ -149,25 +138,6 @@ def test_the_gradient_of_mwer_reaches_the_encoder():
     for module in (made.module["encoder"], head):
         assert all(bool(p.grad.any()) and bool(torch.isfinite(p.grad).all()) for p in module.parameters())
     assert all(p.grad is None for p in made.module["rnnt_joint"].parameters())
-
-
-def test_mwer_alone_lowers_the_errors_of_the_best_hypotheses():
-    """After some steps of eq. 1, and with an utterance without words in the batch."""
-    made, _ = mwer_trainer()
-    made.module.eval()
-    mwer, batch = made._mwer.loss, toy_batch(1, 16)
-    for loss, steps, learning_rate in (("standard", 40, 0.02), (MWER, 25, 0.01)):
-        before = mwer.word_errors
-        made.losses(batch, [MWER])
-        first = mwer.word_errors - before
-        optimizer = torch.optim.Adam(made.module.parameters(), learning_rate)
-        for seed in range(steps):
-            optimizer.zero_grad()
-            made.losses(toy_batch(100 + seed) if loss == "standard" else batch, [loss])[loss].backward()
-            optimizer.step()
-    before = mwer.word_errors
-    made.losses(batch, [MWER])
-    assert first > 0 and mwer.word_errors - before < 0.75 * first
 
 
 def test_words_without_a_reference_are_unlearned():

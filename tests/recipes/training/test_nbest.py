@@ -88,32 +88,6 @@ def test_the_search_uses_the_present_weights(speech):
     assert _addresses(search._network) == addresses and len(addresses) >= 6
 
 
-@pytest.mark.parametrize(
-    ("kind", "vocabulary"), [("standard", 1200), ("factorized", 64), ("factorized", 1200)], ids=str
-)
-def test_a_refreshed_search_equals_a_new_one(kind, vocabulary, speech):
-    """1,200 labels: some weights are large enough to be packed."""
-    checkpoint = Checkpoint(MODEL)
-    sizes = {"vocabulary_size": vocabulary, "kind": kind, "joint_activation": "tanh"}
-    config = dataclasses.replace(checkpoint.config.transducer, **sizes)
-    torch.manual_seed(0)
-    head = {"standard": StandardHead, "factorized": FactorizedHead}[kind](config, checkpoint.config.encoder.d_model)
-    encoder = dataclasses.replace(checkpoint.config, transducer=config, ctc=None)
-    speech = speech._replace(encoded=speech.encoded[:2, :12], frame_counts=torch.tensor([12, 9]))
-    search = NBestSearch(encoder, head.eval(), 2)
-    search(speech.encoded, speech.frame_counts)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    lists = [each(speech.encoded, speech.frame_counts) for each in (search, NBestSearch(encoder, head, 2))]
-    for one, other in zip(*lists, strict=True):
-        assert torch.equal(one, other)
-
-
-def test_the_pair_is_kept():
-    assert NBestSearch(Checkpoint(MODEL).config, _head()).pair == IlmPair(1.0, 0.0)
-
-
 def test_lists_of_a_factorized_head_are_ranked_by_equation_5(speech):
     checkpoint, pair = Checkpoint(MODEL), IlmPair(0.6, 0.6)
     config = dataclasses.replace(checkpoint.config.transducer, kind="factorized", joint_activation="tanh")

@@ -1,6 +1,5 @@
 """The training loop on a tiny model: schedule, falling losses, checkpoints that resume exactly."""
 
-from collections import Counter
 from itertools import count, pairwise
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 from penstock.model.config import TransducerConfig
 from recipes.training.factorized_head import FactorizedHead
-from recipes.training.trainer import Trainer, TrainerConfig, WeightAverage
+from recipes.training.trainer import Trainer, TrainerConfig
 from tests.helpers.tiny_model import LABELS, WIDTH, TinyModel, toy_batch
 
 DURATIONS = {"rnnt": (), "tdt": (0, 1, 2)}
@@ -47,14 +46,6 @@ def test_the_learning_rate_warms_up_and_falls_as_a_cosine():
     assert all(a > b for a, b in pairwise(rates[10:]))
 
 
-def test_minutes_count_instead_of_steps_where_given():
-    made = trainer(minutes=2.0)
-    made.step, made.elapsed_s = 90, 30.0
-    assert made.progress == pytest.approx(0.25)
-    made.elapsed_s = 500.0
-    assert made.progress == 1.0
-
-
 def test_losses_fall_on_a_task_that_can_be_learned():
     made = trainer(peak_learning_rate=0.04, steps=150)
     heads = list(DURATIONS)
@@ -70,32 +61,6 @@ def test_losses_fall_on_a_task_that_can_be_learned():
     assert names <= before.keys() and names <= after.keys()
     for name in names:
         assert after[name] < 0.4 * before[name], (name, before[name], after[name])
-
-
-def test_a_step_trains_the_head_drawn_and_leaves_the_other():
-    made = trainer(warm_up=0.0, weight_decay=0.0)
-    before = parameters(made)
-    found = made.train_step(toy_batch(1))
-    (head,) = found.keys() & DURATIONS.keys()
-    (other,) = DURATIONS.keys() - {head}
-    after = parameters(made)
-    for name in before:
-        assert torch.equal(before[name], after[name]) == name.startswith(other), name
-
-
-def test_heads_are_drawn_by_their_weights():
-    made = trainer()
-    drawn = Counter()
-    weight = next(made.module.parameters())
-
-    def losses(batch, heads):
-        drawn.update(heads)
-        return {name: weight.sum() for name in ("ctc", *heads)}
-
-    made.losses = losses
-    for _ in range(400):
-        made.train_step(None)
-    assert drawn["rnnt"] / 400 == pytest.approx(0.65, abs=0.06) and drawn.total() == 400
 
 
 def test_a_further_head_is_trained_on_the_same_encoder_but_for_its_language_model():
@@ -199,30 +164,6 @@ def test_masks_wait_until_an_alignment_is_found():
     assert made.masks_input, "masks make the loss rise; they stay"
 
 
-def test_a_reported_loss_is_the_mean_since_the_last_report():
-    made = trainer(steps=8, report_every_s=1e9)
-    losses = []
-    step = made.train_step
-
-    def noted(batch):
-        found = step(batch)
-        losses.append(found["ctc"])
-        return found
-
-    made.train_step = noted
-    reported = []
-    made.run((toy_batch(seed) for seed in count()), reported.append, lambda: None, dict, lambda *stage: None)
-    (point,) = reported
-    assert len(losses) == 8 and point["ctc"] == pytest.approx(sum(losses) / 8)
-
-
-def test_a_finished_run_does_nothing():
-    made = trainer(steps=3)
-    made.step = 3
-    made.run(iter(()), None, None, None, None)
-    assert made.step == 3 and made.curve == []
-
-
 def module(seed: int) -> torch.nn.Module:
     torch.manual_seed(seed)
     return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LayerNorm(2))
@@ -230,49 +171,3 @@ def module(seed: int) -> torch.nn.Module:
 
 def values(of: torch.nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in of.parameters()])
-
-
-def test_swapping_twice_restores_the_weights():
-    trained, start = module(0), values(module(0))
-    average = WeightAverage(trained, 0.9)
-    with torch.no_grad():
-        for parameter in trained.parameters():
-            parameter.add_(1.0)
-    average.swap(trained)
-    assert torch.equal(values(trained), start)
-    average.swap(trained)
-    assert torch.equal(values(trained), start + 1.0)
-
-
-def test_converges_to_parameters_that_stay():
-    average = WeightAverage(module(0), 0.9)
-    target = module(1)
-    for _ in range(200):
-        average.update(target)
-    found = torch.cat([tensor.flatten() for tensor in average.tensors.values()])
-    torch.testing.assert_close(found, values(target), atol=1e-5, rtol=0)
-
-
-def test_forgets_faster_than_its_decay_early_on():
-    single = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.zeros_(single.weight)
-    average = WeightAverage(single, 0.99)
-    torch.nn.init.ones_(single.weight)
-    weight = average.tensors["weight"]
-    wanted = 0.0
-    for update in range(1, 2000):
-        average.update(single)
-        wanted += (1 - min(0.99, update / (update + 10))) * (1 - wanted)
-        assert float(weight) == pytest.approx(wanted, abs=1e-4)
-
-
-def test_its_state_goes_on_elsewhere():
-    trained = module(0)
-    average = WeightAverage(trained, 0.95)
-    average.update(module(1))
-    other = WeightAverage(module(5), 0.95)
-    other.load(average.state())
-    for kept in (average, other):
-        kept.update(module(2))
-    for name, tensor in average.tensors.items():
-        assert torch.equal(tensor, other.tensors[name])

@@ -48,10 +48,6 @@ def test_letters_outside_the_alphabet_are_rejected(tokenizer):
     assert "for example 'new york'" in rejected([("New York", 1.0)], tokenizer)
 
 
-def test_a_phrase_without_tokens_is_rejected(tokenizer):
-    assert "has no tokens" in rejected([("\u200b", 1.0)], tokenizer)
-
-
 def test_byte_pieces_write_everything(with_bytes):
     (phrase,) = tokenize_phrases(merge_phrases([("Größe 日本 🙂", 1.0)]), with_bytes)
     assert with_bytes.decode(list(phrase.tokens)) == "Größe 日本 🙂"

@@ -1,6 +1,5 @@
 """The automaton scores as KenLM and, on any pruning, as a dictionary; all its methods agree."""
 
-import gzip
 import random
 
 import pytest
@@ -42,18 +41,6 @@ def test_sentences_score_as_with_kenlm(name):
     for entry in GOLDEN["scores"][name]:
         wanted = [log10 * LN10 for log10 in entry["log10"]]
         assert walk(lm, to_labels(entry["tokens"])) == pytest.approx(wanted, abs=1e-4)
-
-
-@pytest.mark.parametrize("name", SCORED)
-def test_sentences_score_as_with_the_kenlm_package(name, tmp_path):
-    kenlm = pytest.importorskip("kenlm", reason="needs the extra `kenlm`")
-    path = tmp_path / "lm.arpa"
-    path.write_bytes(gzip.decompress(arpa_path(name).read_bytes()))
-    model, lm, chance = kenlm.Model(str(path)), golden_lm(name), random.Random(0)
-    for _ in range(200):
-        labels = [chance.randrange(len(NAMES.pieces)) for _ in range(chance.randrange(20))]
-        scores = model.full_scores(" ".join(NAMES.pieces[label] for label in labels))
-        assert walk(lm, labels) == pytest.approx([log10 * LN10 for log10, _, _ in scores], abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -105,14 +92,6 @@ def test_scores_follow_a_path_of_states(name):
         assert lm.final_scores(state).item() == pytest.approx(reference.score(tuple(history), "</s>") * LN10, abs=1e-4)
         state = lm.advance(state, torch.tensor([label])).next_states
         history.append(NAMES.pieces[label])
-
-
-def test_inference_mode_and_counts():
-    with torch.inference_mode():
-        lm = golden_lm("3")
-        assert lm.score_all(torch.tensor([lm.start_state])).scores.shape == (1, len(NAMES.pieces))
-    assert (lm.order, lm.vocabulary_size) == (3, len(NAMES.pieces))
-    assert lm.arc_count > lm.state_count > lm.vocabulary_size
 
 
 def test_sentences_in_a_batch_score_as_alone():

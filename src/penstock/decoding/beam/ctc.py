@@ -2,7 +2,7 @@
 
 Prefix search (Graves and Jaitly, ICML 2014; Hannun et al., arXiv 1408.2873) on fixed tensors as in FlexCTC (arXiv
 2508.07315): a hypothesis is a label prefix and the label of its last frame, blank included. So a prefix occurs at most
-twice in a beam, with and without a blank behind it, and only behind the blank can its last label follow once more.
+twice in a beam, with and without a blank after it, and only after the blank can its last label follow once more.
 """
 
 import torch

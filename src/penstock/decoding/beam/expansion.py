@@ -33,7 +33,7 @@ class Expansions(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How many continuations of the hypotheses of B streams are considered."""
+    """The number of continuations considered for the hypotheses of B streams."""
 
     beam_size: int
     """K"""

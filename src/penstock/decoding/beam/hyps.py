@@ -86,7 +86,7 @@ class Extension(NamedTuple):
     acoustic_scores: torch.Tensor
     """Log-probability of the label alone, without external scores."""
     ranking_scores: torch.Tensor
-    """What the continuation adds to the hypothesis's score."""
+    """The score that the continuation adds."""
     external_scores: torch.Tensor | None
     """External scores added; None: none."""
 
@@ -135,7 +135,7 @@ class BatchedBeamHyps:
         """Begins again in the same storage with another beam and paths of the same shapes."""
         longest = self._longest_before
         copy_into(self.beam, beam)
-        # Steps fill columns behind the first `longest` only, so the parents of these are still chains.
+        # Steps fill columns after the first `longest` only, so the parents of these are still chains.
         for storage, labels in zip(self.tokens, paths.tokens, strict=True):
             storage[:, :longest].copy_(labels.transpose(1, 2))
         self.stored_lengths.copy_(paths.lengths)

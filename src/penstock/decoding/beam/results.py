@@ -169,7 +169,7 @@ def split_stable(hypotheses: Hypotheses, paths: TokenLists, best: torch.Tensor, 
     padded = map_tensors(lambda t: torch.nn.functional.pad(t, (0, max(0, room - longest))), paths.tokens)
     places = stable.unsqueeze(1) + torch.arange(room, device=stable.device)  # [B, M]
     places = places.clamp(max=max(longest, room) - 1).unsqueeze(1).expand(-1, is_live.shape[1], -1)
-    # Zeros behind the end, so that a beam that did not move keeps its exact bits.
+    # Zeros after the end, so that a beam that did not move keeps its exact bits.
     is_token = torch.arange(room, device=stable.device) < lengths.unsqueeze(2)
     suffix = map_tensors(lambda t: torch.where(is_token, t.gather(2, places), 0), padded)
     return StableSplit(TokenLists(best_path, stable), TokenLists(suffix, lengths), is_kept)

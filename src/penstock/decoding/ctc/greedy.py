@@ -42,7 +42,7 @@ def decode_greedily(log_probs: torch.Tensor, lengths: torch.Tensor, states: CtcS
     modified. Returns the tokens and the states after. A stream of length 0 keeps its state.
     """
     blank, frames = log_probs.shape[2] - 1, log_probs.shape[1]
-    # 1) the best label of each frame behind that of the frame before; after the end, the last one goes on: [B, 1 + T]
+    # 1) the best label of each frame after that of the frame before; after the end, the last one goes on: [B, 1 + T]
     best, labels = log_probs.max(dim=2)
     labels = torch.cat([states.last_labels.unsqueeze(1), labels], dim=1)
     scores = torch.cat([states.scores.unsqueeze(1), best], dim=1)

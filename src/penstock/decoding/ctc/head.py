@@ -30,7 +30,7 @@ class CtcHead:
 
     @property
     def blank(self) -> int:
-        """The blank label, behind all others."""
+        """The blank label, after all others."""
         return self.vocabulary_size
 
     def log_probs(self, encoded: torch.Tensor, prompts: torch.Tensor | None = None) -> torch.Tensor:

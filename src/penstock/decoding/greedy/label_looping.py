@@ -17,7 +17,7 @@ from penstock.scoring.fusion import Fusion
 
 _WINDOW_ENCODER_FRAMES = 8
 _LARGE_VOCABULARY, _WINDOW_OF_LARGE_VOCABULARY = 4096, 4
-"""On the CPU. A frame behind the label found was scored in vain, which takes longer the larger the joint is."""
+"""On the CPU. A frame after the label found was scored in vain, which takes longer the larger the joint is."""
 _LEAST_LEFT_OUT = 8
 """Leaving out fewer takes longer than scoring them in vain."""
 

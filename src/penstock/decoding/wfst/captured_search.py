@@ -116,7 +116,7 @@ class CapturedWfstSearch(ChunkDecoder):
         return paths, links
 
     def _load_states(self, states: WfstStates) -> None:
-        """Copies the states in, which may have fewer slots; the streams behind them get no tokens and no frames."""
+        """Copies the states in, which may have fewer slots; the streams after them get no tokens and no frames."""
         batch = len(states.bases)
         copy_into(narrowed_like(first(self._chunk.states, batch), states), states)
         self._chunk.states.token_counts[batch:].zero_()

@@ -56,7 +56,7 @@ def decode_chunk(
     """As `decode_with_links`, with the same result for chunks of any length, also where tokens are dropped.
 
     chunk: log_probs, lengths, is_end. One whose nodes could outgrow their memory is decoded in halves, down to single
-    frames, and the end of a segment behind its last frame. So tokens are dropped as if each frame were a chunk. Waits
+    frames, and the end of a segment after its last frame. So tokens are dropped as if each frame were a chunk. Waits
     for the device once.
     """
     log_probs, lengths, is_end = chunk

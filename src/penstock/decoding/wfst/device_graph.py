@@ -69,7 +69,7 @@ class DeviceGraph:
 
 
 def _check_complete(graph: DecodingGraph, degrees: np.ndarray) -> None:
-    """Every state must have an arc, its own or one behind its closure, or a path could die."""
+    """Every state must have an arc, its own or one after its closure, or a path could die."""
     behind = np.maximum.reduceat(degrees[graph.closure_targets], graph.closure_offsets[:-1])
     if (behind == 0).any():
         raise GraphError(f"state {int(np.argmin(behind))} of the graph cannot take a frame")

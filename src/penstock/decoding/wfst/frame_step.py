@@ -41,7 +41,7 @@ class Frame(NamedTuple):
 
 
 class StreamBoosts(NamedTuple):
-    """What the rows of a batch boost."""
+    """The boosts of the rows of a batch."""
 
     words: torch.Tensor
     """[S, W] float32, boosts of words by row of the table."""
@@ -94,7 +94,7 @@ class FrameStep:
         if not self._shapes.is_static and bool((lm_weights == lm_weights[:1]).all()):
             self._lm_weight = lm_weights[0]
         self.backpointers: list[Backpointers] = []
-        """How the tokens of each frame came about."""
+        """The origin of the tokens of each frame."""
         self.bases = bases.clone()
         """[B] float64, costs taken off the tokens."""
         self.narrowed = torch.zeros(self._batch, dtype=torch.int64, device=lm_weights.device)
@@ -251,7 +251,7 @@ class FrameStep:
     def _boost_phrases(
         self, costs: torch.Tensor, arcs: torch.Tensor, sources: torch.Tensor, phrases: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Costs and phrase states behind arcs, from the phrase states of all tokens; None where no row has phrases."""
+        """Costs and phrase states after arcs, from the phrase states of all tokens; None where no row has phrases."""
         assert self._boosts is not None
         if self._boosts.phrases is None:
             return costs, None

@@ -25,7 +25,7 @@ MAX_FRAMES = 500
 
 
 class LatticeArcs(NamedTuple):
-    """What arcs and closure entries of a graph write, on the host; int32."""
+    """The words on arcs and closure entries of a graph, on the host; int32."""
 
     pieces: np.ndarray
     """[A + 1], see `DeviceGraph.arc_pieces`."""
@@ -104,7 +104,7 @@ class PathStart(NamedTuple):
     acoustic_cost: float = 0.0
 
     def after(self, level: Level, link: int) -> "PathStart":
-        """The path with a link behind it."""
+        """The path with a link after it."""
         node, before, label_cost = self.node, self.before, float(level.label_costs[link])
         piece, word, closure_word = level.pieces[link], level.words[link], level.closure_words[link]
         last_frame, acoustic_cost = self.last_frame, self.acoustic_cost + label_cost

@@ -33,7 +33,7 @@ class _Step(NamedTuple):
     words: int
     """Number of the words that follow."""
     link: int
-    """The link behind the token; -1 at the end."""
+    """The link after the token; -1 at the end."""
     rest: "_Step | None"
 
 
@@ -64,7 +64,7 @@ class SegmentLattice:
         """At most `count` paths with different words, best first, the first as the search has found it.
 
         A* from the end: what a path adds to the best one's cost is known before it is complete, because each token has
-        its best path from the start. Of paths with the same words behind a token only the cheapest goes on.
+        its best path from the start. Of paths with the same words after a token only the cheapest goes on.
         """
         columns = [_Columns(level) for level in self._levels]
         numbers: dict[tuple[int, int], int] = {}
@@ -122,7 +122,7 @@ class _Columns:
         self._words, self._closure_words = level.words.tolist(), level.closure_words.tolist()
         tokens = np.arange(level.targets.max(initial=-1) + 2)
         self.firsts: list[int] = np.searchsorted(level.targets, tokens).tolist()
-        """Where the links of each token begin."""
+        """Starts of the links of each token."""
 
     def before(self, step: _Step, link: int, numbers: dict[tuple[int, int], int]) -> _Step:
         """The step with a link to its token in front; numbers: of all sequences of words so far."""

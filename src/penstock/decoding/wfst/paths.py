@@ -44,7 +44,7 @@ class BestPath(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """What the next chunk begins with: fields of `WfstStates`."""
+    """The start of the next chunk: fields of `WfstStates`."""
 
     tokens: Tokens
     token_counts: torch.Tensor
@@ -240,7 +240,7 @@ class PathTracker:
 
 
 class _Layout:
-    """Where flat entries go in rows of `width`; what is dead or does not fit goes nowhere."""
+    """Places of flat entries in rows of `width`; what is dead or does not fit goes nowhere."""
 
     def __init__(self, rows: torch.Tensor, places: torch.Tensor, is_live: torch.Tensor | None, batch: int, width: int):
         self._shape = batch, width

@@ -76,7 +76,7 @@ class WfstSearch(ChunkDecoder):
         return path, after, [] if links is None else [links]
 
     def frame_memory(self, batch: int, has_links: bool = False) -> FrameMemory | Recombination:
-        """What a frame of up to `batch` rows works on, by kernels or in PyTorch; kernels find no links."""
+        """The memory of a frame of up to `batch` rows, by kernels or in PyTorch; kernels find no links."""
         sizes, device = self.sizes, self.graph.device
         if self._kernels == FUSED and not has_links:
             return FrameMemory(batch, sizes.max_active, sizes.arcs, sizes.hash_cells, device)
@@ -148,7 +148,7 @@ class WfstSearch(ChunkDecoder):
         return path, states, links
 
     def _first_places(self, shapes: Shapes, states: WfstStates) -> torch.Tensor:
-        """Where the rows of `_flat_tokens` begin, [B] int64."""
+        """Starts of the rows of `_flat_tokens`, [B] int64."""
         if shapes.is_static:
             width = states.tokens.states.shape[1]
             return torch.arange(len(states.bases), device=states.bases.device) * width
@@ -168,7 +168,7 @@ class WfstSearch(ChunkDecoder):
         return log_probs[:, :, self.graph.blank] >= math.log(self.limits.skip_blank)
 
     def _is_idle(self, is_blank: torch.Tensor, lengths: torch.Tensor, states: WfstStates) -> torch.Tensor:
-        """[B, T] bool, True for frames behind the end and for those of a run of blanks, except its first."""
+        """[B, T] bool, True for frames after the end and for those of a run of blanks, except its first."""
         frames = torch.arange(is_blank.shape[1], device=lengths.device)
         before = torch.cat([states.was_blank.bool().unsqueeze(1), is_blank[:, :-1]], dim=1)[:, : is_blank.shape[1]]
         return (is_blank & before) | (frames >= lengths.unsqueeze(1))

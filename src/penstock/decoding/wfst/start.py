@@ -1,4 +1,4 @@
-"""Where streams start: the closure of the graph's first state, with the weights and boosts of each stream."""
+"""The start of streams: the closure of the graph's first state, with the weights and boosts of each stream."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from penstock.scoring.wfst.graph_file import NO_WORD, DecodingGraph
 
 
 class StartChoices(NamedTuple):
-    """What a stream chose."""
+    """The options of a stream."""
 
     lm_weight: float
     """Scale of the graph's weights."""
     word_boosts: np.ndarray | None = None
     """[W] float32, by word; None: none."""
     phrase_state: int = 0
-    """Where its phrase list starts; 0 without one."""
+    """Start of its phrase list; 0 without one."""
 
 
 class StartStates:

@@ -74,7 +74,7 @@ class WfstStateStore(StateStore[WfstStates]):
         super().__init__(empty_states(1, sizes, graph.device), slots)
 
     def gather(self, slots: torch.Tensor) -> WfstStates:
-        """Copies the states of `slots` [B] int64. On a CPU slots behind the fullest row's last are left out."""
+        """Copies the states of `slots` [B] int64. On a CPU slots after the fullest row's last are left out."""
         if self.device.type != "cpu":
             return super().gather(slots)
         counts = self._states.token_counts.index_select(0, slots), self._states.node_counts.index_select(0, slots)

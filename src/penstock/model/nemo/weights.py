@@ -146,7 +146,7 @@ def _reject_odd_tensor(name: object, tensor: object) -> None:
 
 
 def source_of(name: str, shape: tuple[int, ...], config: NemoConfig) -> SourceTensor:
-    """Where a bundle's tensor comes from; NeMo's one-wide convolutions keep their kernel axes."""
+    """The source of a bundle's tensor; NeMo's one-wide convolutions keep their kernel axes."""
     place, _, last = name.rpartition(".")
     parts = place.split(".")
     if place.startswith("encoder.layers."):

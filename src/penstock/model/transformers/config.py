@@ -100,7 +100,7 @@ def _model_class(root: Section) -> str:
 
 
 def _prompts(root: Section) -> tuple[int, int] | None:
-    """How many prompts there are and the width between their layers; None for a model without prompts."""
+    """The number of prompts and the width between their layers; None for a model without prompts."""
     if root.get("model_type") != PROMPT_MODEL_TYPE:
         return None
     prompts = root.integer("num_prompts", maximum=MAX_PROMPTS)

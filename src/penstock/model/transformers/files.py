@@ -11,7 +11,7 @@ from penstock.model.bundle import sha256_of
 CONFIG, PROCESSOR, PREPROCESSOR = "config.json", "processor_config.json", "preprocessor_config.json"
 TOKENIZER, WEIGHTS, WEIGHTS_INDEX = "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
 PATTERNS = (CONFIG, PROCESSOR, PREPROCESSOR, TOKENIZER, WEIGHTS, WEIGHTS_INDEX, "model-*.safetensors")
-"""What of a repository belongs to the checkpoint."""
+"""The files of a repository that belong to the checkpoint."""
 PROMPT_MODEL_TYPE = "nemotron3_5_asr"
 MODEL_TYPES = ("nemotron_asr_streaming", PROMPT_MODEL_TYPE)
 MAX_JSON_BYTES = 1 << 20
@@ -44,7 +44,7 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
 
 
 def model_type(directory: Path) -> str | None:
-    """What config.json in `directory` calls the model; None if it is not in Transformers format."""
+    """The model type in config.json of `directory`; None if it is not in Transformers format."""
     if not (directory / CONFIG).is_file():
         return None
     value = read_json(directory / CONFIG).get("model_type")

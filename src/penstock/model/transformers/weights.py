@@ -114,7 +114,7 @@ def sources_of(config: ModelConfig) -> list[SourceTensor]:
 
 
 def source_of(name: str, shape: tuple[int, ...]) -> SourceTensor:
-    """Where a bundle's tensor comes from."""
+    """The source of a bundle's tensor."""
     place, _, last = name.rpartition(".")
     parts = place.split(".")
     if place.startswith("encoder.layers."):

@@ -13,7 +13,7 @@ class WordWriter:
         self._graph = graph
 
     def texts(self, tokens: Sequence[int], words: Sequence[int], is_final: bool) -> tuple[list[str], int]:
-        """What each token adds to the text: a word at its first token, else nothing.
+        """The text that each token adds: a word at its first token, else nothing.
 
         words: of the path, in order; a word may come up later than its tokens. Also returns how many tokens will keep
         their text: those of all words but the last, to which more tokens may come; all where `is_final`.

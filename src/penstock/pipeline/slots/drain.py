@@ -13,7 +13,7 @@ _FIRST_SLOT = 2
 
 
 class Phase(IntEnum):
-    """What the stream table accepts."""
+    """The requests that the stream table accepts."""
 
     SERVING = 0
     DRAINING = 1

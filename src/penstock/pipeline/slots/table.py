@@ -15,8 +15,8 @@ from penstock.pipeline.slots.ledger import SlotLedger
 
 _MIN_REMEMBERED_ENDS = 4096
 _EXPIRED_GRACE_S = 0.5
-"""How long the slot of an expired stream waits for its requests. They had the whole idle limit to settle; requests that
-Triton dropped between two stages, because the client disconnected, never settle."""
+"""The time that the slot of an expired stream waits for its requests. They had the whole idle limit to settle; requests
+that Triton dropped between two stages, because the client disconnected, never settle."""
 _LOST = "was lost by a later stage"
 END, IDLE, RESTART = "end", "idle", "restart"
 """How a stream ended (`StreamRecord.ended_by`) that no error ended."""

@@ -38,7 +38,7 @@ class AudioRequest:
 
 
 class AudioRows(NamedTuple):
-    """What one Triton request asks for, or a batch of them: R rows in order."""
+    """The rows of one Triton request, or of a batch of them: R rows in order."""
 
     stream_ids: Sequence[Hashable]
     samples: np.ndarray

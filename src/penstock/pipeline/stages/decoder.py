@@ -180,7 +180,7 @@ class DecoderStage:
     def _process(self, rows: DecoderRows) -> dict[int, StreamResult | StreamError]:
         """Returns the results and errors by row, in rounds: the next row of each stream in each.
 
-        Only a row that wants no result may have none. Rows behind a failed one of their stream are rejected.
+        Only a row that wants no result may have none. Rows after a failed one of their stream are rejected.
         """
         answers: dict[int, StreamResult | StreamError] = {}
         errors = self._guard.admit(rows.slots, rows.generations, rows.numbers, rows.flags)
@@ -352,7 +352,7 @@ class DecoderStage:
 
 
 def _padded(encoded: torch.Tensor, first: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
-    """Runs of `encoded` [T, D] as [B, max, D] with zeros behind them; first, lengths: [B] int64, in ascending order."""
+    """Runs of `encoded` [T, D] as [B, max, D] with zeros after them; first, lengths: [B] int64, in ascending order."""
     longest, total = int(lengths.max()), int(lengths.sum())
     within = np.arange(total) - np.repeat(lengths.cumsum() - lengths, lengths)
     if total < len(encoded):  # else each frame belongs to one of the runs

@@ -1,4 +1,4 @@
-"""What the decoder stage works on: the rows of a batch as arrays, from single requests or from tickets."""
+"""The decoder stage's input: the rows of a batch as arrays, from single requests or from tickets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -31,14 +31,14 @@ class Step(NamedTuple):
 
 
 class SegmentPart(NamedTuple):
-    """What a row decoded of one segment."""
+    """The results of a row within one segment."""
 
     decoded: Decoded
     covered_samples: int
     """Samples of the stream decoded so far."""
     is_final: bool
     next_start_samples: int
-    """Where the next segment begins in the stream, behind a final part."""
+    """Start of the next segment in the stream, after a final part."""
 
 
 class Endpoints:
@@ -68,7 +68,7 @@ class Endpoints:
         self._warm_up_frames[slot] = rules.warm_up_chunks * self.chunk_encoder_frames
 
     def restart(self, slots: np.ndarray, covered_samples: np.ndarray) -> None:
-        """The encoder starts anew in `slots` [n], behind these samples [n] of their streams."""
+        """The encoder starts anew in `slots` [n], after these samples [n] of their streams."""
         self._first_sample[slots], self._encoder_frames[slots] = covered_samples, 0
         self._warm_up_frames[slots] = 0
         self._segments.begin(slots)
@@ -86,7 +86,7 @@ class Endpoints:
         return int(self._warm_up_frames[slot] * self._frame_samples) - self._virtual_samples
 
     def end(self, slot: int, decoded: Decoded, covered_samples: int) -> SegmentPart:
-        """The part before an endpoint behind the last chunk; the next segment begins."""
+        """The part before an endpoint after the last chunk; the next segment begins."""
         self._segments.begin(np.array([slot]))
         start = int(self._first_sample[slot] + self._encoder_frames[slot] * self._frame_samples)
         return SegmentPart(decoded, min(start - self._virtual_samples, covered_samples), True, start)
@@ -160,16 +160,16 @@ class RowSteps:
         self._is_new[rows[step.is_final]] = False
         self._is_endpoint[rows[step.is_endpoint]] = False
         self._is_final[rows[step.is_final & ~step.is_endpoint]] = False
-        # 3) endpoints behind whole chunks
+        # 3) endpoints after whole chunks
         is_whole = self._has_rules[rows] & ~step.is_final & (step.frames == self._endpoints.chunk_encoder_frames)
         if is_whole.any():
             whole = rows[is_whole]
             self._is_endpoint[whole] = self._endpoints.add_chunk(self._slots[whole], *ends[:, is_whole])
 
     def parts(self) -> dict[int, list[SegmentPart]]:
-        """By row with news, the parts of segments in order; to be called behind the last step.
+        """By row with news, the parts of segments in order; to be called after the last step.
 
-        The last part is not final where the row goes on behind a segment's end, or ends within a segment.
+        The last part is not final where the row goes on after a segment's end, or ends within a segment.
         """
         for row in {*self._found, *self._parts}:
             if self._is_new[row]:
@@ -180,10 +180,10 @@ class RowSteps:
 
 
 def _joined(before: Decoded, after: Decoded) -> Decoded:
-    """What two steps of one segment decoded; the alternatives follow all stable tokens."""
+    """The results of two steps of one segment; the alternatives follow all stable tokens."""
     return Decoded(before.stable + after.stable, after.unstable, after.alternatives, after.lattice)
 
 
 def _end(tokens: list[Token]) -> int:
-    """Where the last token ends, in encoder frames from the segment's start; 0 without one."""
+    """End of the last token, in encoder frames from the segment's start; 0 without one."""
     return tokens[-1].timestamp + max(tokens[-1].duration, 1) if tokens else 0

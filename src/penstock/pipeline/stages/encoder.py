@@ -184,7 +184,7 @@ class EncoderStage:
     def _steps(
         self, slots: np.ndarray, chunks: np.ndarray, flags: np.ndarray, is_admitted: np.ndarray, owner: np.ndarray
     ) -> Iterator["_Step"]:
-        """The steps of a batch: step k has the k-th chunk of each stream, behind the segments that begin there."""
+        """The steps of a batch: step k has the k-th chunk of each stream, after the segments that begin there."""
         # 1) chunks of the stream in this batch before each row
         order = np.argsort(slots, kind="stable")
         before_all = chunks[order].cumsum() - chunks[order]
@@ -192,7 +192,7 @@ class EncoderStage:
         is_first[1:] = slots[order][1:] != slots[order][:-1]
         before = np.empty_like(chunks)
         before[order] = before_all - np.maximum.accumulate(np.where(is_first, before_all, 0)) if len(slots) else 0
-        # 2) where streams and segments begin: a start before the row's chunks, finalize behind them
+        # 2) where streams and segments begin: a start before the row's chunks, finalize after them
         starts, ends = ((flags & flag > 0) & is_admitted for flag in (START, FINALIZE))
         begin_slots = np.concatenate([slots[starts], slots[ends]])
         begin_steps = np.concatenate([before[starts], (before + chunks)[ends]])

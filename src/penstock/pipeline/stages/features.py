@@ -193,7 +193,7 @@ class FeatureStage:
                 slots[start:row] = self.table.look_up_all(ids)
                 for missing in (start + np.flatnonzero(slots[start:row] < 0)).tolist():
                     errors[missing] = self.table.problem_with(rows.stream_ids[missing])
-                # Before a start behind them, which could else take their slot: it would seem settled.
+                # Before a start after them, which could else take their slot: it would seem settled.
                 run = start + np.flatnonzero(slots[start:row] >= 0)
                 generations[run], numbers[run] = self.table.forward(slots[run], rows.lengths[run], is_final[run])
             start = row + 1

@@ -34,7 +34,7 @@ from penstock_client.options import CTC, CTC_BEAM, GREEDY, TRANSDUCER_BEAMS, WFS
 
 
 class DecoderParts(NamedTuple):
-    """What all stream decoders of a stage share."""
+    """The parts that all stream decoders of a stage share."""
 
     checkpoint: Checkpoint
     decoding: DecodingConfig

@@ -23,7 +23,7 @@ class _Wanted(NamedTuple):
 
 
 class EndedSegment(NamedTuple):
-    """What a segment's end gives."""
+    """The results at a segment's end."""
 
     lattice: SegmentLattice
     paths: list[PathEnd]

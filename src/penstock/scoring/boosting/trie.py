@@ -121,7 +121,7 @@ class PhraseTrie:
         )
 
     def _go(self, start: Failure, label: np.ndarray) -> Failure:
-        """Where `label` leads from `start`, through as many failure arcs as it takes."""
+        """The node that `label` leads to from `start`, through as many failure arcs as it takes."""
         node, bonus = start.node, start.bonus
         found = np.full(len(node), ROOT)
         open_ = np.arange(len(node))

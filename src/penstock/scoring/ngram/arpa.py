@@ -301,7 +301,7 @@ class _Reader:
 
 
 def _read_file(path: Path, read: Callable[[_Reader], _T]) -> _T:
-    """What `read` takes from a file; ArpaError names the file, and the line if known."""
+    """The result of `read` for a file; ArpaError names the file, and the line if known."""
     with _open(path) as lines:
         try:
             return read(_Reader(lines))

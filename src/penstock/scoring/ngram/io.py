@@ -33,7 +33,7 @@ _NAMED_IN_ERRORS = 5
 
 
 class TokenFormat(Enum):
-    """How an ARPA file writes tokens."""
+    """Spelling of tokens in an ARPA file."""
 
     PIECES = "pieces"
     OFFSET = "offset"

@@ -45,7 +45,7 @@ class NgramLm:
         self._final_scores = self._place(tables.final_scores)
         self._fan = torch.arange(max_arcs, device=self.device)
         self.kernels = resolve(kernels, self.device)
-        """What `advance` runs on, "torch" or "fused", for the log."""
+        """Implementation of `advance`: "torch" or "fused", for the log."""
         self._take: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
         if self.kernels == FUSED:
             from penstock.kernels.ngram import FusedNgramLookup  # here, because it imports Triton

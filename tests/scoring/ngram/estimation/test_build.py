@@ -50,15 +50,6 @@ def test_every_context_sums_to_one(tmp_path, order, prune, with_unknown):
     torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-5)
 
 
-def test_the_kenlm_package_reads_what_is_written(tmp_path):
-    kenlm = pytest.importorskip("kenlm", reason="needs the extra `kenlm`")
-    write_arpa(build_lm(golden_sentences(), NAMES, 3, [0, 0, 1]).arpa, tmp_path / "lm.arpa")
-    model, reference = kenlm.Model(str(tmp_path / "lm.arpa")), NgramReference.read(tmp_path / "lm.arpa")
-    for sentence in golden_text()[:30]:
-        scores = [score for score, _, _ in model.full_scores(" ".join([*sentence, "▁x"]))]
-        assert scores == pytest.approx(reference.score_sentence([*sentence, "▁x"]), abs=1e-4)
-
-
 def test_a_tiny_text_uses_fallback_discounts(tmp_path):
     built = build_lm([[LABELS["▁a"]]], NAMES, 3)
     assert all(discounts.is_fallback for discounts in built.discounts)

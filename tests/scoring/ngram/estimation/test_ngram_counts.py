@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from penstock.scoring.ngram.estimation.ngram_counts import count_ngrams
@@ -41,9 +40,3 @@ def test_counts_and_links(seed):
         if length > 1:
             suffixes = [ngrams[length - 2][suffix] for suffix in orders[length - 1].suffixes]
             assert suffixes == [ngram[1:] for ngram in ngrams[length - 1]]
-
-
-def test_no_text_has_no_ngrams():
-    orders = count_ngrams([], 3, WORDS, BEGIN, END)
-    assert [len(order.counts) for order in orders] == [WORDS, 0, 0]
-    assert not np.any(orders[0].counts)

@@ -35,10 +35,6 @@ def test_arcs_may_come_in_any_order(tmp_path):
         np.testing.assert_array_equal(left, right)
 
 
-def test_no_states():
-    assert from_fst(kaldifst.StdVectorFst()).state_count == 0
-
-
 def test_a_file_that_cannot_be_written(tmp_path):
     fst = from_fst(kaldifst.compile(TEXT))
     with pytest.raises(PenstockError, match="OUTPUT_FAILED"):

@@ -70,11 +70,6 @@ def test_a_broken_list_is_rejected_with_its_line(tmp_path, data, with_pieces, me
         read_entries(tmp_path / "words.txt", with_pieces)
 
 
-def test_a_missing_list_is_named(tmp_path):
-    with pytest.raises(GraphError, match=r"gone\.txt: No such file"):
-        read_entries(tmp_path / "gone.txt", True)
-
-
 def test_words_that_the_language_model_lacks_are_counted(tokenizer):
     words = {word: [()] for word in ["six", *string.ascii_lowercase[:7]]}
     message = "7 of 8 words are not in the language model: 'a', 'b', 'c', 'd', 'e' and 2 more; accepted: words among"

@@ -173,7 +173,7 @@ def lexicon_fst(lexicon: Lexicon, symbols: Symbols) -> FstArrays:
 
 
 def disambiguation(lexicon: Lexicon) -> list[int]:
-    """The k of #k behind each spelling [P]; 0: none. Spellings that are equal get 1, 2, ...."""
+    """The k of #k after each spelling [P]; 0: none. Spellings that are equal get 1, 2, ...."""
     spellings = [tokens for _, tokens in lexicon.spellings()]
     times = Counter(spellings)
     beginnings = {tokens[:length] for tokens in times for length in range(1, len(tokens))}
