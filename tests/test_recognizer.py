@@ -246,10 +246,10 @@ def test_a_start_without_room_for_its_phrases_leaves_its_slot_to_others(golden_b
     assert "stream slots are taken" in str(others[-1])
 
 
-def test_whole_numbers_are_rejected_by_name(recognizer):
+def test_numbers_of_32_bits_are_rejected_by_name(recognizer):
     """They would be taken for a very loud signal."""
-    with pytest.raises(StreamError, match=r"samples are int16 \[10\], expected float32"):
-        recognizer.open_stream().push(np.zeros(10, np.int16))
+    with pytest.raises(StreamError, match=r"samples are int32 \[10\], expected float32"):
+        recognizer.open_stream().push(np.zeros(10, np.int32))
 
 
 def test_a_stream_whose_first_request_was_a_rejected_end_still_closes(recognizer):

@@ -48,7 +48,7 @@ class Options(BaseModel):
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**{name: plain_number(value) for name, value in values.items()})
+            super().__init__(**{name: _plain(value) for name, value in values.items()})
         except ValidationError as error:
             raise self.problem(error) from None
 
@@ -175,7 +175,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}..."
 
 
-def plain_number(value: object) -> object:
+def _plain(value: object) -> object:
     """A number of NumPy as one of Python, which are the types of parameters; anything else as it is."""
     if not isinstance(value, Real) or type(value).__module__ == "builtins":
         return value

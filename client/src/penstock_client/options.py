@@ -8,12 +8,13 @@ import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from penstock_client.declaration import About, Off, Options, plain_number, shown
+from penstock_client.declaration import About, Off, Options, shown
 
 if TYPE_CHECKING:  # a launcher reads the limits here without importing numpy
     from penstock_client.protocol import Parameter
@@ -85,9 +86,9 @@ def _phrase(number: int, phrase: Any) -> BoostedPhrase:
     text, boost = phrase
     name = _check_text(number, text)
     value = math.nan
-    if not isinstance(boost, bool | str):
-        with suppress(OverflowError, TypeError, ValueError):  # of an integer too large for a float, and of other types
-            value = float(plain_number(boost))  # type: ignore[arg-type]
+    if isinstance(boost, Real) and not isinstance(boost, bool):
+        with suppress(OverflowError):  # an integer too large for a float
+            value = float(boost)
     if not abs(value) <= MAX_BOOST:  # rejects NaN too
         raise PhraseError(f"{name} has boost {shown(boost)}; accepted: numbers from {-MAX_BOOST:g} to {MAX_BOOST:g}")
     return text, value
