@@ -105,6 +105,18 @@ def test_the_garbage_collector_may_close_a_client_in_the_event_loop(connection):
     eventually(lambda: connection.is_closed)
 
 
+def test_a_bug_in_the_event_loop_does_not_leave_a_thread_waiting(client, connection, monkeypatch):
+    async def fail(transport, wait_s):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(FakeTransport, "receive", fail)
+    with client.open_stream() as stream:
+        stream.send([0.0])
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="a bug"):
+                list(stream)
+
+
 def test_any_wait_is_accepted(client):
     with client.open_stream() as stream:
         stream.send([0.0])
