@@ -165,7 +165,8 @@ class BlockingTransport:
 
     def _start_to_receive(self) -> None:
         if self._receiving is None:
-            self._receiving = asyncio.create_task(_receive(self._transport, self._arrivals))
+            name = f"penstock {self._stream_id} results"
+            self._receiving = asyncio.create_task(_receive(self._transport, self._arrivals), name=name)
             self._receiving.add_done_callback(partial(_note_end, self._arrivals))
 
     def _check_process(self) -> None:
