@@ -1,16 +1,16 @@
+import asyncio
 import socket
-import threading
-import time
 
 import hypothesis
 import numpy as np
 import pytest
 import soundfile
 
-from client.tests.helpers.fake_servers import GrpcServer, HttpServer, Wire
+from client.tests.helpers.fake_servers import GrpcServer, HttpServer, Wire, eventually
 from client.tests.helpers.fakes import FakeConnection, FakeRecognizer, in_memory
 from penstock_client import Client
 from penstock_client.cli.main import main
+from penstock_client.transport.blocking import event_loop_thread
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may be slow
 hypothesis.settings.load_profile("penstock")
@@ -91,23 +91,23 @@ def audio_file(tmp_path, samples):
 
 
 @pytest.fixture
-def no_threads_left():
-    """Fails a test that leaves one of a transport's threads behind."""
+def no_tasks_left():
+    """Fails a test that leaves one of a stream's tasks behind."""
     yield
-    wait_for_threads()
+    wait_for_tasks()
 
 
 @pytest.fixture
-def no_threads_left_yet():
-    """Fails in the middle of a test if a transport's thread is left."""
-    return wait_for_threads
+def no_tasks_left_yet():
+    """Fails in the middle of a test if a stream's task is left."""
+    return wait_for_tasks
 
 
-def wait_for_threads():
-    deadline_s = time.monotonic() + 60
-    while left := [thread for thread in threading.enumerate() if thread.name.startswith("penstock ")]:
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.01)
+def wait_for_tasks():
+    async def left():
+        return [task for task in asyncio.all_tasks() if task.get_name().startswith("penstock ")]
+
+    eventually(lambda: not event_loop_thread().call(left()))
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_poll_returns_results_before_a_later_failure(client):
         stream.send([np.nan])
         assert len(stream.poll()) == 1
         with pytest.raises(StreamError, match="not finite"):
-            stream.poll()
+            stream.poll(60)
 
 
 def test_one_thread_sends_while_another_iterates(client, samples):

@@ -13,7 +13,7 @@ from client.tests.helpers.fake_servers import Wire, eventually
 from client.tests.helpers.fakes import expected
 from penstock_client import Client, ConnectionOptions, ServerUnreachableError
 
-pytestmark = pytest.mark.usefixtures("no_threads_left")
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
 def is_reachable(client):

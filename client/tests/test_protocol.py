@@ -227,6 +227,12 @@ def test_each_code_has_its_exception(prefix, code):
             ServerDrainingError,
         ),
         ("Server not ready", "SERVER_DRAINING", ServerDrainingError),
+        (
+            "Request for unknown model: 'asr' has no available versions",
+            "SERVER_DRAINING",
+            ServerDrainingError,
+        ),
+        ("Request for unknown model: 'asr' is not found", "TRITON_ERROR", StreamError),
         ("Stub process 'decoder_0_0' is not healthy.", "TRITON_ERROR", StreamError),
         ("unexpected shape for input 'STREAM_LIMIT: ' for model 'features'", "TRITON_ERROR", StreamError),
     ],

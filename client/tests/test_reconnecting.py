@@ -20,7 +20,7 @@ from penstock_client.transport.replay import Replay
 from penstock_client.transport.resuming import ResumingTransport
 from penstock_client.transport.session import Session
 
-pytestmark = pytest.mark.usefixtures("no_threads_left")
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
 TIMES = ConnectionOptions(reconnect_s=60)
 
 

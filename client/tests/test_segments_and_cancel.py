@@ -11,7 +11,7 @@ from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import expected
 from penstock_client import StreamClosedError, StreamOptions
 
-pytestmark = pytest.mark.usefixtures("no_threads_left")
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from penstock_client import (
 from penstock_client.protocol import parse_reply
 from penstock_client.transport.session import CLOSE_TIMEOUT_S
 
-pytestmark = pytest.mark.usefixtures("no_threads_left")
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_closing_an_unused_stream_sends_nothing(client, recognizer):
     assert recognizer.requests == []
 
 
-def test_closing_does_not_wait_for_a_stalled_server(client, recognizer, no_threads_left_yet):
+def test_closing_does_not_wait_for_a_stalled_server(client, recognizer, no_tasks_left_yet):
     release = threading.Event()
     recognizer.before_answer = lambda request: release.wait(10)
     with client.open_stream() as stream:
@@ -214,7 +214,7 @@ def test_closing_does_not_wait_for_a_stalled_server(client, recognizer, no_threa
     took_s = time.monotonic() - start_s
     try:
         assert took_s < 2.5
-        no_threads_left_yet()
+        no_tasks_left_yet()
     finally:
         release.set()
 

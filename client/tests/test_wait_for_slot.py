@@ -11,7 +11,7 @@ from client.tests.helpers.fake_servers import DRAINING, UNLOADED, Restart, event
 from client.tests.helpers.fakes import RejectionError, expected
 from penstock_client import Client, ConnectionOptions, ServerFullError, ServerUnreachableError, StreamError
 
-pytestmark = pytest.mark.usefixtures("no_threads_left")
+pytestmark = pytest.mark.usefixtures("no_tasks_left")
 WAIT = ConnectionOptions(wait_for_slot_s=60)
 
 

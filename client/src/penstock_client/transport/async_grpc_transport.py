@@ -88,7 +88,7 @@ class AsyncGrpcTransport(TaskTransport):
             session.connected()
         stub = service_pb2_grpc.GRPCInferenceServiceStub(self._grpc_channel)
         call = stub.ModelStreamInfer(metadata=call_metadata(self._endpoint.options))
-        sending = asyncio.create_task(self._send_requests(call))
+        sending = asyncio.create_task(self._send_requests(call), name=f"penstock {self._stream_id} requests")
         try:
             async for reply in call:
                 try:

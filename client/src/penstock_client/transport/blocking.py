@@ -6,9 +6,10 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from penstock_client.errors import ClientError, StreamClosedError, StreamId
+from penstock_client.errors import StreamClosedError, StreamId
 from penstock_client.protocol import Request, Result
 from penstock_client.transport.async_base import AsyncConnection, AsyncTransport
 
@@ -93,7 +94,7 @@ class _Arrival(NamedTuple):
 
     result: Result | None
     is_last: bool = True
-    failure: ClientError | None = None
+    failure: BaseException | None = None
 
 
 _Arrivals = queue.SimpleQueue[_Arrival]
@@ -164,7 +165,9 @@ class BlockingTransport:
 
     def _start_to_receive(self) -> None:
         if self._receiving is None:
-            self._receiving = asyncio.create_task(_receive(self._transport, self._arrivals))
+            name = f"penstock {self._stream_id} results"
+            self._receiving = asyncio.create_task(_receive(self._transport, self._arrivals), name=name)
+            self._receiving.add_done_callback(partial(_note_end, self._arrivals))
 
     def _check_process(self) -> None:
         if not self._thread.is_running:
@@ -177,12 +180,13 @@ def _limit_s(wait_s: float | None) -> float | None:
 
 async def _receive(transport: AsyncTransport, arrivals: _Arrivals) -> None:
     """Passes on the results until the stream's end. It does not refer to the stream, which may be abandoned."""
-    try:
-        while (result := await transport.receive(None)) is not None:
-            arrivals.put(_Arrival(result, transport.is_complete))
-        arrivals.put(_Arrival(None))
-    except ClientError as error:
-        arrivals.put(_Arrival(None, False, error))
+    while (result := await transport.receive(None)) is not None:
+        arrivals.put(_Arrival(result, transport.is_complete))
+
+
+def _note_end(arrivals: _Arrivals, receiving: "asyncio.Task[None]") -> None:
+    failure = None if receiving.cancelled() else receiving.exception()
+    arrivals.put(_Arrival(None, failure is None, failure))
 
 
 def _abandon(thread: EventLoopThread, transport: AsyncTransport) -> None:
