@@ -17,7 +17,7 @@ from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOp
 PROTOCOL = "kserve"
 """Name of the protocol in metrics and logs."""
 Results = Sequence[Result]
-_PIECE_SAMPLES = 16_000
+_PART_SAMPLES = 16_000
 
 
 class _Waiting(NamedTuple):
@@ -116,8 +116,8 @@ class _Stream:
         return live
 
     async def _push(self, live: LiveStream, request: InferRequest) -> None:
-        for start in range(0, max(1, len(request.samples)), _PIECE_SAMPLES):  # a failed push keeps its array
-            await live.push(request.samples[start : start + _PIECE_SAMPLES].copy())
+        for start in range(0, max(1, len(request.samples)), _PART_SAMPLES):  # a failed push keeps its array
+            await live.push(request.samples[start : start + _PART_SAMPLES].copy())
         if request.is_end:
             self._forget(self)
             await live.finish()
