@@ -124,8 +124,12 @@ async def test_options_reach_the_server(channel):
     response = await call(riva.RecognizeRequest(config={**CONFIG, "max_alternatives": 3}, audio=audio))
     alternatives = response.results[0].alternatives
     assert len({each.transcript for each in alternatives}) == len(alternatives) == 3
+    contexts = [{"phrases": ["Rubout", "\u8a9e"], "boost": 20}]  # the model writes neither capitals nor that letter
+    fitted = call(riva.RecognizeRequest(config={**CONFIG, "speech_contexts": contexts}, audio=audio))
+    assert (await fitted).results
+    assert dict(await fitted.initial_metadata())["penstock-ignored"] == r"speech_contexts.phrases '\u8a9e'"
     with pytest.raises(grpc.aio.AioRpcError) as error:
-        contexts = [{"phrases": ["\u8a9e"], "boost": 20}]
+        contexts = [{"phrases": ["x" * 201], "boost": 20}]
         await call(riva.RecognizeRequest(config={**CONFIG, "speech_contexts": contexts}, audio=audio))
     assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "phrase" in error.value.details()
