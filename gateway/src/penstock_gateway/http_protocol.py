@@ -22,7 +22,7 @@ _PROTOCOL = "http"
 _TOO_LARGE = f"the header has more than {limits.MAX_HEAD_BYTES:,} bytes"
 _MAX_HANDSHAKE_LINE = 8000
 """The parser of websockets takes 8,192."""
-_HTTP_PIECE_BYTES, _WEBSOCKET_PIECE_BYTES = 16 << 10, 8 << 10
+_HTTP_PIECE_BYTES, _WEBSOCKET_PIECE_BYTES = 16 << 10, 32 << 10
 """What is parsed at once. A read of 256 KiB may hold 50,000 fields or messages."""
 
 
