@@ -21,21 +21,26 @@ class ErrorCode(Enum):
     """The code of a `GatewayError`; docs/gateway.md has this table."""
 
     INVALID_API_KEY = ErrorStatus("the API key is missing or wrong", 401, 4401, "UNAUTHENTICATED")
-    ORIGIN_REJECTED = ErrorStatus("the page's origin is not allowed", 403, 4403, "PERMISSION_DENIED")
+    ORIGIN_REJECTED = ErrorStatus("the page's origin, or the host, is not allowed", 403, 4403, "PERMISSION_DENIED")
     MODEL_NOT_FOUND = ErrorStatus("no replica group has this name", 404, 1008, "NOT_FOUND")
     FIELD_INVALID = ErrorStatus("a field of the request is wrong or not supported", 400, 1008, "INVALID_ARGUMENT")
     AUDIO_INVALID = ErrorStatus("the audio cannot be decoded", 400, 1008, "INVALID_ARGUMENT")
     TOO_LARGE = ErrorStatus("a message, an upload or a recording is too large", 413, 1009, "RESOURCE_EXHAUSTED")
     STREAMS_EXHAUSTED = ErrorStatus(
-        "all streams of the key or of the replicas are open", 429, 1013, "RESOURCE_EXHAUSTED"
+        "all streams, uploads or connections of the key, or all streams of the replicas, are open",
+        429,
+        1013,
+        "RESOURCE_EXHAUSTED",
     )
     QUOTA_REACHED = ErrorStatus("the key has reached its quota of requests or audio", 429, 1013, "RESOURCE_EXHAUSTED")
     NO_REPLICA = ErrorStatus("no replica answers", 503, 1013, "UNAVAILABLE")
     STREAM_LOST = ErrorStatus("the replica lost the stream", 503, 1013, "UNAVAILABLE")
-    STREAM_IDLE = ErrorStatus("no audio arrived for 60 s", 408, 4408, "DEADLINE_EXCEEDED")
+    STREAM_IDLE = ErrorStatus("no audio arrived for 60 s, or a request not in time", 408, 4408, "DEADLINE_EXCEEDED")
     STREAM_TOO_OLD = ErrorStatus("the stream reached the age limit", 408, 4010, "OUT_OF_RANGE")
     RESULTS_UNREAD = ErrorStatus("the client did not read its results for 10 s", 408, 4408, "DEADLINE_EXCEEDED")
-    OVERLOADED = ErrorStatus("the gateway has no memory, disk, process or descriptor left", 503, 1013, "UNAVAILABLE")
+    OVERLOADED = ErrorStatus(
+        "the gateway has no memory, disk, process, descriptor or connection left", 503, 1013, "UNAVAILABLE"
+    )
     INTERNAL = ErrorStatus("the gateway failed", 500, 1011, "INTERNAL")
 
     @property

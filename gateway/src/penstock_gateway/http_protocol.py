@@ -3,6 +3,7 @@
 import asyncio
 import json
 from asyncio import Transport
+from collections.abc import Coroutine
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -21,7 +22,7 @@ _PROTOCOL = "http"
 _TOO_LARGE = f"the header has more than {limits.MAX_HEAD_BYTES:,} bytes"
 _MAX_HANDSHAKE_LINE = 8000
 """The parser of websockets takes 8,192."""
-_HTTP_PIECE_BYTES, _WEBSOCKET_PIECE_BYTES = 16 << 10, 8 << 10
+_HTTP_PIECE_BYTES, _WEBSOCKET_PIECE_BYTES = 16 << 10, 32 << 10
 """What is parsed at once. A read of 256 KiB may hold 50,000 fields or messages."""
 
 
@@ -178,10 +179,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes what the client has sent, or keeps it until there is room."""
-        if not self.handshake_initiated:
+        is_small = not self._held and self._wait is None and len(data) <= _WEBSOCKET_PIECE_BYTES
+        if is_small or not self.handshake_initiated:
             return super().data_received(data)
-        if not self._held and len(data) <= _WEBSOCKET_PIECE_BYTES and self._wait is None:
-            return super().data_received(data)  # as nearly always
         self._held += data
         self._take()
 
@@ -195,23 +195,29 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Frames have arrived."""
         frames = len(self.conn.events)
         super().handle_events()
-        self._bucket.take(frames, self.loop.time())
-        if self._bucket.wait_s and self._wait is None and not self.transport.is_closing():
+        wait_s = self._bucket.take(frames, self.loop.time())
+        if wait_s > 0 and self._wait is None and not self.transport.is_closing():
             self.transport.pause_reading()
-            self._wait = self.loop.call_later(self._bucket.wait_s, self._go_on)
+            self._wait = self.loop.call_later(wait_s, self._go_on)
 
     async def receive(self) -> Any:
-        """The next message for the application."""
-        message = await super().receive()
+        """The next message for the application. As uvicorn's, without another coroutine for each message."""
+        message = await self.queue.get()
         if self._held:
+            self.read_paused = self.read_paused and not self.queue.empty()
             self._take()
+        elif self.read_paused and self.queue.empty():
+            self.read_paused = False
+            self.transport.resume_reading()
         return message
 
-    async def send(self, message: Any) -> None:
-        """A message of the application."""
+    def send(self, message: Any) -> Coroutine[Any, Any, None]:
+        """Sends a message of the application."""
+        return self._close(message) if message["type"] == "websocket.close" else super().send(message)
+
+    async def _close(self, message: Any) -> None:
         await super().send(message)
-        if self._held and self.close_sent:  # the client's answer to the close may be among it
-            self._take()
+        self._take()  # the client's answer may be among what is held
 
     def _go_on(self) -> None:
         self._wait = None

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -91,7 +91,8 @@ class Connection:
             text = message.get("text")
             try:
                 actions = self._protocol.receive(text if text is not None else message["bytes"])
-                errors = errors + 1 if _is_error(actions) else 0
+                first = actions[0] if len(actions) == 1 else None
+                errors = errors + 1 if type(first) is dict and first["type"] == "error" else 0
                 for action in actions:
                     await self._apply(action)
                 if errors >= limits.MAX_ERRORS_IN_A_ROW:
@@ -203,8 +204,3 @@ class Connection:
         reason = str(error).encode()[:_MAX_REASON_BYTES].decode(errors="ignore")
         with contextlib.suppress(WebSocketDisconnect, OSError, RuntimeError):  # the client was faster
             await self._socket.close(error.code.status.websocket, reason)
-
-
-def _is_error(actions: Sequence[Action]) -> bool:
-    """Whether a message was wrong: an `error` event and nothing else."""
-    return len(actions) == 1 and isinstance(actions[0], dict) and actions[0]["type"] == "error"

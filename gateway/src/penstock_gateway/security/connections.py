@@ -68,12 +68,8 @@ class TokenBucket:
         self._per_s, self._burst = per_s, burst
         self._tokens, self._last_s = burst, now_s
 
-    def take(self, messages: int, now_s: float) -> None:
-        """Messages have arrived, also more than are left."""
+    def take(self, messages: int, now_s: float) -> float:
+        """Messages have arrived, also more than are left. Returns how long no more may come; not above 0: none."""
         self._tokens = min(self._burst, self._tokens + (now_s - self._last_s) * self._per_s) - messages
         self._last_s = now_s
-
-    @property
-    def wait_s(self) -> float:
-        """How long no more may come after `take`; 0 where more may."""
-        return max(0.0, -self._tokens / self._per_s)
+        return -self._tokens / self._per_s
