@@ -13,10 +13,10 @@ import httpx2
 import numpy as np
 import pytest
 import websockets
-from gateway.tests.helpers.sound_files import sound_file
 
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer, word
+from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.riva_client import audio, configuration
 from loadtest.fresh_gateway import fresh_gateway
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva

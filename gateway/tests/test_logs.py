@@ -24,4 +24,4 @@ def test_a_value_cannot_look_like_another_field(monkeypatch):
         logging.getLogger("test").info("rejected", extra={"fields": fields})
     finally:
         logging.getLogger().handlers[:] = before
-    assert line.getvalue().endswith(r'INFO rejected code=A reason="x end=finished \"\\\n" empty=""' + "\n")
+    assert line.getvalue().endswith(r'info    gateway: rejected code=A reason="x end=finished \"\\\n" empty=""' + "\n")

@@ -38,7 +38,7 @@ def serve(open_streams, metrics):  # noqa: F811
         ring = KeyRing([(ApiKey(key, MAX_STREAMS), hashlib.sha256(f"sk-{key}".encode()).digest()) for key in KEYS])
         access = Access(ring, ClientSecrets(b"k" * 32, ring), Origins(()))
         async with (
-            open_streams(*servers, admission=Admission(KEYS)) as streams,
+            open_streams(*servers, admission=Admission()) as streams,
             running(Gateway(Config(), streams, access, metrics)) as ports,
         ):
             yield Served(ports, streams)
