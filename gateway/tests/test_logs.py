@@ -1,13 +1,13 @@
 import io
 import logging
 
+from penstock_client.log_lines import RateLimit
 from penstock_gateway import logs
-from penstock_gateway.logs import LineLimit
 
 
 def test_lines_per_second_are_limited_and_the_others_counted():
     now_s = [7.5]
-    limit = LineLimit(2, lambda: now_s[0])
+    limit = RateLimit(2, lambda: now_s[0])
     assert [limit.passes() for _ in range(5)] == [True, True, False, False, False]
     now_s[0] = 8.0
     assert limit.passes()

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from penstock.serving.log_format import RateLimit, model_logger
+from penstock.serving.log_format import model_logger
 from penstock_client.log_lines import Event, level_of, render
 from tests.helpers.model_logging import kept_logging
 
@@ -52,12 +52,3 @@ def test_a_model_logs_in_the_servers_format(capsys):
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [event["message"] for event in events] == ["shown", "of another module"]
     assert (events[0]["source"], events[0]["level"], events[0]["stream"]) == ("encoder", "warning", "s")
-
-
-def test_the_rate_is_limited_and_the_rest_counted():
-    now = [10.0]
-    limit = RateLimit(2, lambda: now[0])
-    assert [limit.passes() for _ in range(5)] == [True, True, False, False, False]
-    assert limit.held_back == 3
-    now[0] += 1
-    assert limit.passes()

@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 LogFormat = Literal["text", "json"]
@@ -84,3 +84,24 @@ def _text(value: int | float | str) -> str:
     if isinstance(value, str) and not re.fullmatch(r"[\w.,:/+@-]+", value, re.ASCII):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
+
+
+class RateLimit:
+    """Limits lines per second, so that clients do not fill the disk, and counts those that are left out."""
+
+    def __init__(self, per_s: int, now_s: Callable[[], float] = time.monotonic):
+        self._per_s, self._now_s = per_s, now_s
+        self._second = self._lines = self._left_out = 0
+
+    def passes(self) -> bool:
+        """Whether the next line may be written."""
+        if (second := int(self._now_s())) != self._second:
+            self._second, self._lines = second, 0
+        self._lines += 1
+        self._left_out += self._lines > self._per_s
+        return self._lines <= self._per_s
+
+    def take_left_out(self) -> int:
+        """Lines that were left out since the last call."""
+        left_out, self._left_out = self._left_out, 0
+        return left_out

@@ -3,9 +3,9 @@
 import logging
 from dataclasses import dataclass, field
 
+from penstock_client.log_lines import RateLimit
 from penstock_gateway.config import Config
 from penstock_gateway.errors import GatewayError
-from penstock_gateway.logs import LineLimit
 from penstock_gateway.metrics import Metrics
 from penstock_gateway.request_ids import current_request_id
 from penstock_gateway.security import limits
@@ -32,7 +32,7 @@ class Gateway:
     """Calls, requests and WebSockets."""
     uploads: Places = field(default_factory=lambda: Places("uploads", lambda streams: 2 * streams))
     """From the first byte of a body to the end of its reply."""
-    _rejections: LineLimit = field(default_factory=lambda: LineLimit(limits.REJECTIONS_PER_S))
+    _rejections: RateLimit = field(default_factory=lambda: RateLimit(limits.REJECTIONS_PER_S))
 
     def note_rejection(self, protocol: str, error: GatewayError) -> None:
         """Counts and logs an error that a client gets. Call it where the protocol renders the error."""

@@ -2,33 +2,10 @@
 
 import logging
 import sys
-import time
-from collections.abc import Callable
 
 from penstock_client.log_lines import LineFormatter
 
 _OF_CLIENTS = ("without completing handshake", "Invalid HTTP request", "Unsupported upgrade request")
-
-
-class LineLimit:
-    """Limits lines per second, so that clients do not fill the disk, and counts those that are left out."""
-
-    def __init__(self, per_s: int, now_s: Callable[[], float] = time.monotonic):
-        self._per_s, self._now_s = per_s, now_s
-        self._second = self._lines = self._left_out = 0
-
-    def passes(self) -> bool:
-        """Whether the next line may be written."""
-        if (second := int(self._now_s())) != self._second:
-            self._second, self._lines = second, 0
-        self._lines += 1
-        self._left_out += self._lines > self._per_s
-        return self._lines <= self._per_s
-
-    def take_left_out(self) -> int:
-        """Lines that were left out since the last call."""
-        left_out, self._left_out = self._left_out, 0
-        return left_out
 
 
 def configure_logs(log_format: str) -> None:

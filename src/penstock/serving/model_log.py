@@ -7,8 +7,9 @@ from pathlib import Path
 from penstock.errors import DeviceLostError, ErrorCode, StreamError, StreamErrorKind
 from penstock.pipeline.slots.latency import LatencyTable
 from penstock.pipeline.slots.table import END, IDLE, RESTART, StreamRecord
-from penstock.serving.log_format import RateLimit, model_logger
+from penstock.serving.log_format import model_logger
 from penstock.serving.settings import ServeOptions
+from penstock_client.log_lines import RateLimit
 
 _REJECTIONS_PER_S = 20
 _BY_CLIENTS = (END, IDLE, RESTART, ErrorCode.SERVER_DRAINING.name)
@@ -38,8 +39,8 @@ class ModelLog:
         if not self._limit.passes():
             return
         fields = {"code": error.code.name, "stream": stream_id, "row": row, "request": request_id or None}
-        if self._limit.held_back:
-            fields["not_logged"], self._limit.held_back = self._limit.held_back, 0
+        if left_out := self._limit.take_left_out():
+            fields["not_logged"] = left_out
         log = self._log.error if error.kind is StreamErrorKind.INTERNAL else self._log.warning
         log("request rejected: %s", error.message, extra={"fields": fields})
 
