@@ -59,11 +59,11 @@ def test_a_rejection_has_the_code_and_the_clients_request_id(log, events):
 
 
 def test_a_flood_of_rejections_is_counted(log, events, monkeypatch):
-    monkeypatch.setattr(log._limit, "_clock", lambda: 5.0)
+    monkeypatch.setattr(log._limit, "_now_s", lambda: 5.0)
     for _ in range(100):
         log.rejection(StreamError(ErrorCode.STREAM_LIMIT, "full"), "s", "")
     assert len(events()) == 20
-    monkeypatch.setattr(log._limit, "_clock", lambda: 6.0)
+    monkeypatch.setattr(log._limit, "_now_s", lambda: 6.0)
     log.rejection(StreamError(ErrorCode.STREAM_LIMIT, "full"), "s", "")
     assert events()[0]["not_logged"] == 80
 
