@@ -19,6 +19,8 @@ from penstock_gateway.security import limits
 from penstock_gateway.security.connections import Connection, Connections, TokenBucket
 
 _PROTOCOL = "http"
+_CLOSE_S = 1.0
+"""Until a closed WebSocket whose client is still sending is dropped."""
 _TOO_LARGE = f"the header has more than {limits.MAX_HEAD_BYTES:,} bytes"
 _MAX_HANDSHAKE_LINE = 8000
 """The parser of websockets takes 8,192."""
@@ -217,7 +219,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def _close(self, message: Any) -> None:
         await super().send(message)
-        self._take()  # the client's answer may be among what is held
+        if self._held or self._wait is not None:  # the client's answer is behind all this, which is dropped
+            self._held.clear()
+            while not self.queue.empty():
+                self.queue.get_nowait()
+            if self.close_timer is not None:
+                self.close_timer.cancel()
+                self.close_timer = self.loop.call_later(_CLOSE_S, self.transport.close)
 
     def _go_on(self) -> None:
         self._wait = None
