@@ -35,6 +35,7 @@ from tests.nightly import (  # noqa: E402
     trials_gateway,
     trials_input,
     trials_networks,
+    trials_restarts,
     trials_server,
     trials_streams,
 )
@@ -62,6 +63,7 @@ SHARED_SERVER_TRIALS = {
     trials_gateway.stalled_gateway_clients: 16,
     trials_gateway.hostile_gateway_grpc: 5000,
     trials_gateway.hostile_gateway_http: 5000,
+    trials_restarts.restarted_gateway: 10,
 }
 MIN_SLOTS = dict.fromkeys(
     (
@@ -140,6 +142,7 @@ def shared_trials(args: argparse.Namespace) -> Iterator[Trial]:
 def own_trials() -> Iterator[Trial]:
     """Yields the trials with a server of their own, which most of them end."""
     yield Trial("stopped_under_load", lambda recordings: trials_server.stopped_under_load(BUNDLE, recordings))
+    yield Trial("restarted_server", lambda recordings: trials_restarts.restarted_server(BUNDLE, recordings))
     for model in MODELS:
         for number in SIGNALS:
             yield Trial(

@@ -36,13 +36,14 @@ async def _use(gateway: RunningGateway, kind: str, samples: np.ndarray, going: C
         going.send("going")
         return await _upload(gateway, samples, kind == STREAMED_UPLOAD)
     is_going = False
-    async for _ in _live_texts(gateway, kind, samples):
+    async for _ in live_texts(gateway, kind, samples):
         if not is_going:
             going.send("going")
         is_going = True
 
 
-def _live_texts(gateway: RunningGateway, kind: str, samples: np.ndarray) -> Texts:
+def live_texts(gateway: RunningGateway, kind: str, samples: np.ndarray) -> Texts:
+    """The texts of a stream of int16 `samples` at 16 kHz, at the pace of speech."""
     if kind == RIVA:
         return riva_texts(gateway.grpc, spoken(samples))
     if kind == KSERVE:
