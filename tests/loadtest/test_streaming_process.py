@@ -22,15 +22,14 @@ from client.tests.helpers.fakes import FakeRecognizer, expected  # noqa: E402
 from loadtest.options import ROOT  # noqa: E402
 from loadtest.records import COMPLETE, CUT_SHORT, REJECTED, Utterance  # noqa: E402
 from loadtest.streaming_process import serve  # noqa: E402
+from penstock_client import StreamOptions  # noqa: E402
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32)  # 0.25 s
 OPTIONS = {
-    "protocol": "grpc", "target": "direct", "no_align": False, "reply_timeout": 5.0, "request_ms": 100.0,
-    "seed": 0, "decoder": "greedy", "beam_size": None,
-    "n_best": 0, "lm_weight": None, "ilm_alpha": None, "ilm_beta": None, "language": None, "language_tags": None,
-    "endpoint_silence_ms": None, "endpoint_no_speech_ms": None, "endpoint_longest_s": None, "endpoint_state": None,
-    "boost_phrase": [], "boosted_phrases": None, "boost": None, "boost_every": 1,
-}  # fmt: skip
+    **dict.fromkeys(StreamOptions.model_fields),
+    **{"protocol": "grpc", "target": "direct", "no_align": False, "reply_timeout": 5.0, "request_ms": 100.0},
+    **{"seed": 0, "decoder": "greedy", "boost_phrase": [], "boost_every": 1},
+}
 
 
 @pytest.fixture
