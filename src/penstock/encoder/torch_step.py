@@ -37,13 +37,14 @@ class ConformerLayer:
         self,
         x: torch.Tensor,
         pages: torch.Tensor,
+        halves: torch.Tensor,
         index: PageIndex,
         conv_window: torch.Tensor,
         conv_window_end: torch.Tensor,
     ) -> torch.Tensor:
         """Maps x [B * T, D] to the same shape; writes this chunk's pages and the end of its convolution window."""
         x = self._feed_forward1.step(x)
-        x = self._attention.step(self._attention_norm(x), x, pages, index)
+        x = self._attention.step(self._attention_norm(x), x, pages, halves, index)
         x = self._convolution.step(x, conv_window, conv_window_end)
         return self._norm_out(self._feed_forward2.step(x))
 
@@ -80,23 +81,18 @@ class TorchStep:
         )
         # 3) index the pages once for all layers
         index = index_pages(
-            state.page_table(slots, gathered.chunks_seen),
-            self._visible_keys(gathered.chunks_seen, subsampled.valid_encoder_frames),
+            state.halves_of(slots),
+            state.page_ages(gathered.chunks_seen),
+            gathered.chunks_seen,
+            subsampled.valid_encoder_frames,
+            state.context.chunk_encoder_frames,
             self._dtype,
         )
         # 4) run the layers
         x = subsampled.frames
-        per_layer = zip(self._layers, state.flat_pages, gathered.conv_windows, gathered.conv_window_ends, strict=True)
-        for layer, pages, window, window_end in per_layer:
-            x = layer.step(x, pages, index, window, window_end)
+        memory = zip(state.flat_pages, state.flat_halves, gathered.conv_windows, gathered.conv_window_ends, strict=True)
+        for layer, (pages, halves, window, window_end) in zip(self._layers, memory, strict=True):
+            x = layer.step(x, pages, halves, index, window, window_end)
         # 5) write the small states back
         state.scatter(slots, gathered, subsampled.columns)
         return Encoded(x.view(len(slots), -1, state.config.d_model), subsampled.valid_encoder_frames)
-
-    def _visible_keys(self, chunks_seen: torch.Tensor, valid_encoder_frames: torch.Tensor) -> torch.Tensor:
-        """[B, P * T] bool: pages that exist already, and of the current chunk the frames that hold audio."""
-        frames = self._state.context.chunk_encoder_frames
-        is_visible = self._state.page_exists(chunks_seen).repeat_interleave(frames, dim=1)
-        position = torch.arange(frames, device=chunks_seen.device)
-        is_visible[:, -frames:] &= position < valid_encoder_frames.unsqueeze(1)
-        return is_visible
