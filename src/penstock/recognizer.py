@@ -116,7 +116,7 @@ class StreamingRecognizer:
         ledger = SlotLedger(slot_count(max_streams))
         self.table = StreamTable(max_streams, ledger, idle_limit_s)
         self._features = FeatureStage(checkpoint, self.context, self.table, decoding)
-        self._encoder = EncoderStage(checkpoint, self.context, self.table.slots, ledger, device)
+        self._encoder = EncoderStage(checkpoint, self.context, self.table.slots, ledger, device, decoding.cuda_graphs)
         self._decoder = DecoderStage(checkpoint, self.table.slots, ledger, device, decoding, self.context)
         self._names = itertools.count(1)
 

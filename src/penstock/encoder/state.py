@@ -117,6 +117,11 @@ class EncoderState:
             column.index_fill_(0, slots, 0)
         self.kv_pages.index_fill_(1, slots, 0)
 
+    def clear(self) -> None:
+        """Makes all slots fresh streams."""
+        for values in (self.chunks_seen, self.conv_tails, self.kv_pages, *self.subsampling_columns):
+            values.zero_()
+
     def halves_of(self, slots: torch.Tensor) -> torch.Tensor:
         """Returns rows of `flat_halves`, [2 * heads, B] int64: keys of each head, then values of each head."""
         halves = 2 * self.config.n_heads

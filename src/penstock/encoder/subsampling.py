@@ -112,8 +112,8 @@ class Subsampling:
         position = torch.arange(frames, device=x.device)
         is_audio = (position >= begin.unsqueeze(1)) & (position < end.unsqueeze(1))
         padded = x.new_empty(batch, 1 + frames, bins + 3, channels)
-        padded[:, :, :2] = 0.0
-        padded[:, :, -1] = 0.0
+        padded[:, :, :2].zero_()
+        padded[:, :, -1].zero_()
         padded[:, 0, 2:-1] = column
         inside = padded[:, 1:, 2:-1]
         if channels == 1:  # mel frames, which may be NaN where there is no audio

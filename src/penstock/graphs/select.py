@@ -11,7 +11,7 @@ import torch
 
 from penstock.errors import SettingError
 from penstock.graphs import cuda_calls
-from penstock.graphs.driver import Driver, EagerDriver, GraphError, Runner
+from penstock.graphs.driver import CAPTURE_ERRORS, Driver, EagerDriver, GraphError, Runner
 from penstock.graphs.full_graph import CudaGraphBuilder, FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver, TorchCapture
 from penstock.graphs.program import Program, While
@@ -21,9 +21,6 @@ MODES = (AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS)
 """Values of the setting `cuda_graphs`, with NeMo's names of the modes."""
 MIN_CUDA_FOR_WHILE_NODES = (12, 6)
 """Nested WHILE nodes came with 12.4; since 12.6 their bodies may hold kernels with grid-wide synchronization."""
-CAPTURE_ERRORS = (RuntimeError, OSError, AttributeError, TypeError)
-"""Raised by drivers and bindings: a call that fails (GraphError is a RuntimeError), a missing library, or an interface
-of another version."""
 
 _OUTER_ROUNDS, _INNER_ROUNDS = 3, 2
 
@@ -49,6 +46,16 @@ def select_driver(mode: str, device: str | torch.device) -> Choice:
     versions = f" ({_versions()})" if device.type == "cuda" else ""
     _log.info("CUDA graphs `%s` on %s: %s%s", choice.driver.name, device, choice.reason, versions)
     return choice
+
+
+def select_step_driver(mode: str, device: str | torch.device) -> Driver | None:
+    """Returns the driver of programs without loops: graphs from torch alone unless the mode has none; None on a CPU.
+
+    Raises SettingError if the mode is unknown or CUDA graphs are not possible on the device.
+    """
+    if torch.device(device).type != "cuda":
+        return None
+    return select_driver(NO_GRAPHS if check_mode(mode) == NO_GRAPHS else NO_WHILE_LOOPS, device).driver
 
 
 def _versions() -> str:

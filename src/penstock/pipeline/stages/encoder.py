@@ -14,6 +14,7 @@ from penstock.decoding.host_copy import copy_to_host
 from penstock.encoder.encoder import StreamingEncoder, first_batches
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import MelChunks
+from penstock.graphs.select import AUTO, select_step_driver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS, SlotGuard
@@ -21,9 +22,6 @@ from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import FINALIZE, NO_ROW, START, Column, Ticket, encoder_frame_counts
 from penstock.runtime import check_device_works, send_to_device
-
-MAX_STEP = 64
-"""Streams of one encoder step: larger batches run in parts, one after another."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,17 @@ class EncoderStage:
     """Runs the encoder for a batch of streams with any number of chunks each."""
 
     def __init__(
-        self, checkpoint: Checkpoint, context: AttentionContext, slots: int, ledger: SlotLedger, device: str = "cpu"
+        self,
+        checkpoint: Checkpoint,
+        context: AttentionContext,
+        slots: int,
+        ledger: SlotLedger,
+        device: str = "cpu",
+        cuda_graphs: str = AUTO,
     ):
-        self._encoder = StreamingEncoder(checkpoint, context, slots, device)
+        """cuda_graphs: as `DecodingConfig.cuda_graphs`; the step has no loops, so there are graphs or none."""
+        driver = select_step_driver(cuda_graphs, device)
+        self._encoder = StreamingEncoder(checkpoint, context, slots, device, driver=driver)
         config = checkpoint.config.encoder
         self._chunk_shape = [config.subsampling_factor * context.chunk_encoder_frames, config.mel_bins]
         self._device = torch.device(device)
@@ -71,7 +77,7 @@ class EncoderStage:
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
         """Runs a step of `streams` streams and of what other numbers need, before the first request."""
-        for batch in first_batches(min(streams, self._slots, MAX_STEP), self._device, self._encoder.engine):
+        for batch in first_batches(min(streams, self._slots, self._encoder.max_batch), self._encoder.engine):
             slots = torch.arange(batch, device=self._device)
             mel = torch.zeros(batch, *self._chunk_shape, device=self._device)
             self._encoder.open(slots)  # reset again when a stream gets the slot
@@ -206,15 +212,16 @@ class EncoderStage:
     def _run(
         self, step: "_Step", frames: torch.Tensor, mel: torch.Tensor | None, slots: np.ndarray, valid: np.ndarray
     ) -> None:
-        """Runs a step in parts of at most `MAX_STEP` streams and writes the frames [C, T, D] of its chunks.
+        """Runs a step in parts of at most `max_batch` streams and writes the frames [C, T, D] of its chunks.
 
         mel: [C, N, F], all chunks, where there are any; slots, valid: [C] int64, of each chunk the slot and the mel
         frames that hold audio.
         """
         if len(step.begins):
             self._encoder.open(send_to_device(torch.from_numpy(step.begins), self._device))
-        for start in range(0, len(step.chunks), MAX_STEP):
-            chunks = step.chunks[start : start + MAX_STEP]
+        largest = self._encoder.max_batch
+        for start in range(0, len(step.chunks), largest):
+            chunks = step.chunks[start : start + largest]
             # One copy to the device for all three
             numbers = send_to_device(torch.from_numpy(np.stack([slots[chunks], valid[chunks], chunks])), self._device)
             assert mel is not None
