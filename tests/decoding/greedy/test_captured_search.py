@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks.frame_looping import FrameLooping
+from penstock.decoding import graph_buckets
 from penstock.decoding.durations import max_labels
 from penstock.decoding.graph_buckets import bucket_sizes
 from penstock.decoding.greedy.captured_search import CapturedSearch, with_driver
@@ -153,7 +154,7 @@ def test_two_models_at_once(make):
 
 
 def test_bucket_sizes():
-    assert [bucket_sizes(n) for n in (1, 2, 3, 8, 9)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 9]]
+    assert [bucket_sizes(n) for n in (1, 16, 17, 512)] == [[1], [16], [16, 17], [16, 128, 512]]
 
 
 class Recording:
@@ -173,7 +174,8 @@ class Recording:
         return lambda: (self.runs.append(batch), run())
 
 
-def test_buckets_are_captured_from_the_largest_down_and_the_smallest_that_fits_runs(make):
+def test_buckets_are_captured_from_the_largest_down_and_the_smallest_that_fits_runs(make, monkeypatch):
+    monkeypatch.setattr(graph_buckets, "BUCKETS", (1, 2, 4, 8))
     network, driver = make(), Recording()
     captured = CapturedSearch(LabelLooping(network), driver, max_batch=6, frames=9)
     assert driver.prepared == [6, 4, 2, 1]

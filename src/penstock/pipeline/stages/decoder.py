@@ -39,7 +39,7 @@ from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.pipeline.stream_decoders.transducer import NOTHING, Chunk, Decoded
 from penstock.runtime import check_device_works, prepare_device, send_to_device
 
-MAX_CAPTURED_BATCH = 64
+MAX_CAPTURED_BATCH = 512
 """Streams of one step with CUDA graphs; without them `MAX_DECODER_STEP`."""
 
 
