@@ -143,9 +143,10 @@ class DecodingConfig:
     cuda_graphs: str = _option(
         choice(*CUDA_GRAPHS), "auto", "MODE", "CUDA graphs of the decoder", page="internals/cuda_graphs.md"
     )
-    kernels: str = _option(
-        choice(*KERNELS), "torch", "NAME", "implementation of joint, predictor and lookups", page="internals/kernels.md"
-    )
+    kernels: str | None = _option(
+        choice(*KERNELS), None, "NAME", "implementation of joint, predictor and lookups", page="internals/kernels.md",
+        unset="torch, and auto for the decoder `wfst`",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for setting in DECODING_SETTINGS:
