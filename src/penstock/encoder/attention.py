@@ -94,11 +94,13 @@ class AttentionWeights(NamedTuple):
 class Attention:
     """The attention of one layer."""
 
-    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
+    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors, dtype: torch.dtype):
+        """positions, tensors: as in `AttentionWeights.prepare`; dtype: of the computation."""
         self._heads, self._d_head = config.n_heads, config.d_head
-        weights = AttentionWeights.prepare(config, positions, tensors)
+        prepared = AttentionWeights.prepare(config, positions, tensors)
+        weights = AttentionWeights(*(tensor.to(dtype) for tensor in prepared))
         self._qkv = Linear(weights.qkv, weights.qkv_bias)  # D to 3 * D
-        self._out = linear(subset(tensors, "out"))
+        self._out = linear(subset(tensors, "out"), dtype)
         self._positions, self._position_bias = weights.positions, weights.bias
 
     def step(

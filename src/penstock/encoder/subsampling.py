@@ -33,7 +33,10 @@ class Subsampling:
     Activations are [B, N, F, C] in memory: channels last, where depthwise convolutions are fastest on the CPU.
     """
 
-    def __init__(self, config: EncoderConfig, tensors: Tensors):
+    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
+        weight, bias = projection(config, tensors)
+        self._out = Linear(weight.to(dtype), bias.to(dtype))
+        tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
         self._layers = config.subsampling_layers
         names = ["first", *(f"depthwise.{i}" for i in range(self._layers - 1))]
         self._convs = [
@@ -44,9 +47,7 @@ class Subsampling:
             (tensors[f"pointwise.{i}.weight"].t().contiguous(), tensors[f"pointwise.{i}.bias"])
             for i in range(self._layers - 1)
         ]
-        weight, bias = projection(config, tensors)
-        self._out = Linear(weight, bias)
-        self._zero = bias.new_zeros(())
+        self._zero = tensors["out.bias"].new_zeros(())
 
     def step(
         self,

@@ -25,13 +25,13 @@ class Encoded(NamedTuple):
 class ConformerLayer:
     """One layer: half feed-forward, attention, convolution, half feed-forward, norm."""
 
-    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
-        self._feed_forward1 = FeedForward(subset(tensors, "feed_forward1"))
-        self._attention_norm = Norm(subset(tensors, "attention.norm"))
-        self._attention = Attention(config, positions, subset(tensors, "attention"))
-        self._convolution = Convolution(subset(tensors, "convolution"))
-        self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"))
-        self._norm_out = Norm(subset(tensors, "norm_out"))
+    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors, dtype: torch.dtype):
+        self._feed_forward1 = FeedForward(subset(tensors, "feed_forward1"), dtype)
+        self._attention_norm = Norm(subset(tensors, "attention.norm"), dtype)
+        self._attention = Attention(config, positions, subset(tensors, "attention"), dtype)
+        self._convolution = Convolution(subset(tensors, "convolution"), dtype)
+        self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"), dtype)
+        self._norm_out = Norm(subset(tensors, "norm_out"), dtype)
 
     def step(
         self,
@@ -54,19 +54,21 @@ class TorchStep:
 
     def __init__(self, checkpoint: Checkpoint, state: EncoderState, dtype: torch.dtype):
         config, device = state.config, state.chunks_seen.device
+        folded = torch.promote_types(dtype, torch.float32)
 
         def read(part: str) -> Tensors:
+            """Weights as they are folded; a layer casts them last."""
             tensors = checkpoint.tensors(f"encoder.{part}.")
-            return {name.removeprefix(f"encoder.{part}."): t.to(device, dtype) for name, t in tensors.items()}
+            return {name.removeprefix(f"encoder.{part}."): t.to(device, folded) for name, t in tensors.items()}
 
         self._state = state
         self._dtype = dtype
-        self._subsampling = Subsampling(config, read("subsampling"))
-        positions = relative_positions(state.context, config.d_model, device, dtype)
+        self._subsampling = Subsampling(config, read("subsampling"), dtype)
+        positions = relative_positions(state.context, config.d_model, device, folded)
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
         self._layers: list[ConformerLayer] = []
         for i in range(config.n_layers):
-            self._layers.append(ConformerLayer(config, positions, read(f"layers.{i}")))
+            self._layers.append(ConformerLayer(config, positions, read(f"layers.{i}"), dtype))
             trim_heap()
 
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from penstock.decoding.host_copy import copy_to_host
-from penstock.encoder.encoder import StreamingEncoder, first_batches
+from penstock.encoder.encoder import first_batches
+from penstock.encoder.precision import FLOAT32, open_encoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import MelChunks
 from penstock.graphs.select import AUTO, select_step_driver
@@ -63,10 +64,14 @@ class EncoderStage:
         ledger: SlotLedger,
         device: str = "cpu",
         cuda_graphs: str = AUTO,
+        precision: str = FLOAT32,
     ):
-        """cuda_graphs: as `DecodingConfig.cuda_graphs`; the step has no loops, so there are graphs or none."""
+        """cuda_graphs: as `DecodingConfig.cuda_graphs`; the step has no loops, so there are graphs or none.
+
+        precision: of `PRECISIONS`. Frames are float32 in any case.
+        """
         driver = select_step_driver(cuda_graphs, device)
-        self._encoder = StreamingEncoder(checkpoint, context, slots, device, driver=driver)
+        self._encoder = open_encoder(checkpoint, context, slots, device, precision, driver)
         config = checkpoint.config.encoder
         self._chunk_shape = [config.subsampling_factor * context.chunk_encoder_frames, config.mel_bins]
         self._device = torch.device(device)
