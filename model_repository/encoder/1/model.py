@@ -26,6 +26,7 @@ class TritonPythonModel:
             settings.open_ledger(),
             settings.device,
             settings.decoding.cuda_graphs,
+            settings.precision,
         )
         self.log.stage(f"loaded: {settings.device}, context {settings.context}")
         self._stage.warm_up(triton_io.max_batch_size(args))

@@ -62,6 +62,12 @@ DEVICE = Setting(
     "device", Values(_device, lambda value: True, "cpu, cuda, cuda:NUMBER"), None, "DEVICE", "device of the models",
     unset="cuda if available, else cpu",
 )  # fmt: skip
+# The names of penstock.encoder.precision, which imports torch.
+PRECISIONS = ("auto", "float32", "tf32", "float16", "bfloat16")
+PRECISION = Setting(
+    "precision", choice(*PRECISIONS), "auto", "NAME",
+    "precision of the encoder; auto is tf32 on a CUDA device and float32 on a CPU",
+)  # fmt: skip
 MAX_THREADS = 256
 THREADS = Setting("threads", whole(1, MAX_THREADS), 1, "N", "CPU threads of each model process")
 QUEUE_DELAY_MS = Setting(
@@ -99,8 +105,8 @@ GATEWAY = Setting(
 )  # fmt: skip
 
 SERVE_SETTINGS = (
-    MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, THREADS, QUEUE_DELAY_MS, *DECODING_SETTINGS, HTTP_PORT,
-    GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, RESTART, GATEWAY, MODEL_REPOSITORY,
+    MODEL, CONTEXT, MAX_STREAMS, IDLE_SECONDS, DEVICE, PRECISION, THREADS, QUEUE_DELAY_MS, *DECODING_SETTINGS,
+    HTTP_PORT, GRPC_PORT, METRICS_PORT, LISTEN_ON_ALL_INTERFACES, DRAIN_SECONDS, RESTART, GATEWAY, MODEL_REPOSITORY,
     LOG_FORMAT, LOG_LEVEL, VERBOSE,
 )  # fmt: skip
 """Flags of `penstock serve`, in the order of its help."""
@@ -122,6 +128,7 @@ class Settings:
     idle_limit_s: float
     runtime_directory: Path
     device: str
+    precision: str
     threads: int
     decoding: DecodingConfig
 
@@ -143,6 +150,7 @@ class Settings:
             idle_limit_s=IDLE_SECONDS.read(environment),
             runtime_directory=Path(runtime),
             device=DEVICE.read(environment) or _best_device(),
+            precision=PRECISION.read(environment),
             threads=THREADS.read(environment),
             decoding=DecodingConfig(**{setting.name: setting.read(environment) for setting in DECODING_SETTINGS}),
         )
