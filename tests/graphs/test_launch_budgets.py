@@ -39,7 +39,7 @@ SEED = 2
 ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty_strided")
 LAYER, OUTSIDE_OF_LAYERS = 34, 90
 GREEDY_SEARCH, GREEDY_EMIT, ALSD_STEP = 25, 38, 117
-PROGRAMS = 33
+PROGRAMS, BEAM_PROGRAMS = 15, 18
 """Of a hybrid model with a decoding graph."""
 
 
@@ -69,7 +69,7 @@ def meta_is_a_device(monkeypatch) -> None:
 
 
 def encoder_launches(tmp_path, layers: int, dtype: torch.dtype) -> int:
-    """Of a step of the encoder with so many layers."""
+    """Of a step of the encoder with this number of layers."""
     sizes = {"n_layers": layers, "subsampling_factor": 8, "use_bias": True, "has_conv_layer_norm": True}
     checkpoint = random_checkpoint(tmp_path, 1, with_encoder(random_encoder(1), **sizes))
     config = checkpoint.config.encoder
@@ -139,13 +139,14 @@ class Counting(EagerDriver):
         return super().prepare(program)
 
 
-def test_captured_programs_of_a_hybrid_model_with_a_graph(golden_bundle, tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_beams", [False, True])
+def test_captured_programs_of_a_hybrid_model_with_a_graph(golden_bundle, tmp_path, monkeypatch, has_beams):
     checkpoint: Checkpoint = golden_bundle("rnnt_hybrid")
     path, tokenizer = tmp_path / "words.safetensors", checkpoint.tokenizer_path
     write_graph(word_loop(Tokenizer(tokenizer), ("a", "be"), sha256_of(tokenizer)), path)
     driver, slots = Counting(), 600
     monkeypatch.setattr(decoder, "select_driver", lambda *_: Choice(driver, "counted"))
-    decoding = DecodingConfig(graph=str(path), wfst_max_active=64)
+    decoding = DecodingConfig(graph=str(path), wfst_max_active=64, capture_beams=has_beams)
     stage = decoder.DecoderStage(checkpoint, slots, SlotLedger(slots), decoding=decoding)
     assert set(stage.decoders) == {"greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"}
-    assert 10 < driver.programs <= PROGRAMS
+    assert 10 < driver.programs <= PROGRAMS + has_beams * BEAM_PROGRAMS

@@ -143,6 +143,10 @@ class DecodingConfig:
     cuda_graphs: str = _option(
         choice(*CUDA_GRAPHS), "auto", "MODE", "CUDA graphs of the decoder", page="internals/cuda_graphs.md"
     )
+    capture_beams: bool = _option(
+        switch(), False, None, "capture CUDA graphs of beam searches at a start, not of greedy search alone",
+        page="internals/cuda_graphs.md",
+    )  # fmt: skip
     kernels: str | None = _option(
         choice(*KERNELS), None, "NAME", "implementation of joint, predictor and lookups", page="internals/kernels.md",
         unset="torch, and auto for the decoder `wfst`",
