@@ -141,7 +141,7 @@ class DecodingConfig:
         page="boosting.md#memory",
     )  # fmt: skip
     cuda_graphs: str = _option(
-        choice(*CUDA_GRAPHS), "auto", "MODE", "CUDA graphs of the decoder", page="internals/cuda_graphs.md"
+        choice(*CUDA_GRAPHS), "auto", "MODE", "CUDA graphs of encoder and decoder", page="internals/cuda_graphs.md"
     )
     capture_beams: bool = _option(
         switch(), False, None, "capture CUDA graphs of beam searches at a start, not of greedy search alone",

@@ -22,7 +22,7 @@ from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import FINALIZE, NO_ROW, START, Column, Ticket, encoder_frame_counts
-from penstock.runtime import check_device_works, send_to_device
+from penstock.runtime import check_device, check_device_works, send_to_device
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class EncoderStage:
 
         precision: of `PRECISIONS`. Frames are float32 in any case.
         """
+        check_device(device)
         driver = select_step_driver(cuda_graphs, device)
         self._encoder = open_encoder(checkpoint, context, slots, device, precision, driver)
         config = checkpoint.config.encoder
