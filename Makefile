@@ -33,7 +33,7 @@ PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack capacity soak fault-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack capacity soak fault-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -123,6 +123,9 @@ test-kernels: $(KERNELS_VENV)/.done ## GPU kernels in Triton's interpreter; call
 # A real server, a gateway and Chromium (Debian: apt-get install chromium); pictures in build/captions.
 captions-test: setup ## the captions page in a browser
 	$(PYTEST) -m browser gateway/tests/captions tests/server
+
+test-gpu-design: setup ## what can be known of a GPU without one: captured steps, launches, precisions
+	$(PYTEST) -n $(TEST_PROCESSES) -m "$(NOT_HERE)" tests/graphs tests/encoder/test_captured_step.py tests/encoder/test_precision.py
 
 test-gpu: setup ## tests and benchmarks on a CUDA device
 	$(BIN)/python -m scripts.gpu_run --out $(GPU_OUT)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from penstock.encoder.precision import AUTO
 from penstock.errors import SettingError, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, ModelConfig, parse_context
@@ -105,11 +106,13 @@ class StreamingRecognizer:
         device: str = "cpu",
         idle_limit_s: float = float("inf"),
         decoding: DecodingConfig = DEFAULT_DECODING,
+        precision: str = AUTO,
     ):
         """model: a bundle, a .nemo file or a hub id, by default the bundled one; context: one of the checkpoint's as
         (70, 6) or "70,6", by default the one with chunks of 560 ms, else its first. SettingError for any other.
 
-        decoding: language model, beam size and other settings; each stream's options choose from them.
+        decoding: language model, beam size and other settings; each stream's options choose from them. precision: of
+        `PRECISIONS`, for the encoder.
         """
         checkpoint = Checkpoint(resolve_model(str(model)))
         self._name, self._device = checkpoint.directory.name, device
@@ -118,8 +121,10 @@ class StreamingRecognizer:
         ledger = SlotLedger(slot_count(max_streams))
         self.table = StreamTable(max_streams, ledger, idle_limit_s)
         self._features = FeatureStage(checkpoint, self.context, self.table, decoding)
-        self._encoder = EncoderStage(checkpoint, self.context, self.table.slots, ledger, device)
-        self._decoder = DecoderStage(checkpoint, self.table.slots, ledger, device, decoding, self.context)
+        self._encoder = EncoderStage(
+            checkpoint, self.context, self.table.slots, ledger, device, decoding.cuda_graphs, precision
+        )
+        self._decoder = DecoderStage(checkpoint, self.table.slots, ledger, device, decoding, self.context, precision)
         self._names = itertools.count(1)
 
     @property

@@ -119,18 +119,30 @@ def check_device(device: "str | torch.device", source: str = "device") -> None:
     raise SettingError(f"{source} is {str(device)!r}; accepted: {accepted}")
 
 
-def prepare_device(device: "str | torch.device") -> "torch.device":
+class _Products:
+    """Whether products of float32 on CUDA devices may be TF32: torch keeps this for the process."""
+
+    allow_tf32 = False
+
+
+def prepare_device(device: "str | torch.device", allow_tf32: bool | None = None) -> "torch.device":
     """Makes the device this process's current one and returns it; SettingError if torch cannot use it here.
 
-    Switches TF32 off: cuDNN convolutions use it by default, and some images enable it for matrix products. It keeps ten
-    bits of a number, so the encoder's output would differ from the CPU's by more than 1e-4.
+    allow_tf32: whether products of float32 keep ten bits of each number, from now on in this process; None leaves it as
+    it was last set, at first off: cuDNN convolutions use TF32 by default, and some images enable it for matrix
+    products, and the encoder's output then differs from the CPU's by more than 1e-4. Sums of products of 16 bits are
+    float32 in any case.
     """
     import torch
 
     check_device(device)
     chosen = torch.device(device)
     if chosen.type == "cuda":
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        if allow_tf32 is not None:
+            _Products.allow_tf32 = allow_tf32
+        matmul = torch.backends.cuda.matmul
+        torch.backends.cudnn.allow_tf32 = matmul.allow_tf32 = _Products.allow_tf32
+        matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
         if chosen.index is not None:
             torch.cuda.set_device(chosen)
     return chosen

@@ -204,17 +204,12 @@ def test_the_engine_is_chosen_by_device_type_and_size(golden_bundle, bundled_mod
 
 
 @pytest.mark.parametrize(
-    ("device", "engine", "largest", "batches"),
-    [
-        ("cuda", TORCH, 3, [3, 2, 1]),
-        ("cpu", TORCH, 3, [3]),
-        ("cpu", OPENVINO, 3, [3, 2, 1]),
-        ("cpu", OPENVINO, 64, [64, 32, 16, 8, 4, 2, 1]),
-    ],
+    ("engine", "largest", "batches"),
+    [(TORCH, 3, [3]), (OPENVINO, 3, [3, 2, 1]), (OPENVINO, 64, [64, 32, 16, 8, 4, 2, 1])],
 )
-def test_the_batches_of_a_warm_up(device, engine, largest, batches):
+def test_the_batches_of_a_warm_up(engine, largest, batches):
     if engine in ENGINES:
-        assert first_batches(largest, torch.device(device), engine) == batches
+        assert first_batches(largest, engine) == batches
 
 
 @pytest.mark.skipif(len(ENGINES) < 2, reason="needs OpenVINO")

@@ -107,3 +107,13 @@ def test_a_call_that_fails_names_itself(cuda, call):
 def test_nothing_was_captured(cuda):
     with pytest.raises(GraphError, match="no graph"):
         builder(cuda).finish()
+
+
+def test_the_condition_kernel_is_compiled_before_any_capture(cuda):
+    """NVRTC may not be called inside one."""
+    program = Program(FLAGS, (noting(cuda, "step"), While(0, (noting(cuda, "inside"),))))
+    driver = FullGraphDriver(CudaGraphBuilder(torch.device("cuda")))
+    for _ in range(2):
+        driver.prepare(program)
+    compiled = [place for place, name in enumerate(cuda.calls) if name.startswith(("nvrtc", "cuModule"))]
+    assert compiled and max(compiled) < cuda.calls.index("cuStreamBeginCapture")

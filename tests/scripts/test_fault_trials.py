@@ -40,6 +40,7 @@ def script(monkeypatch):
         "lost_stage",
         lambda model, recordings, name, number: {"model": name, "signal": number.name, "reason": f"model {name} ended"},
     )
+    monkeypatch.setattr(module.trials_restarts, "restarted_server", lambda model, recordings: {"words": 200})
     module.ran = ran
     return module
 
@@ -53,7 +54,7 @@ def test_all_trials_run_and_one_that_fails_ends_no_other(script, tmp_path, capsy
     assert script.main(["--scale", "0.1", "--json", str(path)]) == 1
     assert script.ran == [("failing_streams", 20, 100), ("passing_streams", 20, 2)]
     rows = read(path)
-    assert len(rows) == 2 + 1 + 6
+    assert len(rows) == 2 + 2 + 6
     assert rows["failing_streams"]["failed"].startswith("AssertionError: 2 problems")
     assert (rows["passing_streams"]["streams"], rows["passing_streams"]["freed_s_max"]) == (2, 0.25)
     assert all(row["took_s"] >= 0 and row["cpu_s"] >= 0 for row in rows.values())
@@ -63,7 +64,7 @@ def test_all_trials_run_and_one_that_fails_ends_no_other(script, tmp_path, capsy
     assert "| **failed**: AssertionError: 2 problems: stream / 7: no final reply" in lines[2]
     assert "streams 2, freed at most 0.25 s, memory grown 1.50 KiB per stream, NOT_FOUND: 3" in lines[3]
     assert "| `lost_stage encoder SIGSTOP`" in table and "| reason model encoder ended" in table
-    assert {line.count("|") for line in lines[:11]} == {4}
+    assert {line.count("|") for line in lines[:12]} == {4}
     circumstances = lines[-1]
     assert circumstances.startswith("`fault_trials.py --scale 0.1 --json ")
     document = json.loads(path.read_text(encoding="utf-8"))["machine"]

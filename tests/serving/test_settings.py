@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 import torch
 
+from penstock.encoder import precision
 from penstock.errors import PenstockError
 from penstock.graphs import select as cuda_graphs
 from penstock.kernels import capability
@@ -18,7 +19,7 @@ from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.stream_decoders.search_factory import fusion_strategy
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from penstock.serving.model_repository import find_model_repository
-from penstock.serving.settings import ServeOptions, Settings
+from penstock.serving.settings import Precision, ServeOptions, Settings
 
 
 @pytest.fixture
@@ -52,6 +53,7 @@ def test_a_checkpoint_of_another_sample_rate_is_rejected(environment, tmp_path):
         ("PENSTOCK_MAX_STREAMS", "7", "max_streams", 7),
         ("PENSTOCK_IDLE_SECONDS", "2.5", "idle_limit_s", 2.5),
         ("PENSTOCK_DEVICE", "cpu", "device", "cpu"),
+        ("PENSTOCK_PRECISION", "bfloat16", "precision", "bfloat16"),
         ("PENSTOCK_DEVICE", "cuda:1", "device", "cuda:1"),
         ("PENSTOCK_THREADS", "3", "threads", 3),
         ("PENSTOCK_BEAM_SIZE", "8", "decoding", DecodingConfig(beam_size=8)),
@@ -137,6 +139,7 @@ def test_defaults_are_accepted():
 def test_what_is_said_elsewhere_is_the_same_here():
     assert get_args(decoding_config.CudaGraphs) == cuda_graphs.MODES
     assert get_args(decoding_config.Kernels) == capability.KERNELS
+    assert get_args(Precision) == precision.PRECISIONS
     strategies = {fusion_strategy(name): name for name in decoding_config.LM_FUSIONS}
     assert set(strategies) == {FusionStrategy(*pair) for pair in itertools.product(BlankScoring, Pruning)}
     assert strategies[FusionStrategy()] == DecodingConfig().lm_fusion

@@ -23,7 +23,7 @@ class TritonPythonModel:
         self._signer = TicketSigner.shared(settings.runtime_directory)
         self._stage = DecoderStage(
             settings.checkpoint, settings.slots, settings.open_ledger(), settings.device, settings.decoding,
-            settings.context,
+            settings.context, settings.precision,
         )  # fmt: skip
         lm = settings.decoding.lm or "none"
         self.log.stage(

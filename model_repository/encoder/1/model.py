@@ -20,7 +20,13 @@ class TritonPythonModel:
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)
         self._stage = EncoderStage(
-            settings.checkpoint, settings.context, settings.slots, settings.open_ledger(), settings.device
+            settings.checkpoint,
+            settings.context,
+            settings.slots,
+            settings.open_ledger(),
+            settings.device,
+            settings.decoding.cuda_graphs,
+            settings.precision,
         )
         self.log.stage(f"loaded: {settings.device}, context {settings.context}")
         self._stage.warm_up(triton_io.max_batch_size(args))

@@ -60,10 +60,13 @@ class Buckets(Generic[Workspace]):
         return self._buckets.get(min((size for size in self._buckets if size >= batch), default=0))
 
 
+BUCKETS = (16, 128, 512)
+"""Batch sizes; each is memory and seconds at a start, and rows of padding cost little."""
+
+
 def bucket_sizes(max_batch: int) -> list[int]:
-    """1, 2, 4, ... and `max_batch` itself."""
-    sizes = [1 << power for power in range((max_batch - 1).bit_length())]
-    return [*sizes, max_batch]
+    """Those of `BUCKETS` below `max_batch`, and `max_batch` itself."""
+    return [*(size for size in BUCKETS if size < max_batch), max_batch]
 
 
 def split_chunk(projected_frames: torch.Tensor, lengths: torch.Tensor, max_frames: int) -> Iterator[ChunkPart]:

@@ -5,7 +5,8 @@ import torch
 from penstock.decoding.factorized_network import FactorizedNetwork
 from penstock.decoding.standard_network import StandardNetwork
 from penstock.decoding.transducer import TransducerNetwork, head_of
-from penstock.kernels.capability import AUTO
+from penstock.errors import SettingError
+from penstock.kernels.capability import AUTO, TORCH
 from penstock.model.bundle import Checkpoint
 
 
@@ -17,8 +18,12 @@ def open_network(
 ) -> TransducerNetwork:
     """The network of an RNN-T, TDT or factorized checkpoint; CheckpointError for one without a transducer.
 
-    kernels: "auto", "torch" or "fused"; SettingError where "fused" is not possible.
+    kernels: "auto", "torch" or "fused"; SettingError where "fused" is not possible, and for 16 bits without it: PyTorch
+    would round logits to them, and searches must not choose between rounded logits.
     """
-    if head_of(checkpoint).is_factorized:
-        return FactorizedNetwork(checkpoint, device, dtype, kernels)
-    return StandardNetwork(checkpoint, device, dtype, kernels)
+    kind = FactorizedNetwork if head_of(checkpoint).is_factorized else StandardNetwork
+    network = kind(checkpoint, device, dtype, kernels)
+    if dtype in (torch.float16, torch.bfloat16) and network.kernels == TORCH:
+        name = str(dtype).removeprefix("torch.")
+        raise SettingError(f"a transducer in {name} needs fused kernels on its device; accepted: float32")
+    return network

@@ -13,22 +13,40 @@ from penstock.model.config import AttentionContext, EncoderConfig
 
 
 class PageIndex(NamedTuple):
-    """The page indices of one step, the same for all layers. B streams, P pages per stream, H heads."""
+    """The indices of one step, the same for all layers. B streams, P pages per stream, H heads."""
 
     current: torch.Tensor
     """[2 * H * B] int64, rows of the flattened pages that this chunk writes."""
-    all: torch.Tensor
-    """[2 * H * B * P] int64, rows in the order key/value, head, stream, age (oldest first)."""
+    halves: torch.Tensor
+    """[2 * H * B] int64, rows of the flattened halves: keys of each head and stream, then values."""
+    columns: torch.Tensor
+    """[B, T, P * T] int64, the column of the scores by distance that belongs to a query and a key."""
     bias: torch.Tensor
     """[B, 1, P * T], 0 for a visible key and very negative for the others."""
 
 
-def index_pages(table: torch.Tensor, is_visible: torch.Tensor, dtype: torch.dtype) -> PageIndex:
-    """Builds the index from table [2 * H, B, P] (`EncoderState.page_table`) and is_visible [B, P * T] bool."""
+def index_pages(
+    halves: torch.Tensor, ages: torch.Tensor, chunks_seen: torch.Tensor, valid_frames: torch.Tensor,
+    frames: int, dtype: torch.dtype,
+) -> PageIndex:  # fmt: skip
+    """Builds the index. Keys stay in the order of their pages: softmax and its sums do not depend on it.
+
+    halves: [2 * H, B], and ages: [B, P], from `EncoderState`; chunks_seen: [B]; valid_frames: [B], frames of this chunk
+    that hold audio, of `frames`.
+    """
+    pages, frame = ages.shape[1], torch.arange(frames, device=ages.device)
+    # 1) where this chunk is written
+    current = halves * pages + torch.remainder(chunks_seen, pages)
+    # 2) query i has the place of key L + i, so the key at place j lies at distance L + i - j: column T - 1 - i + j
+    place = ((pages - 1 - ages) * frames).unsqueeze(2) + frame  # [B, P, T]
+    columns = place.flatten(1).unsqueeze(1) + (frames - 1 - frame).unsqueeze(1)
+    # 3) visible: chunks that the stream has had, and frames of this one that hold audio
+    last = torch.where(ages == 0, valid_frames.unsqueeze(1), frames * (ages <= chunks_seen.unsqueeze(1)))
+    is_hidden = (frame >= last.unsqueeze(2)).flatten(1)
     # Finite, so that a padding row without a visible key gives numbers and not NaN.
     masked = torch.finfo(dtype).min / 4
-    bias = torch.zeros(is_visible.shape, dtype=dtype, device=table.device).masked_fill_(~is_visible, masked)
-    return PageIndex(table[:, :, -1].flatten(), table.flatten(), bias.unsqueeze(1))
+    bias = torch.zeros(is_hidden.shape, dtype=dtype, device=ages.device).masked_fill_(is_hidden, masked)
+    return PageIndex(current.flatten(), halves.flatten(), columns, bias.unsqueeze(1))
 
 
 def relative_positions(
@@ -76,18 +94,22 @@ class AttentionWeights(NamedTuple):
 class Attention:
     """The attention of one layer."""
 
-    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
+    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors, dtype: torch.dtype):
+        """positions, tensors: as in `AttentionWeights.prepare`; dtype: of the computation."""
         self._heads, self._d_head = config.n_heads, config.d_head
-        weights = AttentionWeights.prepare(config, positions, tensors)
+        prepared = AttentionWeights.prepare(config, positions, tensors)
+        weights = AttentionWeights(*(tensor.to(dtype) for tensor in prepared))
         self._qkv = Linear(weights.qkv, weights.qkv_bias)  # D to 3 * D
-        self._out = linear(subset(tensors, "out"))
+        self._out = linear(subset(tensors, "out"), dtype)
         self._positions, self._position_bias = weights.positions, weights.bias
 
-    def step(self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, index: PageIndex) -> torch.Tensor:
+    def step(
+        self, x: torch.Tensor, residual: torch.Tensor, pages: torch.Tensor, halves: torch.Tensor, index: PageIndex
+    ) -> torch.Tensor:
         """Returns residual + attention(x), [B * T, D].
 
         x: [B * T, D], normalized; pages: this layer's flattened pages [S * 2 * H * P, T * dh], of which the rows
-        `index.current` are overwritten.
+        `index.current` are overwritten; halves: the same memory as [S * 2 * H, P * T * dh].
         """
         heads, d_head = self._heads, self._d_head
         batch = index.bias.shape[0]
@@ -95,26 +117,16 @@ class Attention:
         # 1) project queries, keys and values
         qkv = self._qkv(x).view(batch, frames, 3, heads, d_head)
         query, new = qkv.permute(2, 3, 0, 1, 4).contiguous().split((1, 2))  # [1 and 2, H, B, T, dh]
-        # 2) store this chunk's page, then read all pages of each stream
+        # 2) store this chunk's page, then read all pages of each stream as they lie
         pages.index_copy_(0, index.current, new.view(-1, frames * d_head))
-        keys, values = pages.index_select(0, index.all).view(2, heads * batch, -1, d_head)  # [H * B, P * T, dh]
-        # 3) score positions, then add the scores of contents
+        keys, values = halves.index_select(0, index.halves).view(2, heads * batch, -1, d_head)  # [H * B, P * T, dh]
+        # 3) score positions, put them into the order of keys, then add the scores of contents
         by_distance = torch.baddbmm(self._position_bias, query.view(heads, -1, d_head), self._positions)
-        bias = _relative_shift(by_distance, batch, frames) + index.bias  # [H, B, T, P * T]
+        by_distance = by_distance.view(heads, batch, frames, -1)
+        bias = by_distance.gather(3, index.columns.expand(heads, -1, -1, -1)).add_(index.bias)  # [H, B, T, P * T]
         query = query.view(heads * batch, frames, d_head)
         scores = torch.baddbmm(bias.view(heads * batch, frames, -1), query, keys.transpose(1, 2))
         # 4) mix values, join heads, project
         mixed = torch.bmm(torch.softmax(scores, dim=-1), values)  # [H * B, T, dh]
         mixed = mixed.view(heads, -1, d_head).transpose(0, 1).reshape(batch * frames, -1)
         return self._out.add_to(residual, mixed)
-
-
-def _relative_shift(by_distance: torch.Tensor, batch: int, frames: int) -> torch.Tensor:
-    """Turns scores by distance [H, B * T, L + 2T - 1] into scores by key [H, B, T, L + T], as a view.
-
-    Query i has the place of key L + i, so key j lies at distance L + i - j, which is column T - 1 - i + j.
-    """
-    heads, _, width = by_distance.shape
-    keys = width - frames + 1
-    strides = (batch * frames * width, frames * width, width - 1, 1)
-    return by_distance.as_strided((heads, batch, frames, keys), strides, by_distance.storage_offset() + frames - 1)

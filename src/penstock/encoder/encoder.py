@@ -9,13 +9,17 @@ import os
 
 import torch
 
+from penstock.encoder.captured_step import CapturedStep
 from penstock.encoder.state import EncoderState
 from penstock.encoder.torch_step import Encoded, TorchStep
+from penstock.graphs.driver import Driver
 from penstock.model.bundle import Checkpoint, encoder_shapes
 from penstock.model.config import AttentionContext
 from penstock.runtime import prepare_device
 
 TORCH, OPENVINO = "torch", "openvino"
+MAX_BATCH = 64
+"""Streams of one step without graphs: on a CPU a larger one is not faster."""
 
 
 class StreamingEncoder:
@@ -33,19 +37,27 @@ class StreamingEncoder:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         engine: str | None = None,
+        driver: Driver | None = None,
     ):
+        """driver: captures the step of `engine` TORCH for a few batch sizes; without one any batch runs as it is."""
         config = checkpoint.config.encoder
         device = prepare_device(device)
         self.context = config.select_context(context)
         self.config = config
-        self.state = EncoderState(config, self.context, slots, device, dtype)
-        self.engine = engine or _choose_engine(checkpoint, device, dtype)
+        self.engine = engine or (TORCH if driver else _choose_engine(checkpoint, device, dtype))
+        # One slot more for the rows that pad a captured step.
+        self.state = EncoderState(config, self.context, slots + (driver is not None), device, dtype)
+        self.max_batch = MAX_BATCH
+        """Streams of one step."""
         if self.engine == OPENVINO:
             from penstock.encoder.openvino_step import OpenVinoStep
 
-            self._step: OpenVinoStep | TorchStep = OpenVinoStep(checkpoint, self.state)
-        else:
-            self._step = TorchStep(checkpoint, self.state, dtype)
+            self._step: OpenVinoStep | TorchStep | CapturedStep = OpenVinoStep(checkpoint, self.state)
+            return
+        self._step = TorchStep(checkpoint, self.state, dtype)
+        if driver is not None:
+            self._step = CapturedStep(self._step, self.state, driver)
+            self.max_batch = self._step.max_batch
 
     def open(self, slots: torch.Tensor) -> None:
         """Assigns `slots` [n] int64 to new streams."""
@@ -82,14 +94,11 @@ def can_use_openvino() -> bool:
     return True
 
 
-def first_batches(largest: int, device: torch.device, engine: str) -> list[int]:
+def first_batches(largest: int, engine: str) -> list[int]:
     """The numbers of streams to run a step with before the first request, the largest first.
 
-    Its memory is allocated then, and OpenVINO's models are compiled. On a GPU all numbers, because cuDNN plans a
-    convolution when it first sees a batch size.
+    Its memory is allocated then, and OpenVINO's models are compiled.
     """
-    if device.type == "cuda":
-        return list(range(largest, 0, -1))
     if engine == TORCH:
         return [largest]
     from penstock.encoder.openvino_step import BATCH_SIZES

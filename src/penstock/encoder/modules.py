@@ -14,16 +14,17 @@ def subset(tensors: Tensors, prefix: str) -> Tensors:
     return {name[len(prefix) + 1 :]: t for name, t in tensors.items() if name.startswith(prefix + ".")}
 
 
-def linear(tensors: Tensors, scale: float = 1.0) -> Linear:
-    """The layer with `weight` [out, in] and maybe `bias` [out], both times `scale`."""
-    return Linear(tensors["weight"] * scale, tensors["bias"] * scale if "bias" in tensors else None)
+def linear(tensors: Tensors, dtype: torch.dtype, scale: float = 1.0) -> Linear:
+    """The layer with `weight` [out, in] and maybe `bias` [out], both times `scale`, then cast."""
+    bias = (tensors["bias"] * scale).to(dtype) if "bias" in tensors else None
+    return Linear((tensors["weight"] * scale).to(dtype), bias)
 
 
 class Norm:
     """Layer norm over the hidden axis."""
 
-    def __init__(self, tensors: Tensors):
-        self._weight, self._bias = tensors["weight"], tensors["bias"]
+    def __init__(self, tensors: Tensors, dtype: torch.dtype):
+        self._weight, self._bias = tensors["weight"].to(dtype), tensors["bias"].to(dtype)
         self._shape = self._weight.shape
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -34,10 +35,10 @@ class Norm:
 class FeedForward:
     """residual + 1/2 down(silu(up(norm(x)))), with the half folded into `down`."""
 
-    def __init__(self, tensors: Tensors):
-        self._norm = Norm(subset(tensors, "norm"))
-        self._up = linear(subset(tensors, "up"))
-        self._down = linear(subset(tensors, "down"), scale=0.5)
+    def __init__(self, tensors: Tensors, dtype: torch.dtype):
+        self._norm = Norm(subset(tensors, "norm"), dtype)
+        self._up = linear(subset(tensors, "up"), dtype)
+        self._down = linear(subset(tensors, "down"), dtype, scale=0.5)
 
     def step(self, x: torch.Tensor) -> torch.Tensor:
         """Maps x [B * T, D] to the same shape."""
@@ -47,14 +48,14 @@ class FeedForward:
 class Convolution:
     """residual + pointwise2(silu(norm(depthwise(glu(pointwise1(norm(x))))))), causal in time."""
 
-    def __init__(self, tensors: Tensors):
-        self._norm = Norm(subset(tensors, "norm"))
-        self._pointwise1 = linear(subset(tensors, "pointwise1"))
-        self._depthwise_weight = tensors["depthwise.weight"]  # [D, k]
-        self._depthwise_bias = tensors.get("depthwise.bias")
+    def __init__(self, tensors: Tensors, dtype: torch.dtype):
+        self._norm = Norm(subset(tensors, "norm"), dtype)
+        self._pointwise1 = linear(subset(tensors, "pointwise1"), dtype)
+        self._depthwise_weight = tensors["depthwise.weight"].to(dtype)  # [D, k]
+        self._depthwise_bias = tensors["depthwise.bias"].to(dtype) if "depthwise.bias" in tensors else None
         depthwise_norm = subset(tensors, "depthwise_norm")
-        self._depthwise_norm = Norm(depthwise_norm) if depthwise_norm else None
-        self._pointwise2 = linear(subset(tensors, "pointwise2"))
+        self._depthwise_norm = Norm(depthwise_norm, dtype) if depthwise_norm else None
+        self._pointwise2 = linear(subset(tensors, "pointwise2"), dtype)
 
     def step(self, x: torch.Tensor, window: torch.Tensor, window_end: torch.Tensor) -> torch.Tensor:
         """Maps x [B * T, D] to the same shape.

@@ -43,7 +43,7 @@ def page_tables(pages: int, frames: int) -> PageTables:
     place = ((pages - 1 - age) * frames).unsqueeze(2) + frame  # [2P, P, T]
     current = ((pages - 1) * frames + frame).expand(2 * pages, 1, frames)
     place = torch.cat([place, current], dim=1).flatten(1)  # [2P, K]
-    columns = place.unsqueeze(1) + (frames - 1 - frame).unsqueeze(1)  # as `attention._relative_shift`
+    columns = place.unsqueeze(1) + (frames - 1 - frame).unsqueeze(1)  # as `attention.index_pages`
     is_visible = torch.cat([is_visible, torch.ones(2 * pages, 1, dtype=torch.bool)], dim=1)
     masked = torch.finfo(torch.float32).min / 4
     bias = torch.zeros(is_visible.shape).masked_fill_(~is_visible, masked).repeat_interleave(frames, dim=1)

@@ -49,15 +49,14 @@ class EncoderState:
             config.n_layers, slots, 2, config.n_heads, self.pages_per_slot,
             context.chunk_encoder_frames * config.d_head, device=device, dtype=dtype,
         )  # fmt: skip
-        # Views of that memory by layer: [S * 2 * heads * pages, chunk_frames * d_head].
+        # Views of that memory by layer, [S * 2 * heads * pages, chunk_frames * d_head], and of a slot's half as a row.
         self.flat_pages = [pages.view(-1, pages.shape[-1]) for pages in self.kv_pages]
+        self.flat_halves = [pages.view(slots * 2 * config.n_heads, -1) for pages in self.kv_pages]
         # The same for all layers, and the first row of each half of a slot, [S, 2 * heads].
         self._all_pages = self.kv_pages.view(config.n_layers, -1, self.kv_pages.shape[-1])
         halves = torch.arange(slots * 2 * config.n_heads, device=device).view(slots, -1)
         self._first_pages = halves * self.pages_per_slot
-        self._page_ages = torch.arange(
-            self.pages_per_slot - 1, -1, -1, device=device
-        )  # oldest first, 0 is the current chunk
+        self._pages = torch.arange(self.pages_per_slot, device=device)
 
     @property
     def bytes_per_slot(self) -> int:
@@ -118,19 +117,19 @@ class EncoderState:
             column.index_fill_(0, slots, 0)
         self.kv_pages.index_fill_(1, slots, 0)
 
-    def page_table(self, slots: torch.Tensor, chunks_seen: torch.Tensor) -> torch.Tensor:
-        """Returns rows of `flat_pages`, [2 * heads, B, pages] int64: keys of each head, then values of each head.
+    def clear(self) -> None:
+        """Makes all slots fresh streams."""
+        for values in (self.chunks_seen, self.conv_tails, self.kv_pages, *self.subsampling_columns):
+            values.zero_()
 
-        The oldest chunk of a stream comes first, the page of the current chunk last.
-        """
-        page = torch.remainder(chunks_seen.unsqueeze(1) - self._page_ages, self.pages_per_slot)
+    def halves_of(self, slots: torch.Tensor) -> torch.Tensor:
+        """Returns rows of `flat_halves`, [2 * heads, B] int64: keys of each head, then values of each head."""
         halves = 2 * self.config.n_heads
-        half = torch.arange(halves, device=slots.device).unsqueeze(1) + slots * halves  # [2 * heads, B]
-        return half.unsqueeze(2) * self.pages_per_slot + page
+        return torch.arange(halves, device=slots.device).unsqueeze(1) + slots * halves
 
-    def page_exists(self, chunks_seen: torch.Tensor) -> torch.Tensor:
-        """Returns [B, pages] bool in the order of `page_table`: True if the stream has had that chunk."""
-        return self._page_ages <= chunks_seen.unsqueeze(1)
+    def page_ages(self, chunks_seen: torch.Tensor) -> torch.Tensor:
+        """Returns for streams [B] how many chunks ago each page was written, [B, pages] int64; 0 for this chunk's."""
+        return torch.remainder(chunks_seen.unsqueeze(1) - self._pages, self.pages_per_slot)
 
 
 def _column_shapes(config: EncoderConfig) -> list[tuple[int, int]]:

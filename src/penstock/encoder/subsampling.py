@@ -33,7 +33,10 @@ class Subsampling:
     Activations are [B, N, F, C] in memory: channels last, where depthwise convolutions are fastest on the CPU.
     """
 
-    def __init__(self, config: EncoderConfig, tensors: Tensors):
+    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
+        weight, bias = projection(config, tensors)
+        self._out = Linear(weight.to(dtype), bias.to(dtype))
+        tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
         self._layers = config.subsampling_layers
         names = ["first", *(f"depthwise.{i}" for i in range(self._layers - 1))]
         self._convs = [
@@ -44,9 +47,7 @@ class Subsampling:
             (tensors[f"pointwise.{i}.weight"].t().contiguous(), tensors[f"pointwise.{i}.bias"])
             for i in range(self._layers - 1)
         ]
-        weight, bias = projection(config, tensors)
-        self._out = Linear(weight, bias)
-        self._zero = bias.new_zeros(())
+        self._zero = tensors["out.bias"].new_zeros(())
 
     def step(
         self,
@@ -112,8 +113,8 @@ class Subsampling:
         position = torch.arange(frames, device=x.device)
         is_audio = (position >= begin.unsqueeze(1)) & (position < end.unsqueeze(1))
         padded = x.new_empty(batch, 1 + frames, bins + 3, channels)
-        padded[:, :, :2] = 0.0
-        padded[:, :, -1] = 0.0
+        padded[:, :, :2].zero_()
+        padded[:, :, -1].zero_()
         padded[:, 0, 2:-1] = column
         inside = padded[:, 1:, 2:-1]
         if channels == 1:  # mel frames, which may be NaN where there is no audio

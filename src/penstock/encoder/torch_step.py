@@ -25,25 +25,26 @@ class Encoded(NamedTuple):
 class ConformerLayer:
     """One layer: half feed-forward, attention, convolution, half feed-forward, norm."""
 
-    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors):
-        self._feed_forward1 = FeedForward(subset(tensors, "feed_forward1"))
-        self._attention_norm = Norm(subset(tensors, "attention.norm"))
-        self._attention = Attention(config, positions, subset(tensors, "attention"))
-        self._convolution = Convolution(subset(tensors, "convolution"))
-        self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"))
-        self._norm_out = Norm(subset(tensors, "norm_out"))
+    def __init__(self, config: EncoderConfig, positions: torch.Tensor, tensors: Tensors, dtype: torch.dtype):
+        self._feed_forward1 = FeedForward(subset(tensors, "feed_forward1"), dtype)
+        self._attention_norm = Norm(subset(tensors, "attention.norm"), dtype)
+        self._attention = Attention(config, positions, subset(tensors, "attention"), dtype)
+        self._convolution = Convolution(subset(tensors, "convolution"), dtype)
+        self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"), dtype)
+        self._norm_out = Norm(subset(tensors, "norm_out"), dtype)
 
     def step(
         self,
         x: torch.Tensor,
         pages: torch.Tensor,
+        halves: torch.Tensor,
         index: PageIndex,
         conv_window: torch.Tensor,
         conv_window_end: torch.Tensor,
     ) -> torch.Tensor:
         """Maps x [B * T, D] to the same shape; writes this chunk's pages and the end of its convolution window."""
         x = self._feed_forward1.step(x)
-        x = self._attention.step(self._attention_norm(x), x, pages, index)
+        x = self._attention.step(self._attention_norm(x), x, pages, halves, index)
         x = self._convolution.step(x, conv_window, conv_window_end)
         return self._norm_out(self._feed_forward2.step(x))
 
@@ -53,19 +54,21 @@ class TorchStep:
 
     def __init__(self, checkpoint: Checkpoint, state: EncoderState, dtype: torch.dtype):
         config, device = state.config, state.chunks_seen.device
+        folded = torch.promote_types(dtype, torch.float32)
 
         def read(part: str) -> Tensors:
+            """Weights as they are folded; a layer casts them last."""
             tensors = checkpoint.tensors(f"encoder.{part}.")
-            return {name.removeprefix(f"encoder.{part}."): t.to(device, dtype) for name, t in tensors.items()}
+            return {name.removeprefix(f"encoder.{part}."): t.to(device, folded) for name, t in tensors.items()}
 
         self._state = state
         self._dtype = dtype
-        self._subsampling = Subsampling(config, read("subsampling"))
-        positions = relative_positions(state.context, config.d_model, device, dtype)
+        self._subsampling = Subsampling(config, read("subsampling"), dtype)
+        positions = relative_positions(state.context, config.d_model, device, folded)
         # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
         self._layers: list[ConformerLayer] = []
         for i in range(config.n_layers):
-            self._layers.append(ConformerLayer(config, positions, read(f"layers.{i}")))
+            self._layers.append(ConformerLayer(config, positions, read(f"layers.{i}"), dtype))
             trim_heap()
 
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
@@ -80,23 +83,18 @@ class TorchStep:
         )
         # 3) index the pages once for all layers
         index = index_pages(
-            state.page_table(slots, gathered.chunks_seen),
-            self._visible_keys(gathered.chunks_seen, subsampled.valid_encoder_frames),
+            state.halves_of(slots),
+            state.page_ages(gathered.chunks_seen),
+            gathered.chunks_seen,
+            subsampled.valid_encoder_frames,
+            state.context.chunk_encoder_frames,
             self._dtype,
         )
         # 4) run the layers
         x = subsampled.frames
-        per_layer = zip(self._layers, state.flat_pages, gathered.conv_windows, gathered.conv_window_ends, strict=True)
-        for layer, pages, window, window_end in per_layer:
-            x = layer.step(x, pages, index, window, window_end)
+        memory = zip(state.flat_pages, state.flat_halves, gathered.conv_windows, gathered.conv_window_ends, strict=True)
+        for layer, (pages, halves, window, window_end) in zip(self._layers, memory, strict=True):
+            x = layer.step(x, pages, halves, index, window, window_end)
         # 5) write the small states back
         state.scatter(slots, gathered, subsampled.columns)
         return Encoded(x.view(len(slots), -1, state.config.d_model), subsampled.valid_encoder_frames)
-
-    def _visible_keys(self, chunks_seen: torch.Tensor, valid_encoder_frames: torch.Tensor) -> torch.Tensor:
-        """[B, P * T] bool: pages that exist already, and of the current chunk the frames that hold audio."""
-        frames = self._state.context.chunk_encoder_frames
-        is_visible = self._state.page_exists(chunks_seen).repeat_interleave(frames, dim=1)
-        position = torch.arange(frames, device=chunks_seen.device)
-        is_visible[:, -frames:] &= position < valid_encoder_frames.unsqueeze(1)
-        return is_visible

@@ -11,6 +11,10 @@ from penstock.graphs.program import Program, Step, run_eagerly
 Runner = Callable[[], None]
 """Runs a prepared program once, on the current stream."""
 
+CAPTURE_ERRORS = (RuntimeError, OSError, AttributeError, TypeError)
+"""Raised by drivers and bindings: a call that fails (GraphError is a RuntimeError), a missing library, or an interface
+of another version."""
+
 _WARM_UP_ROUNDS = 2
 
 

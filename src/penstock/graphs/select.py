@@ -11,7 +11,7 @@ import torch
 
 from penstock.errors import SettingError
 from penstock.graphs import cuda_calls
-from penstock.graphs.driver import Driver, EagerDriver, GraphError, Runner
+from penstock.graphs.driver import CAPTURE_ERRORS, Driver, EagerDriver, GraphError
 from penstock.graphs.full_graph import CudaGraphBuilder, FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver, TorchCapture
 from penstock.graphs.program import Program, While
@@ -21,9 +21,6 @@ MODES = (AUTO, FULL_GRAPH, NO_WHILE_LOOPS, NO_GRAPHS)
 """Values of the setting `cuda_graphs`, with NeMo's names of the modes."""
 MIN_CUDA_FOR_WHILE_NODES = (12, 6)
 """Nested WHILE nodes came with 12.4; since 12.6 their bodies may hold kernels with grid-wide synchronization."""
-CAPTURE_ERRORS = (RuntimeError, OSError, AttributeError, TypeError)
-"""Raised by drivers and bindings: a call that fails (GraphError is a RuntimeError), a missing library, or an interface
-of another version."""
 
 _OUTER_ROUNDS, _INNER_ROUNDS = 3, 2
 
@@ -40,8 +37,9 @@ class Choice(NamedTuple):
 def select_driver(mode: str, device: str | torch.device) -> Choice:
     """Returns the driver of `mode` on `device` and logs it.
 
-    auto takes full_graph where the CUDA driver and cuda-bindings support it, else no_while_loops, and no_graphs without
-    a CUDA device. Raises SettingError if the mode is unknown or the machine does not support it.
+    auto takes no_while_loops, and no_graphs without a CUDA device. full_graph must be configured: it has not run on a
+    device yet, and a WHILE graph that does not end cannot be interrupted. Raises SettingError if the mode is unknown or
+    the machine does not support it.
     """
     check_mode(mode)
     device = torch.device(device)
@@ -49,6 +47,16 @@ def select_driver(mode: str, device: str | torch.device) -> Choice:
     versions = f" ({_versions()})" if device.type == "cuda" else ""
     _log.info("CUDA graphs `%s` on %s: %s%s", choice.driver.name, device, choice.reason, versions)
     return choice
+
+
+def select_step_driver(mode: str, device: str | torch.device) -> Driver | None:
+    """Returns the driver of programs without loops: graphs from torch alone unless the mode has none; None on a CPU.
+
+    Raises SettingError if the mode is unknown or CUDA graphs are not possible on the device.
+    """
+    if torch.device(device).type != "cuda":
+        return None
+    return select_driver(NO_GRAPHS if check_mode(mode) == NO_GRAPHS else NO_WHILE_LOOPS, device).driver
 
 
 def _versions() -> str:
@@ -89,15 +97,7 @@ def _best(device: torch.device) -> Choice:
     missing = missing_for_graphs(device)
     if missing:
         return Choice(EagerDriver(), missing)
-    missing = missing_for_while_nodes()
-    if missing is None:
-        try:
-            driver = _make(FULL_GRAPH, device)
-            try_out(driver, device)
-            return Choice(FallbackDriver(driver, _make(NO_WHILE_LOOPS, device)), "conditional nodes are supported")
-        except CAPTURE_ERRORS as error:
-            missing = str(error)
-    return Choice(_make(NO_WHILE_LOOPS, device), f"no conditional nodes: {missing}")
+    return Choice(_make(NO_WHILE_LOOPS, device), "a CUDA device; `full_graph` must be configured")
 
 
 def _make(mode: str, device: torch.device) -> Driver:
@@ -126,31 +126,6 @@ def missing_for_while_nodes() -> str | None:
         minimum = ".".join(map(str, MIN_CUDA_FOR_WHILE_NODES))
         return f"the driver has CUDA {version[0]}.{version[1]}, conditional nodes need {minimum}"
     return None
-
-
-class FallbackDriver:
-    """Prepares programs with `first`, and from its first failure on with `second`."""
-
-    def __init__(self, first: Driver, second: Driver):
-        self._driver = first
-        self._second = second
-
-    @property
-    def name(self) -> str:
-        """The mode of the driver that prepares programs now."""
-        return self._driver.name
-
-    def prepare(self, program: Program) -> Runner:
-        """Prepares the program; an error of the second driver is raised."""
-        try:
-            return self._driver.prepare(program)
-        except CAPTURE_ERRORS as error:
-            if self._driver is self._second:
-                raise
-            message = "decoder: CUDA graphs `%s` failed, falling back to `%s`: %s"
-            _log.warning(message, self.name, self._second.name, error, exc_info=True)
-            self._driver = self._second
-        return self._driver.prepare(program)
 
 
 def try_out(driver: Driver, device: torch.device) -> None:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -37,6 +37,10 @@ MAX_IDLE_S = 60.0
 
 SAMPLE_RATE_HZ = 16_000
 """Sample rate of the audio that clients send."""
+
+
+Precision = Literal["auto", "float32", "tf32", "float16", "bfloat16"]
+"""The names of penstock.encoder.precision, which imports torch."""
 
 
 def _context(given: Any) -> Any:
@@ -74,6 +78,9 @@ class _ProcessOptions(Options):
         Field(pattern=r"^(cpu|cuda(:\d+)?)$"),
         About("DEVICE", unset="cuda if available, else cpu", accepted="cpu, cuda, cuda:NUMBER"),
     ] = Field(default=None, description="device of the models")
+    precision: Annotated[Precision, About("NAME")] = Field(
+        default="auto", description="precision of the encoder; auto is tf32 on a CUDA device and float32 on a CPU"
+    )
     threads: Annotated[int, Field(ge=1, le=256), About("N")] = Field(
         default=1, description="CPU threads of each model process"
     )
@@ -145,6 +152,7 @@ class Settings:
     idle_limit_s: float
     runtime_directory: Path
     device: str
+    precision: str
     threads: int
     decoding: DecodingConfig
 
@@ -166,6 +174,7 @@ class Settings:
             idle_limit_s=options.idle_seconds,
             runtime_directory=Path(runtime),
             device=options.device or _best_device(),
+            precision=options.precision,
             threads=options.threads,
             decoding=options.decoding,
         )

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks.frame_looping import FrameLooping
+from penstock.decoding import graph_buckets
 from penstock.decoding.durations import max_labels
 from penstock.decoding.greedy.captured_search import CapturedSearch
 from penstock.decoding.greedy.label_looping import LabelLooping
@@ -150,7 +151,8 @@ class Recording:
         return lambda: (self.runs.append(batch), run())
 
 
-def test_buckets_are_captured_from_the_largest_down_and_the_smallest_that_fits_runs(make):
+def test_buckets_are_captured_from_the_largest_down_and_the_smallest_that_fits_runs(make, monkeypatch):
+    monkeypatch.setattr(graph_buckets, "BUCKETS", (1, 2, 4, 8))
     network, driver = make(), Recording()
     captured = CapturedSearch(LabelLooping(network), driver, max_batch=6, frames=9)
     assert driver.prepared == [6, 4, 2, 1]

@@ -81,7 +81,7 @@ def test_each_is_as_alone(golden_bundle, streams, is_captured, monkeypatch):
         if is_captured:
             patch.setattr(decoder, "MAX_CAPTURED_BATCH", 8)
             patch.setattr(decoder, "select_driver", lambda *_: Choice(NoWhileLoopsDriver(FakeCapture()), "a test"))
-        together = DecoderStage(checkpoint, SLOTS, SlotLedger(SLOTS))
+        together = DecoderStage(checkpoint, SLOTS, SlotLedger(SLOTS), decoding=DecodingConfig(capture_beams=True))
     assert together.driver_name == ("no_while_loops" if is_captured else "no_graphs")
     alone = DecoderStage(checkpoint, 1, SlotLedger(1))
     waiting, live, found = list(range(STREAMS)), {}, {}  # live: stream -> (lease, frames so far)

@@ -282,3 +282,24 @@ def test_a_graph_above_the_available_memory_is_rejected(checkpoint, graph, monke
         monkeypatch.setattr(decoder_builder, "available_memory_bytes", lambda available=available: available)
         with contextlib.nullcontext() if is_enough else pytest.raises(GraphError, match=r"the graph takes .* are free"):
             Streams(checkpoint, graph)
+
+
+@pytest.mark.parametrize(("setting", "expected"), [(None, "auto"), ("auto", "auto"), ("torch", "torch")])
+def test_kernels_are_taken_where_they_run(checkpoint, graph, monkeypatch, setting, expected):
+    """Unlike greedy search's, which must be chosen: in PyTorch a frame is hundreds of operations."""
+    given = []
+    search = decoder_builder.WfstSearch
+
+    def noting(graph, sizes, limits, kernels):
+        given.append(kernels)
+        return search(graph, sizes, limits)
+
+    monkeypatch.setattr(decoder_builder, "WfstSearch", noting)
+    Streams(checkpoint, graph, kernels=setting)
+    assert given == [expected]
+
+
+def test_warming_up_counts_nothing(checkpoint, graph):
+    stage = Streams(checkpoint, graph).stage
+    stage.warm_up(SLOTS)
+    assert not any(stage.truncation)

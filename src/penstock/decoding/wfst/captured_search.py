@@ -12,7 +12,7 @@ from penstock.decoding.graph_buckets import Bucket, Buckets, split_chunk
 from penstock.decoding.tensor_tree import copy_into, first, map_tensors
 from penstock.decoding.wfst.chunk_decoder import ChunkDecoder, join_paths
 from penstock.decoding.wfst.frame_step import StreamBoosts
-from penstock.decoding.wfst.links import ChunkLinks, Links
+from penstock.decoding.wfst.links import ChunkLinks
 from penstock.decoding.wfst.paths import BestPath
 from penstock.decoding.wfst.search import WfstSearch, largest_capacity
 from penstock.decoding.wfst.shapes import StaticShapes
@@ -30,14 +30,10 @@ class _Chunk(NamedTuple):
     is_end: torch.Tensor
     table_rows: torch.Tensor
     """[B] int64, see `StreamBoosts`"""
-    wants_links: torch.Tensor
-    """[B] bool, input of programs with links."""
     states: WfstStates
     """Also output: after the chunk."""
     path: BestPath
     """Output."""
-    links: ChunkLinks | None
-    """Output of programs with links, else None."""
 
 
 class CapturedWfstSearch(ChunkDecoder):
@@ -56,13 +52,9 @@ class CapturedWfstSearch(ChunkDecoder):
         self._chunk = _empty_chunk(search, max_batch, frames)
         self._shapes = StaticShapes(device, largest_capacity(search.sizes, max_batch, frames))
         self._memory = search.frame_memory(max_batch)
-        self._linking = search.frame_memory(max_batch, has_links=True)
-        self._links = _empty_links(search, max_batch, frames)
-        # The first for batches in which no stream boosts anything, the last for those in which a stream wants links.
-        plain, linked = self._part, self._linked_part
-        self._plain = Buckets(driver, max_batch, plain, partial(self._program, None))
-        self._boosted = None if boosts is None else Buckets(driver, max_batch, plain, partial(self._program, boosts))
-        self._linked = Buckets(driver, max_batch, linked, partial(self._program, boosts))
+        # The first for batches in which no stream boosts anything.
+        self._plain = Buckets(driver, max_batch, self._part, partial(self._program, None))
+        self._boosted = boosts and Buckets(driver, max_batch, self._part, partial(self._program, boosts))
 
     @torch.inference_mode()
     def decode_with_links(
@@ -76,22 +68,18 @@ class CapturedWfstSearch(ChunkDecoder):
     ) -> tuple[BestPath, WfstStates, list[ChunkLinks]]:
         """As `ChunkDecoder.decode_with_links`, but the next call overwrites the tensors returned.
 
-        A batch above the largest bucket is decoded eagerly, and so are links without boosts if there are boosts.
+        A batch above the largest bucket is decoded eagerly, and so is one in which a stream wants links: their memory
+        is more than all the rest, and few streams want any.
         """
         batch, buckets = len(lengths), self._plain if boosts is None else self._boosted
-        if wants_links is not None:
-            buckets = self._linked if (boosts is None) == (self._boosts is None) else None
-        bucket = None if buckets is None else buckets.fitting(batch)
+        bucket = None if buckets is None or wants_links is not None else buckets.fitting(batch)
         if bucket is None:
             return self._search.decode_with_links(log_probs, lengths, is_end, states, boosts, wants_links)
         self._load_states(states)
         if boosts is not None:
             self._chunk.table_rows[:batch].copy_(boosts.table_rows)
-        self._chunk.wants_links.zero_()
-        if wants_links is not None:
-            self._chunk.wants_links[:batch].copy_(wants_links)
-        paths, links = self._decode_parts(bucket, log_probs, lengths, is_end)
-        return join_paths(paths), first(bucket.workspace.states, batch), links
+        paths = self._decode_parts(bucket, log_probs, lengths, is_end)
+        return join_paths(paths), first(bucket.workspace.states, batch), []
 
     def ending_costs(
         self, states: WfstStates, is_end: torch.Tensor, boosts: StreamBoosts | None = None
@@ -101,19 +89,17 @@ class CapturedWfstSearch(ChunkDecoder):
 
     def _decode_parts(
         self, bucket: Bucket[_Chunk], log_probs: torch.Tensor, lengths: torch.Tensor, is_end: torch.Tensor
-    ) -> tuple[list[BestPath], list[ChunkLinks]]:
-        batch, paths, links = len(lengths), [], []
+    ) -> list[BestPath]:
+        batch, paths = len(lengths), []
         is_split = log_probs.shape[1] > self._frames
         for part in split_chunk(log_probs, lengths, self._frames):
             self._chunk.log_probs[:batch, : part.projected_frames.shape[1]].copy_(part.projected_frames)
             self._chunk.lengths[:batch].copy_(part.lengths)
             self._chunk.is_end[:batch].copy_(is_end & (part.remaining == 0))
             bucket.run()
-            found = first(bucket.workspace.path, batch), bucket.workspace.links
-            path, its_links = map_tensors(torch.clone, found) if is_split else found
-            paths.append(path)
-            links += [] if its_links is None else [its_links]
-        return paths, links
+            path = first(bucket.workspace.path, batch)
+            paths.append(map_tensors(torch.clone, path) if is_split else path)
+        return paths
 
     def _load_states(self, states: WfstStates) -> None:
         """Copies the states in, which may have fewer slots; the streams after them get no tokens and no frames."""
@@ -125,10 +111,6 @@ class CapturedWfstSearch(ChunkDecoder):
     def _part(self, batch: int) -> _Chunk:
         return first(self._chunk, batch)
 
-    def _linked_part(self, batch: int) -> _Chunk:
-        links: ChunkLinks = map_tensors(lambda t: t[: len(t) * batch // len(self._chunk.lengths)], self._links)
-        return self._part(batch)._replace(links=links)
-
     def _program(self, boosts: StreamBoosts | None, chunk: _Chunk) -> Program:
         no_flags = torch.zeros(1, dtype=torch.bool, device=chunk.lengths.device)
         return Program(no_flags, (partial(self._run, boosts, chunk),))
@@ -137,12 +119,7 @@ class CapturedWfstSearch(ChunkDecoder):
         if boosts is not None:
             boosts = boosts._replace(table_rows=chunk.table_rows)
         inputs = chunk.log_probs, chunk.lengths, chunk.is_end
-        if chunk.links is None:
-            path, states, _ = self._search.run(self._shapes, self._memory, inputs, chunk.states, boosts)
-        else:
-            wants = chunk.wants_links
-            path, states, links = self._search.run(self._shapes, self._linking, inputs, chunk.states, boosts, wants)
-            copy_into(chunk.links, links)
+        path, states, _ = self._search.run(self._shapes, self._memory, inputs, chunk.states, boosts)
         copy_into(chunk.path, path)
         copy_into(chunk.states, states)
 
@@ -165,29 +142,5 @@ def _empty_chunk(search: WfstSearch, batch: int, frames: int) -> _Chunk:
     scores, costs = integers(width, dtype=torch.float32), integers(dtype=torch.float64)
     path = BestPath._make((*nodes, scores, *(integers() for _ in range(3)), costs, integers()))
     log_probs = torch.full((batch, frames, labels), -1.0, device=device)
-    return _Chunk(
-        log_probs,
-        integers(),
-        integers(dtype=torch.bool),
-        integers(),
-        integers(dtype=torch.bool),
-        empty_states(batch, search.sizes, device),
-        path,
-        None,
-    )
-
-
-def _empty_links(search: WfstSearch, batch: int, frames: int) -> ChunkLinks:
-    """All lengths are multiples of the batch."""
-    device, sizes = search.graph.device, search.sizes
-    count = batch * frames * (sizes.max_active + sizes.alternative_links)
-
-    def integers(*shape: int) -> torch.Tensor:
-        return torch.zeros(shape, dtype=torch.int64, device=device)
-
-    links = Links._make(
-        [*(integers(count) for _ in range(5)), torch.zeros(count, device=device), integers(count).bool()]
-    )
-    label_costs = torch.zeros(batch, frames, search.graph.vocabulary_size + 2, device=device)
-    tokens = integers(batch * sizes.max_active), integers(batch * sizes.max_active)
-    return ChunkLinks(integers(count), links, label_costs, integers(batch), *tokens)
+    states = empty_states(batch, search.sizes, device)
+    return _Chunk(log_probs, integers(), integers(dtype=torch.bool), integers(), states, path)

@@ -154,11 +154,14 @@ class DecodingConfig(Options):
         default=512, description="memory for the boosted phrases of all streams on the decoder's device, in MiB"
     )
     cuda_graphs: Annotated[CudaGraphs, About("MODE", page="internals/cuda_graphs.md")] = Field(
-        default="auto", description="CUDA graphs of the decoder"
+        default="auto", description="CUDA graphs of encoder and decoder"
     )
-    kernels: Annotated[Kernels, About("NAME", page="internals/kernels.md")] = Field(
-        default="torch", description="implementation of joint, predictor and lookups"
+    capture_beams: Annotated[bool, About(page="internals/cuda_graphs.md")] = Field(
+        default=False, description="capture CUDA graphs of beam searches at a start, not of greedy search alone"
     )
+    kernels: Annotated[
+        Kernels | None, About("NAME", unset="torch, and auto for the decoder `wfst`", page="internals/kernels.md")
+    ] = Field(default=None, description="implementation of joint, predictor and lookups")
 
     @model_validator(mode="after")
     def _check_language_model(self) -> Self:

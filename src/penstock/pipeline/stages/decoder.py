@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from penstock.decoding.host_copy import copy_to_device
+from penstock.encoder.precision import FLOAT32, prepare_precision
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.ranks import ranks
 from penstock.graphs.select import NO_GRAPHS, select_driver
@@ -37,10 +38,10 @@ from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, Segment
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from penstock.pipeline.stream_decoders.transducer import NOTHING, Chunk, Decoded
-from penstock.runtime import check_device_works, prepare_device, send_to_device
+from penstock.runtime import check_device_works, send_to_device
 from penstock_client.options import CTC
 
-MAX_CAPTURED_BATCH = 64
+MAX_CAPTURED_BATCH = 512
 """Streams of one step with CUDA graphs; without them `MAX_DECODER_STEP`."""
 
 
@@ -55,10 +56,12 @@ class DecoderStage:
         device: str = "cpu",
         decoding: DecodingConfig = DEFAULT_DECODING,
         context: AttentionContext | None = None,
+        precision: str = FLOAT32,
     ):
-        """context: sets the chunk length that graphs are captured for; the checkpoint's default if None."""
+        """context: sets the chunk length that graphs are captured for; the checkpoint's default if None. precision: the
+        encoder's; all here is float32, with products in TF32 unless it is float32."""
         self._config = checkpoint.config
-        self._device = prepare_device(device)
+        self._device = prepare_precision(precision, device)
         self._chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._fusion = StreamFusion(checkpoint, self._tokenizer, decoding, slots, device)
@@ -86,7 +89,7 @@ class DecoderStage:
         """The prompt of each slot's stream."""
         self.driver_name = choice.driver.name
         """CUDA graph mode of the searches, for the log."""
-        self.kernels = TORCH if offer.ilm else resolve(decoding.kernels, self._device, torch.float32)
+        self.kernels = TORCH if offer.ilm else resolve(decoding.kernels or TORCH, self._device, torch.float32)
         """Kernels of greedy search, "torch" or "fused", for the log."""
         # Of each slot's stream:
         self._options = [StreamOptions()] * slots

@@ -11,19 +11,18 @@ import numpy as np
 import torch
 
 from penstock.decoding.host_copy import copy_to_host
-from penstock.encoder.encoder import StreamingEncoder, first_batches
+from penstock.encoder.encoder import first_batches
+from penstock.encoder.precision import FLOAT32, open_encoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import MelChunks
+from penstock.graphs.select import AUTO, select_step_driver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import FINALIZE, NO_ROW, START, Column, Ticket, encoder_frame_counts
-from penstock.runtime import check_device_works, send_to_device
-
-MAX_STEP = 64
-"""Streams of one encoder step: larger batches run in parts, one after another."""
+from penstock.runtime import check_device, check_device_works, send_to_device
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,22 @@ class EncoderStage:
     """Runs the encoder for a batch of streams with any number of chunks each."""
 
     def __init__(
-        self, checkpoint: Checkpoint, context: AttentionContext, slots: int, ledger: SlotLedger, device: str = "cpu"
+        self,
+        checkpoint: Checkpoint,
+        context: AttentionContext,
+        slots: int,
+        ledger: SlotLedger,
+        device: str = "cpu",
+        cuda_graphs: str = AUTO,
+        precision: str = FLOAT32,
     ):
-        self._encoder = StreamingEncoder(checkpoint, context, slots, device)
+        """cuda_graphs: as `DecodingConfig.cuda_graphs`; the step has no loops, so there are graphs or none.
+
+        precision: of `PRECISIONS`. Frames are float32 in any case.
+        """
+        check_device(device)
+        driver = select_step_driver(cuda_graphs, device)
+        self._encoder = open_encoder(checkpoint, context, slots, device, precision, driver)
         config = checkpoint.config.encoder
         self._chunk_shape = [config.subsampling_factor * context.chunk_encoder_frames, config.mel_bins]
         self._device = torch.device(device)
@@ -71,7 +83,7 @@ class EncoderStage:
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
         """Runs a step of `streams` streams and of what other numbers need, before the first request."""
-        for batch in first_batches(min(streams, self._slots, MAX_STEP), self._device, self._encoder.engine):
+        for batch in first_batches(min(streams, self._slots, self._encoder.max_batch), self._encoder.engine):
             slots = torch.arange(batch, device=self._device)
             mel = torch.zeros(batch, *self._chunk_shape, device=self._device)
             self._encoder.open(slots)  # reset again when a stream gets the slot
@@ -206,15 +218,16 @@ class EncoderStage:
     def _run(
         self, step: "_Step", frames: torch.Tensor, mel: torch.Tensor | None, slots: np.ndarray, valid: np.ndarray
     ) -> None:
-        """Runs a step in parts of at most `MAX_STEP` streams and writes the frames [C, T, D] of its chunks.
+        """Runs a step in parts of at most `max_batch` streams and writes the frames [C, T, D] of its chunks.
 
         mel: [C, N, F], all chunks, where there are any; slots, valid: [C] int64, of each chunk the slot and the mel
         frames that hold audio.
         """
         if len(step.begins):
             self._encoder.open(send_to_device(torch.from_numpy(step.begins), self._device))
-        for start in range(0, len(step.chunks), MAX_STEP):
-            chunks = step.chunks[start : start + MAX_STEP]
+        largest = self._encoder.max_batch
+        for start in range(0, len(step.chunks), largest):
+            chunks = step.chunks[start : start + largest]
             # One copy to the device for all three
             numbers = send_to_device(torch.from_numpy(np.stack([slots[chunks], valid[chunks], chunks])), self._device)
             assert mel is not None

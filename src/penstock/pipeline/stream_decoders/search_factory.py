@@ -32,7 +32,10 @@ class SearchFactory:
         return with_driver(search, *self._driving)
 
     def beam(self, network: BeamNetwork, name: str, fusion: Fusion | None = None) -> BeamSearch | CapturedBeamSearch:
-        """Returns the search `name` of `decoding_config.BEAM_DECODERS`, for states of `beam_sizes(network)`."""
+        """Returns the search `name` of `decoding_config.BEAM_DECODERS`, for states of `beam_sizes(network)`.
+
+        It is captured if the setting `capture_beams` says so: each is memory and seconds at a start.
+        """
         settings = self._decoding
         search = BeamSearch(
             network,
@@ -44,6 +47,8 @@ class SearchFactory:
             settings.length_normalisation,
             settings.ctc_beam_label_bonus,
         )
+        if not settings.capture_beams:
+            return search
         return beam_with_driver(search, *self._driving, self.beam_sizes(network))
 
     def beam_sizes(self, network: BeamNetwork) -> BeamSizes:

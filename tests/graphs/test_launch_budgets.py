@@ -1,0 +1,152 @@
+"""How many operations steps launch on a device, counted on tensors without data, and how many programs are captured.
+
+A view and an allocation launch nothing. The counts are those of a batch of any size.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from penstock import runtime
+from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
+from penstock.decoding.beam.sizes import BeamSizes
+from penstock.decoding.beam.workspace import BeamBuffers
+from penstock.decoding.greedy.label_looping import LabelLooping
+from penstock.decoding.greedy.workspace import GreedyBuffers
+from penstock.decoding.networks import open_network
+from penstock.encoder.state import EncoderState
+from penstock.encoder.torch_step import TorchStep
+from penstock.graphs.driver import EagerDriver
+from penstock.graphs.program import Program, steps_with_depth
+from penstock.graphs.select import Choice
+from penstock.kernels.capability import TORCH
+from penstock.model.bundle import Checkpoint, sha256_of
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.stages import decoder
+from penstock.scoring.wfst.graph_file import write_graph
+from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.random_models import head, random_checkpoint, random_encoder, with_encoder
+
+META = torch.device("meta")
+BATCH, FRAMES = 128, 7
+SEED = 2
+"""Of a predictor with one layer, as published models have it."""
+ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty_strided")
+LAYER, OUTSIDE_OF_LAYERS = 34, 90
+GREEDY_SEARCH, GREEDY_EMIT, ALSD_STEP = 25, 38, 117
+PROGRAMS, BEAM_PROGRAMS = 15, 18
+"""Of a hybrid model with a decoding graph."""
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that launch something."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        aliases = [result.alias_info for result in func._schema.returns]
+        is_view = any(alias is not None and not alias.is_write for alias in aliases)
+        self.count += not (is_view or func._schema.name in (*ALLOCATIONS, "aten::_unsafe_view"))
+        return func(*args, **(kwargs or {}))
+
+
+def launches(function: Callable[[], object]) -> int:
+    with torch.inference_mode(), Launches() as counted:
+        function()
+    return counted.count
+
+
+@pytest.fixture(autouse=True)
+def meta_is_a_device(monkeypatch) -> None:
+    monkeypatch.setattr(runtime, "check_device", lambda *_: None)
+
+
+def encoder_launches(tmp_path, layers: int, dtype: torch.dtype) -> int:
+    """Of a step of the encoder with this number of layers."""
+    sizes = {"n_layers": layers, "subsampling_factor": 8, "use_bias": True, "has_conv_layer_norm": True}
+    checkpoint = random_checkpoint(tmp_path, 1, with_encoder(random_encoder(1), **sizes))
+    config = checkpoint.config.encoder
+    state = EncoderState(config, config.contexts[0], BATCH, META, dtype)
+    step = TorchStep(checkpoint, state, dtype)
+    size = config.subsampling_factor * config.contexts[0].chunk_encoder_frames
+    numbers = torch.zeros(BATCH, dtype=torch.int64, device=META)
+    return launches(partial(step, numbers, torch.zeros(BATCH, size, config.mel_bins, device=META), numbers))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_encoder_step(tmp_path, dtype):
+    one, two = (encoder_launches(tmp_path / str(layers), layers, dtype) for layers in (1, 2))
+    assert 10 < two - one <= LAYER
+    assert 10 < one - (two - one) <= OUTSIDE_OF_LAYERS
+
+
+def step_launches(program: Program) -> dict[str, int]:
+    """Launches of each step by its name; of steps of one name the most."""
+    found: dict[str, int] = {}
+    for _, step in steps_with_depth(program.body):
+        name = next(iter(names_of(step)))
+        found[name] = max(found.get(name, 0), launches(step))
+    return found
+
+
+def names_of(step: Callable) -> Iterator[str]:
+    """The innermost names first: a step may wrap another one."""
+    if isinstance(step, partial):
+        for argument in step.args:
+            if callable(argument):
+                yield from names_of(argument)
+        yield from names_of(step.func)
+    else:
+        yield step.__qualname__
+
+
+def test_greedy_search(tmp_path):
+    network = open_network(random_checkpoint(tmp_path, SEED, **head(())), META, kernels=TORCH)
+    search = LabelLooping(network)
+    workspace = GreedyBuffers(network, BATCH, FRAMES, FRAMES * search.max_symbols).workspace(BATCH)
+    found = step_launches(search.program(workspace))
+    assert 5 < found["LabelLooping._search_window"] <= GREEDY_SEARCH
+    assert 5 < found["GreedySearch._emit"] <= GREEDY_EMIT
+
+
+def test_alsd_step(tmp_path):
+    network = open_network(random_checkpoint(tmp_path, SEED, **head(())), META, kernels=TORCH)
+    search, sizes = BeamSearch(network, BeamAlgorithm.ALSD), BeamSizes()
+    in_reach = sizes.carried_encoder_frames + FRAMES
+    labels, columns = search.algorithm.max_labels(in_reach), search.algorithm.max_columns(in_reach)
+    buffers = BeamBuffers(network, BATCH, FRAMES, sizes, labels, columns)
+    found = step_launches(search.program(buffers.workspace(BATCH)))
+    assert 50 < found["AlsdSearch.step"] <= ALSD_STEP
+
+
+class Counting(EagerDriver):
+    """Counts the programs that are captured."""
+
+    name = "no_while_loops"
+
+    def __init__(self):
+        self.programs = 0
+
+    def prepare(self, program: Program):
+        self.programs += 1
+        return super().prepare(program)
+
+
+@pytest.mark.parametrize("has_beams", [False, True])
+def test_captured_programs_of_a_hybrid_model_with_a_graph(golden_bundle, tmp_path, monkeypatch, has_beams):
+    checkpoint: Checkpoint = golden_bundle("rnnt_hybrid")
+    path, tokenizer = tmp_path / "words.safetensors", checkpoint.tokenizer_path
+    write_graph(word_loop(Tokenizer(tokenizer), ("a", "be"), sha256_of(tokenizer)), path)
+    driver, slots = Counting(), 600
+    monkeypatch.setattr(decoder, "select_driver", lambda *_: Choice(driver, "counted"))
+    decoding = DecodingConfig(graph=str(path), wfst_max_active=64, capture_beams=has_beams)
+    stage = decoder.DecoderStage(checkpoint, slots, SlotLedger(slots), decoding=decoding)
+    assert set(stage.decoders) == {"greedy", "alsd", "aes", "ctc", "ctc_beam", "wfst"}
+    assert 10 < driver.programs <= PROGRAMS + has_beams * BEAM_PROGRAMS
