@@ -55,7 +55,7 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 _key.set(key)
             except GatewayError as error:
                 return _rejection(self._gateway, self._protocols.get(service, "grpc"), error)
-        return await continuation(call)
+        return await continuation(call) or _UNKNOWN_METHOD
 
     def _count(self, key: ApiKey) -> None:
         """Counts the call until its task ends. GatewayError above the limit of the key."""
@@ -72,6 +72,17 @@ def _authorization(metadata: Collection[tuple[str, str | bytes]] | None) -> str 
     if len(found) > 1:
         raise GatewayError(ErrorCode.INVALID_API_KEY, "authorization is given twice; accepted: once")
     return found[0] if found else None
+
+
+async def _end_unknown(_: object, context: Context) -> None:
+    """gRPC's own answer leaves a traceback where the client has cancelled the call."""
+    try:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
+
+
+_UNKNOWN_METHOD = grpc.stream_stream_rpc_method_handler(_end_unknown)
 
 
 def _rejection(gateway: Gateway, protocol: str, error: GatewayError) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from penstock_client.connection import Endpoint
 from penstock_client.errors import StreamError, StreamId
@@ -24,6 +24,8 @@ from penstock_client.transport.grpc_wire import (
 
 _CONNECTING = (grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING)
 _MIN_POLL_S, _MAX_POLL_S = 0.002, 0.05
+_LOST_STATUS = "Internal error from Core"
+_STATUS_S = 5.0
 
 
 class AsyncGrpcConnection:
@@ -65,11 +67,24 @@ class AsyncGrpcTransport(TaskTransport):
                     return
                 failure = "the server ended the call"
             except grpc.RpcError as error:
-                failure = reason(error)
+                failure = reason(await self._status_of(error))
             except grpc.aio.UsageError as error:  # the channel was closed meanwhile
                 failure = str(error)
             if not await self._fail_connection(failure):
                 return
+
+    async def _status_of(self, error: grpc.RpcError) -> grpc.RpcError:
+        """The server's error. gRPC loses it where a write fails before it arrives: another call gets it."""
+        if error.details() != _LOST_STATUS or not self.session.is_unreached:
+            return error
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._grpc_channel)
+        try:
+            await stub.ServerLive(
+                service_pb2.ServerLiveRequest(), metadata=call_metadata(self._endpoint.options), timeout=_STATUS_S
+            )
+        except grpc.RpcError as found:
+            return found
+        return error
 
     async def _wait_for_connection(self) -> None:
         """Returns with a connection, or without one in time: the error of the call that is then made says why."""
