@@ -25,8 +25,8 @@ from tests.helpers.streaming import encode_streams, extract, make_extractor
 
 MAX_ERRORS = {"float16": 2e-3, "bfloat16": 1.5e-2}
 """Relative, of encoder frames to float32."""
-MAX_WER_CHANGE = 0.02
-"""Relative."""
+MAX_WER_CHANGE, SPARE_WORDS = 0.02, 1
+"""Relative; a word of these few may differ with the order of a CPU's sums."""
 RECORDINGS = [json.loads(line) for line in (AN4 / "manifest.jsonl").read_text().splitlines()]
 
 
@@ -70,14 +70,12 @@ def test_words_on_speech(bundled_model, name):
     exact = transcribe("float32")
     assert any(exact)
     for precision in MAX_ERRORS:
-        found = transcribe(precision)
-        if found != exact:
-            assert wer(found) <= (1 + MAX_WER_CHANGE) * wer(exact)
+        assert errors(transcribe(precision)) <= (1 + MAX_WER_CHANGE) * errors(exact) + SPARE_WORDS
 
 
-def wer(texts: list[str]) -> float:
-    """Word errors by reference words."""
-    return total(compare(entry["text"], text).words for entry, text in zip(RECORDINGS, texts, strict=True)).rate
+def errors(texts: list[str]) -> int:
+    """Word errors of all recordings."""
+    return total(compare(entry["text"], text).words for entry, text in zip(RECORDINGS, texts, strict=True)).edits
 
 
 def test_weights_are_folded_before_they_are_cast(golden_bundle):
