@@ -51,9 +51,9 @@ class ConnectionOptions:
     Unanswered audio fails its stream earlier, after the client's `timeout_s`.
     """
     connect_retry_s: float = 1.0
-    """Seconds during which failed attempts to connect are repeated, within `timeout_s` of the first audio; 0 disables retries."""
+    """Seconds during which failed connection attempts are repeated, within `timeout_s` of the first audio; 0: never."""
     wait_for_slot_s: float = 0.0
-    """Seconds during which the start of a stream is repeated while the server is full or stopping, with increasing back-off.
+    """Seconds during which a stream's start is repeated, with increasing back-off, while the server is full or stopping.
 
     With it the first request of each stream is answered before the second one is sent. Not for `BatchedClient`.
     """
