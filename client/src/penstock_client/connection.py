@@ -53,7 +53,7 @@ class ConnectionOptions:
     connect_retry_s: float = 1.0
     """Seconds during which failed connection attempts are repeated, within `timeout_s` of the first audio; 0: never."""
     wait_for_slot_s: float = 0.0
-    """Seconds during which a stream's start is repeated, with increasing back-off, while the server is full or stopping.
+    """Seconds during which a stream's start is repeated with increasing back-off, while the server is full or stopping.
 
     With it the first request of each stream is answered before the second one is sent. Not for `BatchedClient`.
     """
