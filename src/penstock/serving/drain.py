@@ -10,7 +10,8 @@ from penstock.serving.settings import DRAIN_BOARD, LEDGER
 SILENT_S = 5.0
 """A stream without a request for this long is not waited for: its client is probably gone."""
 LOST_S = 5.0
-"""An answer that is owed for this long to a stream that has ended is not waited for: Triton has dropped its request."""
+"""An answer that a stream lacks for this long after its end is not waited for: Triton has dropped its request."""
+_ANSWER_S = 3.0  # after the drain, for the others
 _NOTICE_S = 1.0  # a client that sends audio in real time sends a request within it, which gets the error's code
 _POLL_S = 0.05
 
@@ -23,9 +24,9 @@ def drain_streams(
 ) -> int:
     """Rejects new streams and waits at most `limit_s` for the live ones; then rejects their requests too.
 
-    A stream that has sent its last request in time gets its final result, at most `LOST_S` later. Returns how many
-    streams did not end; the next request of any stream logs them. on_wait: called with the number of streams if there
-    are any to wait for.
+    Streams that have sent their last request in time get its answer, a few seconds later. Returns how many streams did
+    not end; the next request of any stream logs them. on_wait: called with the number of streams if there are any to
+    wait for.
     """
     from penstock.pipeline.slots.ledger import SlotLedger  # imports numpy
 
@@ -45,10 +46,10 @@ def drain_streams(
     if streams := board.live_streams(SILENT_S):
         on_wait(streams)
     wait_while(lambda: board.live_streams(SILENT_S), started_s + limit_s - time.monotonic())
-    left = board.live_streams()
+    left, owed = board.live_streams(), board.unsettled_slots(ledger, LOST_S)
     board.phase = Phase.CLOSED
     wait_while(lambda: board.live_streams(SILENT_S), _NOTICE_S)
-    wait_while(lambda: board.unsettled_streams(ledger, LOST_S), LOST_S)
-    left += board.unsettled_streams(ledger, LOST_S)
+    wait_while(lambda: len(owed & board.unsettled_slots(ledger)), _ANSWER_S)
+    left += len(owed & board.unsettled_slots(ledger))
     board.phase = Phase.OVER
     return left

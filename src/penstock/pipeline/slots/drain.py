@@ -91,8 +91,11 @@ class DrainBoard:
         oldest_ns = 1e9 * (time.monotonic() - silent_s)
         return sum(1 for time_ns in self.times_ns.tolist() if time_ns > 0 and time_ns >= oldest_ns)
 
-    def unsettled_streams(self, ledger: "SlotLedger", lost_s: float) -> int:
-        """Streams closed less than `lost_s` ago with requests that the later stages have not answered yet."""
+    def unsettled_slots(self, ledger: "SlotLedger", lost_s: float = float("inf")) -> set[int]:
+        """Slots of closed streams with requests that the later stages have not answered yet.
+
+        Without those that were closed more than `lost_s` ago.
+        """
         oldest_ns = 1e9 * (time.monotonic() - lost_s)
         closed = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns < 0 and -time_ns >= oldest_ns]
-        return sum(ledger.settled_requests(slot, self.generations[slot]) < self.forwarded[slot] for slot in closed)
+        return {slot for slot in closed if ledger.settled_requests(slot, self.generations[slot]) < self.forwarded[slot]}
