@@ -28,11 +28,11 @@ def drain_streams(
     not end; the next request of any stream logs them. on_wait: called with the number of streams if there are any to
     wait for.
     """
-    from penstock.pipeline.slots.ledger import SlotLedger  # imports numpy
-
     board = DrainBoard.attach(runtime / DRAIN_BOARD)
     if board is None:
         return 0
+    from penstock.pipeline.slots.ledger import SlotLedger  # imports numpy
+
     ledger = SlotLedger(len(board.times_ns), runtime / LEDGER)
 
     def wait_while(condition: Callable[[], int], limit_s: float) -> None:
