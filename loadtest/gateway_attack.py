@@ -34,7 +34,7 @@ from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError
 from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
-from penstock_client.sound_file import SoundReader
+from penstock_client.sound_file import open_sound
 
 SAMPLE_RATE_HZ, PART_SAMPLES = 16_000, 1600
 ATTACKER, OTHER = "sk-attacker", "sk-other"
@@ -266,7 +266,7 @@ def speech(seconds: float) -> np.ndarray:
     """The repository's recordings, one after another."""
     parts = []
     for utterance in read_manifest(DEFAULT_RECORDINGS):
-        with SoundReader(utterance.audio.read_bytes()) as reader:
+        with open_sound(utterance.audio) as reader:
             parts += [block.mean(axis=1) for block in reader.blocks()]
     samples = np.concatenate(parts)
     return np.tile(samples, int(seconds * SAMPLE_RATE_HZ / len(samples)) + 1).astype(np.float32)

@@ -1,5 +1,6 @@
 """What all services of the gRPC port have in common: no message is read before the key is right."""
 
+import asyncio
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,8 @@ from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fakes import FakeRecognizer
 from gateway.tests.helpers.running import running
 from loadtest.fresh_gateway import fresh_gateway
+from penstock_gateway import app
+from penstock_gateway.grpc_api import OPTIONS
 from penstock_gateway.riva.service import SERVICE
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
@@ -78,3 +81,21 @@ async def test_an_unknown_method_is_unimplemented_and_health_needs_no_key(make_g
     async with running(make_gateway(RING)) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
         for method, metadata in (("/other.Service/Method", (KEY,)), ("/grpc.health.v1.Health/Method", ())):
             assert await channel.unary_unary(method)(b"", metadata=metadata).code() is Code.UNIMPLEMENTED
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("limit", "sent"),
+    [
+        ("grpc.server_handshake_timeout_ms", b""),
+        ("grpc.max_connection_idle_ms", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))),
+    ],
+)
+async def test_a_connection_without_calls_is_closed(make_gateway, monkeypatch, limit, sent):
+    assert limit in dict(OPTIONS)
+    monkeypatch.setattr(app, "OPTIONS", tuple({**dict(OPTIONS), limit: 100}.items()))
+    async with running(make_gateway(RING)) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.grpc_port)
+        writer.write(sent)
+        await asyncio.wait_for(reader.read(), 60)
+        writer.close()

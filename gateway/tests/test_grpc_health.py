@@ -5,7 +5,7 @@ import pytest
 
 from gateway.tests.helpers.running import running
 from penstock_gateway import grpc_health
-from penstock_gateway.grpc_health import MAX_WATCHES, NOT_SERVING, SERVICE, SERVING
+from penstock_gateway.grpc_health import NOT_SERVING, SERVICE, SERVING
 from penstock_gateway.security.keys import ApiKey, KeyRing
 
 pytestmark = pytest.mark.anyio
@@ -41,9 +41,11 @@ async def test_watch_reports_each_change(channel, streams):
     watch.cancel()
 
 
-async def test_watches_are_limited(channel):
+@pytest.mark.parametrize("limit", ["MAX_WATCHES", "MAX_WATCHES_OF_ADDRESS"])
+async def test_watches_are_limited(channel, monkeypatch, limit):
+    monkeypatch.setattr(grpc_health, limit, 3)
     watch = channel.unary_stream(f"/{SERVICE}/Watch")
-    watches = [watch(b"") for _ in range(MAX_WATCHES)]
+    watches = [watch(b"") for _ in range(3)]
     for each in watches:
         await each.read()
     assert await watch(b"").code() is grpc.StatusCode.RESOURCE_EXHAUSTED

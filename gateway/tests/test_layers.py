@@ -1,6 +1,8 @@
 """Each package of the gateway imports only packages below it, and none needs torch or the core."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,8 @@ def test_what_protocols_share_knows_no_socket(package):
 def test_every_package_has_a_floor():
     packages = {path.name.removesuffix(".py") for path in SOURCES.iterdir()}
     assert packages - {"__init__", "__pycache__", "py.typed"} <= FLOOR.keys()
+
+
+def test_the_command_does_not_import_grpc_before_it_has_chosen_its_settings():
+    script = "import sys, penstock_gateway.main; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

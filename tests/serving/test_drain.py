@@ -5,13 +5,18 @@ import time
 import pytest
 
 from penstock.pipeline.slots.drain import DrainBoard, Phase
-from penstock.serving.drain import SILENT_S, drain_streams
-from penstock.serving.settings import DRAIN_BOARD
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import StreamTable
+from penstock.serving.drain import LOST_S, SILENT_S, drain_streams
+from penstock.serving.settings import DRAIN_BOARD, LEDGER
+from tests.helpers.forwarding import forward
+
+SLOTS = 4
 
 
 @pytest.fixture
 def board(tmp_path) -> DrainBoard:
-    return DrainBoard(4, tmp_path / DRAIN_BOARD)
+    return DrainBoard(SLOTS, tmp_path / DRAIN_BOARD)
 
 
 def drain(tmp_path, limit_s: float, has_ended=lambda: False) -> tuple[int, list[int]]:
@@ -58,6 +63,34 @@ def test_streams_that_do_not_end_are_cut_off_and_counted(board, tmp_path):
 def test_a_silent_stream_is_not_waited_for_but_counted(board, tmp_path):
     board.times_ns[0] = int(1e9 * (time.monotonic() - SILENT_S - 1))
     assert drain(tmp_path, 600.0) == (1, [])
+
+
+def test_the_last_answer_of_a_stream_that_ends_with_the_drain_is_waited_for(board, tmp_path):
+    ledger = SlotLedger(SLOTS, tmp_path / LEDGER)
+    table = StreamTable(2, ledger, board=board)
+    lease, phases = table.open("a"), []
+
+    def end_then_settle() -> bool:
+        phases.append(board.phase)
+        if board.live_streams():
+            forward(table, lease)
+            table.close("a")
+        elif board.phase == Phase.CLOSED:
+            ledger.settle("decoder", *lease)
+        return False
+
+    assert drain(tmp_path, 600.0, end_then_settle) == (0, [1])
+    assert phases == [Phase.DRAINING, Phase.CLOSED]
+
+
+def test_a_stream_whose_last_answer_does_not_come_is_counted_unless_it_is_lost(board, tmp_path):
+    table = StreamTable(2, SlotLedger(SLOTS, tmp_path / LEDGER), board=board)
+    lease = table.open("a")
+    forward(table, lease)
+    table.close("a")
+    assert drain(tmp_path, 600.0, lambda: True) == (1, [])
+    board.times_ns[lease.slot] = -int(1e9 * (time.monotonic() - LOST_S - 1))
+    assert drain(tmp_path, 600.0) == (0, [])
 
 
 def test_a_server_that_ends_meanwhile_is_not_waited_for(board, tmp_path):

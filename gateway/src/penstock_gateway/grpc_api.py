@@ -24,6 +24,9 @@ OPTIONS = (
     ("grpc.so_reuseport", 1),
     # None but identity: 61 kB of gzip are 64 MiB of zeros. Calls with a compressed message end with UNIMPLEMENTED.
     ("grpc.compression_enabled_algorithms_bitset", 1),
+    # gRPC shows no connection before its calls, so that they cannot be counted: those without calls are closed.
+    ("grpc.server_handshake_timeout_ms", round(1000 * limits.MAX_HEAD_S)),
+    ("grpc.max_connection_idle_ms", round(1000 * limits.MAX_SILENT_S)),
 )
 """Of the server."""
 _T = TypeVar("_T")

@@ -4,6 +4,7 @@ A request's `service` has no effect: all services of the gateway are ready toget
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 import grpc
@@ -13,8 +14,8 @@ from penstock_gateway.grpc_api import Context
 
 SERVICE = "grpc.health.v1.Health"
 SERVING, NOT_SERVING = 1, 2
-MAX_WATCHES = 64
-"""Open calls of Watch in a process."""
+MAX_WATCHES, MAX_WATCHES_OF_ADDRESS = 64, 16
+"""Open calls of Watch in a process, and of one client's address."""
 _POLL_S = 1.0
 _STATUS_FIELD = 1 << 3  # HealthCheckResponse has one field: status, an enum
 
@@ -34,7 +35,8 @@ class HealthService:
 
     def __init__(self, is_ready: Callable[[], bool]):
         self._is_ready = is_ready
-        self._watches = 0
+        self._watches: Counter[str] = Counter()
+        """By address."""
 
     async def check(self, _: object, context: Context) -> bytes:
         """SERVING while a replica answers and the gateway does not stop."""
@@ -42,9 +44,11 @@ class HealthService:
 
     async def watch(self, _: object, context: Context) -> None:
         """The same now and after each change. RESOURCE_EXHAUSTED where too many watch."""
-        if self._watches >= MAX_WATCHES:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} calls of Watch are open")
-        self._watches += 1
+        address = context.peer().rpartition(":")[0]
+        if self._watches[address] >= MAX_WATCHES_OF_ADDRESS or self._watches.total() >= MAX_WATCHES:
+            accepted = f"{MAX_WATCHES}, {MAX_WATCHES_OF_ADDRESS} of one address"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"too many watch; accepted: {accepted}")
+        self._watches[address] += 1
         try:
             shown = b""
             while True:
@@ -53,7 +57,8 @@ class HealthService:
                     shown = response
                 await asyncio.sleep(_POLL_S)
         finally:
-            self._watches -= 1
+            self._watches[address] -= 1
+            self._watches += Counter()  # without addresses that have none
 
     def _response(self) -> bytes:
         return bytes((_STATUS_FIELD, SERVING if self._is_ready() else NOT_SERVING))

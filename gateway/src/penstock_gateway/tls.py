@@ -4,12 +4,13 @@ import logging
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import grpc
+from typing import TYPE_CHECKING, Any
 
 from penstock_gateway.config import Config
 from penstock_gateway.security.keys import file_version
+
+if TYPE_CHECKING:
+    import grpc
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,9 @@ class Certificate:
         """Gives it to all later connections of the context."""
         context.load_cert_chain(*self._paths, password="")
 
-    def credentials(self) -> grpc.ServerCredentials:
+    def credentials(self) -> "grpc.ServerCredentials":
         """For a gRPC port. They follow the files."""
+        import grpc  # not above: the command chooses gRPC's settings after it has checked the files
 
         def fetch() -> Any:
             return self._grpc_configuration() if self.changed() else None
@@ -58,6 +60,8 @@ class Certificate:
         return grpc.dynamic_ssl_server_credentials(self._grpc_configuration(), fetch)
 
     def _grpc_configuration(self) -> Any:
+        import grpc
+
         certificate, key = (path.read_bytes() for path in self._paths)
         return grpc.ssl_server_certificate_configuration([(key, certificate)])
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.slots.latency import LatencyTable
     from penstock.pipeline.slots.ledger import SlotLedger
 
-DRAIN_BOARD = "drain"
+DRAIN_BOARD, LEDGER = "drain", "slots"
 """Name of the drain board in the runtime directory."""
 
 MAX_STREAM_COUNT = 65_536
@@ -202,7 +202,7 @@ class Settings:
         """The ledger that this server's model processes share."""
         from penstock.pipeline.slots.ledger import SlotLedger
 
-        return SlotLedger(self.slots, self.runtime_directory / "slots")
+        return SlotLedger(self.slots, self.runtime_directory / LEDGER)
 
 
 def select_served_context(checkpoint: "Checkpoint", wanted: AttentionContext | None) -> AttentionContext:

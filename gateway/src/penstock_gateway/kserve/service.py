@@ -1,9 +1,8 @@
 """KServe's gRPC service: messages in, results out. Knows a stream only by its key and id."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -11,7 +10,7 @@ import grpc
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc import service_pb2
 
-from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.errors import GatewayError
 from penstock_gateway.gateway import Gateway
 from penstock_gateway.grpc_api import Context, call_key, only_message, rejecting
 from penstock_gateway.kserve.errors import shown_error, text_of
@@ -19,8 +18,9 @@ from penstock_gateway.kserve.grpc_wire import read_name, read_request, write_res
 from penstock_gateway.kserve.model import model_config, model_metadata, server_metadata
 from penstock_gateway.kserve.sequences import PROTOCOL as PROTOCOL
 from penstock_gateway.kserve.sequences import Results, Sequences
+from penstock_gateway.security.budget import Places
 from penstock_gateway.security.keys import ApiKey
-from penstock_gateway.security.limits import MAX_UNREAD_S, RETRY_AFTER_S, WriteLimit
+from penstock_gateway.security.limits import MAX_UNREAD_S, WriteLimit
 
 SERVICE = "inference.GRPCInferenceService"
 _MAX_UNANSWERED = 64
@@ -62,8 +62,8 @@ class KServeService:
     def __init__(self, gateway: Gateway):
         self._gateway = gateway
         self._sequences = Sequences(gateway.streams)
-        self._calls: Counter[str] = Counter()
-        """Calls of ModelStreamInfer by key."""
+        self._calls = Places("calls of ModelStreamInfer", lambda streams: 2 * streams + _SPARE_CALLS)
+        """Each may have a message on its way."""
 
     async def server_live(self, _: object, context: Context) -> service_pb2.ServerLiveResponse:
         """The process answers."""
@@ -103,7 +103,7 @@ class KServeService:
         """Requests of any streams, answered in their order; an error is a response, and the call goes on."""
         key = call_key()
         async with self._rejecting(context):
-            with self._counted(key):
+            with self._calls.taken(key):
                 await self._exchange(_Call(context), key)
 
     async def _exchange(self, call: "_Call", key: ApiKey) -> None:
@@ -152,19 +152,6 @@ class KServeService:
             self._gateway.note_rejection(PROTOCOL, error)
             rejected = service_pb2.ModelInferResponse(id=answer.id)
             return service_pb2.ModelStreamInferResponse(error_message=text_of(error), infer_response=rejected)
-
-    @contextmanager
-    def _counted(self, key: ApiKey) -> Iterator[None]:
-        """Counts a call. GatewayError where its key has too many: each may have a message on its way."""
-        limit = None if key.max_streams is None else 2 * key.max_streams + _SPARE_CALLS
-        if limit is not None and self._calls[key.name] >= limit:
-            message = f"the API key {key.name!r} has {limit} calls open"
-            raise GatewayError(ErrorCode.STREAMS_EXHAUSTED, message, retry_after_s=RETRY_AFTER_S)
-        self._calls[key.name] += 1
-        try:
-            yield
-        finally:
-            self._calls[key.name] -= 1
 
     @asynccontextmanager
     async def _message(self, context: Context, read: Callable[[bytes], _T]) -> AsyncIterator[_T]:

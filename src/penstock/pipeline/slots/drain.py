@@ -6,10 +6,14 @@ Does not import numpy or torch: a launcher starts without them.
 import time
 from enum import IntEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.pipeline.slots.shared_cells import shared_cells
 
-_FIRST_SLOT = 2
+if TYPE_CHECKING:
+    from penstock.pipeline.slots.ledger import SlotLedger
+
+_FIRST_SLOT, _FIELDS = 2, 3
 
 
 class Phase(IntEnum):
@@ -25,21 +29,21 @@ class Phase(IntEnum):
 
 
 class DrainBoard:
-    """Cells of 64 bits: the phase, whether a stream is being admitted, then for each slot when its live stream sent
-    its last request; 0 without a stream.
+    """Cells of 64 bits: the phase, whether a stream is being admitted, then three for each slot.
 
     The launcher writes the phase, and the stream table the others: times in ns of the machine's monotonic clock.
     """
 
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared with the launcher, created with zeros; None within one process."""
-        self._cells = shared_cells(_FIRST_SLOT + slots, "q", path)
+        self._slots = slots
+        self._cells = shared_cells(_FIRST_SLOT + _FIELDS * slots, "q", path)
 
     @classmethod
     def attach(cls, path: Path) -> "DrainBoard | None":
         """The board that a stream table has created at `path`; None if there is none."""
         try:
-            return cls(path.stat().st_size // 8 - _FIRST_SLOT, path)
+            return cls((path.stat().st_size // 8 - _FIRST_SLOT) // _FIELDS, path)
         except (OSError, ValueError):
             return None
 
@@ -63,10 +67,35 @@ class DrainBoard:
 
     @property
     def times_ns(self) -> "memoryview[int]":
-        """Of each slot, when its live stream sent its last request; 0 without a stream. Shared, to be written to."""
-        return self._cells[_FIRST_SLOT:]
+        """Of each slot, when its live stream sent its last request; minus when its stream was closed, until its
+        requests are known to have settled; else 0. Shared, to be written to, as the two below.
+        """
+        return self._field(0)
+
+    @property
+    def generations(self) -> "memoryview[int]":
+        """Of each slot's latest stream, as in its `Lease`."""
+        return self._field(1)
+
+    @property
+    def forwarded(self) -> "memoryview[int]":
+        """Requests of each slot's latest stream that went to the later stages."""
+        return self._field(2)
+
+    def _field(self, index: int) -> "memoryview[int]":
+        start = _FIRST_SLOT + index * self._slots
+        return self._cells[start : start + self._slots]
 
     def live_streams(self, silent_s: float = float("inf")) -> int:
         """Live streams, without those that have sent no request for `silent_s`."""
         oldest_ns = 1e9 * (time.monotonic() - silent_s)
-        return sum(1 for time_ns in self.times_ns.tolist() if time_ns and time_ns >= oldest_ns)
+        return sum(1 for time_ns in self.times_ns.tolist() if time_ns > 0 and time_ns >= oldest_ns)
+
+    def unsettled_slots(self, ledger: "SlotLedger", lost_s: float = float("inf")) -> set[int]:
+        """Slots of closed streams with requests that the later stages have not answered yet.
+
+        Without those that were closed more than `lost_s` ago.
+        """
+        oldest_ns = 1e9 * (time.monotonic() - lost_s)
+        closed = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns < 0 and -time_ns >= oldest_ns]
+        return {slot for slot in closed if ledger.settled_requests(slot, self.generations[slot]) < self.forwarded[slot]}

@@ -80,16 +80,16 @@ class StreamTable:
         self._ledger = ledger
         self._clock = clock
         self._board = board or DrainBoard(slots)
-        self._shown = np.frombuffer(self._board.times_ns, np.int64)  # [S], shares the board's memory
+        self._shown = np.frombuffer(self._board.times_ns, np.int64)  # [S], in the board's memory, as two below
         self._on_settled = on_settled
         self._slot_of: dict[Hashable, int] = {}  # live streams
         self._free = list(range(slots - 1, -1, -1))
         # Of each slot's latest stream, [S]:
         self._records: list[StreamRecord | None] = [None] * slots
-        self._generations = np.zeros(slots, np.int64)
+        self._generations = np.frombuffer(self._board.generations, np.int64)
         self._is_live = np.zeros(slots, bool)
         self._last_request_s = np.zeros(slots)
-        self._forwarded = np.zeros(slots, np.int64)
+        self._forwarded = np.frombuffer(self._board.forwarded, np.int64)
         self._samples = np.zeros(slots, np.int64)
         self._segments = np.zeros(slots, np.int64)
         self._free_at_s = np.full(slots, np.inf)  # of closing slots: when they are free without the ledger
@@ -253,7 +253,7 @@ class StreamTable:
         record = self._records[slot]
         assert record is not None
         record.ended_by = ended_by
-        self._is_live[slot], self._shown[slot] = False, 0
+        self._is_live[slot], self._shown[slot] = False, -int(1e9 * now)
         self._is_closing[slot], self._free_at_s[slot] = True, now + min(self.idle_limit_s, max_wait_s)
         self._ends[stream_id] = why
         if len(self._ends) > self._remembered_ends:
@@ -287,6 +287,6 @@ class StreamTable:
             record = self._records[slot]
             assert record is not None
             record.samples, record.segments = int(self._samples[slot]), int(self._segments[slot])
-            self._is_closing[slot] = False
+            self._is_closing[slot], self._shown[slot] = False, 0
             self._on_settled(record)
             self._free.append(slot)
