@@ -177,7 +177,6 @@ def test_segments_do_not_depend_on_requests_and_batches(recognizers, model, spee
     signals = [speech, speech[70_000:]]
     expected = [segments(recognize(recognizer, signal, [slice(None)], chosen)) for signal in signals]
     assert min(map(len, expected)) > 2
-    assert segments(recognize(recognizer, signals[1], pieces(signals[1], 50), chosen)) == expected[1]
     # Mates have other decoders or the other state, and some no endpoints.
     other_state = chosen | {"endpoint_state": RESET if state == CARRY else CARRY}
     rows = [(signal, chosen) for signal in signals] + [(signals[1], other) for other in DECODERS[:3]]
