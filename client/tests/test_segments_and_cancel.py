@@ -55,7 +55,7 @@ def test_finalize_ends_a_segment_and_the_stream_continues(client, recognizer, sa
 def test_finalize_on_the_first_and_on_a_long_request(client, recognizer):
     with client.open_stream(options=StreamOptions(boost=1.0)) as stream:
         stream.finalize(np.zeros(31 * 16_000))
-        assert [result.is_final for result in (*stream.poll(5), *stream.poll(1))] == [False, True]
+        assert [result.is_final for result in (*stream.poll(60), *stream.poll(1))] == [False, True]
         stream.finish()
     assert [request.parameters for request in recognizer.requests][:2] == [{"boost": 1.0}, {"finalize": True}]
 
@@ -90,7 +90,7 @@ def test_cancel_does_not_wait_and_frees_the_slot(client, recognizer):
 def test_cancel_wakes_a_pending_receive(client, recognizer):
     with client.open_stream("s") as stream, ThreadPoolExecutor(1) as pool:
         stream.send([0.0])
-        assert stream.poll(5)
+        assert stream.poll(60)
         waiting = pool.submit(lambda: list(stream))
         time.sleep(0.05)
         stream.cancel()

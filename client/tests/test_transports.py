@@ -76,7 +76,7 @@ def test_only_the_first_request_has_options_with_their_types(client, recognizer)
 def test_an_abandoned_stream_is_ended_without_its_options(client, recognizer):
     with client.open_stream(options=StreamOptions(boost=1.0)) as stream:
         stream.send([0.0])
-        assert stream.poll(5)
+        assert stream.poll(60)
     eventually(lambda: not recognizer.received)
     assert [request.parameters for request in recognizer.requests] == [{"boost": 1.0}, {}]
 
@@ -188,7 +188,7 @@ def test_a_stream_that_is_not_open_on_the_server_is_not_ended_there(client, reco
     """Its id may belong to a stream started since."""
     with client.open_stream("s") as stream:
         stream.send([0.0])
-        assert stream.poll(5)
+        assert stream.poll(60)
         recognizer.received.clear()
         stream.send([0.0])
         with pytest.raises(StreamNotOpenError):
@@ -206,14 +206,14 @@ def test_closing_an_unused_stream_sends_nothing(client, recognizer):
 
 def test_closing_does_not_wait_for_a_stalled_server(client, recognizer, no_tasks_left_yet):
     release = threading.Event()
-    recognizer.before_answer = lambda request: release.wait(10)
+    recognizer.before_answer = lambda request: release.wait(120)
     with client.open_stream() as stream:
         stream.send([0.0])
         eventually(lambda: recognizer.requests)
         start_s = time.monotonic()
     took_s = time.monotonic() - start_s
     try:
-        assert took_s < 2.5
+        assert took_s < 60
         no_tasks_left_yet()
     finally:
         release.set()
@@ -221,8 +221,8 @@ def test_closing_does_not_wait_for_a_stalled_server(client, recognizer, no_tasks
 
 def test_closing_a_client_waits_once_for_all_its_streams(url, protocol, recognizer):
     release = threading.Event()
-    recognizer.before_answer = lambda request: release.wait(10)
-    streams = 5
+    recognizer.before_answer = lambda request: release.wait(120)
+    streams = 30
     with Client(url, protocol) as client:
         opened = [client.open_stream() for _ in range(streams)]
         for stream in opened:
@@ -236,7 +236,7 @@ def test_closing_a_client_waits_once_for_all_its_streams(url, protocol, recogniz
 
 def test_a_silent_server_times_out(url, protocol, recognizer):
     release = threading.Event()
-    recognizer.before_answer = lambda request: release.wait(10)
+    recognizer.before_answer = lambda request: release.wait(120)
     start_s = time.monotonic()
     with (
         Client(url, protocol, timeout_s=0.3) as client,
@@ -245,13 +245,13 @@ def test_a_silent_server_times_out(url, protocol, recognizer):
         client.transcribe(np.zeros(1600))
     took_s = time.monotonic() - start_s
     release.set()
-    assert 0.3 <= took_s < 2.5
+    assert 0.3 <= took_s < 60
 
 
 def test_a_lost_server_is_noticed(client, wire, url):
     with client.open_stream("s") as stream:
         stream.send(np.zeros(800))
-        assert len(stream.poll(5)) == 1
+        assert len(stream.poll(60)) == 1
         wire.close()
         start_s = time.monotonic()
         with pytest.raises((ConnectionLostError, ServerUnreachableError), match=url):
@@ -266,8 +266,8 @@ def test_a_server_lost_before_its_reply_is_noticed(client, recognizer, wire, url
     release = threading.Event()
     with client.open_stream("s") as stream:
         stream.send(np.zeros(800))
-        assert len(stream.poll(5)) == 1
-        recognizer.before_answer = lambda request: release.wait(10)
+        assert len(stream.poll(60)) == 1
+        recognizer.before_answer = lambda request: release.wait(120)
         stream.finish()
         eventually(lambda: len(recognizer.requests) == 2)
         start_s = time.monotonic()
@@ -285,7 +285,7 @@ def test_http_connection_closed_while_idle_is_opened_again(client, recognizer, w
     with client.open_stream() as stream:
         for _ in range(3):
             stream.send(np.zeros(800))
-            assert len(stream.poll(5)) == 1
+            assert len(stream.poll(60)) == 1
             wire.cut()
         stream.finish()
         assert len(list(stream)) == 1
@@ -305,7 +305,7 @@ def test_http_status_503_is_a_full_server_whatever_the_message(client, recognize
 @pytest.mark.parametrize("protocol", ["grpc"], indirect=True)
 def test_grpc_call_to_a_stalled_server_is_cancelled(client, recognizer, server):
     release = threading.Event()
-    recognizer.before_answer = lambda request: release.wait(10)
+    recognizer.before_answer = lambda request: release.wait(120)
     with client.open_stream() as stream:
         stream.send([0.0])
         eventually(lambda: server.servicer.live_calls == 1)
@@ -320,7 +320,7 @@ def test_grpc_call_ends_with_its_stream(client, server):
     streams = [client.open_stream() for _ in range(3)]
     for stream in streams:
         stream.send([0.0])
-        assert stream.poll(5)
+        assert stream.poll(60)
     eventually(lambda: server.servicer.live_calls == 3)
     streams[0].finish()
     list(streams[0])
@@ -341,7 +341,7 @@ def test_grpc_leaves_no_thread_of_the_library_behind(client):
     for _ in range(5):
         with client.open_stream() as stream:
             stream.send([0.0])
-            stream.poll(5)
+            stream.poll(60)
     eventually(lambda: own_threads() <= before)
 
 

@@ -21,7 +21,7 @@ Code = grpc.StatusCode
 KEY = ("authorization", "Bearer sk-test")
 DIGEST = hashlib.sha256(b"sk-test")
 RING = KeyRing([(ApiKey("test", 4), DIGEST.digest())])
-CALLS, MESSAGE_BYTES = 40, 60 << 20
+CALLS, MESSAGE_BYTES = 8, 60 << 20
 
 
 def peak_bytes(process_id):
@@ -41,14 +41,13 @@ def replica():
     ("compression", "code"),
     [(grpc.Compression.NoCompression, Code.UNAUTHENTICATED), (grpc.Compression.Gzip, Code.UNIMPLEMENTED)],
 )
-@pytest.mark.parametrize("method", ["Recognize", "GetRivaSpeechRecognitionConfig"])
-def test_large_calls_without_a_key_take_no_memory(tmp_path, replica, method, compression, code):
+def test_large_calls_without_a_key_take_no_memory(tmp_path, replica, compression, code):
     message, keys = bytes(MESSAGE_BYTES), tmp_path / "keys"
     keys.write_text(f"test {DIGEST.hexdigest()} 4\n")
     with fresh_gateway(replica, "--keys", str(keys)) as served:
         options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
-        def call(_):
+        def call(method):
             with grpc.insecure_channel(served.grpc, options) as channel:
                 with pytest.raises(grpc.RpcError) as error:
                     channel.unary_unary(f"/{SERVICE}/{method}")(message, compression=compression)
@@ -56,7 +55,7 @@ def test_large_calls_without_a_key_take_no_memory(tmp_path, replica, method, com
 
         before = peak_bytes(served.process_id)
         with ThreadPoolExecutor(4) as executor:
-            assert set(executor.map(call, range(CALLS if compression else 8))) == {code}
+            assert set(executor.map(call, ["Recognize", "GetRivaSpeechRecognitionConfig"] * (CALLS // 2))) == {code}
         assert peak_bytes(served.process_id) - before < MESSAGE_BYTES
 
 

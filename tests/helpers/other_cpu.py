@@ -5,6 +5,7 @@ last place afterwards, the same in every call with the same shapes. A test that 
 fails under it on any machine. Sums of one number remain exact, as on every CPU.
 """
 
+import functools
 from collections.abc import Iterator
 
 import pytest
@@ -25,8 +26,8 @@ class OtherCpu(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         found = func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("aten::")
-        if name not in SUMS:
+        name = summed(func)
+        if not name:
             return found
         if name == "logsumexp":
             greatest = args[0].amax(*args[1:]).nan_to_num(neginf=0.0)
@@ -37,6 +38,13 @@ class OtherCpu(TorchDispatchMode):
         return tree_map_only(torch.Tensor, disturbed, found)
 
 
+@functools.cache
+def summed(function: torch._ops.OpOverload) -> str:
+    """The name of an operation of SUMS, or nothing."""
+    name = function._schema.name.removeprefix("aten::")
+    return name if name in SUMS else ""
+
+
 def disturbed(values: torch.Tensor) -> torch.Tensor:
     """`values` with other last bits."""
     if values.is_complex():
@@ -44,10 +52,18 @@ def disturbed(values: torch.Tensor) -> torch.Tensor:
     # In 16 bit sums are made in float32 and rounded once: another order changes few of them.
     if not values.is_floating_point() or values.element_size() < 4:
         return values
-    place = torch.arange(values.numel()).view(values.shape)
-    seed = hash(tuple(values.shape)) % 2**31  # of integers, so the same in every process
-    units = (place * 40503 + seed) % 65521 % 3 - 1
-    return values * (1 + units.to(values.dtype) * torch.finfo(values.dtype).eps)
+    make = factors if values.numel() < 1 << 16 else factors.__wrapped__
+    return values * make(values.shape, values.dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def factors(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """1, and its neighbours by one unit in the last place."""
+    with torch.inference_mode(False):
+        place = torch.arange(shape.numel()).view(shape)
+        seed = hash(tuple(shape)) % 2**31  # of integers, so the same in every process
+        units = (place * 40503 + seed) % 65521 % 3 - 1
+        return 1 + units.to(dtype) * torch.finfo(dtype).eps
 
 
 @pytest.fixture(autouse=True)

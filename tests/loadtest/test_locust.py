@@ -19,7 +19,6 @@ from loadtest.options import ROOT
 pytestmark = [
     pytest.mark.server,
     pytest.mark.timing,
-    pytest.mark.nightly,
     # Importing Locust here would change sockets and threads for all tests of this process.
     pytest.mark.skipif(find_spec("locust") is None, reason="needs locust (extra `loadtest`)"),
 ]
@@ -64,6 +63,7 @@ def test_two_streams_over_grpc_from_two_processes(server: ReadyServer, tmp_path)
     assert "<title>" in (tmp_path / "locust.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly
 def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyServer, tmp_path):
     command = [sys.executable, "-m", "loadtest", "run", "--url", server.url("grpc"), "--out", str(tmp_path)]
     options = ["--metrics-url", server.metrics_url, "--streams", "1", "--minutes", "2", "--stagger-seconds", "0"]
@@ -78,6 +78,7 @@ def test_sigterm_to_all_its_processes_ends_a_test_with_its_report(server: ReadyS
     assert 0 < window["seconds"] < 60 and window["requests"] > 0
 
 
+@pytest.mark.nightly
 def test_users_survive_rejections_and_count_them_apart(server: ReadyServer, tmp_path):
     """Over HTTP, more streams than slots: the others are served, the test goes on to its end."""
     window = run(server, tmp_path, protocol="http", streams=SLOTS + 3)

@@ -17,8 +17,8 @@ def server(bundled_model: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="session")
 def small_server(bundled_model: Path) -> Iterator[RunningServer]:
-    """Three streams with an idle timeout of two seconds."""
-    yield from running_server(bundled_model, max_streams=3, idle_s=2.0)
+    """Three streams with an idle timeout of five seconds, within which a busy machine answers a few requests."""
+    yield from running_server(bundled_model, max_streams=3, idle_s=5.0)
 
 
 @pytest.fixture

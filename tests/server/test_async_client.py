@@ -107,7 +107,7 @@ class Watcher:
 def test_cancelling_a_stream_frees_its_slot_at_once(server: RunningServer, protocol):
     with Client(server.url(protocol), protocol) as client, client.open_stream() as stream:
         stream.send(audio(UTTERANCES[0])[:20000])
-        assert stream.poll(wait_s=10)
+        assert stream.poll(wait_s=60)
         watcher = Watcher(server)
         stream.cancel()
         with pytest.raises(StreamClosedError):
@@ -120,7 +120,7 @@ def test_cancelling_an_async_stream_frees_its_slot_at_once(server: RunningServer
     async def send_and_cancel() -> None:
         async with AsyncClient(server.url(protocol), protocol) as client, client.open_stream() as stream:
             await stream.send(audio(UTTERANCES[0])[:20000])
-            assert await stream.poll(wait_s=10)
+            assert await stream.poll(wait_s=60)
             watcher = await asyncio.to_thread(Watcher, server)
             stream.cancel()
             with pytest.raises(StreamClosedError):
@@ -138,7 +138,7 @@ def test_a_stream_that_finds_no_slot_is_rejected_and_the_others_go_on(small_serv
             streams = [client.open_stream() for _ in range(small_server.max_streams)]
             for stream in streams:
                 await stream.send([])  # starts the stream
-            await asyncio.gather(*(stream.poll(wait_s=10) for stream in streams))
+            await asyncio.gather(*(stream.poll(wait_s=60) for stream in streams))
             with pytest.raises(ServerFullError, match=f"^STREAM_LIMIT: .*all {small_server.max_streams} stream slots"):
                 await client.transcribe(audio(first))
             for stream in streams:

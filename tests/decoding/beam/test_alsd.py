@@ -12,7 +12,7 @@ from tests.helpers.decoding import HEADS, random_streams
 LENGTHS = (14, 1, 7, 0)
 
 
-@pytest.mark.parametrize("beam_size", [1, 2, 4, 7])
+@pytest.mark.parametrize("beam_size", [2, 7])
 @pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
 def test_it_is_the_reference_search(tmp_path, seed, durations, beam_size):
     checkpoint, network = make(tmp_path, seed, durations)
@@ -23,15 +23,15 @@ def test_it_is_the_reference_search(tmp_path, seed, durations, beam_size):
         assert_same_beam(beam, from_reference(plain.alsd(stream)))
 
 
-@pytest.mark.parametrize("max_frames", [1, 4])
 @pytest.mark.parametrize(("seed", "durations"), list(enumerate(HEADS)), ids=str)
-def test_random_chunks_are_the_whole(tmp_path, seed, durations, max_frames):
+def test_random_chunks_are_the_whole(tmp_path, seed, durations):
     _, network = make(tmp_path, seed, durations)
     streams = random_streams(seed, (30, 3, 17, 0))
     search, sizes = BeamSearch(network), BeamSizes(4)
     whole = search_whole(network, search, streams, sizes)
-    states = start(network, len(streams), sizes)
-    chunked = search_in_chunks(network, search, streams, states, random.Random(seed), max_frames)
-    assert chunked.states.forced_blanks.sum() == chunked.states.pruned_hypotheses.sum() == 0
-    for found, expected in zip(chunked.n_best, whole, strict=True):
-        assert_same_beam(found, expected)
+    for max_frames in (1, 4):
+        states = start(network, len(streams), sizes)
+        chunked = search_in_chunks(network, search, streams, states, random.Random(seed), max_frames)
+        assert chunked.states.forced_blanks.sum() == chunked.states.pruned_hypotheses.sum() == 0
+        for found, expected in zip(chunked.n_best, whole, strict=True):
+            assert_same_beam(found, expected)

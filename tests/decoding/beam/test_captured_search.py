@@ -66,7 +66,7 @@ def automata(network: TransducerNetwork) -> Fusion:
 
 
 @both_searches
-@pytest.mark.parametrize("durations", [(), (0, 2, 4), (2, 5), *PAIRS], ids=str)
+@pytest.mark.parametrize("durations", [(), (0, 2, 4), (2, 5), PAIRS[1]], ids=str)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_random_chunks_are_eager(tmp_path, driver, durations, algorithm):
     """With fusion, from chunks without frames to beyond what fits at once; 5 streams in a bucket of 6."""

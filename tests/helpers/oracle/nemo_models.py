@@ -347,10 +347,11 @@ def _standardise_encoder(model: ASRModel, spec: ModelSpec, signals: list[np.ndar
     mel = torch.cat([encode(model, samples, spec.all_contexts[0])[0] for samples in signals], dim=1)
     first.weight /= mel.std()
     first.bias -= first.weight.sum((1, 2, 3)) * mel.mean()
-    with _Recorder(out) as recorder:
+    rows: list[torch.Tensor] = []
+    with out.register_forward_hook(lambda layer, given, result: rows.append(result.flatten(0, -2))):
         for samples in signals:
             encode(model, samples, spec.all_contexts[0])
-    _rescale(out, recorder.outputs(), 1.0)
+    _rescale(out, torch.cat(rows), 1.0)
     return torch.cat([encode(model, samples, spec.all_contexts[0])[1] for samples in signals])
 
 
@@ -365,25 +366,6 @@ def _standardise_prompts(model: ASRModel, spec: ModelSpec, encoded: torch.Tensor
 def default_prompt(spec: ModelSpec) -> int:
     """The prompt of a stream that names no language."""
     return spec.languages.get("auto", next(iter(spec.languages.values())))
-
-
-class _Recorder:
-    """Keeps what a layer returns."""
-
-    def __init__(self, layer: torch.nn.Module):
-        self._layer = layer
-        self._rows: list[torch.Tensor] = []
-
-    def __enter__(self) -> "_Recorder":
-        self._hook = self._layer.register_forward_hook(lambda layer, given, result: self._rows.append(result))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hook.remove()
-
-    def outputs(self) -> torch.Tensor:
-        """All rows [rows, width]."""
-        return torch.cat([rows.flatten(0, -2) for rows in self._rows])
 
 
 def _rescale(layer: torch.nn.Linear, outputs: torch.Tensor, deviation: float) -> None:

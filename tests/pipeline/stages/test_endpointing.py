@@ -1,6 +1,8 @@
 """Endpoints depend on the audio alone; behind them the decoder starts anew, or its best hypothesis goes on."""
 
+import functools
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -36,7 +38,12 @@ DECODERS = (
     {"decoder": "ctc_beam", "n_best": 2},
     {"decoder": "wfst", "n_best": 2},
 )
-CASES = [*((options, RESET) for options in DECODERS), (DECODERS[0], CARRY), (DECODERS[2], CARRY)]
+RNNT, TDT = "an4-rnnt-hybrid", "an4-tdt-hybrid"
+CASES = [
+    *((RNNT, options, RESET) for options in DECODERS),
+    *((TDT, options, RESET) for options in DECODERS[:4]),  # the others know no durations
+    *((model, options, CARRY) for model in (RNNT, TDT) for options in (DECODERS[0], DECODERS[2])),
+]
 WORDS = (
     *"adefirtv",
     "june",
@@ -53,13 +60,23 @@ WORDS = (
 )
 
 
-@pytest.fixture(scope="module", params=["an4-rnnt-hybrid", "an4-tdt-hybrid"])
-def recognizer(request, bundled_model, tmp_path_factory) -> StreamingRecognizer:
-    """Chunks of 560 ms, and a decoding graph of some words; no stream is open."""
-    model, graph = bundled_model.parent / request.param, tmp_path_factory.mktemp("graph") / "words.safetensors"
-    tokenizer = model / "tokenizer.model"
-    write_graph(word_loop(Tokenizer(tokenizer), WORDS, sha256_of(tokenizer)), graph)
-    return StreamingRecognizer(model, (70, 6), max_streams=8, decoding=DecodingConfig(graph=str(graph)))
+@pytest.fixture(scope="module")
+def recognizers(bundled_model, tmp_path_factory) -> Callable[[str], StreamingRecognizer]:
+    """Model -> recognizer with chunks of 560 ms and a decoding graph of some words; no stream is open."""
+
+    @functools.cache
+    def get(name: str) -> StreamingRecognizer:
+        model, graph = bundled_model.parent / name, tmp_path_factory.mktemp("graph") / "words.safetensors"
+        tokenizer = model / "tokenizer.model"
+        write_graph(word_loop(Tokenizer(tokenizer), WORDS, sha256_of(tokenizer)), graph)
+        return StreamingRecognizer(model, (70, 6), max_streams=8, decoding=DecodingConfig(graph=str(graph)))
+
+    return get
+
+
+@pytest.fixture
+def recognizer(recognizers) -> StreamingRecognizer:
+    return recognizers(RNNT)
 
 
 @pytest.fixture(scope="module")
@@ -103,16 +120,42 @@ def pieces(samples: np.ndarray, milliseconds: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(samples), size)]
 
 
-@pytest.mark.parametrize(("options", "state"), CASES)
-def test_a_stream_resumes_at_an_endpoint_behind_a_warm_up(recognizer, speech, options, state):
+def recognize_together(
+    recognizer: StreamingRecognizer, rows: list[tuple[np.ndarray, dict]], chance: random.Random
+) -> list[list[StreamResult]]:
+    """All entries of each of several streams (samples and options), in random requests and batches."""
+    waiting = [[*cut(len(samples), chance, 30_000), slice(0, 0)] for samples, _ in rows]
+    entries: list[list[StreamResult]] = [[] for _ in rows]
+    begun: set[int] = set()
+    while live := [i for i, parts in enumerate(waiting) if parts]:
+        taken = chance.sample(live, chance.randint(1, len(live)))
+        requests = []
+        for i in taken:
+            part, is_start = waiting[i].pop(0), i not in begun
+            samples, options = rows[i]
+            requests.append(AudioRequest(f"s{i}", samples[part], is_start, not waiting[i], options if is_start else {}))
+        begun.update(taken)
+        for i, result in zip(taken, recognizer.process(requests), strict=True):
+            assert isinstance(result, StreamResult), result
+            entries[i] += result.entries
+    return entries
+
+
+@pytest.mark.parametrize(("model", "options", "state"), CASES)
+def test_a_stream_resumes_at_an_endpoint_behind_a_warm_up(recognizers, model, speech, options, state):
+    """At each of its endpoints, with the same stream resumed at the other endpoints beside it."""
+    recognizer = recognizers(model)
     chosen = options | ENDPOINTS | {"endpoint_state": state}
     whole = segments(recognize(recognizer, speech, [slice(None)], chosen))
-    for number, (_, processed_s, *_) in enumerate(whole[:-1], start=1):
+    assert 3 < len(whole) <= recognizer.table.max_streams
+    rows = []
+    for _, processed_s, *_ in whole[:-1]:
         border = round(processed_s * SAMPLE_RATE_HZ) + VIRTUAL_SAMPLES
-        resumed = chosen | {"warm_up_chunks": border // CHUNK_SAMPLES}
         assert border % CHUNK_SAMPLES == 0
-        parts = [slice(None)] if number == 1 else pieces(speech, 20)
-        assert segments(recognize(recognizer, speech, parts, resumed)) == whole[number:]
+        rows.append((speech, chosen | {"warm_up_chunks": border // CHUNK_SAMPLES}))
+    resumed = recognize_together(recognizer, rows, random.Random(str(options)))
+    for number, entries in enumerate(resumed, start=1):
+        assert segments(entries) == whole[number:]
 
 
 def test_a_stream_that_ends_within_its_warm_up_has_an_empty_final_result(recognizer, speech):
@@ -127,30 +170,18 @@ def test_a_wrong_warm_up_is_rejected_by_name(recognizer, wrong):
     assert error.value.code == ErrorCode.OPTION_INVALID
 
 
-@pytest.mark.parametrize(("options", "state"), CASES)
-def test_segments_do_not_depend_on_requests_and_batches(recognizer, speech, options, state):
-    chance = random.Random(str(options))
+@pytest.mark.parametrize(("model", "options", "state"), CASES)
+def test_segments_do_not_depend_on_requests_and_batches(recognizers, model, speech, options, state):
+    recognizer = recognizers(model)
     chosen = options | ENDPOINTS | {"endpoint_state": state}
     signals = [speech, speech[70_000:]]
     expected = [segments(recognize(recognizer, signal, [slice(None)], chosen)) for signal in signals]
     assert min(map(len, expected)) > 2
-    assert segments(recognize(recognizer, signals[1], pieces(signals[1], 50), chosen)) == expected[1]
     # Mates have other decoders or the other state, and some no endpoints.
     other_state = chosen | {"endpoint_state": RESET if state == CARRY else CARRY}
     rows = [(signal, chosen) for signal in signals] + [(signals[1], other) for other in DECODERS[:3]]
     rows.append((signals[1], other_state))
-    waiting = [[*cut(len(signal), chance, 30_000), slice(0, 0)] for signal, _ in rows]
-    entries: list[list[StreamResult]] = [[] for _ in rows]
-    while live := [i for i, parts in enumerate(waiting) if parts]:
-        taken = chance.sample(live, chance.randint(1, len(live)))
-        requests = []
-        for i in taken:
-            part, is_start = waiting[i].pop(0), not entries[i]
-            signal, own = rows[i]
-            requests.append(AudioRequest(f"s{i}", signal[part], is_start, not waiting[i], own if is_start else {}))
-        for i, result in zip(taken, recognizer.process(requests), strict=True):
-            assert isinstance(result, StreamResult), result
-            entries[i] += result.entries
+    entries = recognize_together(recognizer, rows, random.Random(str(options)))
     assert [segments(found) for found in entries[:2]] == expected
     assert all(len(segments(found)) == 1 for found in entries[2:-1])
     assert segments(entries[-1]) == segments(recognize(recognizer, signals[1], [slice(None)], other_state))
