@@ -14,12 +14,12 @@ from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import StreamOptions
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
 from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
 from penstock.pipeline.stream_decoders.transducer import Chunk
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.stage_requests import DecoderRequest, decode
 from tests.helpers.streaming import cut
 
 SAMPLE_RATE_HZ, FRAME_SAMPLES = 16_000, 1280
@@ -36,7 +36,12 @@ DECODERS = (
     {"decoder": "ctc_beam", "n_best": 2},
     {"decoder": "wfst", "n_best": 2},
 )
-CASES = [*((options, RESET) for options in DECODERS), (DECODERS[0], CARRY), (DECODERS[2], CARRY)]
+RNNT, TDT = "an4-rnnt-hybrid", "an4-tdt-hybrid"
+CASES = [
+    *((RNNT, options, RESET) for options in DECODERS),
+    *((TDT, options, RESET) for options in DECODERS[:4]),  # the others know no durations
+    *((model, options, CARRY) for model in (RNNT, TDT) for options in (DECODERS[0], DECODERS[2])),
+]
 WORDS = (
     *"adefirtv",
     "june",
@@ -53,7 +58,7 @@ WORDS = (
 )
 
 
-@pytest.fixture(scope="module", params=["an4-rnnt-hybrid", "an4-tdt-hybrid"])
+@pytest.fixture(scope="module", params=[RNNT])
 def recognizer(request, bundled_model, tmp_path_factory) -> StreamingRecognizer:
     """Chunks of 560 ms, and a decoding graph of some words; no stream is open."""
     model, graph = bundled_model.parent / request.param, tmp_path_factory.mktemp("graph") / "words.safetensors"
@@ -103,16 +108,41 @@ def pieces(samples: np.ndarray, milliseconds: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(samples), size)]
 
 
-@pytest.mark.parametrize(("options", "state"), CASES)
+def recognize_together(
+    recognizer: StreamingRecognizer, rows: list[tuple[np.ndarray, dict]], chance: random.Random
+) -> list[list[StreamResult]]:
+    """All entries of each of several streams (samples and options), in random requests and batches."""
+    waiting = [[*cut(len(samples), chance, 30_000), slice(0, 0)] for samples, _ in rows]
+    entries: list[list[StreamResult]] = [[] for _ in rows]
+    begun: set[int] = set()
+    while live := [i for i, parts in enumerate(waiting) if parts]:
+        taken = chance.sample(live, chance.randint(1, len(live)))
+        requests = []
+        for i in taken:
+            part, is_start = waiting[i].pop(0), i not in begun
+            samples, options = rows[i]
+            requests.append(AudioRequest(f"s{i}", samples[part], is_start, not waiting[i], options if is_start else {}))
+        begun.update(taken)
+        for i, result in zip(taken, recognizer.process(requests), strict=True):
+            assert isinstance(result, StreamResult), result
+            entries[i] += result.entries
+    return entries
+
+
+@pytest.mark.parametrize(("recognizer", "options", "state"), CASES, indirect=["recognizer"])
 def test_a_stream_resumes_at_an_endpoint_behind_a_warm_up(recognizer, speech, options, state):
+    """At each of its endpoints, with the same stream resumed at the other endpoints beside it."""
     chosen = options | ENDPOINTS | {"endpoint_state": state}
     whole = segments(recognize(recognizer, speech, [slice(None)], chosen))
-    for number, (_, processed_s, *_) in enumerate(whole[:-1], start=1):
+    assert 3 < len(whole) <= recognizer.table.max_streams
+    rows = []
+    for _, processed_s, *_ in whole[:-1]:
         border = round(processed_s * SAMPLE_RATE_HZ) + VIRTUAL_SAMPLES
-        resumed = chosen | {"warm_up_chunks": border // CHUNK_SAMPLES}
         assert border % CHUNK_SAMPLES == 0
-        parts = [slice(None)] if number == 1 else pieces(speech, 20)
-        assert segments(recognize(recognizer, speech, parts, resumed)) == whole[number:]
+        rows.append((speech, chosen | {"warm_up_chunks": border // CHUNK_SAMPLES}))
+    resumed = recognize_together(recognizer, rows, random.Random(str(options)))
+    for number, entries in enumerate(resumed, start=1):
+        assert segments(entries) == whole[number:]
 
 
 def test_a_stream_that_ends_within_its_warm_up_has_an_empty_final_result(recognizer, speech):
@@ -127,9 +157,8 @@ def test_a_wrong_warm_up_is_rejected_by_name(recognizer, wrong):
     assert error.value.code == ErrorCode.OPTION_INVALID
 
 
-@pytest.mark.parametrize(("options", "state"), CASES)
+@pytest.mark.parametrize(("recognizer", "options", "state"), CASES, indirect=["recognizer"])
 def test_segments_do_not_depend_on_requests_and_batches(recognizer, speech, options, state):
-    chance = random.Random(str(options))
     chosen = options | ENDPOINTS | {"endpoint_state": state}
     signals = [speech, speech[70_000:]]
     expected = [segments(recognize(recognizer, signal, [slice(None)], chosen)) for signal in signals]
@@ -139,18 +168,7 @@ def test_segments_do_not_depend_on_requests_and_batches(recognizer, speech, opti
     other_state = chosen | {"endpoint_state": RESET if state == CARRY else CARRY}
     rows = [(signal, chosen) for signal in signals] + [(signals[1], other) for other in DECODERS[:3]]
     rows.append((signals[1], other_state))
-    waiting = [[*cut(len(signal), chance, 30_000), slice(0, 0)] for signal, _ in rows]
-    entries: list[list[StreamResult]] = [[] for _ in rows]
-    while live := [i for i, parts in enumerate(waiting) if parts]:
-        taken = chance.sample(live, chance.randint(1, len(live)))
-        requests = []
-        for i in taken:
-            part, is_start = waiting[i].pop(0), not entries[i]
-            signal, own = rows[i]
-            requests.append(AudioRequest(f"s{i}", signal[part], is_start, not waiting[i], own if is_start else {}))
-        for i, result in zip(taken, recognizer.process(requests), strict=True):
-            assert isinstance(result, StreamResult), result
-            entries[i] += result.entries
+    entries = recognize_together(recognizer, rows, random.Random(str(options)))
     assert [segments(found) for found in entries[:2]] == expected
     assert all(len(segments(found)) == 1 for found in entries[2:-1])
     assert segments(entries[-1]) == segments(recognize(recognizer, signals[1], [slice(None)], other_state))
@@ -187,9 +205,9 @@ def test_the_hypothesis_is_carried_through_endpoints(recognizer, speech, options
 def test_a_reset_segment_is_that_of_its_encoder_frames_alone(recognizer, speech, options, monkeypatch):
     """The encoder goes on, the decoder starts anew."""
     stage, frames = recognizer._decoder, []
-    process = stage.process
+    process = stage.process_tickets
     monkeypatch.setattr(
-        stage, "process", lambda requests: frames.extend(one.encoded for one in requests) or process(requests)
+        stage, "process_tickets", lambda tickets, encoded: frames.extend(encoded) or process(tickets, encoded)
     )
     found = segments(
         recognize(recognizer, speech, pieces(speech, 300), options | ENDPOINTS | {"endpoint_state": RESET})
@@ -201,7 +219,7 @@ def test_a_reset_segment_is_that_of_its_encoder_frames_alone(recognizer, speech,
         end = round((processed_s * SAMPLE_RATE_HZ + VIRTUAL_SAMPLES) / FRAME_SAMPLES)
         with recognizer.open_stream("alone", options) as stream:
             lease = recognizer.table.look_up("alone") if stream.push(np.zeros(0, np.float32)) else None
-            (alone,) = stage.process([DecoderRequest(lease, encoded[start:end], 0, False, False, finalize=True)])
+            (alone,) = decode(stage, [DecoderRequest(lease, encoded[start:end], 0, False, False, finalize=True)])
         assert (alone.text, [token[:3] for token in alone.tokens]) == (text, tokens)
         assert [alternative.text for alternative in alone.alternatives] == alternatives
         start_ms = 80 * start
