@@ -156,7 +156,7 @@ FAILURES = [
 def test_a_failing_step_costs_the_streams_of_its_batch_only(recognizer, monkeypatch, owner, method, message):
     samples = golden_samples("medium").numpy()
 
-    def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("out of memory")
 
     def disturb(recognizer: StreamingRecognizer, step: int) -> None:

@@ -24,13 +24,13 @@ REQUESTS = 5  # more than two minutes: pages are overwritten some twenty times
 def encoded(monkeypatch) -> list[torch.Tensor]:
     """The frames that reach the decoder."""
     frames: list[torch.Tensor] = []
-    process = DecoderStage.process
+    process = DecoderStage.process_tickets
 
-    def record(stage: DecoderStage, requests: list) -> list:
-        frames.extend(request.encoded for request in requests)
-        return process(stage, requests)
+    def record(stage: DecoderStage, tickets: list, encoded: list[torch.Tensor]) -> list:
+        frames.extend(encoded)
+        return process(stage, tickets, encoded)
 
-    monkeypatch.setattr(DecoderStage, "process", record)
+    monkeypatch.setattr(DecoderStage, "process_tickets", record)
     return frames
 
 

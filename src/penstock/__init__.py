@@ -11,7 +11,7 @@ from penstock.version import __version__
 _HOMES = {
     "StreamingRecognizer": "penstock.recognizer",
     "Stream": "penstock.recognizer",
-    "AudioRequest": "penstock.pipeline.stages.features",
+    "AudioRequest": "penstock.pipeline.stages.audio_rows",
     "StreamResult": "penstock.pipeline.results.results",
     "Word": "penstock.pipeline.results.words",
     "Token": "penstock.pipeline.results.words",

@@ -20,11 +20,11 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.pipeline.stages.audio_rows import AudioRequest
+from penstock.pipeline.slots.ticket import Ticket
+from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
-from penstock.pipeline.stages.encoder import EncoderRequest, EncoderStage
-from penstock.pipeline.stages.features import FeatureReply, FeatureStage
+from penstock.pipeline.stages.encoder import EncoderStage
+from penstock.pipeline.stages.features import FeatureStage
 
 NO_SAMPLES = np.zeros(0, np.float32)
 
@@ -154,26 +154,21 @@ class StreamingRecognizer:
 
         Raises ValueError, and does nothing, if a stream occurs twice.
         """
-        repeated = [stream_id for stream_id, count in Counter(r.stream_id for r in requests).items() if count > 1]
-        if repeated:
-            raise ValueError(f"stream {repeated[0]!r} occurs more than once; a batch takes one request per stream")
-        answers: list = self._features.process(requests)
-        rows = [i for i, answer in enumerate(answers) if isinstance(answer, FeatureReply)]
-        encoded = self._encoder.process(
-            [
-                EncoderRequest(answers[i].lease, answers[i].chunks, requests[i].is_start, answers[i].finalize)
-                for i in rows
-            ]
-        )
-        decodable = []
-        for i, frames in zip(rows, encoded, strict=True):
-            # The decoder also gets what the encoder has rejected: it settles every request, and rejects these too.
-            known = torch.zeros(0, self.config.encoder.d_model) if isinstance(frames, StreamError) else frames
-            decodable.append((i, frames, _decoder_request(requests[i], answers[i], known)))
-        decoded = self._decoder.process([request for *_, request in decodable])
-        for (i, frames, _), answer in zip(decodable, decoded, strict=True):
-            answers[i] = frames if isinstance(frames, StreamError) else answer
-        return answers
+        stream_ids = [request.stream_id for request in requests]
+        if len(set(stream_ids)) < len(stream_ids):
+            repeated = next(stream_id for stream_id, count in Counter(stream_ids).items() if count > 1)
+            raise ValueError(f"stream {repeated!r} occurs more than once; a batch takes one request per stream")
+        if not requests:
+            return []
+        features = self._features.process_rows([rows_of(requests, is_batched=True)])[0]
+        assert not isinstance(features, StreamError), "rows are answered one by one"
+        ticket = Ticket(features.rows, options=features.options, errors=features.errors)
+        encoded = self._encoder.process_tickets([ticket], [features.mel], to_host=False)[0]
+        assert not isinstance(encoded, StreamError), "the ticket is that of the chunks"
+        # The decoder also gets what the encoder has rejected: it settles every request, and rejects these too.
+        decoded = self._decoder.process_tickets([ticket], [encoded.encoded])[0]
+        assert not isinstance(decoded, StreamError), "the ticket is that of the frames"
+        return [encoded.errors.get(row, decoded.answers[row]) for row in range(len(requests))]
 
 
 def _parse_context(context: tuple[int, int] | str) -> AttentionContext:
@@ -184,15 +179,3 @@ def _parse_context(context: tuple[int, int] | str) -> AttentionContext:
     except (TypeError, ValueError):
         raise SettingError(f"context {context!r}: expected (LEFT, RIGHT) in encoder frames, as (70, 6)") from None
     return AttentionContext(left, right)
-
-
-def _decoder_request(request: AudioRequest, reply: FeatureReply, encoded: torch.Tensor) -> DecoderRequest:
-    return DecoderRequest(
-        reply.lease,
-        encoded,
-        reply.chunks.covered_samples,
-        request.is_start,
-        request.is_end,
-        reply.options,
-        reply.finalize,
-    )

@@ -166,6 +166,8 @@ def check_device_works(device: "str | torch.device", error: Exception) -> None:
 
 def send_to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
     """Copies a tensor on the host to the device through pinned memory, without a wait for the device's queued work."""
+    if tensor.device == device:
+        return tensor
     if device.type != "cuda" or not tensor.is_cpu:
         return tensor.to(device, non_blocking=True)
     # The allocator keeps pinned memory from being used again before the copy is done.

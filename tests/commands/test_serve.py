@@ -235,3 +235,24 @@ def test_memory_is_stated_and_a_model_that_does_not_fit_is_rejected(bundled_mode
     monkeypatch.setattr(serve, "available_memory_bytes", lambda: int(0.2 * 2**30))
     assert main(command) == serve.REJECTED
     assert "the model needs 1.0 GiB of memory, and 0.2 GiB are available" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_on_a_device_is_rejected_by_its_parts(bundled_model, capsys, monkeypatch):
+    """Before anything is loaded: the device is a stand-in."""
+    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
+    monkeypatch.setattr(serve, "serve_until_signal", lambda *_: None)
+    monkeypatch.setattr(serve, "check_device", lambda *_: None)
+    free, asked = [int(80e9)], []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (free[0], int(80e9)))
+    ports = [f"--{name}-port=0" for name in Ports._fields]
+    command = ["serve", *ports, "--model", str(bundled_model), "--device=cuda:1"]
+    assert main(command) == 0
+    free[0] = int(1e9)
+    assert main(command) == serve.REJECTED
+    error = capsys.readouterr().err
+    assert re.search(
+        r"SETTING_INVALID: the server needs at least \d\.\d\d GB on cuda:1, where 1\.00 GB are free: "
+        r"weights 0\.0\d GB, streams .*, phrases 0\.54 GB, .*; accepted: a lower --phrase-memory-mib",
+        error,
+    ), error
+    assert asked == ["cuda:1"] * 2

@@ -111,7 +111,7 @@ def _prepare_server(
     memory = server_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams)
     for line in _description(values, served, memory):
         console.say(line)
-    _check_memory(values, memory, console)
+    _check_memory(values, served, memory, console)
     _warn_about_wheel(console, install, address)
     options = ServerOptions(
         repository, ports, address, values.drain_seconds, _environment(values, served), information, values.verbose
@@ -183,10 +183,13 @@ def _environment(values: ServeOptions, served: _Served) -> dict[str, str]:
     return resolved.variables() | {"PENSTOCK_CONTEXT": f"{served.context.left},{served.context.right}"}
 
 
-def _check_memory(values: ServeOptions, memory: ServerMemory, console: Console) -> None:
-    """Rejects a model that does not fit on the CPU, and warns where it does not with all streams."""
+def _check_memory(values: ServeOptions, served: _Served, memory: ServerMemory, console: Console) -> None:
+    """Rejects what does not fit: on a CUDA device all streams, on the CPU the model; else warns there."""
+    if _device_of(values) != "cpu":
+        _check_device_memory(values, served)
+        return
     available = available_memory_bytes() / 2**30
-    if memory.total <= available * 2**30 or _device_of(values) != "cpu":
+    if memory.total <= available * 2**30:
         return
     if memory.at_start > available * 2**30:
         raise SettingError(
@@ -198,6 +201,18 @@ def _check_memory(values: ServeOptions, memory: ServerMemory, console: Console) 
         f"available: lower --max-streams or --phrase-memory-mib",
         "warning",
     )
+
+
+def _check_device_memory(values: ServeOptions, served: _Served) -> None:
+    import torch
+
+    from penstock.encoder.precision import number_bytes
+    from penstock.pipeline.device_memory import device_memory
+
+    device = values.device or "cuda"
+    size = number_bytes(values.precision, device)
+    memory = device_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams, size)
+    memory.check_fits(torch.cuda.mem_get_info(device)[0], device)
 
 
 def _device_of(values: ServeOptions) -> str:

@@ -3,6 +3,7 @@
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 import openvino as ov
 import torch
 
@@ -55,14 +56,14 @@ class _Run(NamedTuple):
     request: Any
     mel: torch.Tensor
     """[B, N, F] float32."""
-    valid_mel_frames: torch.Tensor
+    valid_mel_frames: np.ndarray
     """[B] int32, as the others."""
-    slots: torch.Tensor
-    row: torch.Tensor
+    slots: np.ndarray
+    row: np.ndarray
     frames: torch.Tensor
     """[B, T, D] float32, as the others. The next run overwrites them."""
     keys_values: torch.Tensor
-    """[layers, B, 2 * heads, T * dh]"""
+    """[layers, B * 2 * heads, T * dh]"""
     tails: torch.Tensor
     """[layers, B, k - 1, D]"""
     columns: list[torch.Tensor]
@@ -78,7 +79,7 @@ class _Run(NamedTuple):
             slots=self.slots[:batch],
             row=self.row[:batch],
             frames=self.frames[:batch],
-            keys_values=self.keys_values[:, :batch],
+            keys_values=self.keys_values[:, : self.keys_values.shape[1] // len(self.slots) * batch],
             tails=self.tails[:, :batch],
             columns=[column[:batch] for column in self.columns],
         )
@@ -89,6 +90,8 @@ class OpenVinoStep:
 
     def __init__(self, checkpoint: Checkpoint, state: EncoderState):
         self._state = state
+        # In the state's memory
+        self._chunks_seen, self._first_pages = state.chunks_seen.numpy(), state.first_pages.numpy()
         # Built now, because the file may be gone when a model is compiled; all models share its weights.
         self._model = StepGraph(checkpoint.tensors("encoder."), state, _ANY_BATCH).build()
         self._plans = plan_batches(state.context.chunk_encoder_frames)
@@ -96,33 +99,37 @@ class OpenVinoStep:
 
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
         """As `StreamingEncoder.step`."""
-        config, first = self._state.config, 0
-        frames = mel.new_empty(len(slots), self._state.context.chunk_encoder_frames, config.d_model)
+        valid, parts, first = valid_mel_frames.numpy(), [], 0
         while first < len(slots):
             for size in self._plans[min(len(slots) - first, BATCH_SIZES[-1])]:
                 part = slice(first, first + size)
-                self._step(size, slots[part], mel[part], valid_mel_frames[part], frames[part])
+                whole = (slots, mel) if size >= len(slots) else (slots[part], mel[part])
+                parts.append(self._step(size, *whole, valid[part]))
                 first += size
-        factor = config.subsampling_factor
-        return Encoded(frames, (valid_mel_frames + (factor - 1)) // factor)
+        frames = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return Encoded(frames, torch.from_numpy(-(-valid // self._state.config.subsampling_factor)))
 
-    def _step(
-        self, size: int, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor, frames: torch.Tensor
-    ) -> None:
-        """Runs the model of `size` streams for B <= size of them; writes `frames` [B, T, D] and their state."""
+    def _step(self, size: int, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: np.ndarray) -> torch.Tensor:
+        """Runs the model of `size` streams for B <= size of them and writes their state; frames [B, T, D].
+
+        Numbers per stream are NumPy arrays, whose operations take less time than torch's.
+        """
         state, pages, run = self._state, self._state.pages_per_slot, self._run(size).first(len(slots))
         # 1) the inputs; streams to spare keep what was there, and their results are dropped
-        seen = state.chunks_seen.index_select(0, slots)
-        page = torch.remainder(seen, pages)
+        own = slots.numpy()
+        seen = self._chunks_seen[own]
+        page = seen % pages
         run.mel.copy_(mel)
-        run.valid_mel_frames.copy_(valid_mel_frames)
-        run.slots.copy_(slots)
-        run.row.copy_(torch.where(seen < pages, page, page + pages))  # the pages of the streams, by their ages
+        run.valid_mel_frames[:] = valid_mel_frames
+        run.slots[:] = own
+        run.row[:] = page + pages * (seen >= pages)  # the pages of the streams, by their ages
+        rows = torch.from_numpy((self._first_pages[own] + page[:, np.newaxis]).ravel())
         # 2) run the network
         run.request.infer()
         # 3) write the state back
-        state.scatter_chunk(slots, seen, page, run.keys_values, run.tails, run.columns)
-        frames.copy_(run.frames)
+        self._chunks_seen[own] = seen + 1
+        state.scatter_chunk(slots, rows, run.keys_values, run.tails, run.columns)
+        return run.frames.clone()
 
     def _run(self, size: int) -> _Run:
         if size not in self._runs:
@@ -140,24 +147,23 @@ class OpenVinoStep:
         }
         state, config = self._state, self._state.config
         mel = torch.zeros(size, config.subsampling_factor * state.context.chunk_encoder_frames, config.mel_bins)
-        memory = {"mel": mel}
-        memory |= {name: torch.zeros(size, dtype=torch.int32) for name in ("valid_mel_frames", "slots", "row")}
+        numbers = {name: np.zeros(size, np.int32) for name in ("valid_mel_frames", "slots", "row")}
+        memory = {"mel": mel.numpy()} | numbers
         model = self._model.clone()
         model.reshape({name: ov.PartialShape(list(values.shape)) for name, values in memory.items()})
         request = _core().compile_model(model, "CPU", options).create_infer_request()
-        inputs = dict(memory)
-        memory |= {f"column.{layer}": columns for layer, columns in enumerate(state.subsampling_columns)}
+        memory |= {f"column.{layer}": columns.numpy() for layer, columns in enumerate(state.subsampling_columns)}
         for layer in range(config.n_layers):
-            memory[f"tail.{layer}"] = state.conv_tails[layer]
-            memory[f"kv.{layer}"] = state.keys_values(layer)
+            memory[f"tail.{layer}"] = state.conv_tails[layer].numpy()
+            memory[f"kv.{layer}"] = state.keys_values(layer).numpy()
         for name, values in memory.items():
-            request.set_tensor(name, ov.Tensor(values.numpy(), shared_memory=True))
+            request.set_tensor(name, ov.Tensor(values, shared_memory=True))
         outputs = [torch.zeros(list(port.shape)) for port in request.model_outputs]
-        for i, values in enumerate(outputs):
-            request.set_output_tensor(i, ov.Tensor(values.numpy(), shared_memory=True))
+        for i, output in enumerate(outputs):
+            request.set_output_tensor(i, ov.Tensor(output.numpy(), shared_memory=True))
         trim_heap()  # a compilation leaves five times the weights behind
         use_huge_pages()
         frames, keys_values, tails, *columns = outputs
-        keys_values = keys_values.view(config.n_layers, size, keys_values.shape[1], -1)
+        keys_values = keys_values.view(config.n_layers, size * keys_values.shape[1], -1)
         tails = tails.view(config.n_layers, size, *tails.shape[1:])
-        return _Run(request, **inputs, frames=frames, keys_values=keys_values, tails=tails, columns=columns)
+        return _Run(request, mel, **numbers, frames=frames, keys_values=keys_values, tails=tails, columns=columns)

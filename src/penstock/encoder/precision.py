@@ -36,6 +36,11 @@ def resolve_precision(precision: str, device: str | torch.device) -> str:
     return {True: TF32, False: FLOAT32}[is_cuda] if precision == AUTO else precision
 
 
+def number_bytes(precision: str, device: str | torch.device) -> int:
+    """Size of a number of the encoder's weights and state."""
+    return _TYPES.get(resolve_precision(precision, device), torch.float32).itemsize
+
+
 def prepare_precision(precision: str, device: str | torch.device) -> torch.device:
     """`prepare_device`, with products of float32 in TF32 unless `precision` is float32."""
     return prepare_device(device, allow_tf32=resolve_precision(precision, device) != FLOAT32)

@@ -55,7 +55,7 @@ class EncoderState:
         # The same for all layers, and the first row of each half of a slot, [S, 2 * heads].
         self._all_pages = self.kv_pages.view(config.n_layers, -1, self.kv_pages.shape[-1])
         halves = torch.arange(slots * 2 * config.n_heads, device=device).view(slots, -1)
-        self._first_pages = halves * self.pages_per_slot
+        self.first_pages = halves * self.pages_per_slot
         self._pages = torch.arange(self.pages_per_slot, device=device)
 
     @property
@@ -87,21 +87,19 @@ class EncoderState:
     def scatter_chunk(
         self,
         slots: torch.Tensor,
-        chunks_seen: torch.Tensor,
-        page: torch.Tensor,
+        pages: torch.Tensor,
         keys_values: torch.Tensor,
         conv_tails: torch.Tensor,
         columns: Sequence[torch.Tensor],
     ) -> None:
-        """Writes all of a step's state for `slots` [B], which had seen `chunks_seen` [B] chunks before it.
+        """Writes all of a step's state for `slots` [B] but `chunks_seen`.
 
-        page: [B], the remainder of `chunks_seen` by the pages per slot; keys_values: [layers, B, 2 * heads,
-        chunk_frames * d_head]; conv_tails: [layers, B, k - 1, D]; columns: as in `scatter`.
+        pages: [B * 2 * heads] int64, the page of each half that this chunk's are, counted from the first slot's;
+        keys_values: [layers, B * 2 * heads, chunk_frames * d_head]; conv_tails: [layers, B, k - 1, D]; columns: as in
+        `scatter`.
         """
-        rows = self._first_pages.index_select(0, slots) + page.unsqueeze(1)  # [B, 2 * heads]
-        self._all_pages.index_copy_(1, rows.flatten(), keys_values.flatten(1, 2))
+        self._all_pages.index_copy_(1, pages, keys_values)
         self.conv_tails.index_copy_(1, slots, conv_tails)
-        self.chunks_seen.index_copy_(0, slots, chunks_seen + 1)
         for column, new in zip(self.subsampling_columns, columns, strict=True):
             column.index_copy_(0, slots, new)
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from penstock.frontend.chunk_geometry import ChunkGeometry
-from penstock.frontend.ranks import ranks
+from penstock.frontend.ranks import rounds
 from penstock.model.config import FeatureConfig
 
 MAX_WINDOWS = 128
@@ -45,23 +45,27 @@ class LogMel:
         self._window = F.pad(window, self._padding)  # [fft_samples]
         self._filterbank = filterbank.t().contiguous()  # [bins, F]
 
-    def __call__(self, windows: torch.Tensor, filled_samples: torch.Tensor) -> torch.Tensor:
+    def __call__(self, windows: torch.Tensor, filled_samples: torch.Tensor | None = None) -> torch.Tensor:
         """Returns log-mel [B, N, F] float32 of windows [B, 1 + (N - 1) * hop + frame_samples] float32.
 
-        filled_samples: [B] int64, where the audio of each window ends; samples after it are silence *after*
-        pre-emphasis, as in the offline front end.
+        filled_samples: [B] int64, where the audio of each window ends, None where all are full; samples after it are
+        silence *after* pre-emphasis, as in the offline front end.
         """
         config = self.config
+        batch, samples = windows.shape
         # 1) pre-emphasis; rounded after the product and not fused, because a logarithm shows the last bit of a weak bin
-        emphasized = windows[:, 1:] - config.preemphasis * windows[:, :-1]
-        position = torch.arange(1, windows.shape[1], device=windows.device)
-        emphasized.masked_fill_(position >= filled_samples.unsqueeze(1), 0.0)
+        padded = windows.new_zeros(batch, samples - 1 + sum(self._padding))
+        emphasized = padded[:, self._padding[0] : self._padding[0] + samples - 1]
+        torch.mul(windows[:, :-1], -config.preemphasis, out=emphasized).add_(windows[:, 1:])
+        if filled_samples is not None:
+            position = torch.arange(1, samples, device=windows.device)
+            emphasized.masked_fill_(position >= filled_samples.unsqueeze(1), 0.0)
         # 2) power spectrum of frames centered in the FFT as offline, so that weak bins are rounded alike
-        frames = F.pad(emphasized, self._padding).unfold(1, config.fft_samples, config.hop_samples)
+        frames = padded.unfold(1, config.fft_samples, config.hop_samples)
         squares = torch.view_as_real(torch.fft.rfft(frames * self._window)).square_()  # [B, N, bins, 2]
         power = squares[..., 0] + squares[..., 1]
         # 3) mel filterbank and logarithm, [B, N, bins] -> [B, N, F]
-        return torch.matmul(power, self._filterbank).add_(config.log_guard).log_()
+        return torch.mm(power.flatten(0, 1), self._filterbank).add_(config.log_guard).log_().unflatten(0, (batch, -1))
 
 
 class SampleState:
@@ -72,6 +76,7 @@ class SampleState:
 
     def __init__(self, geometry: ChunkGeometry, slots: int):
         self._geometry = geometry
+        self._window_samples, self._chunk_samples = geometry.window_samples, geometry.chunk_samples
         self.windows = np.zeros((slots, geometry.window_samples), np.float32)  # [S, W]
         self.filled_samples = np.zeros(slots, np.int64)  # [S]
         self.chunks_emitted = np.zeros(slots, np.int64)  # [S], of the current segment
@@ -100,31 +105,31 @@ class SampleState:
 
         Returns the windows that they completed, in rounds: (positions in `slots`, copies of the windows [k, W]).
         """
-        size, step = self._geometry.window_samples, self._geometry.chunk_samples
+        size, step = self._window_samples, self._chunk_samples
         complete = []
-        left, start = lengths, starts
-        rows = np.flatnonzero(left)
+        rows = lengths.nonzero()[0]
+        left, start = lengths[rows], starts[rows]
         while len(rows):
             # 1) fill each window as far as the samples go
             places = slots[rows]
             filled = self.filled_samples[places]
-            taken = np.minimum(size - filled, left[rows])
-            self._copy(places, filled, samples, start[rows], taken)
+            taken = np.minimum(size - filled, left)
+            self._copy(places, filled, samples, start, taken)
             filled += taken
             # 2) copy complete windows; the next one begins with the overlap
-            is_done = filled == size
-            done = places[is_done]
+            done = (filled == size).nonzero()[0]
             if len(done):
-                windows = self.windows[done]
-                self.windows[done, : size - step] = windows[:, step:]
-                self.chunks_emitted[done] += 1
-                complete.append((rows[is_done], windows))
-            self.filled_samples[places] = np.where(is_done, size - step, filled)
+                emptied = places[done]
+                windows = self.windows[emptied]
+                self.windows[emptied, : size - step] = windows[:, step:]
+                self.chunks_emitted[emptied] += 1
+                complete.append((rows[done], windows))
+                filled[done] = size - step
+            self.filled_samples[places] = filled
             # 3) go on with the rows that have more
-            left, start = left.copy(), start.copy()
-            left[rows] -= taken
-            start[rows] += taken
-            rows = rows[left[rows] > 0]
+            left = left - taken
+            more = left.nonzero()[0]
+            rows, left, start = rows[more], left[more], (start + taken)[more]
         return complete
 
     def _copy(
@@ -134,14 +139,15 @@ class SampleState:
 
         At once for all streams with the same `filled` and count, as most have that send whole chunks.
         """
-        kinds, kind_of = np.unique(filled * (self._geometry.window_samples + 1) + counts, return_inverse=True)
-        for kind in range(len(kinds)):
-            rows = np.flatnonzero(kind_of == kind)
-            at, count = int(filled[rows[0]]), int(counts[rows[0]])
-            parts = np.lib.stride_tricks.as_strided(
-                samples, (len(samples) - count + 1, count), 2 * samples.strides, writeable=False
-            )
-            self.windows[slots[rows], at : at + count] = parts[starts[rows]]
+        kinds = filled * (self._window_samples + 1) + counts
+        while len(kinds):
+            at, count = int(filled[0]), int(counts[0])
+            shape = (len(samples) - count + 1, count)
+            parts: np.ndarray = np.ndarray(shape, np.float32, samples, 0, 2 * samples.strides)
+            is_same = kinds == kinds[0]
+            self.windows[slots[is_same], at : at + count] = parts[starts[is_same]]
+            others = (~is_same).nonzero()[0]
+            kinds, slots, filled, starts, counts = (each[others] for each in (kinds, slots, filled, starts, counts))
 
     def received_samples(self, slots: np.ndarray) -> np.ndarray:
         """Samples [n] of the segments so far."""
@@ -208,21 +214,20 @@ class FeatureExtractor:
         gets its unfinished chunk, and the next row of the stream begins another segment.
         """
         state, geometry = self._state, self.geometry
-        starts = lengths.cumsum() - lengths
+        samples, starts = np.ascontiguousarray(samples), lengths.cumsum() - lengths
         chunks, last_valid, covered = (np.zeros(len(slots), np.int64) for _ in range(3))
         owners: list[np.ndarray] = []
         windows: list[np.ndarray] = []
         filled: list[np.ndarray] = []
-        rank = ranks(slots)
-        for number in range(int(rank.max(initial=-1)) + 1):
+        for rows in rounds(slots):
             # 1) the next row of each stream
-            rows = np.flatnonzero(rank == number)
             own = slots[rows]
-            state.reset(own[is_first[rows]])
+            if len(new := own[is_first[rows]]):
+                state.reset(new)
             for done, complete in state.append(own, samples, lengths[rows], starts[rows]):
                 owners.append(rows[done])
                 windows.append(complete)
-                filled.append(np.full(len(done), geometry.window_samples))
+                filled.append(np.full(len(done), complete.shape[1]))
                 chunks[rows[done]] += 1
             last_valid[rows] = np.where(chunks[rows] > 0, geometry.chunk_mel_frames, 0)
             covered[rows] = state.earlier_samples[own] + state.covered_samples(own)
@@ -253,7 +258,9 @@ class FeatureExtractor:
         if len(owners) > 1:
             order = np.argsort(np.concatenate(owners), kind="stable")
             batch, ends = np.concatenate(windows)[order], np.concatenate(filled)[order]
-        whole, whole_ends = torch.from_numpy(batch), torch.from_numpy(ends)
-        pairs = zip(whole.split(MAX_WINDOWS), whole_ends.split(MAX_WINDOWS), strict=True)
-        parts = [self._log_mel(part, end) for part, end in pairs]
+        parts = []
+        for start in range(0, len(batch), MAX_WINDOWS):
+            part, end = batch[start : start + MAX_WINDOWS], ends[start : start + MAX_WINDOWS]
+            are_full = end.min() == batch.shape[1]
+            parts.append(self._log_mel(torch.from_numpy(part), None if are_full else torch.from_numpy(end)))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -30,10 +30,10 @@ class Program(NamedTuple):
 
 def run_eagerly(program: Program) -> None:
     """Runs the program with its loops on the host; synchronizes once before each round of a loop."""
-    _run(program.body, program.flags)
+    _run(program.body, program.flags.unbind())
 
 
-def _run(body: tuple[Step | While, ...], flags: torch.Tensor) -> None:
+def _run(body: tuple[Step | While, ...], flags: tuple[torch.Tensor, ...]) -> None:
     for item in body:
         if isinstance(item, While):
             while flags[item.flag].item():

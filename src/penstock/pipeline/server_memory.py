@@ -53,7 +53,7 @@ def server_memory(
         weights=_weight_bytes(config, decoding),
         streams=slots * bytes_per_stream(config, context, decoding),
         phrases=decoding.phrase_memory_mib * 2**20,
-        step=_step_bytes(config, context, decoding, min(max_streams, MAX_DECODER_STEP)),
+        step=step_bytes(config, context, decoding, min(max_streams, MAX_DECODER_STEP)),
     )
 
 
@@ -74,7 +74,7 @@ def label_gate_numbers(transducer: TransducerConfig) -> int:
     return labels * (4 - 1) * transducer.predictor_hidden
 
 
-def _step_bytes(config: ModelConfig, context: AttentionContext, decoding: DecodingConfig, batch: int) -> int:
+def step_bytes(config: ModelConfig, context: AttentionContext, decoding: DecodingConfig, batch: int) -> int:
     """Rows that are scored at once, the most of all searches, times labels."""
     per_stream = max(decoding.beam_size, min(_GREEDY_WINDOW_ENCODER_FRAMES, context.chunk_encoder_frames))
     if config.ctc is not None:

@@ -15,9 +15,9 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
 from penstock_client.options import CTC_DECODERS, DECODERS, TRANSDUCER_DECODERS, WFST
 from tests.helpers.random_models import random_checkpoint, random_ctc_checkpoint
+from tests.helpers.stage_requests import DecoderRequest, decode
 
 PLAIN, WITH_GRAPH = DecodingConfig(), DecodingConfig(graph="some.safetensors")
 
@@ -87,7 +87,7 @@ def test_a_stage_builds_what_is_offered_and_starts_streams_with_the_default(tmp_
     assert stage.decoders == offer_decoders(checkpoint.config, PLAIN).names
     stage.warm_up(2)
     frames = torch.randn(20, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(1))
-    (result,) = stage.process([DecoderRequest(Lease(0, 1), frames, 0, True, True)])
+    (result,) = decode(stage, [DecoderRequest(Lease(0, 1), frames, 0, True, True)])
     assert isinstance(result, StreamResult) and result.tokens
     assert sum(stage.truncation) == 0
 
@@ -107,11 +107,12 @@ def test_streams_keep_their_weights_in_a_batch_and_in_every_segment(tmp_path, de
         stage = DecoderStage(checkpoint, len(chosen), SlotLedger(len(chosen)))
         found: list[list[list[tuple]]] = []
         for is_start in (True, False):
-            results = stage.process(
+            results = decode(
+                stage,
                 [
                     DecoderRequest(Lease(slot, 1), frames, 0, is_start, not is_start, options(*pair), is_start)
                     for slot, pair in enumerate(chosen)
-                ]
+                ],
             )
             found.append([[(token.id, token.timestamp) for token in result.tokens] for result in results])
         return found

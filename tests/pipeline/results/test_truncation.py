@@ -12,8 +12,8 @@ from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounte
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
 from penstock.pipeline.stream_decoders import search_factory
+from tests.helpers.stage_requests import DecoderRequest, decode
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def test_a_stage_counts_what_its_beams_drop(golden_bundle, monkeypatch, logged, 
     frames = torch.randn(60, checkpoint.config.encoder.d_model, generator=generator) * 2
 
     def send(slot: int, some: slice, **more) -> None:
-        (answer,) = stage.process([DecoderRequest(Lease(slot, 1), frames[some], 0, **more)])
+        (answer,) = decode(stage, [DecoderRequest(Lease(slot, 1), frames[some], 0, **more)])
         assert not isinstance(answer, Exception), answer
 
     send(0, slice(20), is_start=True, is_end=False, options=StreamOptions(decoder=decoder, beam_size=8))

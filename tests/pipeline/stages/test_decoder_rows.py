@@ -5,9 +5,8 @@ import torch
 
 from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.options.stream_options import StreamOptions
-from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Ticket
-from penstock.pipeline.stages.decoder_rows import DecoderRequest, rows_of_requests, rows_of_tickets
+from penstock.pipeline.stages.decoder_rows import rows_of_tickets
 
 WIDTH = 3
 
@@ -38,17 +37,3 @@ def test_rows_of_tickets_without_those_that_the_features_stage_rejected():
     assert rows.options == {0: options[0], 2: options[1]}
     assert rows.wants_result.tolist() == [True, False, False, False]
     assert list(zip(ticket_of.tolist(), row_of.tolist(), strict=True)) == [(0, 0), (1, 0), (1, 2), (1, 3)]
-
-
-def test_rows_of_requests():
-    encoded = torch.rand(2, WIDTH)
-    requests = [
-        DecoderRequest(Lease(1, 9), encoded, 50, True, False, StreamOptions()),
-        DecoderRequest(Lease(2, 8), encoded[:1], 60, False, False, finalize=True, number=3),
-    ]
-    rows = rows_of_requests(requests, WIDTH)
-    assert (rows.slots.tolist(), rows.generations.tolist(), rows.frames.tolist()) == ([1, 2], [9, 8], [2, 1])
-    assert (rows.numbers.tolist(), rows.flags.tolist()) == ([-1, 3], [START, FINALIZE])
-    assert rows.options == {0: StreamOptions()}
-    assert rows.wants_result.all()
-    assert rows_of_requests([], WIDTH).encoded.shape == (0, WIDTH)

@@ -16,12 +16,12 @@ from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.stream_options import StreamOptions
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
 from penstock.pipeline.stream_decoders.ctc import CtcStreamDecoder
 from penstock.pipeline.stream_decoders.transducer import Chunk
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.stage_requests import DecoderRequest, decode
 from tests.helpers.streaming import cut
 
 SAMPLE_RATE_HZ, FRAME_SAMPLES = 16_000, 1280
@@ -218,9 +218,9 @@ def test_the_hypothesis_is_carried_through_endpoints(recognizer, speech, options
 def test_a_reset_segment_is_that_of_its_encoder_frames_alone(recognizer, speech, options, monkeypatch):
     """The encoder goes on, the decoder starts anew."""
     stage, frames = recognizer._decoder, []
-    process = stage.process
+    process = stage.process_tickets
     monkeypatch.setattr(
-        stage, "process", lambda requests: frames.extend(one.encoded for one in requests) or process(requests)
+        stage, "process_tickets", lambda tickets, encoded: frames.extend(encoded) or process(tickets, encoded)
     )
     found = segments(
         recognize(recognizer, speech, pieces(speech, 300), options | ENDPOINTS | {"endpoint_state": RESET})
@@ -232,7 +232,7 @@ def test_a_reset_segment_is_that_of_its_encoder_frames_alone(recognizer, speech,
         end = round((processed_s * SAMPLE_RATE_HZ + VIRTUAL_SAMPLES) / FRAME_SAMPLES)
         with recognizer.open_stream("alone", options) as stream:
             lease = recognizer.table.look_up("alone") if stream.push(np.zeros(0, np.float32)) else None
-            (alone,) = stage.process([DecoderRequest(lease, encoded[start:end], 0, False, False, finalize=True)])
+            (alone,) = decode(stage, [DecoderRequest(lease, encoded[start:end], 0, False, False, finalize=True)])
         assert (alone.text, [token[:3] for token in alone.tokens]) == (text, tokens)
         assert [alternative.text for alternative in alone.alternatives] == alternatives
         start_ms = 80 * start

@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from penstock.errors import StreamError
 from penstock.model.config import AttentionContext
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.pipeline.stages.audio_rows import AudioRequest
+from penstock.pipeline.slots.ticket import Ticket
+from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
-from penstock.pipeline.stages.encoder import EncoderRequest, EncoderStage
-from penstock.pipeline.stages.features import FeatureReply, FeatureStage
+from penstock.pipeline.stages.encoder import EncoderStage
+from penstock.pipeline.stages.features import FeatureStage
 from tests.helpers.golden import golden_samples
 
 CONTEXT = AttentionContext(6, 1)
@@ -66,17 +67,11 @@ def test_no_stage_waits_for_a_copy(golden_bundle, name):
     ]
     with WaitingCopies() as copies:
         for request in requests:
-            (reply,) = features.process([request])
-            assert isinstance(reply, FeatureReply)
-            (encoded,) = encoder.process([EncoderRequest(reply.lease, reply.chunks, request.is_start, reply.finalize)])
-            covered = reply.chunks.covered_samples
-            (result,) = decoder.process(
-                [
-                    DecoderRequest(
-                        reply.lease, encoded, covered, request.is_start, request.is_end, reply.options, reply.finalize
-                    )
-                ]
-            )
-            tokens += len(result.tokens)
+            (reply,) = features.process_rows([rows_of([request])])
+            assert not isinstance(reply, StreamError)
+            ticket = Ticket(reply.rows, options=reply.options)
+            (encoded,) = encoder.process_tickets([ticket], [reply.mel])
+            (decoded,) = decoder.process_tickets([ticket], [encoded.encoded])
+            tokens += len(decoded.answers[0].tokens)
     assert samples.dtype == np.float32 and tokens > 3
     assert copies.found == []

@@ -17,9 +17,9 @@ from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages import decoder
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
 from tests.helpers.fake_capture import FakeCapture
+from tests.helpers.stage_requests import DecoderRequest, decode
 
 STREAMS, SLOTS, MOST_FRAMES = 64, 24, 8
 WORDS = ("seven", "two", "nine", "erase", "help", "start", "stop", "yes", "no", "go", "zero")
@@ -93,7 +93,7 @@ def test_each_is_as_alone(golden_bundle, streams, is_captured, monkeypatch):
         rows = [stream for stream in live if chance.random() < 0.7]
         ends = [live[stream][1] + chance.randint(1, MOST_FRAMES) for stream in rows]
         requests = [streams.request(s, *live[s], end) for s, end in zip(rows, ends, strict=True)]
-        results = together.process(requests)
+        results = decode(together, requests)
         for stream, end, result in zip(rows, ends, results, strict=True):
             text, tokens = words_of(result)
             found[stream] = text, found.get(stream, ("", ()))[1] + tokens
@@ -105,8 +105,8 @@ def test_each_is_as_alone(golden_bundle, streams, is_captured, monkeypatch):
         DecoderRequest(Lease(stream, 1), whole, 0, True, True, streams.options[stream].replace(phrases=()))
         for stream, whole in enumerate(streams.frames)
     ]
-    unchanged = sum(found[stream] == words_of(result) for stream, result in enumerate(plain.process(without)))
+    unchanged = sum(found[stream] == words_of(result) for stream, result in enumerate(decode(plain, without)))
     assert unchanged < STREAMS, "phrases make a difference"
     for stream, whole in enumerate(streams.frames):
-        (result,) = alone.process([streams.request(stream, Lease(0, stream + 1), 0, len(whole))])
+        (result,) = decode(alone, [streams.request(stream, Lease(0, stream + 1), 0, len(whole))])
         assert found[stream] == words_of(result), stream

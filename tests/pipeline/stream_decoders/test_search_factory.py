@@ -17,11 +17,11 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
 from penstock.pipeline.stream_decoders import search_factory
 from penstock.pipeline.stream_decoders.search_factory import SearchFactory, fusion_strategy
 from penstock.scoring.fusion_rules import BlankScoring, FusionStrategy, Pruning
 from tests.helpers.random_models import random_checkpoint
+from tests.helpers.stage_requests import DecoderRequest, decode
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def decoded(checkpoint: Checkpoint, decoding: DecodingConfig, options: dict) -> 
     frames = torch.randn(20, checkpoint.config.encoder.d_model, generator=torch.Generator().manual_seed(3))
     stage = DecoderStage(checkpoint, 1, SlotLedger(1), decoding=decoding)
     parsed = parse_stream_options(options, decoding, Tokenizer(checkpoint.tokenizer_path), DecoderOffer({}))
-    (result,) = stage.process([DecoderRequest(Lease(0, 1), frames, 0, True, True, parsed)])
+    (result,) = decode(stage, [DecoderRequest(Lease(0, 1), frames, 0, True, True, parsed)])
     assert isinstance(result, StreamResult) and len(result.tokens) >= 5
     return result
 

@@ -19,12 +19,12 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
 from penstock.pipeline.stream_decoders import builder as decoder_builder
 from penstock.scoring.wfst.graph_file import write_graph
 from penstock.scoring.wfst.words import read_words
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.random_models import frames_of, random_ctc_checkpoint, silent_frame
+from tests.helpers.stage_requests import DecoderRequest, decode
 
 WORDS = ("a", "be", "bed", "bad", "dad", "bead")
 SLOTS = 4
@@ -75,7 +75,7 @@ class Streams:
                 for slot, frames in rows.items()
                 if first < len(frames)
             ]
-            for request, answer in zip(requests, self.stage.process(requests), strict=True):
+            for request, answer in zip(requests, decode(self.stage, requests), strict=True):
                 assert isinstance(answer, StreamResult), answer
                 results[request.lease.slot].append(answer)
         return results

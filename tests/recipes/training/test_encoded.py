@@ -27,14 +27,14 @@ def test_frames_equal_those_of_streams(monkeypatch):
     recordings = _recordings()
     recognizer = StreamingRecognizer(MODEL, CONTEXT)
     streamed: list[torch.Tensor] = []
-    process = recognizer._encoder.process
+    process = recognizer._encoder.process_tickets
 
-    def kept(requests):
-        answers = process(requests)
-        streamed.append(torch.cat(answers))
-        return answers
+    def kept(tickets, mels, **more):
+        replies = process(tickets, mels, **more)
+        streamed.append(torch.cat([reply.encoded for reply in replies]))
+        return replies
 
-    monkeypatch.setattr(recognizer._encoder, "process", kept)
+    monkeypatch.setattr(recognizer._encoder, "process_tickets", kept)
     for samples in recordings:
         with recognizer.open_stream() as stream:
             stream.finish(samples)

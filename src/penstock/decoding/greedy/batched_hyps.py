@@ -33,11 +33,12 @@ class BatchedHyps:
         storage: flat int64 of at least `storage_size(batch, max_labels)`, used instead of new memory.
         expected_labels: a length that is rarely exceeded; if it is, `to_host` copies a second time.
         """
-        size = self.storage_size(batch, max_labels)
         if storage is None:
-            storage = torch.empty(size, dtype=torch.int64, device=device)
+            storage = torch.empty(max_labels + 2, batch, _FIELDS, dtype=torch.int64, device=device)
+        else:
+            storage = storage[: self.storage_size(batch, max_labels)].view(max_labels + 2, batch, _FIELDS)
         self._is_growable, self._expected_labels = is_growable, expected_labels
-        self._bind(storage[:size].view(max_labels + 2, batch, _FIELDS))
+        self._bind(storage)
         self.clear()
 
     @staticmethod
@@ -52,7 +53,7 @@ class BatchedHyps:
 
     def clear(self) -> None:
         """Removes all labels."""
-        self._storage[0].zero_()
+        self.lengths.zero_()
         self._additions = 0  # upper bound of all lengths, on the host; counted where storage may grow
 
     def add(
@@ -117,11 +118,31 @@ class BatchedHyps:
     def _bind(self, storage: torch.Tensor) -> None:
         """storage: [max + 2, B, 4]: the lengths, then a place for each label, then one for discarded writes."""
         self._storage = storage
-        self._nowhere = torch.full((), len(storage) - 1, dtype=torch.int64, device=storage.device)
+        self._nowhere = len(storage) - 1
         self.lengths = storage[0, :, 0]
-        fields = storage[1:-1].transpose(0, 1)
-        self.labels, self.timestamps = fields[..., _LABEL], fields[..., _TIMESTAMP]
-        self.durations, self.scores = fields[..., _DURATION], fields[..., _SCORE].view(torch.float64)
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """[B, max]"""
+        return self._field(_LABEL)
+
+    @property
+    def timestamps(self) -> torch.Tensor:
+        """[B, max]"""
+        return self._field(_TIMESTAMP)
+
+    @property
+    def durations(self) -> torch.Tensor:
+        """[B, max]"""
+        return self._field(_DURATION)
+
+    @property
+    def scores(self) -> torch.Tensor:
+        """[B, max]"""
+        return self._field(_SCORE).view(torch.float64)
+
+    def _field(self, number: int) -> torch.Tensor:
+        return self._storage[1:-1, :, number].t()
 
     def _grow(self) -> None:
         old = self._storage

@@ -27,7 +27,11 @@ class CapturedSearch:
 
     @torch.inference_mode()
     def decode(
-        self, projected_frames: torch.Tensor, lengths: torch.Tensor, states: GreedyStates
+        self,
+        projected_frames: torch.Tensor,
+        lengths: torch.Tensor,
+        states: GreedyStates,
+        overwrites_states: bool = False,
     ) -> tuple[BatchedHyps, GreedyStates]:
         """Equals `GreedySearch.decode`, but the next call overwrites the tensors returned.
 
@@ -36,7 +40,7 @@ class CapturedSearch:
         batch = len(lengths)
         bucket = self._buckets.fitting(batch)
         if bucket is None:
-            return self._search.decode(projected_frames, lengths, states)
+            return self._search.decode(projected_frames, lengths, states, overwrites_states)
         self._buffers.load_states(states)
         hyps = self._decode_parts(bucket, projected_frames, lengths)
         return hyps.first(batch), first(bucket.workspace.states, batch)

@@ -83,7 +83,7 @@ class LabelLooping(GreedySearch):
         has_frame = workspace.frame < workspace.lengths
         torch.logical_and(stop < window, has_frame, out=workspace.is_label)
         torch.any(workspace.is_label, out=workspace.is_emitting)
-        torch.any(has_frame & ~workspace.is_label, out=workspace.is_searching)
+        torch.any(has_frame > workspace.is_label, out=workspace.is_searching)
 
 
 def _leave_out(workspace: GreedyWorkspace) -> None:

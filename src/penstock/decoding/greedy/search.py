@@ -33,17 +33,22 @@ class GreedySearch(ABC):
 
     @torch.inference_mode()
     def decode(
-        self, projected_frames: torch.Tensor, lengths: torch.Tensor, states: GreedyStates
+        self,
+        projected_frames: torch.Tensor,
+        lengths: torch.Tensor,
+        states: GreedyStates,
+        overwrites_states: bool = False,
     ) -> tuple[BatchedHyps, GreedyStates]:
         """Decodes one chunk of B streams.
 
         projected_frames: [B, T, J] from `project_encoder`; lengths: [B] int64 valid frames, 0 .. T; states: before the
-        chunk, not modified. Returns the labels found and the states after. A stream of length 0 keeps its state.
-        Synchronizes once per round of each loop.
+        chunk, not modified unless `overwrites_states`. Returns the labels found and the states after. A stream of
+        length 0 keeps its state. Synchronizes once per round of each loop.
         """
-        hyps = BatchedHyps(len(lengths), 2 * projected_frames.shape[1] + 2, projected_frames.device, is_growable=True)
-        states, is_narrowable = map_tensors(torch.clone, states), projected_frames.is_cpu
-        workspace = GreedyWorkspace(projected_frames, lengths, states, hyps, is_narrowable)
+        batch, frames, _ = projected_frames.shape
+        hyps = BatchedHyps(batch, 2 * frames + 2, projected_frames.device, is_growable=True)
+        states = states if overwrites_states else map_tensors(torch.clone, states)
+        workspace = GreedyWorkspace(projected_frames, lengths, states, hyps, projected_frames.is_cpu)
         run_eagerly(self.program(workspace))
         return hyps, workspace.states
 

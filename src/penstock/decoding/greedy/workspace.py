@@ -30,7 +30,7 @@ class GreedyWorkspace:
         is_narrowable: bool = False,
     ):
         """Does not copy: the steps write into `states` and `hyps`. is_narrowable: the steps may `narrow`."""
-        batch, device = len(lengths), lengths.device
+        batch, device = projected_frames.shape[0], projected_frames.device
         self.projected_frames, self.lengths, self.states, self.hyps = projected_frames, lengths, states, hyps
         self.frame, self.label, self.jump = torch.zeros(3, batch, dtype=torch.int64, device=device).unbind()
         self.score = torch.zeros(batch, dtype=projected_frames.dtype, device=device)
@@ -76,6 +76,8 @@ class GreedyWorkspace:
 
     def frames_at(self, frames: torch.Tensor) -> torch.Tensor:
         """[B, W, J], the projected frames at `frames` [B, W] int64; beyond the end, the last one."""
+        if self.max_frames == frames.shape[1] == 1:
+            return self.projected_frames
         index = frames.clamp(max=self.max_frames - 1).unsqueeze(2).expand(-1, -1, self.projected_frames.shape[2])
         return self.projected_frames.gather(1, index)
 

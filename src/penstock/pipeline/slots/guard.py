@@ -3,7 +3,7 @@
 import numpy as np
 
 from penstock.errors import ErrorCode, StreamError
-from penstock.frontend.ranks import ranks
+from penstock.frontend.ranks import rounds
 from penstock.pipeline.slots.ledger import STAGES, SlotLedger
 from penstock.pipeline.slots.ticket import END, START
 
@@ -37,18 +37,20 @@ class SlotGuard:
         NOT_COUNTED. One may be missing: Triton drops what it has not run yet when a client disconnects.
         """
         errors: dict[int, StreamError] = {}
-        is_known = (slots >= 0) & (slots < self._slots)
-        for row in np.flatnonzero(~is_known).tolist():
-            errors[row] = StreamError(
-                ErrorCode.REQUEST_INVALID, f"the {self._stage} accepts only requests forwarded by the features stage"
-            )
-        known = np.flatnonzero(is_known)
-        rank = ranks(slots[known])
-        for number in range(int(rank.max(initial=-1)) + 1):
-            rows = known[rank == number]  # the next request of each slot
-            for row in rows[~self._admit_round(slots[rows], generations[rows], numbers[rows], flags[rows])].tolist():
+        known = self._are_known(slots).nonzero()[0]
+        if len(known) < len(slots):
+            message = f"the {self._stage} accepts only requests forwarded by the features stage"
+            unknown = (~self._are_known(slots)).nonzero()[0].tolist()
+            errors = {row: StreamError(ErrorCode.REQUEST_INVALID, message) for row in unknown}
+        for places in rounds(slots[known]):
+            rows = known[places]  # the next request of each slot
+            is_admitted = self._admit_round(slots[rows], generations[rows], numbers[rows], flags[rows])
+            for row in rows[~is_admitted].tolist():
                 errors[row] = self._rejection(int(slots[row]), int(generations[row]), int(numbers[row]))
         return errors
+
+    def _are_known(self, slots: np.ndarray) -> np.ndarray:
+        return (slots >= 0) & (slots < self._slots)
 
     def _admit_round(
         self, slots: np.ndarray, generations: np.ndarray, numbers: np.ndarray, flags: np.ndarray
@@ -58,13 +60,14 @@ class SlotGuard:
         is_new = is_start & (generations > held)
         is_next = (numbers == self._requests[slots]) | (numbers == NOT_COUNTED)
         goes_on = ~is_start & (generations == held) & is_next & ~self._is_closed[slots]
-        if self._is_last:
-            is_lost = self._ledger.failed_generations(before=self._stage)[slots] >= generations
-            is_new, goes_on = is_new & ~is_lost, goes_on & ~is_lost
-        self._generations[slots[is_new]] = generations[is_new]
-        self._is_closed[slots[is_new]] = False
-        self._requests[slots[is_new]] = 0
         is_admitted = is_new | goes_on
+        if self._is_last:
+            is_admitted &= self._ledger.failed_generations(slots, before=self._stage) < generations
+        if len(started := (is_new & is_admitted).nonzero()[0]):
+            opened = slots[started]
+            self._generations[opened] = generations[started]
+            self._is_closed[opened] = False
+            self._requests[opened] = 0
         self._requests[slots[is_admitted]] += 1
         self._is_closed[slots[is_admitted & ((flags & END) > 0)]] = True
         return is_admitted
@@ -101,5 +104,5 @@ class SlotGuard:
 
     def settle(self, slots: np.ndarray, generations: np.ndarray) -> None:
         """Counts requests [n] that the last stage has answered, with a result or an error."""
-        is_known = (slots >= 0) & (slots < self._slots)
+        is_known = self._are_known(slots)
         self._ledger.settle_all(self._stage, slots[is_known], generations[is_known])

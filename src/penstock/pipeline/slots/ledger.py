@@ -58,10 +58,10 @@ class SlotLedger:
         cells = self._cells[:, :, slot]
         return _CODES[int(max(cells, key=lambda cell: cell[_FAILED_GENERATION])[_FAILED_CODE])]
 
-    def failed_generations(self, before: str | None = None) -> np.ndarray:
-        """Returns `failed_generation` of every slot, [S] int64."""
+    def failed_generations(self, slots: np.ndarray | slice = slice(None), before: str | None = None) -> np.ndarray:
+        """Returns `failed_generation` of slots [n], by default of all, [n] int64."""
         stages = len(STAGES) if before is None else STAGES.index(before)
-        return self._cells[:stages, _FAILED_GENERATION].max(axis=0)
+        return self._cells[:stages, _FAILED_GENERATION, slots].max(axis=0)
 
     def all_settled(self, generations: np.ndarray) -> np.ndarray:
         """Returns `settled_requests` of every slot, [S] int64; generations: [S] int64."""
@@ -78,15 +78,17 @@ class SlotLedger:
         A request of an earlier generation than the latest does not count: its slot already has a new stream.
         """
         cells = self._cells[STAGES.index(stage)]
-        newer = generations > cells[_GENERATION][slots]
-        if newer.any():
+        held = cells[_GENERATION, slots]
+        newer = generations > held
+        if np.count_nonzero(newer):
             latest = np.zeros_like(cells[_GENERATION])
             np.maximum.at(latest, slots[newer], generations[newer])
             renewed = slots[newer]
             # The generation last: a reader that finds it also finds the new count.
             cells[_GENERATION, renewed] = cells[_SETTLED, renewed] = 0
             cells[_GENERATION, renewed] = latest[renewed]
-        np.add.at(cells[_SETTLED], slots[generations == cells[_GENERATION][slots]], 1)
+            held = cells[_GENERATION, slots]
+        np.add.at(cells[_SETTLED], slots[generations == held], 1)
 
     def fail(self, stage: str, slot: int, generation: int, code: ErrorCode = ErrorCode.STREAM_LOST) -> None:
         """Marks a stream that `stage` has rejected or whose state it has lost: it cannot continue."""

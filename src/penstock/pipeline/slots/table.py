@@ -182,11 +182,11 @@ class StreamTable:
         now = self._clock()
         self._expire(now)
         slots = np.array([self._slot_of.get(stream_id, -1) for stream_id in stream_ids], np.int64)
-        is_usable = (slots >= 0) & (self._ledger.failed_generations() < self._generations)[slots]
+        slots[self._ledger.failed_generations(slots) >= self._generations[slots]] = -1
         if self._board.phase >= Phase.CLOSED:
-            is_usable[:] = False
-        self._show_request(slots[is_usable], now)
-        return np.where(is_usable, slots, -1)
+            slots[:] = -1
+        self._show_request(slots[slots >= 0], now)
+        return slots
 
     def problem_with(self, stream_id: Hashable) -> StreamError:
         """Returns why `look_up_all` finds no slot, and closes a stream that cannot continue."""
@@ -218,7 +218,7 @@ class StreamTable:
         numbers = self._forwarded[slots] + ranks(slots)
         np.add.at(self._forwarded, slots, 1)
         np.add.at(self._samples, slots, samples)
-        np.add.at(self._segments, slots, is_final)
+        np.add.at(self._segments, slots[is_final], 1)
         return self._generations[slots], numbers
 
     def take_back(self, slots: np.ndarray) -> None:
@@ -261,7 +261,7 @@ class StreamTable:
 
     def _close_streams(self, are_due: np.ndarray, now: float, why: str, max_wait_s: float = float("inf")) -> int:
         """Closes the live streams of slots [S] bool; returns how many."""
-        due = np.flatnonzero(are_due & self._is_live).tolist()
+        due = (are_due & self._is_live).nonzero()[0].tolist()
         for slot in due:
             record = self._records[slot]
             assert record is not None

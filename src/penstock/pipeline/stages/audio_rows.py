@@ -54,11 +54,11 @@ class AudioRows(NamedTuple):
     problems: Mapping[int, StreamError]
     """By row whose samples or parameters cannot be used: rejected too, but an END ends its stream."""
     is_batched: bool
-    """True for a request to `asr_batch`, whose rows are answered one by one."""
+    """True for a request whose rows are answered one by one, as one to `asr_batch`."""
 
 
-def rows_of(requests: Sequence[AudioRequest]) -> AudioRows:
-    """The rows of single requests."""
+def rows_of(requests: Sequence[AudioRequest], is_batched: bool = False) -> AudioRows:
+    """The rows of single requests; is_batched: they are answered one by one."""
     problems: dict[int, StreamError] = {}
     samples = []
     for row, request in enumerate(requests):
@@ -80,7 +80,7 @@ def rows_of(requests: Sequence[AudioRequest]) -> AudioRows:
         options={row: request.options for row, request in enumerate(requests) if request.options},
         errors={},
         problems=problems,
-        is_batched=False,
+        is_batched=is_batched,
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from penstock.decoding.host_copy import copy_to_device
 from penstock.encoder.precision import FLOAT32, prepare_precision
 from penstock.errors import ErrorCode, StreamError
-from penstock.frontend.ranks import ranks
+from penstock.frontend.ranks import rounds
 from penstock.graphs.select import NO_GRAPHS, select_driver
 from penstock.kernels.capability import TORCH, resolve
 from penstock.model.bundle import Checkpoint
@@ -27,13 +27,7 @@ from penstock.pipeline.server_memory import MAX_DECODER_STEP
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.ticket import END, FINALIZE, START, Column, Ticket
-from penstock.pipeline.stages.decoder_rows import (
-    DecodedRows,
-    DecoderRequest,
-    DecoderRows,
-    rows_of_requests,
-    rows_of_tickets,
-)
+from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, rows_of_tickets
 from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
 from penstock.pipeline.stream_decoders.fusion import StreamFusion
@@ -77,6 +71,7 @@ class DecoderStage:
             chunk_encoder_frames=self._chunk_encoder_frames,
         )
         self._stream_decoders = build_stream_decoders(offer, parts)
+        self._decoders = list(self._stream_decoders.values())
         languages = offer_languages(checkpoint.config, decoding)
         ilm_alpha, ilm_beta = offer.ilm.get(offer.default, (None, None))
         self._default = StreamOptions(
@@ -93,7 +88,7 @@ class DecoderStage:
         """Kernels of greedy search, "torch" or "fused", for the log."""
         # Of each slot's stream:
         self._options = [StreamOptions()] * slots
-        self._decoder_numbers = np.zeros(slots, np.int64)  # in `decoders`
+        self._decoder_numbers = np.zeros(slots, np.int64)  # in `_decoders`
         self._texts: dict[int, StreamText] = {}
         self._has_unstable = np.zeros(slots, bool)  # tokens in its text
         self._carries_state = np.zeros(slots, bool)  # through endpoints
@@ -130,21 +125,10 @@ class DecoderStage:
         for log in self._truncation_logs():
             log.total = NO_TRUNCATION  # without weights, a graph search of silence fills its beam
 
-    def process(self, requests: list[DecoderRequest]) -> list[StreamResult | StreamError]:
-        """Returns for each request the stream's result or an error; requests of a stream in order.
-
-        Raises DeviceLostError if no later step can succeed.
-        """
-        problems = [self._shape_problem(request.encoded) for request in requests]
-        good = [request for request, problem in zip(requests, problems, strict=True) if problem is None]
-        answers = self._process(rows_of_requests(good, self._config.encoder.d_model))
-        found = iter([answers[row] for row in range(len(good))])
-        return [next(found) if problem is None else problem for problem in problems]
-
     def process_tickets(
         self, tickets: list[Ticket | StreamError], encoded: list[torch.Tensor]
     ) -> list[DecodedRows | StreamError]:
-        """Returns the replies to a batch of Triton requests, or why one is rejected as a whole.
+        """Returns the replies to a batch of requests, or why one is rejected as a whole.
 
         encoded: of each request [T, D], the frames of all rows. Rows of a stream are processed in order. Raises
         DeviceLostError if no later step can succeed.
@@ -168,8 +152,10 @@ class DecoderStage:
         if good:
             read, replies, frames_of = zip(*good, strict=True)
             rows, ticket_of, row_of = rows_of_tickets(read, frames_of)
+            origins = list(zip(ticket_of.tolist(), row_of.tolist(), strict=True))
             for place, answer in self._process(rows).items():
-                replies[ticket_of[place]].answers[int(row_of[place])] = answer
+                ticket_number, row = origins[place]
+                replies[ticket_number].answers[row] = answer
         return answers
 
     def _shape_problem(self, encoded: torch.Tensor) -> StreamError | None:
@@ -189,12 +175,12 @@ class DecoderStage:
         errors = self._guard.admit(rows.slots, rows.generations, rows.numbers, rows.flags)
         answers.update(errors)
         is_busy = (rows.frames > 0) | (rows.flags > 0) | rows.wants_result
-        is_busy[list(errors)] = False
-        busy = np.flatnonzero(is_busy)
-        rank = ranks(rows.slots[busy])
+        if errors:
+            is_busy[list(errors)] = False
+        busy = is_busy.nonzero()[0]
         failed: set[tuple[int, int]] = set()  # slots and generations
-        for number in range(int(rank.max(initial=-1)) + 1):
-            places = busy[rank == number]
+        for own in rounds(rows.slots[busy]):
+            places = busy[own]
             if failed:
                 why = "an earlier request of this stream failed in the decoder; start the stream again"
                 leases = zip(rows.slots[places].tolist(), rows.generations[places].tolist(), strict=True)
@@ -223,7 +209,8 @@ class DecoderStage:
         """The results and errors of admitted rows, all of different streams."""
         answers: dict[int, StreamResult | StreamError] = {}
         try:
-            answers.update(self._open(rows, places[(rows.flags[places] & START) > 0]))
+            if len(starts := places[(rows.flags[places] & START) > 0]):
+                answers.update(self._open(rows, starts))
             if answers:
                 places = places[~np.isin(places, list(answers))]
             parts = self._decode(rows, places)
@@ -302,23 +289,23 @@ class DecoderStage:
         """Decodes rows of different streams, step by step; returns the parts of segments in those with news."""
         slots, flags, covered = rows.slots[places], rows.flags[places], rows.covered_samples[places]
         is_final = (flags & (END | FINALIZE)) > 0
-        changing = np.flatnonzero(self._has_unstable[slots]).tolist()
+        changing = self._has_unstable[slots].nonzero()[0].tolist()
         unstable = {row: self._texts[int(slots[row])].unstable for row in changing}
         steps = RowSteps(self._endpoints, slots, rows.frames[places], covered, is_final, unstable)
         first_frames = (rows.frames.cumsum() - rows.frames)[places]
         while step := steps.next():
             own = slots[step.rows]
             steps.take(step, self._decode_step(own, step, first_frames[step.rows] + step.first_frames, rows.encoded))
-            ended = own[step.is_endpoint]
-            carries = self._carries_state[ended]
-            self._begin(ended[~carries].tolist())
-            self._begin(ended[carries].tolist(), goes_on=True)
+            if len(ended := own[step.is_endpoint]):
+                carries = self._carries_state[ended]
+                self._begin(ended[~carries].tolist())
+                self._begin(ended[carries].tolist(), goes_on=True)
         found = {
             row: self._without_warm_up(int(slots[row]), parts, is_final[row]) for row, parts in steps.parts().items()
         }
-        is_finalized = (flags & FINALIZE) > 0
-        self._endpoints.restart(slots[is_finalized], covered[is_finalized])
-        self._begin(slots[is_finalized].tolist())
+        if len(finalized := ((flags & FINALIZE) > 0).nonzero()[0]):
+            self._endpoints.restart(slots[finalized], covered[finalized])
+            self._begin(slots[finalized].tolist())
         return {int(places[row]): parts for row, parts in found.items() if parts}
 
     def _without_warm_up(self, slot: int, parts: list[SegmentPart], ends: bool) -> list[SegmentPart]:
@@ -339,17 +326,23 @@ class DecoderStage:
         """
         decoded: list[Decoded | None] = [None] * len(slots)
         numbers = self._decoder_numbers[slots]
-        for number, decoder in enumerate(self._stream_decoders.values()):
-            runs = numbers == number
+        for number in sorted(set(numbers.tolist())):
+            decoder = self._decoders[number]
+            is_run = numbers == number
             if decoder.needs_frames:
-                runs &= step.frames > 0
-            if not runs.any():
+                is_run &= step.frames > 0
+            runs = is_run.nonzero()[0]
+            if not len(runs):
                 continue
-            frames = _padded(encoded, first_frames[runs], step.frames[runs])
-            own, lengths = slots[runs].tolist(), send_to_device(torch.from_numpy(step.frames[runs]), self._device)
-            is_final = step.is_final[runs].tolist()
-            chunk = Chunk(own, send_to_device(frames, self._device), lengths, is_final, self._prompts_of(own))
-            for i, found in zip(np.flatnonzero(runs).tolist(), decoder.decode(chunk), strict=True):
+            own, lengths = slots[runs].tolist(), step.frames[runs]
+            chunk = Chunk(
+                slots=own,
+                encoded=send_to_device(_padded(encoded, first_frames[runs], lengths), self._device),
+                lengths=send_to_device(torch.from_numpy(lengths), self._device),
+                is_final=step.is_final[runs].tolist(),
+                prompts=self._prompts_of(own),
+            )
+            for i, found in zip(runs.tolist(), decoder.decode(chunk), strict=True):
                 decoded[i] = found
         return decoded
 
@@ -357,13 +350,14 @@ class DecoderStage:
 def _padded(encoded: torch.Tensor, first: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
     """Runs of `encoded` [T, D] as [B, max, D] with zeros after them; first, lengths: [B] int64, in ascending order."""
     longest, total = int(lengths.max()), int(lengths.sum())
+    batch, width = len(lengths), encoded.shape[1]
+    has_all = total == len(encoded)  # each frame belongs to one of the runs
+    if has_all and total == batch * longest:
+        return encoded.view(batch, longest, width)
     within = np.arange(total) - np.repeat(lengths.cumsum() - lengths, lengths)
-    if total < len(encoded):  # else each frame belongs to one of the runs
+    if not has_all:
         chosen = torch.from_numpy(np.repeat(first, lengths) + within)
         encoded = encoded.index_select(0, send_to_device(chosen, encoded.device))
-    batch, width = len(lengths), encoded.shape[1]
-    if total == batch * longest:
-        return encoded.reshape(batch, longest, width)
     padded = encoded.new_zeros(batch * longest, width)
     places = torch.from_numpy(np.repeat(np.arange(batch) * longest, lengths) + within)
     return padded.index_copy_(0, send_to_device(places, encoded.device), encoded).view(batch, longest, width)

@@ -123,7 +123,7 @@ class RowSteps:
 
     def next(self) -> Step | None:
         """The next step of all rows that have one left."""
-        rows = np.flatnonzero((self._left > 0) | self._is_endpoint | self._is_final)
+        rows = ((self._left > 0) | self._is_endpoint | self._is_final).nonzero()[0]
         if not len(rows):
             return None
         left, is_endpoint, has_rules = self._left[rows], self._is_endpoint[rows], self._has_rules[rows]
@@ -140,16 +140,13 @@ class RowSteps:
         self._is_new[rows] = True
         # 1) tokens
         ends = np.zeros((2, len(rows)), np.int64)
-        has_found = np.array([one is not NOTHING for one in decoded], bool)
-        if self._found:
-            has_found |= np.isin(rows, list(self._found))
-        for i in np.flatnonzero(has_found).tolist():
-            one, row = decoded[i], int(rows[i])
-            if one is not None:
+        for i, (row, one) in enumerate(zip(rows.tolist(), decoded, strict=True)):
+            if one is not None and (one is not NOTHING or row in self._found):
                 ends[:, i] = _end(one.stable), _end(one.unstable)
                 self._found[row] = _joined(self._found.get(row, NOTHING), one)
         # 2) segments that end
-        for i in np.flatnonzero(step.is_final).tolist():
+        final = step.is_final.nonzero()[0]
+        for i in final.tolist():
             row = int(rows[i])
             found, covered = self._found.pop(row, NOTHING), int(self._covered[row])
             if step.is_endpoint[i]:
@@ -157,12 +154,13 @@ class RowSteps:
             else:
                 part = SegmentPart(found, covered, True, covered)
             self._parts.setdefault(row, []).append(part)
-        self._is_new[rows[step.is_final]] = False
-        self._is_endpoint[rows[step.is_endpoint]] = False
-        self._is_final[rows[step.is_final & ~step.is_endpoint]] = False
+        if len(final):
+            self._is_new[rows[final]] = False
+            self._is_endpoint[rows[step.is_endpoint]] = False
+            self._is_final[rows[step.is_final & ~step.is_endpoint]] = False
         # 3) endpoints after whole chunks
         is_whole = self._has_rules[rows] & ~step.is_final & (step.frames == self._endpoints.chunk_encoder_frames)
-        if is_whole.any():
+        if np.count_nonzero(is_whole):
             whole = rows[is_whole]
             self._is_endpoint[whole] = self._endpoints.add_chunk(self._slots[whole], *ends[:, is_whole])
 

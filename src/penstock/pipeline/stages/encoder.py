@@ -4,7 +4,6 @@ Independent of words and searches.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,41 +13,22 @@ from penstock.decoding.host_copy import copy_to_host
 from penstock.encoder.encoder import first_batches
 from penstock.encoder.precision import FLOAT32, open_encoder
 from penstock.errors import ErrorCode, StreamError
-from penstock.frontend.log_mel import MelChunks
+from penstock.frontend.ranks import sums_before
 from penstock.graphs.select import AUTO, select_step_driver
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS, SlotGuard
+from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.table import Lease
-from penstock.pipeline.slots.ticket import FINALIZE, NO_ROW, START, Column, Ticket, encoder_frame_counts
+from penstock.pipeline.slots.ticket import FINALIZE, NO_ROW, START, Column, Ticket
 from penstock.runtime import check_device, check_device_works, send_to_device
-
-
-@dataclass(frozen=True)
-class EncoderRequest:
-    """The chunks that one request of one stream completed, zero or more."""
-
-    lease: Lease
-    chunks: MelChunks
-    is_start: bool
-    finalize: bool = False
-    """A segment ends with this request and the stream continues: its encoder state starts afresh."""
-    number: int = NOT_COUNTED
-    """The stream's requests before this one."""
-
-    def row(self) -> tuple[int, ...]:
-        """Its row of a ticket, without `FRAMES`."""
-        flags = START * self.is_start + FINALIZE * self.finalize
-        mel, last_valid, covered = self.chunks
-        return (*self.lease, self.number, flags, len(mel), last_valid, covered, 0)
 
 
 class EncodedRows(NamedTuple):
     """The encoder frames of one Triton request."""
 
     encoded: torch.Tensor
-    """[T, D] float32 on the host, the frames of all rows, one row after another; zeros for a rejected row."""
+    """[T, D] float32, the frames of all rows, one row after another; zeros for a rejected row. Those that are not
+    copied to the host may be overwritten by the next call."""
     errors: dict[int, StreamError]
     """By row rejected here; the decoder finds them in the ledger."""
 
@@ -89,32 +69,13 @@ class EncoderStage:
             self._encoder.open(slots)  # reset again when a stream gets the slot
             self._encoder.step(slots, mel, torch.full_like(slots, self._chunk_shape[0]))
 
-    def process(self, requests: list[EncoderRequest]) -> list[torch.Tensor | StreamError]:
-        """Returns for each request its encoder frames [T, D], T >= 0, or an error; requests of a stream in order.
-
-        Raises DeviceLostError if no later step can succeed.
-        """
-        answers: list[torch.Tensor | StreamError | None] = [self._shape_problem(r.chunks.mel) for r in requests]
-        good = [request for request, problem in zip(requests, answers, strict=True) if problem is None]
-        rows = np.array([request.row() for request in good], np.int64).reshape(len(good), len(Column))
-        rows[:, Column.FRAMES] = encoder_frame_counts(
-            rows[:, Column.CHUNKS],
-            rows[:, Column.LAST_VALID],
-            self._chunk_shape[0],
-            self._encoder.config.subsampling_factor,
-        )
-        encoded, errors = self._encode(rows, [request.chunks.mel for request in good])
-        parts = zip(encoded.split(rows[:, Column.FRAMES].tolist()), range(len(good)), strict=True) if good else iter(())
-        found = iter([errors.get(row, frames) for frames, row in parts])
-        return [next(found) if problem is None else problem for problem in answers]
-
     def process_tickets(
-        self, tickets: list[Ticket | StreamError], mels: list[torch.Tensor]
+        self, tickets: list[Ticket | StreamError], mels: list[torch.Tensor], to_host: bool = True
     ) -> list[EncodedRows | StreamError]:
-        """Returns for each Triton request of a batch its frames, or why it is rejected as a whole.
+        """Returns for each request of a batch its frames, or why it is rejected as a whole.
 
-        mels: of each request [C, N, F], the chunks of all rows. Rows of a stream are processed in order. Raises
-        DeviceLostError if no later step can succeed.
+        mels: of each request [C, N, F], the chunks of all rows. Rows of a stream are processed in order. to_host: False
+        leaves the frames on the device. Raises DeviceLostError if no later step can succeed.
         """
         answers: list[EncodedRows | StreamError | None] = []
         good: list[tuple[np.ndarray, torch.Tensor]] = []
@@ -128,9 +89,11 @@ class EncoderStage:
             answers.append(problem)
             if problem is None:
                 good.append((ticket.rows, mel))
-        rows = np.concatenate([np.zeros((0, len(Column)), np.int64), *(rows for rows, _ in good)])
-        forwarded = np.flatnonzero(rows[:, Column.SLOT] != NO_ROW[Column.SLOT])
-        encoded, errors = self._encode(rows[forwarded], [mel for _, mel in good], to_host=True)
+        if not good:
+            return [answer for answer in answers if answer is not None]
+        rows = good[0][0] if len(good) == 1 else np.concatenate([rows for rows, _ in good])
+        forwarded = (rows[:, Column.SLOT] != NO_ROW[Column.SLOT]).nonzero()[0]
+        encoded, errors = self._encode(rows[forwarded], [mel for _, mel in good], to_host)
         row_errors = {int(forwarded[row]): error for row, error in errors.items()}
         found = iter(self._split(good, encoded, row_errors))
         return [next(found) if answer is None else answer for answer in answers]
@@ -140,6 +103,8 @@ class EncoderStage:
         good: list[tuple[np.ndarray, torch.Tensor]], encoded: torch.Tensor, errors: dict[int, StreamError]
     ) -> list[EncodedRows]:
         """Deals frames [T, D] and errors by row to the requests that they belong to."""
+        if len(good) == 1:
+            return [EncodedRows(encoded, errors)]
         parts = encoded.split([int(rows[:, Column.FRAMES].sum()) for rows, _ in good])
         answers, start = [], 0
         for (rows, _), part in zip(good, parts, strict=True):
@@ -157,7 +122,7 @@ class EncoderStage:
 
     @torch.inference_mode()
     def _encode(
-        self, rows: np.ndarray, mels: list[torch.Tensor], to_host: bool = False
+        self, rows: np.ndarray, mels: list[torch.Tensor], to_host: bool
     ) -> tuple[torch.Tensor, dict[int, StreamError]]:
         """Returns the frames [T, D] of rows [R, 8] and, by row, why some are rejected; their frames are zeros.
 
@@ -166,18 +131,28 @@ class EncoderStage:
         slots, generations, numbers, flags, chunks, last_valid = rows.T[: Column.LAST_VALID + 1]
         errors = self._guard.admit(slots, generations, numbers, flags)
         is_admitted = np.ones(len(rows), bool)
-        is_admitted[list(errors)] = False
+        if errors:
+            is_admitted[list(errors)] = False
         # Of each chunk: its row, and the mel frames that hold audio, fewer in the last chunk of a segment.
         owner = np.repeat(np.arange(len(rows)), chunks)
+        last = chunks.nonzero()[0]
         valid = np.full(len(owner), self._chunk_shape[0])
-        valid[(chunks.cumsum() - 1)[chunks > 0]] = last_valid[chunks > 0]
-        frames = torch.zeros(len(owner), self._chunk_frames, self._encoder.config.d_model, device=self._device)
+        valid[chunks.cumsum()[last] - 1] = last_valid[last]
+        frames: torch.Tensor | None = None
         mel: torch.Tensor | None = None
         try:
             for step in self._steps(slots, chunks, flags, is_admitted, owner):
                 if mel is None and len(step.chunks):
                     mel = send_to_device(mels[0] if len(mels) == 1 else torch.cat(mels), self._device)
-                self._run(step, frames, mel, slots[owner], valid)
+                for places, found in self._run(step, mel, slots[owner], valid):
+                    if len(places) == len(owner):
+                        frames = found
+                        continue
+                    if frames is None:
+                        frames = self._no_frames(len(owner))
+                    frames.index_copy_(0, places, found)
+            if frames is None:
+                frames = self._no_frames(len(owner))
             if to_host:  # waits for the device, which reports errors of the steps here
                 frames = copy_to_host(frames)
         except STEP_ERRORS as error:  # the states of these streams are undefined now
@@ -185,10 +160,10 @@ class EncoderStage:
             for row in np.flatnonzero(is_admitted).tolist():
                 why = f"the encoder failed: {error}"
                 errors[row] = self._guard.reject(int(slots[row]), int(generations[row]), why)
-            frames = torch.zeros_like(frames, device="cpu" if to_host else None)
-        counts = -(-valid // self._encoder.config.subsampling_factor)
-        if (counts == self._chunk_frames).all():
+            frames = self._no_frames(len(owner), "cpu" if to_host else None)
+        if rows[:, Column.FRAMES].sum() == len(owner) * self._chunk_frames:
             return frames.flatten(0, 1), errors
+        counts = -(-valid // self._encoder.config.subsampling_factor)
         is_valid = np.arange(self._chunk_frames) < counts[:, np.newaxis]
         kept = send_to_device(torch.from_numpy(np.flatnonzero(is_valid)), frames.device)
         return frames.flatten(0, 1).index_select(0, kept), errors
@@ -198,27 +173,21 @@ class EncoderStage:
     ) -> Iterator["_Step"]:
         """The steps of a batch: step k has the k-th chunk of each stream, after the segments that begin there."""
         # 1) chunks of the stream in this batch before each row
-        order = np.argsort(slots, kind="stable")
-        before_all = chunks[order].cumsum() - chunks[order]
-        is_first = np.ones(len(slots), bool)
-        is_first[1:] = slots[order][1:] != slots[order][:-1]
-        before = np.empty_like(chunks)
-        before[order] = before_all - np.maximum.accumulate(np.where(is_first, before_all, 0)) if len(slots) else 0
+        before = sums_before(slots, chunks)
         # 2) where streams and segments begin: a start before the row's chunks, finalize after them
-        starts, ends = ((flags & flag > 0) & is_admitted for flag in (START, FINALIZE))
+        starts, ends = (((flags & flag > 0) & is_admitted).nonzero()[0] for flag in (START, FINALIZE))
         begin_slots = np.concatenate([slots[starts], slots[ends]])
         begin_steps = np.concatenate([before[starts], (before + chunks)[ends]])
         # 3) the step of each chunk
-        first_chunk = chunks.cumsum() - chunks
-        step_of = before[owner] + np.arange(len(owner)) - first_chunk[owner]
+        step_of = np.arange(len(owner)) + (before + chunks - chunks.cumsum())[owner]
         step_of[~is_admitted[owner]] = -1
         for step in range(int(max(step_of.max(initial=-1), begin_steps.max(initial=-1))) + 1):
-            yield _Step(begin_slots[begin_steps == step], np.flatnonzero(step_of == step))
+            yield _Step(begin_slots[begin_steps == step], (step_of == step).nonzero()[0])
 
     def _run(
-        self, step: "_Step", frames: torch.Tensor, mel: torch.Tensor | None, slots: np.ndarray, valid: np.ndarray
-    ) -> None:
-        """Runs a step in parts of at most `max_batch` streams and writes the frames [C, T, D] of its chunks.
+        self, step: "_Step", mel: torch.Tensor | None, slots: np.ndarray, valid: np.ndarray
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Runs a step in parts of at most `max_batch` streams; yields chunks [B] int64 and their frames [B, T, D].
 
         mel: [C, N, F], all chunks, where there are any; slots, valid: [C] int64, of each chunk the slot and the mel
         frames that hold audio.
@@ -232,8 +201,11 @@ class EncoderStage:
             numbers = send_to_device(torch.from_numpy(np.stack([slots[chunks], valid[chunks], chunks])), self._device)
             assert mel is not None
             chosen = mel if len(chunks) == len(mel) else mel.index_select(0, numbers[2])
-            encoded = self._encoder.step(numbers[0], chosen, numbers[1]).frames.float()
-            frames.index_copy_(0, numbers[2], encoded)
+            yield numbers[2], self._encoder.step(numbers[0], chosen, numbers[1]).frames.float()
+
+    def _no_frames(self, chunks: int, device: str | None = None) -> torch.Tensor:
+        """Zeros [C, T, D], by default on the stage's device."""
+        return torch.zeros(chunks, self._chunk_frames, self._encoder.config.d_model, device=device or self._device)
 
 
 class _Step(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.chunk_geometry import chunk_geometry
-from penstock.frontend.log_mel import FeatureExtractor, LogMel, MelChunks
+from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
@@ -21,26 +21,13 @@ from penstock.pipeline.options.language_offer import offer_languages
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S, StreamOptions, parse_stream_options
 from penstock.pipeline.slots.guard import STEP_ERRORS
-from penstock.pipeline.slots.table import Lease, StreamTable
+from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column, encoder_frame_counts
-from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, StreamNumber, join_rows, rows_of
+from penstock.pipeline.stages.audio_rows import AudioRows, StreamNumber, join_rows
 from penstock.scoring.wfst.words import read_words
 
 MAX_MAGNITUDE = 2.0
 """Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
-
-
-class FeatureReply(NamedTuple):
-    """The reply to one request of one stream."""
-
-    lease: Lease
-    number: int
-    """The stream's requests before this one."""
-    chunks: MelChunks
-    finalize: bool
-    """True if the segment ends here and the stream continues."""
-    options: StreamOptions | None
-    """The stream's options, with its start; None after it."""
 
 
 class FeatureRows(NamedTuple):
@@ -91,22 +78,6 @@ class FeatureStage:
         are_all = np.ones(len(slots), bool)  # reset again when a stream gets the slot
         self._extractor.extract(slots, np.zeros(lengths.sum(), np.float32), lengths, are_all, ~are_all)
 
-    def process(self, requests: list[AudioRequest]) -> list[FeatureReply | StreamError]:
-        """Returns the replies to single requests, in order; as `process_rows`."""
-        if not requests:
-            return []
-        found = self._process(rows_of(requests))
-        ends = found.rows[:, Column.CHUNKS].cumsum().tolist()
-        answers: list[FeatureReply | StreamError] = []
-        for row, (slot, generation, number, flags, chunks, last_valid, covered, _) in enumerate(found.rows.tolist()):
-            if row in found.errors:
-                answers.append(found.errors[row])
-                continue
-            mel = MelChunks(found.mel[ends[row] - chunks : ends[row]], last_valid, covered)
-            lease, options = Lease(slot, generation), found.options.get(row)
-            answers.append(FeatureReply(lease, number, mel, bool(flags & FINALIZE), options))
-        return answers
-
     def process_rows(self, batch: list[AudioRows | StreamError]) -> list[FeatureRows | StreamError]:
         """Returns the replies to a batch of Triton requests, in order within each stream.
 
@@ -137,15 +108,14 @@ class FeatureStage:
 
     @torch.inference_mode()
     def _process(self, rows: AudioRows) -> FeatureRows:
-        slots, generations, numbers, options, errors = self._admit(rows)
-        flags = np.where(rows.flags & END, rows.flags & ~FINALIZE, rows.flags)
-        admitted = np.flatnonzero(slots >= 0)
-        own = slots[admitted]
+        ticket, options, errors = self._admit(rows)
+        slots = ticket[:, Column.SLOT]
+        admitted = (slots >= 0).nonzero()[0]
         samples = rows.samples if len(admitted) == len(slots) else self._samples_of(rows, slots >= 0)
-        is_first, is_last = (flags[admitted] & START) > 0, (flags[admitted] & (END | FINALIZE)) > 0
-        ticket = np.tile(NO_ROW, (len(slots), 1))
+        own, lengths, flags = slots[admitted], rows.lengths[admitted], ticket[admitted, Column.FLAGS]
         try:
-            found = self._extractor.extract(own, samples, rows.lengths[admitted], is_first, is_last)
+            is_first, is_last = (flags & START) > 0, (flags & (END | FINALIZE)) > 0
+            found = self._extractor.extract(own, samples, lengths, is_first, is_last)
         except STEP_ERRORS as error:  # samples of these streams are lost
             self.table.take_back(own)
             for row in admitted.tolist():
@@ -153,14 +123,16 @@ class FeatureStage:
                 stream_id = self.table.stream_in(int(slots[row]))
                 if stream_id is not None:
                     self.table.close(stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
+            ticket[:] = NO_ROW
             return FeatureRows(ticket, self._extractor.no_chunks(), {}, errors, rows.is_batched)
         self.samples_taken += len(samples)
         chunk_mel_frames = self._extractor.geometry.chunk_mel_frames
         frames = encoder_frame_counts(
             found.chunks, found.last_valid_mel_frames, chunk_mel_frames, self._subsampling_factor
         )
-        columns = (own, generations[admitted], numbers[admitted], flags[admitted], found.chunks)
-        ticket[admitted] = np.stack([*columns, found.last_valid_mel_frames, found.covered_samples, frames], axis=1)
+        columns = (found.chunks, found.last_valid_mel_frames, found.covered_samples, frames)
+        for column, values in enumerate(columns, start=Column.CHUNKS):
+            ticket[admitted, column] = values
         return FeatureRows(ticket, found.mel, options, errors, rows.is_batched)
 
     @staticmethod
@@ -170,32 +142,27 @@ class FeatureStage:
         wanted = zip((ends - rows.lengths)[are_wanted].tolist(), ends[are_wanted].tolist(), strict=True)
         return np.concatenate([np.zeros(0, np.float32), *(rows.samples[start:end] for start, end in wanted)])
 
-    def _admit(
-        self, rows: AudioRows
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[int, StreamOptions], dict[int, StreamError]]:
-        """Gives each valid row its stream's slot, in order: slots, generations and numbers [R] int64, -1 if rejected.
+    def _admit(self, rows: AudioRows) -> tuple[np.ndarray, dict[int, StreamOptions], dict[int, StreamError]]:
+        """Gives each valid row its stream's slot, in order: rows of a ticket [R, 8] as far as `FLAGS`, options, errors.
 
         Runs of rows that start and end nothing are looked up at once.
         """
         count = len(rows.flags)
-        slots, generations, numbers = (np.full(count, -1, np.int64) for _ in range(3))
+        ticket = np.tile(NO_ROW, (count, 1))
+        slots = ticket[:, Column.SLOT]
         options: dict[int, StreamOptions] = {}
-        errors, problems = dict(rows.errors), dict(rows.problems)
-        for row, problem in self._audio_problems(rows).items():
-            problems.setdefault(row, problem)
+        errors, problems = dict(rows.errors), {**self._audio_problems(rows), **rows.problems}
         is_special = (rows.flags & (START | END)) > 0
-        is_special[[*errors, *problems, *rows.options]] = True
-        is_final = (rows.flags & (END | FINALIZE)) > 0
+        if errors or problems or rows.options:
+            is_special[[*errors, *problems, *rows.options]] = True
         start = 0
-        for row in [*np.flatnonzero(is_special).tolist(), count]:
+        for row in [*is_special.nonzero()[0].tolist(), count]:
             if start < row:
-                ids = rows.stream_ids[start:row]
-                slots[start:row] = self.table.look_up_all(ids)
-                for missing in (start + np.flatnonzero(slots[start:row] < 0)).tolist():
+                slots[start:row] = found = self.table.look_up_all(rows.stream_ids[start:row])
+                for missing in (start + (found < 0).nonzero()[0]).tolist():
                     errors[missing] = self.table.problem_with(rows.stream_ids[missing])
                 # Before a start after them, which could else take their slot: it would seem settled.
-                run = start + np.flatnonzero(slots[start:row] >= 0)
-                generations[run], numbers[run] = self.table.forward(slots[run], rows.lengths[run], is_final[run])
+                self._forward(rows, ticket, start + (found >= 0).nonzero()[0])
             start = row + 1
             if row == count or row in errors:
                 continue
@@ -204,11 +171,20 @@ class FeatureStage:
             except StreamError as error:
                 errors[row] = error
                 continue
-            one = slice(row, row + 1)
-            generations[one], numbers[one] = self.table.forward(slots[one], rows.lengths[one], is_final[one])
+            self._forward(rows, ticket, np.array([row]))
             if rows.flags[row] & END:
                 self.table.close(rows.stream_ids[row])
-        return slots, generations, numbers, options, errors
+        return ticket, options, errors
+
+    def _forward(self, rows: AudioRows, ticket: np.ndarray, places: np.ndarray) -> None:
+        """Counts the requests of rows `places` [n], which have slots, and completes their rows of the ticket."""
+        flags = rows.flags[places]
+        flags = np.where(flags & END, flags & ~FINALIZE, flags)
+        slots, is_final = ticket[places, Column.SLOT], (flags & (END | FINALIZE)) > 0
+        generations, numbers = self.table.forward(slots, rows.lengths[places], is_final)
+        ticket[places, Column.GENERATION] = generations
+        ticket[places, Column.NUMBER] = numbers
+        ticket[places, Column.FLAGS] = flags
 
     def _admit_special(
         self, rows: AudioRows, row: int, options: dict[int, StreamOptions], problem: StreamError | None
@@ -258,7 +234,7 @@ class FeatureStage:
         most = self.max_request_samples
         problems = {
             row: f"{rows.lengths[row]} samples in one request, at most {most} ({MAX_REQUEST_S:g} s)"
-            for row in np.flatnonzero(rows.lengths > most).tolist()
+            for row in (rows.lengths > most).nonzero()[0].tolist()
         }
         # NaN compares false, and a minimum or maximum with it is NaN: so each comparison also finds NaN.
         samples = rows.samples

@@ -43,4 +43,4 @@ class CtcStreamDecoder(StreamDecoder):
 
 def _tokens(tokens: CtcTokens) -> list[list[Token]]:
     *fields, lengths = tokens
-    return [[one for one in row if one.timestamp >= 0] for row in rows_of_tokens(tuple(fields), lengths)]
+    return [[one for one in row if one.timestamp >= 0] for row in rows_of_tokens(tuple(fields), lengths.tolist())]

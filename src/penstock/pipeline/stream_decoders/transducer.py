@@ -123,7 +123,7 @@ class GreedyStreamDecoder(StreamDecoder):
         slots = copy_to_device(chunk.slots, torch.int64, self._device)
         search = self._fused if self._fusion.is_used(chunk.slots) else self._plain
         projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
-        hyps, states = search.decode(projected, chunk.lengths, self._state.gather(slots))
+        hyps, states = search.decode(projected, chunk.lengths, self._state.gather(slots), overwrites_states=True)
         self._state.scatter(slots, states)
         return [Decoded(tokens, [], []) if tokens else NOTHING for tokens in _greedy_tokens(hyps)]
 
@@ -200,18 +200,21 @@ class BeamStreamDecoder(StreamDecoder):
 
 def _greedy_tokens(hyps: BatchedHyps) -> list[list[Token]]:
     host = hyps.to_host()
-    return rows_of_tokens((host.labels, host.timestamps, host.durations, host.scores), host.lengths)
+    counts = host.lengths.tolist()
+    if not any(counts):
+        return [[] for _ in counts]
+    return rows_of_tokens((host.labels, host.timestamps, host.durations, host.scores), counts)
 
 
 def _tokens(lists: TokenLists) -> list[list[Token]]:
     """lists: [B, M] on the host."""
     tokens, lengths = lists
-    return rows_of_tokens((tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores), lengths)
+    fields = (tokens.labels, tokens.timestamps, tokens.durations, tokens.acoustic_scores)
+    return rows_of_tokens(fields, lengths.tolist())
 
 
-def rows_of_tokens(fields: tuple[torch.Tensor, ...], lengths: torch.Tensor) -> list[list[Token]]:
-    """fields: of the tokens, each [B, M] on the host; lengths: [B]."""
-    counts = lengths.tolist()
+def rows_of_tokens(fields: tuple[torch.Tensor, ...], counts: list[int]) -> list[list[Token]]:
+    """fields: of the tokens, each [B, M] on the host; counts: of each row's tokens."""
     longest = max(counts)
     columns = [field[:, :longest].tolist() for field in fields]
     return [
