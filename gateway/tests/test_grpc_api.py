@@ -21,6 +21,8 @@ Code = grpc.StatusCode
 KEY = ("authorization", "Bearer sk-test")
 DIGEST = hashlib.sha256(b"sk-test")
 RING = KeyRing([(ApiKey("test", 4), DIGEST.digest())])
+LOST_STATUS = "Internal error from Core"
+"""Of gRPC's client, where a write fails before the server's status arrives: another call gets it."""
 CALLS, MESSAGE_BYTES = 8, 60 << 20
 
 
@@ -64,15 +66,20 @@ def test_large_calls_without_a_key_take_no_memory(tmp_path, replica, compression
 @pytest.mark.parametrize("metadata", [(), (KEY, KEY), (("authorization", "Bearer sk-other"),)])
 async def test_a_call_without_a_key_or_with_two_is_rejected(make_gateway, kind, metadata):
     gateway = make_gateway(RING)
+    calls = 0
     async with running(gateway) as served, grpc.aio.insecure_channel(served.grpc_address) as channel:
         for method in (f"/{SERVICE}/StreamingRecognize", "/other.Service/Method"):
-            request = b"" if kind.startswith("unary") else iter([b""])
-            call = getattr(channel, kind)(method)(request, metadata=metadata)
-            assert await call.code() is Code.UNAUTHENTICATED
+            details = LOST_STATUS
+            while details == LOST_STATUS:
+                request = b"" if kind.startswith("unary") else iter([b""])
+                call = getattr(channel, kind)(method)(request, metadata=metadata)
+                code, details = await call.code(), await call.details()
+                calls += 1
+            assert code is Code.UNAUTHENTICATED
     registry = gateway.metrics.registry
     for protocol in ("riva", "grpc"):
         labels = {"protocol": protocol, "reason": "INVALID_API_KEY"}
-        assert registry.get_sample_value("penstock_gateway_rejected_total", labels) == 1
+        assert 1 <= registry.get_sample_value("penstock_gateway_rejected_total", labels) < calls
 
 
 @pytest.mark.anyio
