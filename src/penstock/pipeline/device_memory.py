@@ -1,4 +1,4 @@
-"""The least memory of a server on a CUDA device, by arithmetic: `penstock serve` compares it with what is free.
+"""An estimate of the memory of a server on a CUDA device, by arithmetic: `penstock serve` compares it with what is free.
 
 It has what is allocated at the start, and the activations of the largest steps. It leaves out temporaries of the graph
 search, workspaces of libraries and what the allocator rounds up.
@@ -68,7 +68,7 @@ class DeviceMemory(NamedTuple):
         parts = ", ".join(f"{name.replace('_', ' ')} {size / 1e9:.2f} GB" for name, size in self._asdict().items())
         largest = max(_LOWER, key=lambda name: getattr(self, name))
         raise SettingError(
-            f"the server needs at least {needed / 1e9:.2f} GB on {device}, where {free_bytes / 1e9:.2f} GB are free: "
+            f"the server needs about {needed / 1e9:.2f} GB on {device}, where {free_bytes / 1e9:.2f} GB are free: "
             f"{parts}; accepted: {_LOWER[largest]}"
         )
 
