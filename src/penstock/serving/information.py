@@ -1,8 +1,12 @@
 """What a server offers, as parameters of `asr` and `asr_batch`: readable over KServe HTTP and gRPC without audio."""
 
+import hashlib
+import json
+from pathlib import Path
+
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
-from penstock.model.bundle import Checkpoint
+from penstock.model.bundle import TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, sha256_of
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
@@ -11,6 +15,10 @@ from penstock.pipeline.options.language_offer import offer_languages
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.version import __version__
 from penstock_client.options import MAX_PHRASES
+from penstock_client.server_info import FINGERPRINT
+
+_FASTER_ONLY = ("cuda_graphs", "capture_beams", "kernels", "phrase_memory_mib")
+"""Settings of the decoder that change no word."""
 
 
 def server_information(
@@ -39,5 +47,24 @@ def server_information(
         "alphabet": "" if tokenizer.writes_everything else "".join(sorted(tokenizer.alphabet)),
         "has_language_model": "true" if decoding.lm else "false",
         "has_internal_language_model": "true" if offer.ilm else "false",
+        FINGERPRINT: fingerprint(checkpoint, context, decoding),
     }
     return {name: str(value) for name, value in values.items()}
+
+
+def fingerprint(checkpoint: Checkpoint, context: AttentionContext, decoding: DecodingConfig) -> str:
+    """SHA-256 of all that decides the words of a stream: a stream may go on where it is the same.
+
+    Reads the language model and the graph as a whole. The precision is not part of it: it depends on the device.
+    """
+    settings = {name: value for name, value in decoding.model_dump().items() if name not in _FASTER_ONLY}
+    for name in ("lm", "graph"):
+        settings[name] = sha256_of(Path(settings[name])) if settings[name] else None
+    parts = {
+        "version": __version__,
+        "sha256": [checkpoint.checksum(name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)],
+        "model": repr(checkpoint.config),
+        "context": [context.left, context.right],
+        "decoding": settings,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -2,19 +2,31 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from penstock_client.alignment import ChunkGeometry, read_geometry
 from penstock_client.batched.link import Link
 from penstock_client.batched.stream import BatchedStream, OnAnswer
 from penstock_client.batched.wire import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
-from penstock_client.errors import StreamClosedError
+from penstock_client.errors import ServerDrainingError, ServerFullError, ServerReplyError, StreamClosedError
 from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ
+from penstock_client.server_info import ServerInfo, parse_server_info
 from penstock_client.transport.grpc_wire import check_certificates
 from penstock_client.transport.model_config import read_parameters
 
 _MAX_UNANSWERED_S = 20.0
+
+
+class Probe(NamedTuple):
+    """What an empty stream has shown of a server that is alive."""
+
+    information: ServerInfo
+    """As of the connection."""
+    is_full: bool
+    is_draining: bool
 
 
 class BatchedClient:
@@ -52,6 +64,7 @@ class BatchedClient:
         self._aligns = align
         self._link: Link | None = None
         self._geometry: ChunkGeometry | None = None
+        self._parameters: Mapping[str, str] = {}
         self._numbers = 0
         self._connecting: asyncio.Task[None] | None = None
         """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
@@ -65,7 +78,40 @@ class BatchedClient:
         The first one reads where the model's chunks end and connects. Raises ServerUnreachableError, and
         ServerReplyError for a server without the model `asr_batch`.
         """
+        return self._open(await self._connect(), options, on_answer)
+
+    async def probe(self) -> Probe:
+        """Sends an empty stream in one row through all models of the server.
+
+        Triton says that it is ready, and tells of its models, also when their processes have ended. Raises ClientError
+        where no model answers, and ServerReplyError for a server that does not say what it offers.
+        """
         link = await self._connect()
+        if not self._parameters:  # they could not be read the last time
+            await self._read_parameters()
+        stream = self._open(link, is_empty=True)
+        error = None
+        try:
+            async for _ in stream:
+                pass
+        except (ServerFullError, ServerDrainingError) as rejection:
+            error = rejection
+        finally:
+            stream.cancel()
+        try:
+            information = parse_server_info(self._parameters)
+        except (KeyError, ValueError) as wrong:
+            self._parameters = {}
+            raise ServerReplyError(f"the server at {self.url} does not say what it offers ({wrong})") from wrong
+        return Probe(information, isinstance(error, ServerFullError), isinstance(error, ServerDrainingError))
+
+    def _open(
+        self,
+        link: Link,
+        options: StreamOptions | None = None,
+        on_answer: OnAnswer | None = None,
+        is_empty: bool = False,
+    ) -> BatchedStream:
         self._numbers += 1
         stream = BatchedStream(
             self._numbers,
@@ -74,6 +120,7 @@ class BatchedClient:
             self._geometry,
             self._max_unanswered_samples,
             on_answer,
+            is_empty,
         )
         link.add(stream)
         return stream
@@ -108,9 +155,12 @@ class BatchedClient:
         if self._link is not None:
             await self._link.close()
             self._link = None
-        parameters = await asyncio.to_thread(read_parameters, self._endpoint)
-        self._geometry = read_geometry(parameters) if self._aligns else None
+        await self._read_parameters()
         self._link = Link(self._endpoint)
+
+    async def _read_parameters(self) -> None:
+        self._parameters = await asyncio.to_thread(read_parameters, self._endpoint)
+        self._geometry = read_geometry(self._parameters) if self._aligns else None
 
     def _note_attempt(self, attempt: "asyncio.Task[None]") -> None:
         self._connecting = None

@@ -84,7 +84,9 @@ class BatchedStream:
         geometry: ChunkGeometry | None,
         max_unanswered_samples: int,
         on_answer: OnAnswer | None = None,
+        is_empty: bool = False,
     ):
+        """options: of the server, as JSON; is_empty: its first row is its last one."""
         self.stream_id = number
         self._link = link
         self._aligner = ChunkAligner(geometry)
@@ -101,7 +103,8 @@ class BatchedStream:
         """Finished: no more audio comes. Ended: the end was enqueued. Complete: it is answered."""
         self._changed = AsyncSignal()
         """Wakes the tasks that wait for results, for room or for the start."""
-        self._enqueue(_NO_SAMPLES, START, options)
+        self._is_finished = is_empty
+        self._enqueue(_NO_SAMPLES, START | END if is_empty else START, options)
 
     @property
     def name(self) -> str:

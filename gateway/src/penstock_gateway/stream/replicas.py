@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Sequence
 
 from penstock_client import (
-    AsyncClient,
     BatchedClient,
     BatchedStream,
     ClientError,
@@ -14,6 +14,7 @@ from penstock_client import (
     ServerInfo,
     StreamOptions,
 )
+from penstock_client.server_info import FINGERPRINT
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.security.limits import MAX_UNANSWERED_S
 from penstock_gateway.stream.live_stream import ModelGroup
@@ -36,9 +37,7 @@ class Replica:
         self.client = BatchedClient(
             address, timeout_s=timeout_s, connection_options=_NO_RETRY, max_unanswered_s=MAX_UNANSWERED_S
         )
-        self._probe_client = AsyncClient(
-            address, timeout_s=_PROBE_TIMEOUT_S, model="asr_batch", connection_options=_NO_RETRY
-        )
+        self._probe_client = BatchedClient(address, timeout_s=_PROBE_TIMEOUT_S, connection_options=_NO_RETRY)
         self.information: ServerInfo | None = None
         """None while it does not answer, or serves another model than its group."""
         self.live = 0
@@ -71,9 +70,9 @@ class Replica:
         """One of its live streams is over."""
         self.live -= 1
 
-    def note_full(self) -> None:
-        """It has rejected a stream."""
-        self._closed_until_s = time.monotonic() + _FULL_S
+    def note_full(self, seconds: float = _FULL_S) -> None:
+        """It has rejected a stream: it gets no other one for some time."""
+        self._closed_until_s = time.monotonic() + seconds
 
     def note_down(self, reason: str) -> None:
         """It does not answer; the next probe decides."""
@@ -94,16 +93,18 @@ class Replica:
         self.information, self._mismatch = None, reason
 
     async def probe(self) -> ServerInfo | None:
-        """Queries its model and limits: its last answer while few probes have failed, then None."""
+        """Sends an empty stream through its models: its last answer while few probes have failed, then None."""
         try:
-            information = await self._probe_client.server_info()
+            found = await self._probe_client.probe()
         except ClientError as error:
             self._failed_probes += 1
             if self._failed_probes >= _MAX_FAILED_PROBES or not self.live:
                 self.note_down(error.text)
             return self.information
         self._failed_probes = 0
-        return information
+        if found.is_full or found.is_draining:
+            self.note_full(PROBE_S if found.is_draining else _FULL_S)
+        return found.information
 
     async def close(self) -> None:
         """Ends its streams and connections."""
@@ -117,6 +118,9 @@ class Group:
         self._name = group.name
         self.replicas = [Replica(address, timeout_s) for address in group.addresses]
         self._model: ModelGroup | None = None
+        self._first_seen: dict[str, int] = {}
+        """The round of probes in which the servers with a fingerprint were found."""
+        self._rounds = 0
 
     @property
     def name(self) -> str:
@@ -134,11 +138,29 @@ class Group:
         return any(replica.information is not None for replica in self.replicas)
 
     def candidates(self) -> Sequence[Replica]:
-        """Replicas for a new stream, that with the most room first."""
-        return sorted((replica for replica in self.replicas if replica.has_room), key=lambda replica: replica.load)
+        """Replicas for a new stream, that for the next one first.
+
+        Of the fingerprint that came last, that with more room of two random ones: several gateways, which do not know
+        of each other's streams, would all choose the same one otherwise. Then the others by their room.
+        """
+        found = sorted((replica for replica in self.replicas if replica.has_room), key=self._rank)
+        newest = [replica for replica in found if self._rank(replica)[0] == self._rank(found[0])[0]]
+        if len(newest) > 1:
+            first = min(random.sample(newest, 2), key=self._rank)
+            found.sort(key=lambda replica: replica is not first)
+        return found
+
+    def _rank(self, replica: Replica) -> tuple[int, float, int]:
+        """Lower is better."""
+        assert replica.information is not None
+        age = -self._first_seen.get(replica.information.fingerprint, 0)
+        return age, replica.load, -replica.information.max_streams
 
     async def probe(self) -> None:
-        """Probes all replicas. One with another model or context than the group takes no streams."""
+        """Probes all replicas. One with another model or context than the group takes no streams.
+
+        Those with other weights or another version under the same name are others, for new streams only.
+        """
         found = await asyncio.gather(*(replica.probe() for replica in self.replicas))
         answers = [
             (replica, information, _model_group(self._name, information))
@@ -147,12 +169,20 @@ class Group:
         ]
         if not answers:
             return
-        wanted = self._model = self._choose([model for _, _, model in answers])
+        wanted = self._choose([model for _, _, model in answers])
+        alike = []
         for replica, information, model in answers:
             if _is_alike(model, wanted):
                 replica.note_up(information)
+                alike.append(information.fingerprint)
             else:
                 replica.note_mismatch(f"serves {model.model} {model.context}, not {wanted.model} {wanted.context}")
+        self._rounds += 1
+        self._first_seen = {each: self._first_seen.get(each, self._rounds) for each in alike}
+        self._model = max(
+            (model for _, _, model in answers if _is_alike(model, wanted)),
+            key=lambda model: self._first_seen[model.parameters.get(FINGERPRINT, "")],
+        )
 
     def _choose(self, models: Sequence[ModelGroup]) -> ModelGroup:
         """What the group serves: the same as before while a replica does, else the first of these models."""
