@@ -55,16 +55,17 @@ class FakeBatch:
                 entries.append(found)
                 numbers.append(i)
             self._texts[stream] = b"" if found["IS_FINAL"].item() else text
-        return _joined(entries, numbers, errors)
+        return joined(entries, numbers, errors)
 
     def _answer_probe(self) -> dict[str, np.ndarray]:
         self.probes += 1
         if len(self.recognizer.received) >= self.recognizer.max_streams:
-            return _joined([], [], {0: "STREAM_LIMIT: all slots are taken"})
-        return _joined([outputs(0, 0, True)], [0], {})
+            return joined([], [], {0: "STREAM_LIMIT: all slots are taken"})
+        return joined([outputs(0, 0, True)], [0], {})
 
 
-def _joined(entries: list[dict], numbers: list[int], errors: dict[int, str]) -> dict[str, np.ndarray]:
+def joined(entries: list[dict], numbers: list[int], errors: dict[int, str]) -> dict[str, np.ndarray]:
+    """One reply with all entries."""
     empty = FakeRecognizer()._answer(ReceivedRequest("", np.zeros(0, np.float32), True, False, {}))
     found = {
         name: np.concatenate([np.empty((1, 0), empty[name].dtype), *(entry[name] for entry in entries)], axis=1)

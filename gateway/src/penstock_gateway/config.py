@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from penstock_client.declaration import About, Options
-from penstock_client.options import EndpointSilence, EndpointState
+from penstock_client.options import EndpointLongest, EndpointSilence, EndpointState
 
 LOOPBACK = "127.0.0.1"
 _MAX_PORT = 65_535
@@ -91,6 +91,12 @@ class Config(Options):
     )
     endpoint_state: Annotated[EndpointState | None, About("NAME", unset="the server's")] = Field(
         None, description="decoder at the end of a segment"
+    )
+    longest_segment_s: Annotated[EndpointLongest, About("S")] = Field(
+        30, description="duration after which any short pause ends a segment; 0: streams are not moved"
+    )
+    replay_mib: Annotated[int, Field(ge=1, le=65_536), About("MIB")] = Field(
+        1024, description="memory of a process for the audio that moves of streams need, in MiB"
     )
     riva_boost_scale: Annotated[float, Field(ge=0, le=1), About("SCALE")] = Field(
         0.02, description="Riva: nats per unit of a phrase's boost, limited to 2 nats"

@@ -12,6 +12,7 @@ from penstock_client import (
     ClientError,
     ConnectionOptions,
     ServerInfo,
+    StreamError,
     StreamOptions,
 )
 from penstock_client.server_info import FINGERPRINT
@@ -26,16 +27,28 @@ _MAX_FAILED_PROBES = 2
 """A server that is slow is not down, as long as its streams are answered."""
 _FULL_S = 0.5
 """How long a replica that rejected a stream gets no other one."""
+_SLOW_S = 10.0
+"""For a reply of a replica that answers an empty stream over another connection: it is slow, not dead."""
+_MORE_REPLAY_S = 30
+"""Beyond the longest segment: up to 6 s until its pause, and the warm-up before it."""
+_DOWN = ("CONNECTION_LOST", "REPLY_TIMEOUT", "SERVER_UNREACHABLE", "REPLY_INVALID", StreamError.code)
+"""The codes of errors of a stream whose replica has failed."""
 _NO_RETRY = ConnectionOptions(connect_retry_s=0)
 
 
 class Replica:
     """One server."""
 
-    def __init__(self, address: str, timeout_s: float):
+    def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0):
+        """longest_segment_s: its streams can be moved, unless it is 0."""
         self.address = address
         self.client = BatchedClient(
-            address, timeout_s=timeout_s, connection_options=_NO_RETRY, max_unanswered_s=MAX_UNANSWERED_S
+            address,
+            timeout_s=timeout_s,
+            connection_options=_NO_RETRY,
+            max_unanswered_s=MAX_UNANSWERED_S,
+            slow_s=_SLOW_S,
+            max_replay_s=longest_segment_s and longest_segment_s + _MORE_REPLAY_S,
         )
         self._probe_client = BatchedClient(address, timeout_s=_PROBE_TIMEOUT_S, connection_options=_NO_RETRY)
         self.information: ServerInfo | None = None
@@ -73,6 +86,13 @@ class Replica:
     def note_full(self, seconds: float = _FULL_S) -> None:
         """It has rejected a stream: it gets no other one for some time."""
         self._closed_until_s = time.monotonic() + seconds
+
+    def note_error(self, error: ClientError) -> None:
+        """One of its streams has failed, and not by its own fault."""
+        if error.code in _DOWN:
+            self.note_down(error.text)
+        else:
+            self.note_full()
 
     def note_down(self, reason: str) -> None:
         """It does not answer; the next probe decides."""
@@ -114,9 +134,9 @@ class Replica:
 class Group:
     """Servers with the same model and context. `run` keeps what is known of them fresh."""
 
-    def __init__(self, group: ReplicaGroup, timeout_s: float):
+    def __init__(self, group: ReplicaGroup, timeout_s: float, longest_segment_s: int = 0):
         self._name = group.name
-        self.replicas = [Replica(address, timeout_s) for address in group.addresses]
+        self.replicas = [Replica(address, timeout_s, longest_segment_s) for address in group.addresses]
         self._model: ModelGroup | None = None
         self._first_seen: dict[str, int] = {}
         """The round of probes in which the servers with a fingerprint were found."""
