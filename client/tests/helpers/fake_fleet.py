@@ -97,7 +97,9 @@ class ContentBatch:
     def _start(self, name, options: dict) -> None:
         if self.is_draining:
             raise RejectionError("SERVER_DRAINING: the server is stopping")
-        if name not in self.streams and len(self.streams) >= self.recognizer.max_streams:
+        if name in self.streams:
+            raise RejectionError(f"REQUEST_INVALID: stream {name} is open; accepted: START once")
+        if len(self.streams) >= self.recognizer.max_streams:
             raise RejectionError("STREAM_LIMIT: all slots are taken")
         if options.get("lm_weight") and self.recognizer.server_parameters["has_language_model"] != "true":
             raise RejectionError("OPTION_INVALID: lm_weight is 1, but there is no language model")

@@ -294,26 +294,45 @@ class BatchedStream:
             self._is_moving = False
 
     async def _go_to(self, link: RowSender, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
-        arrival = Arrival(link, replay.parameters)
-        await arrival.accepted()
+        was_adrift = self._is_adrift
+        if was_adrift:  # so that no border can come before its start is accepted
+            self._backlog = self._repeated(replay, geometry)
+        arrival = Arrival(link, self._backlog[0].parameters if was_adrift else replay.parameters)
+        try:
+            await arrival.accepted()
+        except BaseException:
+            self._backlog.clear()
+            raise
         if self.is_over or link.is_lost or not replay.is_whole(geometry):
+            self._backlog.clear()
             arrival.cancel()
             raise self._failure or ConnectionLostError(self.stream_id, "the stream cannot go on at another server")
-        if not self._is_adrift:
-            self._leave(is_open=None)
-        self._link, self.stream_id = link, arrival.stream_id
+        if was_adrift:
+            self.stream_id = arrival.stream_id
+            start = self._backlog.popleft()
+            self._backlog.appendleft(start.again(start.samples))
+        else:
+            if not self._is_adrift:
+                self._leave(is_open=None)
+            arrival.cancel()  # its slot is taken by another start in the same request
+            self.stream_id = link.next_number()
+            self._backlog = self._repeated(replay, geometry)
+        self._link = link
         self._visit += 1
         self._fruitless_moves += 1
         self._in_flight_samples, self._is_ended, self._is_adrift = 0, False, False
-        link.add(self)
-        start = Part(NO_SAMPLES, START, self._end_samples, -1, replay.parameters)
-        self._backlog = deque(replay.restart(geometry) or [start])
         self.replayed_samples += sum(part.samples for part in self._backlog)
+        link.add(self)
         while self._backlog:
             self._send(self._backlog.popleft())
             await self._wait_until(lambda: self._is_adrift or self._in_flight_samples <= _MAX_REPLAYED_SAMPLES)
         if self._is_adrift:
             raise self._move_error
+
+    def _repeated(self, replay: Replay[Part], geometry: ChunkGeometry | None) -> deque[Part]:
+        """What another server has to receive; the first part is a start."""
+        start = Part(NO_SAMPLES, START, self._end_samples, -1, replay.parameters)
+        return deque(replay.restart(geometry) or [start])
 
     async def _flush(self, samples: npt.ArrayLike, is_end: bool = False) -> None:
         array = self._copied(samples)
