@@ -10,6 +10,8 @@ from penstock_client.declaration import About, Options
 from penstock_client.options import EndpointLongest, EndpointSilence, EndpointState
 
 LOOPBACK = "127.0.0.1"
+DNS, FILE = "dns:", "file:"
+"""Before a name with several addresses, and before the path of a file with a HOST:PORT in each line."""
 _MAX_PORT = 65_535
 
 
@@ -20,19 +22,28 @@ class ReplicaGroup:
     name: str
     """What clients write as the model; "" for the name that the servers give."""
     addresses: tuple[str, ...]
-    """host:port of each server's gRPC port."""
+    """host:port of each server's gRPC port, dns:name:port or file:path."""
+
+
+def check_address(address: str) -> str:
+    """The address, if it is HOST:PORT; else ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    return address
 
 
 def parse_replicas(text: str) -> tuple[ReplicaGroup, ...]:
-    """Parses `HOST:PORT,...` or `NAME=HOST:PORT,...;NAME=...`. ValueError names a wrong part."""
+    """Parses `HOST:PORT,...` or `NAME=HOST:PORT,...;NAME=...`, also with DNS names and files. ValueError names a wrong
+    part.
+    """
     groups = []
     for part in text.split(";"):
         name, _, listed = part.strip().rpartition("=")
         addresses = tuple(address.strip() for address in listed.split(",") if address.strip())
         for address in addresses:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
-                raise ValueError(f"{address!r} is not HOST:PORT")
+            if not address.startswith(FILE):
+                check_address(address.removeprefix(DNS))
         if not addresses:
             raise ValueError("no HOST:PORT")
         groups.append(ReplicaGroup(name.strip(), addresses))
@@ -63,7 +74,11 @@ class Config(Options):
     replicas: Annotated[
         tuple[ReplicaGroup, ...],
         BeforeValidator(_replicas),
-        About("HOST:PORT,...", accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name for each model"),
+        About(
+            "HOST:PORT,...",
+            accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name for each model; for HOST:PORT also "
+            "dns:NAME:PORT or file:PATH",
+        ),
     ] = Field("127.0.0.1:8001", description="gRPC ports of the servers")  # type: ignore[arg-type]
     http_port: _Port = Field(
         8080, description="port of OpenAI's and KServe's HTTP and of Realtime; 0 for any free port"

@@ -22,7 +22,12 @@ _FASTER_ONLY = ("cuda_graphs", "capture_beams", "kernels", "phrase_memory_mib")
 
 
 def server_information(
-    checkpoint: Checkpoint, context: AttentionContext, decoding: DecodingConfig, max_streams: int, idle_s: float
+    checkpoint: Checkpoint,
+    context: AttentionContext,
+    decoding: DecodingConfig,
+    max_streams: int,
+    idle_s: float,
+    drain_s: float | None = None,
 ) -> dict[str, str]:
     """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is ""."""
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
@@ -47,6 +52,7 @@ def server_information(
         "alphabet": "" if tokenizer.writes_everything else "".join(sorted(tokenizer.alphabet)),
         "has_language_model": "true" if decoding.lm else "false",
         "has_internal_language_model": "true" if offer.ilm else "false",
+        **({} if drain_s is None else {"drain_s": f"{drain_s:g}"}),
         FINGERPRINT: fingerprint(checkpoint, context, decoding),
     }
     return {name: str(value) for name, value in values.items()}

@@ -1,9 +1,10 @@
-"""Moves live streams from a replica that is lost to another one of the same model."""
+"""Moves live streams from a replica that is lost or drains to another one of the same model."""
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from penstock_client import SAMPLE_RATE_HZ, BatchedStream, ClientError
 from penstock_client.batched.client import move_to_any
@@ -26,6 +27,7 @@ class Place:
     report: StreamReport
     key: ApiKey
     is_over: bool = False
+    is_moving: bool = False
 
     def leave(self) -> None:
         """The stream is over."""
@@ -65,6 +67,14 @@ class _Target:
         self.place.report.moved(self.replica.address, stream.name)
 
 
+class _Before:
+    """Where a stream was before a move."""
+
+    def __init__(self, place: Place):
+        self.address, self.name = place.replica.address, place.upstream.name
+        self.replayed = place.upstream.replayed_samples
+
+
 class Moves:
     """The policy of one process: which streams move, and where to."""
 
@@ -86,21 +96,52 @@ class Moves:
         place.replica.note_error(error)
         if not place.upstream.fingerprint:  # of a server of an earlier version
             return False
-        task = asyncio.create_task(self._rescue(place, error))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start(place, self._rescue(place, error))
         return True
 
-    async def _rescue(self, place: Place, error: ClientError) -> None:
-        source, name, before = place.replica.address, place.upstream.name, place.upstream.replayed_samples
-        target = await move_to_any(place.upstream, error, lambda: self._targets(place))
-        if target is None:
-            log.warning("stream %s of %s is lost: %s", name, source, error)
+    def leave(self, place: Place, now_s: float) -> None:
+        """Called regularly: moves the stream off a replica that drains, at a border or when it is time."""
+        by_s, upstream = place.replica.leave_by_s, place.upstream
+        if by_s is None or place.is_moving or upstream.is_over or not upstream.fingerprint:
             return
-        self._metrics.streams_moved.labels(error.code).inc()
-        self._metrics.replayed_seconds.inc((place.upstream.replayed_samples - before) / SAMPLE_RATE_HZ)
+        if not upstream.has_words or now_s >= by_s:
+            self._start(place, self._leave(place))
+
+    def _start(self, place: Place, work: Coroutine[Any, Any, None]) -> None:
+        place.is_moving = True
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+
+        def end(task: asyncio.Task[None]) -> None:
+            place.is_moving = False
+            self._tasks.discard(task)
+
+        task.add_done_callback(end)
+
+    async def _leave(self, place: Place) -> None:
+        """To the first replica that takes the stream; where none does, it stays until the next call."""
+        before = _Before(place)
+        for target in self._targets(place):
+            try:
+                await target.take(place.upstream)
+            except ClientError as error:
+                if place.upstream.is_adrift:
+                    return await self._rescue(place, error)
+            else:
+                return self._note_moved(place, before, "SERVER_DRAINING")
+
+    async def _rescue(self, place: Place, error: ClientError) -> None:
+        before = _Before(place)
+        if await move_to_any(place.upstream, error, lambda: self._targets(place)) is not None:
+            self._note_moved(place, before, error.code)
+        else:
+            log.warning("stream %s of %s is lost: %s", before.name, before.address, error)
+
+    def _note_moved(self, place: Place, before: "_Before", code: str) -> None:
+        self._metrics.streams_moved.labels(code).inc()
+        self._metrics.replayed_seconds.inc((place.upstream.replayed_samples - before.replayed) / SAMPLE_RATE_HZ)
         to = place.upstream.name
-        log.info("stream %s of %s is now %s of %s: %s", name, source, to, place.replica.address, error.code)
+        log.info("stream %s of %s is now %s of %s: %s", before.name, before.address, to, place.replica.address, code)
 
     def _targets(self, place: Place) -> Iterator[_Target]:
         """Replicas of the same model; that with the most room first."""

@@ -63,8 +63,9 @@ class ReplicaStreams:
 
     async def start(self) -> None:
         """Asks every replica once, and from then on regularly."""
+        await self._discover_all()
         await self._probe_all()
-        self._tasks = [asyncio.create_task(self._probe()), asyncio.create_task(self._watch())]
+        self._tasks = [asyncio.create_task(work()) for work in (self._discover, self._probe, self._watch)]
 
     async def close(self) -> None:
         """Ends all streams."""
@@ -168,6 +169,14 @@ class ReplicaStreams:
             raise _no_room(is_full=False)
         return group, group.model
 
+    async def _discover(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            await self._discover_all()
+
+    async def _discover_all(self) -> None:
+        await asyncio.gather(*(group.discover(time.monotonic()) for group in self._groups))
+
     async def _probe(self) -> None:
         while True:
             await asyncio.sleep(PROBE_S)
@@ -189,6 +198,7 @@ class ReplicaStreams:
                 information = place.replica.information
                 idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
+                self._moves.leave(place, now_s)
 
 
 async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica, BatchedStream]:

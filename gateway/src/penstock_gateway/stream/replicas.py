@@ -5,6 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from penstock_client import (
     BatchedClient,
@@ -18,6 +19,7 @@ from penstock_client import (
 from penstock_client.server_info import FINGERPRINT
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.security.limits import MAX_UNANSWERED_S
+from penstock_gateway.stream.discovery import Discovery
 from penstock_gateway.stream.live_stream import ModelGroup
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,10 @@ PROBE_S = 2.0
 _PROBE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2
 """A server that is slow is not down, as long as its streams are answered."""
+_DRAIN_S = 8.0
+"""Of a server that does not tell it."""
+_LEAVE_S = 3.0
+"""Before the end of a drain all streams are gone."""
 _FULL_S = 0.5
 """How long a replica that rejected a stream gets no other one."""
 _SLOW_S = 10.0
@@ -38,6 +44,11 @@ _NO_RETRY = ConnectionOptions(connect_retry_s=0)
 
 class Replica:
     """One server."""
+
+    is_removed = False
+    """True once its address is gone: it takes no more streams, and is closed after its last one."""
+    leave_by_s: float | None = None
+    """While it drains: its streams go at their next border, and at this time of the monotonic clock."""
 
     def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0):
         """longest_segment_s: its streams can be moved, unless it is 0."""
@@ -67,6 +78,8 @@ class Replica:
     @property
     def has_room(self) -> bool:
         """True if another stream may start."""
+        if self.is_removed or self.leave_by_s is not None:
+            return False
         return self.information is not None and self.load < 1 and time.monotonic() >= self._closed_until_s
 
     async def start(self, options: StreamOptions) -> BatchedStream:
@@ -122,8 +135,14 @@ class Replica:
                 self.note_down(error.text)
             return self.information
         self._failed_probes = 0
-        if found.is_full or found.is_draining:
-            self.note_full(PROBE_S if found.is_draining else _FULL_S)
+        if found.is_full:
+            self.note_full()
+        if not found.is_draining:
+            self.leave_by_s = None
+        elif self.leave_by_s is None:
+            left_s = max(0.0, float(found.information.parameters.get("drain_s", _DRAIN_S)) - PROBE_S - _LEAVE_S)
+            log.info("replica %s is draining: its %d streams move within %g s", self.address, self.live, left_s)
+            self.leave_by_s = time.monotonic() + left_s
         return found.information
 
     async def close(self) -> None:
@@ -136,7 +155,9 @@ class Group:
 
     def __init__(self, group: ReplicaGroup, timeout_s: float, longest_segment_s: int = 0):
         self._name = group.name
-        self.replicas = [Replica(address, timeout_s, longest_segment_s) for address in group.addresses]
+        self._discovery = Discovery(group.addresses)
+        self._make = partial(Replica, timeout_s=timeout_s, longest_segment_s=longest_segment_s)
+        self.replicas = [self._make(address) for address in self._discovery.fixed]
         self._model: ModelGroup | None = None
         self._first_seen: dict[str, int] = {}
         """The round of probes in which the servers with a fingerprint were found."""
@@ -176,15 +197,29 @@ class Group:
         age = -self._first_seen.get(replica.information.fingerprint, 0)
         return age, replica.load, -replica.information.max_streams
 
+    async def discover(self, now_s: float) -> None:
+        """Adds and removes replicas as their addresses come and go. `now_s`: of a monotonic clock."""
+        addresses = await self._discovery.addresses(now_s)
+        for replica in self.replicas:
+            if replica.is_removed != (replica.address not in addresses):
+                replica.is_removed = not replica.is_removed
+                log.info("replica %s is %s", replica.address, "gone" if replica.is_removed else "back")
+        known = {replica.address for replica in self.replicas}
+        self.replicas += [self._make(address) for address in addresses if address not in known]
+        over = [replica for replica in self.replicas if replica.is_removed and not replica.live]
+        self.replicas = [replica for replica in self.replicas if replica not in over]
+        await asyncio.gather(*(replica.close() for replica in over))
+
     async def probe(self) -> None:
         """Probes all replicas. One with another model or context than the group takes no streams.
 
         Those with other weights or another version under the same name are others, for new streams only.
         """
-        found = await asyncio.gather(*(replica.probe() for replica in self.replicas))
+        replicas = list(self.replicas)
+        found = await asyncio.gather(*(replica.probe() for replica in replicas))
         answers = [
             (replica, information, _model_group(self._name, information))
-            for replica, information in zip(self.replicas, found, strict=True)
+            for replica, information in zip(replicas, found, strict=True)
             if information is not None
         ]
         if not answers:
