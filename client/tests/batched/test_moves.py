@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import socket
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from client.tests.helpers.batched_client import WAIT_S, until
 from client.tests.helpers.fake_fleet import BLOCK, FleetServer, speech
 from penstock_client import BatchedClient, ClientError, StreamOptions
 from penstock_client.batched import client as batched_client
+from penstock_client.batched.link import Link
 from penstock_client.batched.wire import END, START
 from penstock_client.connection import ConnectionOptions
 
@@ -264,6 +268,25 @@ def test_bad_audio_moves_nothing(servers):
     assert not second.batch.rows
 
 
+def test_a_server_behind_a_black_hole_is_passed_over(servers):
+    """It accepts connections, and answers nothing at all."""
+    expected = undisturbed(servers)
+    first, third = servers(), servers()
+
+    async def lose(stream, i):
+        if i == 14:
+            await asyncio.to_thread(first.close)
+
+    async def run(hole):
+        async with connected(first, hole, third, timeout_s=1.0) as client:
+            return await play(client, lose)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        hole = SimpleNamespace(url=f"127.0.0.1:{listener.getsockname()[1]}")
+        assert told(asyncio.run(run(hole))) == expected
+    assert third.batch.starts
+
+
 def test_a_server_that_accepts_a_start_and_answers_nothing_more(servers):
     """As one behind a black hole. The stream goes on at a third one, and what comes late is ignored."""
     expected = undisturbed(servers)
@@ -309,8 +332,6 @@ def test_a_slow_server_that_answers_an_empty_stream_keeps_its_streams(servers):
 
     def slowly(samples, flags):
         if slow and slow.pop():
-            import time
-
             time.sleep(2.0)
 
     async def stall(stream, i):
@@ -326,23 +347,28 @@ def test_a_slow_server_that_answers_an_empty_stream_keeps_its_streams(servers):
     assert first.batch.probes and not second.batch.starts
 
 
-def test_a_process_that_was_stalled_itself_judges_no_server(servers):
+def test_a_process_that_was_stalled_itself_judges_no_server(servers, monkeypatch):
     first, second = servers(), servers()
+    stalled_s = 0.0
+    monkeypatch.setattr(Link, "now_s", staticmethod(lambda: time.monotonic() + stalled_s))
 
     async def stall(stream, i):
+        nonlocal stalled_s
         if i == 12:
-            import time
-
+            first.may_answer.clear()
+            link = stream._link
             await stream.push(np.zeros(0, np.float32))
-            await asyncio.sleep(0)
-            time.sleep(2.0)
+            await until(lambda: link._in_flight)
+            sent_s, stalled_s = link.now_s(), 100.0
+            await until(lambda: link.is_lost or link._last_activity_s > sent_s + 99)
+            first.may_answer.set()
 
     async def run():
-        async with connected(first, second, timeout_s=0.5) as client:
+        async with connected(first, second, timeout_s=4.0) as client:
             return await play(client, stall)
 
     asyncio.run(run())
-    assert not second.batch.starts
+    assert len(first.batch.starts) == 1 and not second.batch.starts
 
 
 def test_what_is_kept_is_bounded_and_a_stream_without_borders_is_then_not_moved(servers):
