@@ -33,7 +33,7 @@ PIP_LOCKED := $(PIP_INSTALL) --no-deps --require-hashes
 CHECK_PYTHON := $(PYTHON) -c 'import sys; now = sys.version_info[:2]; (3, 10) <= now <= (3, 12) or sys.exit("Penstock needs Python 3.10 to 3.12, and $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % now)'
 export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack capacity soak fault-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack capacity soak fault-trials fleet-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -175,6 +175,9 @@ soak: setup ## a long load test: memory, lost streams, late chunks
 
 fault-trials: setup ## what clients, networks and servers that fail do to streams
 	$(BIN)/python scripts/fault_trials.py --json build/faults/faults.json $(FAULT_ARGS)
+
+fleet-trials: setup ## two servers and a gateway: one server is killed, stalls or stops under ten live streams
+	$(BIN)/python scripts/fault_trials.py --json build/faults/fleet.json --only fleet
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
 train-demo: $(ORACLE_VENV)/.train ## train the bundled models on the release AN4
