@@ -58,6 +58,26 @@ async def test_streams_move_at_their_border_or_in_time(drained, until):
     assert await text_of(silent) == "w5" and await text_of(speaking) == "w1 w2 w3 w4 w5"
 
 
+async def test_a_replica_that_is_lost_while_its_stream_leaves(drained, until):
+    streams, first, second, (_, speaking) = drained
+    place = streams._streams[speaking]
+    await until(lambda: place.upstream.has_words)
+    first.batch.is_draining = True
+    (group,) = streams._groups
+    await group.probe()
+    second.may_answer.clear()
+    streams._moves.leave(place, group.replicas[0].leave_by_s)
+    await until(lambda: group.replicas[1].live)
+    first.close()
+    await until(lambda: place.upstream.is_adrift)
+    second.may_answer.set()
+    await until(lambda: not place.is_moving)
+    await speaking.push(speech(5))
+    await speaking.finish()
+    assert await text_of(speaking) == "w1 w2 w3 w4 w5"
+    await until(lambda: group.replicas[0].live == 0)
+
+
 async def test_where_no_other_replica_has_room_streams_stay(drained, until):
     streams, first, second, (silent, _) = drained
     second.batch.recognizer.max_streams = 0

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock_client import SAMPLE_RATE_HZ, BatchedStream, ClientError
+from penstock_client import SAMPLE_RATE_HZ, BatchedStream, ClientError, ConnectionLostError
 from penstock_client.batched.client import move_to_any
 from penstock_gateway.metrics import Metrics
 from penstock_gateway.security.keys import ApiKey
@@ -28,6 +28,8 @@ class Place:
     key: ApiKey
     is_over: bool = False
     is_moving: bool = False
+    lost: ClientError = field(default_factory=lambda: ConnectionLostError(0, "the stream is on no replica"))
+    """Of the newest loss."""
 
     def leave(self) -> None:
         """The stream is over."""
@@ -96,7 +98,9 @@ class Moves:
         place.replica.note_error(error)
         if not place.upstream.fingerprint:  # of a server of an earlier version
             return False
-        self._start(place, self._rescue(place, error))
+        place.lost = error
+        if not place.is_moving:  # else the task that moves it goes on
+            self._start(place, self._rescue(place))
         return True
 
     def leave(self, place: Place, now_s: float) -> None:
@@ -109,14 +113,17 @@ class Moves:
 
     def _start(self, place: Place, work: Coroutine[Any, Any, None]) -> None:
         place.is_moving = True
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(self._run(place, work))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-        def end(task: asyncio.Task[None]) -> None:
+    async def _run(self, place: Place, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+            while place.upstream.is_adrift:  # lost again
+                await self._rescue(place)
+        finally:
             place.is_moving = False
-            self._tasks.discard(task)
-
-        task.add_done_callback(end)
 
     async def _leave(self, place: Place) -> None:
         """To the first replica that takes the stream; where none does, it stays until the next call."""
@@ -125,16 +132,17 @@ class Moves:
             try:
                 await target.take(place.upstream)
             except ClientError as error:
+                place.lost = error
                 if place.upstream.is_adrift:
-                    return await self._rescue(place, error)
+                    return
             else:
                 return self._note_moved(place, before, "SERVER_DRAINING")
 
-    async def _rescue(self, place: Place, error: ClientError) -> None:
-        before = _Before(place)
+    async def _rescue(self, place: Place) -> None:
+        before, error = _Before(place), place.lost
         if await move_to_any(place.upstream, error, lambda: self._targets(place)) is not None:
             self._note_moved(place, before, error.code)
-        else:
+        elif not place.is_over:
             log.warning("stream %s of %s is lost: %s", before.name, before.address, error)
 
     def _note_moved(self, place: Place, before: "_Before", code: str) -> None:

@@ -12,6 +12,8 @@ from penstock_client import (
     BatchedStream,
     ClientError,
     ConnectionOptions,
+    ServerDrainingError,
+    ServerFullError,
     ServerInfo,
     StreamError,
     StreamOptions,
@@ -101,10 +103,10 @@ class Replica:
         self._closed_until_s = time.monotonic() + seconds
 
     def note_error(self, error: ClientError) -> None:
-        """One of its streams has failed, and not by its own fault."""
+        """One of its streams has failed, or cannot move here."""
         if error.code in _DOWN:
             self.note_down(error.text)
-        else:
+        elif isinstance(error, ServerFullError | ServerDrainingError):
             self.note_full()
 
     def note_down(self, reason: str) -> None:
