@@ -125,7 +125,7 @@ class Config(Options):
         1, description="processes; each has an event loop and shares the ports"
     )
     timeout_s: Annotated[float, Field(ge=0.1, le=60), About("S")] = Field(
-        2.5, description="time without a reply after which a stream is lost"
+        2.5, description="time without a reply after which a server is lost, unless it answers an empty stream"
     )
     drain_seconds: Annotated[int, Field(ge=0, le=3600), About("S")] = Field(
         8, description="time for live streams to end after SIGTERM"
