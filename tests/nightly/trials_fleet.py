@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway
-from loadtest.gateway_clients import Word, riva_texts
+from loadtest.gateway_clients import Word, realtime_texts, riva_texts
 from penstock.serving.launch import ServerOptions
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.server import TritonServer
@@ -103,7 +103,7 @@ async def _play_all(
 
     async def play(number: int) -> _Played:
         await asyncio.sleep(0.13 * number)
-        return await _read(gateway, np.roll(samples, 1600 * 7 * number))
+        return await _read(gateway, np.roll(samples, 1600 * 7 * number), number % 3 == 2)
 
     jobs = [asyncio.create_task(play(number)) for number in range(count)]
     await asyncio.sleep(_FAULT_S)
@@ -112,7 +112,8 @@ async def _play_all(
     return list(await asyncio.wait_for(asyncio.gather(*jobs), 300))
 
 
-async def _read(gateway: RunningGateway, samples: np.ndarray) -> _Played:
+async def _read(gateway: RunningGateway, samples: np.ndarray, is_realtime: bool) -> _Played:
+    """Of a Riva stream, or of a Realtime stream in one segment."""
     words: list[Word] = []
     begin_s = late_s = 0.0
 
@@ -122,7 +123,8 @@ async def _read(gateway: RunningGateway, samples: np.ndarray) -> _Played:
         async for part in spoken(samples):
             yield part
 
-    async with aclosing(riva_texts(gateway.grpc, parts())) as texts:
+    opened = realtime_texts(gateway.http, parts()) if is_realtime else riva_texts(gateway.grpc, parts())
+    async with aclosing(opened) as texts:
         async for text in texts:
             if text.processed_s is not None:
                 late_s = max(late_s, time.monotonic() - begin_s - text.processed_s)
