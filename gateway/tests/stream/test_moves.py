@@ -10,6 +10,7 @@ from client.tests.helpers.fake_fleet import BLOCK, FleetServer, speech
 from penstock_client.batched import client as batched_client
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
+from penstock_gateway.stream import replicas
 from penstock_gateway.stream.events import Final, Partial
 from penstock_gateway.stream.live_stream import StreamOptions
 from penstock_gateway.stream.moves import Place
@@ -107,6 +108,18 @@ async def test_streams_are_not_moved_without_a_longest_segment(fleet, open_strea
         with pytest.raises(GatewayError, match="the server of the stream failed"):
             await play(streams, until, closing(first, 9))
     assert not second.batch.starts
+
+
+async def test_a_stream_too_long_to_be_moved_harms_no_replica(fleet, open_streams, until, monkeypatch):
+    """One as a direct one, whose client ends no segments."""
+    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    monkeypatch.setattr(replicas, "_MORE_REPLAY_S", -4.5)
+    first, second = fleet(max_streams=9), fleet()
+    async with open_streams(first, second, longest_segment_s=5) as streams:
+        with pytest.raises(GatewayError, match="the server of the stream failed"):
+            await play(streams, until, closing(first, 20), is_as_direct=True)
+        assert not second.batch.starts
+        assert [replica.address for replica in streams._groups[0].candidates()] == [second.url]
 
 
 async def test_streams_of_a_lost_replica_are_spread(fleet, open_streams):

@@ -295,18 +295,22 @@ class BatchedStream:
 
     async def _go_to(self, link: RowSender, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
         was_adrift = self._is_adrift
+        self._check_whole(replay, geometry)
         if was_adrift:  # so that no border can come before its start is accepted
             self._backlog = self._repeated(replay, geometry)
         arrival = Arrival(link, self._backlog[0].parameters if was_adrift else replay.parameters)
         try:
             await arrival.accepted()
+            try:
+                self._check_whole(replay, geometry)
+                if link.is_lost:
+                    raise ConnectionLostError(self.stream_id, "lost the connection to the other server")
+            except ClientError:
+                arrival.cancel()
+                raise
         except BaseException:
             self._backlog.clear()
             raise
-        if self.is_over or link.is_lost or not replay.is_whole(geometry):
-            self._backlog.clear()
-            arrival.cancel()
-            raise self._failure or ConnectionLostError(self.stream_id, "the stream cannot go on at another server")
         if was_adrift:
             self.stream_id = arrival.stream_id
             start = self._backlog.popleft()
@@ -328,6 +332,11 @@ class BatchedStream:
             await self._wait_until(lambda: self._is_adrift or self._in_flight_samples <= _MAX_REPLAYED_SAMPLES)
         if self._is_adrift:
             raise self._move_error
+
+    def _check_whole(self, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
+        if self.is_over or not replay.is_whole(geometry):
+            message = "the stream is over, or too long since its last border, and cannot be moved"
+            raise self._failure or StreamClosedError(self.stream_id, message)
 
     def _repeated(self, replay: Replay[Part], geometry: ChunkGeometry | None) -> deque[Part]:
         """What another server has to receive; the first part is a start."""
