@@ -32,6 +32,7 @@ from tests.helpers.server.resources import run_trial  # noqa: E402
 from tests.helpers.server.running import RunningServer, running_server  # noqa: E402
 from tests.nightly import (  # noqa: E402
     trials_batched,
+    trials_fleet,
     trials_gateway,
     trials_input,
     trials_networks,
@@ -143,6 +144,8 @@ def own_trials() -> Iterator[Trial]:
     """Yields the trials with a server of their own, which most of them end."""
     yield Trial("stopped_under_load", lambda recordings: trials_server.stopped_under_load(BUNDLE, recordings))
     yield Trial("restarted_server", lambda recordings: trials_restarts.restarted_server(BUNDLE, recordings))
+    for name in ("killed_replica", "stalled_replica", "drained_replica"):
+        yield Trial(f"fleet {name}", lambda recordings, name=name: getattr(trials_fleet, name)(BUNDLE, recordings))
     for model in MODELS:
         for number in SIGNALS:
             yield Trial(

@@ -67,6 +67,7 @@ def test_languages_and_decoders_are_lists(recognizer):
 def test_a_server_of_an_earlier_version_has_no_internal_language_model(recognizer):
     del recognizer.server_parameters["has_internal_language_model"]
     assert not parse_server_info(recognizer.server_parameters).has_internal_language_model
+    assert not parse_server_info(recognizer.server_parameters).fingerprint
 
 
 @pytest.mark.parametrize("name", ["context", "chunk_ms", "max_streams"])

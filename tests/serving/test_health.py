@@ -97,6 +97,16 @@ def test_a_full_server_is_healthy(serve):
     assert "full, but alive" in health.reason
 
 
+def test_a_server_is_ready_only_with_room_for_a_stream(serve, capsys):
+    address, _ = serve(lambda body: (200, json.dumps(FINAL).encode()))
+    assert main(["health", "--ready", "--url", address]) == 0
+    for code in ("STREAM_LIMIT", "SERVER_DRAINING"):
+        text = json.dumps({"error": f"in ensemble 'asr', {code}: stream 'x' rejected"}).encode()
+        address, _ = serve(lambda body, text=text: (503, text))
+        assert main(["health", "--ready", "--url", address]) == 1
+        assert code in capsys.readouterr().err
+
+
 def test_a_dead_member_is_unhealthy_with_the_servers_words(serve):
     text = b"{\"error\":\"in ensemble 'asr', Stub process 'encoder_0_0' is not healthy.\"}"
     health = probe(serve(lambda body: (500, text))[0])

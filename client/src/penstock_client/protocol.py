@@ -7,7 +7,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -74,6 +74,16 @@ class Request:
     def is_final(self) -> bool:
         """True where a segment ends, so that the reply is its final result."""
         return self.is_end or FINALIZE.keys() <= self.parameters.keys()
+
+    def again(self, samples: int, parameters: "Mapping[str, Parameter] | None" = None) -> "Request":
+        """With its last samples only: as a start with these parameters more, or not as a start."""
+        audio = self.audio[len(self.audio) - samples * BYTES_PER_SAMPLE :]
+        return replace(
+            self,
+            audio=audio,
+            is_start=parameters is not None,
+            parameters={**(parameters or {}), **self.parameters},
+        )
 
 
 END_REQUEST = Request(audio=b"", is_start=False, is_end=True)

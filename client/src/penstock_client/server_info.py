@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+FINGERPRINT = "penstock_fingerprint"
+"""The parameter of `ServerInfo.fingerprint`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
@@ -36,6 +39,9 @@ class ServerInfo:
     """True for a factorized model; servers of earlier versions have none."""
     alphabet: frozenset[str] | None
     """The characters that the model writes; empty where it writes every one, None for servers of earlier versions."""
+    fingerprint: str
+    """The same where checkpoint, context, settings and version are: words do not depend on which server it is; "" for
+    servers of earlier versions."""
     parameters: Mapping[str, str]
     """As the server sent them, in the order of these attributes; those of a later version follow."""
 
@@ -60,6 +66,7 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         has_language_model=parameters["has_language_model"] == "true",
         has_internal_language_model=parameters.get("has_internal_language_model") == "true",
         alphabet=frozenset(parameters["alphabet"]) if "alphabet" in parameters else None,
+        fingerprint=parameters.get(FINGERPRINT, ""),
         parameters={name: parameters[name] for name in sorted(parameters, key=_position)},
     )
 

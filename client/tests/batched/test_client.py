@@ -295,9 +295,16 @@ class _Rows:
     """A link whose server is the test."""
 
     client_id = "me"
+    is_lost = False
 
     def __init__(self):
         self.pushed = []
+
+    def next_number(self):
+        return 1
+
+    def add(self, stream):
+        pass
 
     def now_s(self):
         return 0.0
@@ -309,7 +316,7 @@ class _Rows:
 def test_an_answer_may_end_segments_and_begin_the_next():
     """Only the newest result of a row has what the row asked for."""
     link = _Rows()
-    stream = BatchedStream(1, link, "{}", None, 32_000)
+    stream = BatchedStream(link, {}, None, 32_000)
     assert stream.name == "1 of client 'me'"
 
     async def run():

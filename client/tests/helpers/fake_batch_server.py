@@ -10,7 +10,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor
 
 from client.tests.helpers.fake_servers import THREADS_NAME, grpc_response
-from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError, texts
+from client.tests.helpers.fakes import FakeRecognizer, ReceivedRequest, RejectionError, outputs, texts
 
 _START, _END, _FINALIZE = 1, 2, 4
 _LISTS = ("WORDS", "TOKENS", "ALTERNATIVES")
@@ -22,13 +22,16 @@ class FakeBatch:
     def __init__(self, recognizer: FakeRecognizer):
         self.recognizer = recognizer
         self.batches: list[np.ndarray] = []
-        """ROWS of each request."""
+        """ROWS of each request, without those of probes."""
+        self.probes = 0
         self._texts: dict[tuple[str, int], bytes] = {}
         """The text of each stream's last entry."""
 
     def answer(self, client: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """RejectionError where the request is rejected whole."""
         (rows,) = tensors["ROWS"]
+        if rows[:, 1:3].tolist() == [[0, _START | _END]]:
+            return self._answer_probe()
         self.batches.append(rows)
         audio = tensors["AUDIO"][0] if "AUDIO" in tensors else tensors["PCM"][0].astype(np.float32) / 32768
         if rows[:, 1].sum() != len(audio):
@@ -52,10 +55,17 @@ class FakeBatch:
                 entries.append(found)
                 numbers.append(i)
             self._texts[stream] = b"" if found["IS_FINAL"].item() else text
-        return _joined(entries, numbers, errors)
+        return joined(entries, numbers, errors)
+
+    def _answer_probe(self) -> dict[str, np.ndarray]:
+        self.probes += 1
+        if len(self.recognizer.received) >= self.recognizer.max_streams:
+            return joined([], [], {0: "STREAM_LIMIT: all slots are taken"})
+        return joined([outputs(0, 0, True)], [0], {})
 
 
-def _joined(entries: list[dict], numbers: list[int], errors: dict[int, str]) -> dict[str, np.ndarray]:
+def joined(entries: list[dict], numbers: list[int], errors: dict[int, str]) -> dict[str, np.ndarray]:
+    """One reply with all entries."""
     empty = FakeRecognizer()._answer(ReceivedRequest("", np.zeros(0, np.float32), True, False, {}))
     found = {
         name: np.concatenate([np.empty((1, 0), empty[name].dtype), *(entry[name] for entry in entries)], axis=1)

@@ -7,9 +7,11 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from penstock_client.declaration import About, Options
-from penstock_client.options import EndpointSilence, EndpointState
+from penstock_client.options import EndpointLongest, EndpointSilence, EndpointState
 
 LOOPBACK = "127.0.0.1"
+DNS, FILE = "dns:", "file:"
+"""Before a name with several addresses, and before the path of a file with a HOST:PORT in each line."""
 _MAX_PORT = 65_535
 
 
@@ -20,19 +22,28 @@ class ReplicaGroup:
     name: str
     """What clients write as the model; "" for the name that the servers give."""
     addresses: tuple[str, ...]
-    """host:port of each server's gRPC port."""
+    """host:port of each server's gRPC port, dns:name:port or file:path."""
+
+
+def check_address(address: str) -> str:
+    """The address, if it is HOST:PORT; else ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    return address
 
 
 def parse_replicas(text: str) -> tuple[ReplicaGroup, ...]:
-    """Parses `HOST:PORT,...` or `NAME=HOST:PORT,...;NAME=...`. ValueError names a wrong part."""
+    """Parses `HOST:PORT,...` or `NAME=HOST:PORT,...;NAME=...`, also with DNS names and files. ValueError names a wrong
+    part.
+    """
     groups = []
     for part in text.split(";"):
         name, _, listed = part.strip().rpartition("=")
         addresses = tuple(address.strip() for address in listed.split(",") if address.strip())
         for address in addresses:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
-                raise ValueError(f"{address!r} is not HOST:PORT")
+            if not address.startswith(FILE):
+                check_address(address.removeprefix(DNS))
         if not addresses:
             raise ValueError("no HOST:PORT")
         groups.append(ReplicaGroup(name.strip(), addresses))
@@ -63,7 +74,11 @@ class Config(Options):
     replicas: Annotated[
         tuple[ReplicaGroup, ...],
         BeforeValidator(_replicas),
-        About("HOST:PORT,...", accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name for each model"),
+        About(
+            "HOST:PORT,...",
+            accepted="HOST:PORT,... or NAME=HOST:PORT,...;NAME=..., a name for each model; for HOST:PORT also "
+            "dns:NAME:PORT or file:PATH",
+        ),
     ] = Field("127.0.0.1:8001", description="gRPC ports of the servers")  # type: ignore[arg-type]
     http_port: _Port = Field(
         8080, description="port of OpenAI's and KServe's HTTP and of Realtime; 0 for any free port"
@@ -92,6 +107,12 @@ class Config(Options):
     endpoint_state: Annotated[EndpointState | None, About("NAME", unset="the server's")] = Field(
         None, description="decoder at the end of a segment"
     )
+    longest_segment_s: Annotated[EndpointLongest, About("S")] = Field(
+        30, description="duration after which any short pause ends a segment; 0: streams are not moved"
+    )
+    replay_mib: Annotated[int, Field(ge=1, le=65_536), About("MIB")] = Field(
+        1024, description="memory of a process for the audio that moves of streams need, in MiB"
+    )
     riva_boost_scale: Annotated[float, Field(ge=0, le=1), About("SCALE")] = Field(
         0.02, description="Riva: nats per unit of a phrase's boost, limited to 2 nats"
     )
@@ -104,7 +125,7 @@ class Config(Options):
         1, description="processes; each has an event loop and shares the ports"
     )
     timeout_s: Annotated[float, Field(ge=0.1, le=60), About("S")] = Field(
-        2.5, description="time without a reply after which a stream is lost"
+        2.5, description="time without a reply after which a server is lost, unless it answers an empty stream"
     )
     drain_seconds: Annotated[int, Field(ge=0, le=3600), About("S")] = Field(
         8, description="time for live streams to end after SIGTERM"

@@ -27,6 +27,12 @@ class Metrics:
             ("protocol", "reason"),
             registry=registry,
         )
+        self.streams_moved = Counter(
+            f"{name}streams_moved", "Streams that went on at another replica", ("reason",), registry=registry
+        )
+        self.replayed_seconds = Counter(
+            f"{name}replayed_seconds", "Audio sent again to another replica", registry=registry
+        )
         self.audio_seconds = Counter(f"{name}audio_seconds", "Audio sent to replicas", _LABELS, registry=registry)
         self.key_requests = Counter(
             f"{name}key_requests", "Streams accepted by a replica, by API key", ("key",), registry=registry

@@ -211,7 +211,7 @@ async def test_a_stream_whose_connection_is_closed_is_lost(server, open_streams)
     async with open_streams(server) as streams:
         stream = await opened(streams)
         reading = asyncio.create_task(events_of(stream))
-        await streams._streams[stream][0].client.close()
+        await streams._streams[stream].replica.client.close()
         error = await rejection(reading)
         assert error.code is ErrorCode.STREAM_LOST
         assert "127.0.0.1" not in error.message

@@ -29,3 +29,27 @@ def test_a_partial_without_news_is_no_event():
     segments = Segments()
     assert segments.add(result("a")).text == "a"
     assert segments.add(result("a")) is None
+
+
+def test_segments_of_the_client_have_those_of_the_server_as_parts():
+    segments = Segments(joins=True)
+    assert segments.add(result("one", stable_chars=3)).text == "one"
+    border = segments.add(result("one", (ONE,), True, is_endpoint=True))
+    assert (border.text, border.stable_chars, len(border.words)) == ("one", 3, 1)
+    assert segments.add(result("", is_final=True, is_endpoint=True)) is None
+    partial = segments.add(result("tw", stable_chars=1))
+    assert (partial.segment, partial.text, partial.stable_chars) == (0, "one tw", 5)
+    alternative = Alternative("two", -1.5, (TWO,))
+    final = segments.add(result("two", (TWO,), True, answers_finalize=True, alternatives=(alternative,)))
+    assert (final.segment, final.text, [word.text for word in final.words]) == (0, "one two", ["one", "two"])
+    assert (final.alternatives[0].text, len(final.alternatives[0].words)) == ("one two", 2)
+    last = segments.add(result("", is_final=True, is_last=True))
+    assert (last.segment, last.text, last.words) == (1, "", ())
+
+
+def test_a_segment_of_silence_alone_is_none_unless_the_client_ended_it():
+    segments = Segments(hides_silence=True)
+    assert segments.add(result("", is_final=True, is_endpoint=True)) is None
+    assert segments.add(result("", is_final=True, answers_finalize=True)).segment == 0
+    assert segments.add(result("one", (ONE,), True, is_endpoint=True)).segment == 1
+    assert Segments().add(result("", is_final=True, is_endpoint=True)).segment == 0

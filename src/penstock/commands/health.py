@@ -23,6 +23,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help=f"HTTP address (localhost, port {_HTTP_PORT.variable} or {_HTTP_PORT.default})",
     )
     parser.add_argument("--timeout", type=float, default=5.0, metavar="S", help="maximum wait, in seconds (5)")
+    parser.add_argument(
+        "--ready", action="store_true", help="also 1 where no new stream may start: starting, draining or full"
+    )
     parser.set_defaults(run=run)
 
 
@@ -30,9 +33,11 @@ def run(args: argparse.Namespace) -> int:
     """Prints one line, to stdout if healthy, else to stderr."""
     if not args.timeout > 0:
         raise SettingError(f"--timeout is {args.timeout:g}; accepted: positive numbers")
-    health = probe(args.url or _own_url(), args.timeout)
+    health = probe(args.url or _own_url(), args.timeout, args.ready)
     print(
-        "healthy:" if health.is_healthy else "unhealthy:", health.reason, file=None if health.is_healthy else sys.stderr
+        "healthy:" if health.is_healthy else "not ready:" if args.ready else "unhealthy:",
+        health.reason,
+        file=None if health.is_healthy else sys.stderr,
     )
     return 0 if health.is_healthy else 1
 

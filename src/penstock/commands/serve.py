@@ -107,7 +107,7 @@ def _prepare_server(
     repository = find_model_repository(values.model_repository)
     install = find_triton()
     served = _load_served(values)
-    information = server_information(*served, values.max_streams, values.idle_seconds)
+    information = server_information(*served, values.max_streams, values.idle_seconds, values.drain_seconds)
     memory = server_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams)
     for line in _description(values, served, memory):
         console.say(line)

@@ -153,6 +153,10 @@ class Checkpoint:
         """The SentencePiece model."""
         return self.directory / TOKENIZER_FILE
 
+    def checksum(self, name: str) -> str:
+        """SHA-256 of the weights or the tokenizer, as `write_checkpoint` noted it; of the file where it did not."""
+        return self._sha256.get(name) or sha256_of(self.directory / name)
+
     def verify(self) -> None:
         """Compares the SHA-256 of both files with config.json; raises CheckpointError naming the first that differs."""
         for name in (WEIGHTS_FILE, TOKENIZER_FILE):

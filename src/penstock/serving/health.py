@@ -30,11 +30,11 @@ class Health:
     """One line, for a good result too."""
 
 
-def probe(url: str = "localhost:8000", timeout_s: float = 5.0) -> Health:
+def probe(url: str = "localhost:8000", timeout_s: float = 5.0, needs_room: bool = False) -> Health:
     """Starts and ends a stream without samples at the HTTP address `url`, within `timeout_s`.
 
     A server that rejects the stream because all slots are taken is healthy: its `features` model has answered, and a
-    restart would only end the live streams.
+    restart would only end the live streams. needs_room: it must have a slot, to be ready for a new stream.
     """
     started = time.monotonic()
     try:
@@ -43,7 +43,7 @@ def probe(url: str = "localhost:8000", timeout_s: float = 5.0) -> Health:
         if time.monotonic() - started >= timeout_s:
             return Health(False, f"{url}: no answer within {timeout_s:g} s")
         return Health(False, f"{url}: {_reason(error)}")
-    return _judge(url, status, body, 1000 * (time.monotonic() - started))
+    return _judge(url, status, body, 1000 * (time.monotonic() - started), needs_room)
 
 
 def _reason(error: Exception) -> str:
@@ -94,7 +94,7 @@ def _deadline(connected: socket.socket, timeout_s: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _judge(url: str, status: int, body: bytes, elapsed_ms: float) -> Health:
+def _judge(url: str, status: int, body: bytes, elapsed_ms: float, needs_room: bool) -> Health:
     try:
         reply = json.loads(body)
         if status == http.client.OK:
@@ -106,7 +106,7 @@ def _judge(url: str, status: int, body: bytes, elapsed_ms: float) -> Health:
     except (ValueError, LookupError, TypeError):
         return Health(False, f"{url}: HTTP {status}, not a response of a Penstock server")
     if split_code(message)[0] == ErrorCode.STREAM_LIMIT.name:
-        return Health(True, f"{url}: full, but alive: {message}")
+        return Health(not needs_room, f"{url}: full, but alive: {message}")
     return Health(False, f"{url}: {message}")
 
 

@@ -1,8 +1,12 @@
 """A server's model, limits and decoders as parameters of `asr` and `asr_batch`: readable over KServe without audio."""
 
+import hashlib
+import json
+from pathlib import Path
+
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
-from penstock.model.bundle import Checkpoint
+from penstock.model.bundle import TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, sha256_of
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
@@ -11,10 +15,19 @@ from penstock.pipeline.options.language_offer import offer_languages
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.version import __version__
 from penstock_client.options import MAX_PHRASES
+from penstock_client.server_info import FINGERPRINT
+
+_FASTER_ONLY = ("cuda_graphs", "capture_beams", "kernels", "phrase_memory_mib")
+"""Settings of the decoder that change no word."""
 
 
 def server_information(
-    checkpoint: Checkpoint, context: AttentionContext, decoding: DecodingConfig, max_streams: int, idle_s: float
+    checkpoint: Checkpoint,
+    context: AttentionContext,
+    decoding: DecodingConfig,
+    max_streams: int,
+    idle_s: float,
+    drain_s: float | None = None,
 ) -> dict[str, str]:
     """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is ""."""
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
@@ -39,5 +52,25 @@ def server_information(
         "alphabet": "" if tokenizer.writes_everything else "".join(sorted(tokenizer.alphabet)),
         "has_language_model": "true" if decoding.lm else "false",
         "has_internal_language_model": "true" if offer.ilm else "false",
+        **({} if drain_s is None else {"drain_s": f"{drain_s:g}"}),
+        FINGERPRINT: fingerprint(checkpoint, context, decoding),
     }
     return {name: str(value) for name, value in values.items()}
+
+
+def fingerprint(checkpoint: Checkpoint, context: AttentionContext, decoding: DecodingConfig) -> str:
+    """SHA-256 of all that decides the words of a stream: a stream may go on where it is the same.
+
+    Reads the language model and the graph as a whole. The precision is not part of it: it depends on the device.
+    """
+    settings = {name: value for name, value in decoding.model_dump().items() if name not in _FASTER_ONLY}
+    for name in ("lm", "graph"):
+        settings[name] = sha256_of(Path(settings[name])) if settings[name] else None
+    parts = {
+        "version": __version__,
+        "sha256": [checkpoint.checksum(name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)],
+        "model": repr(checkpoint.config),
+        "context": [context.left, context.right],
+        "decoding": settings,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,20 +1,28 @@
-"""The client of `asr_batch`: many live streams over one call, whose chunks share requests."""
+"""The client of `asr_batch`: many live streams over one call per server, whose chunks share requests."""
 
 import asyncio
-import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from penstock_client.alignment import ChunkGeometry, read_geometry
-from penstock_client.batched.link import Link
+from penstock_client.batched.server import Probe, Server, StreamSettings
 from penstock_client.batched.stream import BatchedStream, OnAnswer
 from penstock_client.batched.wire import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
-from penstock_client.errors import StreamClosedError
+from penstock_client.errors import ClientError, ServerReplyError, ServerUnreachableError
 from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ
 from penstock_client.transport.grpc_wire import check_certificates
-from penstock_client.transport.model_config import read_parameters
 
+log = logging.getLogger("penstock_client")
 _MAX_UNANSWERED_S = 20.0
+_MAX_REPLAY_S = 120.0
+MAX_WAIT_S = 3.0
+"""How long a lost stream waits for a server with room."""
+_PAUSE_S = 0.1
+_DOWN_S = 5.0
+"""A server that was not reached is the last choice for this time."""
 
 
 class BatchedClient:
@@ -24,38 +32,45 @@ class BatchedClient:
     half of the extra delay, at most 250 ms. The extra delay is the newest round trip, or the age of the oldest
     unanswered request if that is longer, minus the shortest round trip so far.
     Where the server is lost, or leaves a request unanswered for `timeout_s`, all streams fail; the next `open_stream`
-    connects anew. No audio is sent twice. Raises ValueError for an invalid url, protocol, certificate file, number or
-    connection option.
+    connects anew. With several urls, streams start on the server with the fewest of them, and go on at another one of
+    the same model where theirs is lost: their current segment is sent again, and nothing that was received is repeated.
+    A server that leaves requests unanswered, but answers an empty stream, has `slow_s`, if that is longer.
+    `max_replay_s` of audio are kept per stream for a move, by default 120 with several urls, else 0. Raises ValueError
+    for an invalid url, protocol, certificate file, number or connection option.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         protocol: ProtocolName = "grpc",
         *,
         timeout_s: float = 10.0,
         connection_options: ConnectionOptions | None = None,
         max_unanswered_s: float = 2.0,
         align: bool = True,
+        slow_s: float = 0.0,
+        max_replay_s: float | None = None,
     ):
-        self._endpoint = Endpoint(url, protocol, MODEL_NAME, timeout_s, connection_options or ConnectionOptions())
-        if not self._endpoint.is_grpc:
+        urls = (url,) if isinstance(url, str) else tuple(url)
+        if not urls:
+            raise ValueError("url is empty, expected one host:port or several")
+        options = connection_options or ConnectionOptions()
+        endpoints = [Endpoint(each, protocol, MODEL_NAME, timeout_s, options) for each in urls]
+        if not endpoints[0].is_grpc:
             raise ValueError(f"protocol is {protocol!r}, expected 'grpc' or 'grpcs': {MODEL_NAME} needs a gRPC stream")
         if not 0 < max_unanswered_s <= _MAX_UNANSWERED_S:
             raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected above 0, up to {_MAX_UNANSWERED_S:g}")
         for name in ("wait_for_slot_s", "reconnect_s"):
-            if getattr(self._endpoint.options, name):
+            if getattr(options, name):
                 raise ValueError(f"{name} is set, but BatchedClient does not have it: use Client")
-        check_certificates(self._endpoint)
-        self.url = url
-        self._max_unanswered_samples = max(1, round(max_unanswered_s * SAMPLE_RATE_HZ))
-        self._aligns = align
-        self._link: Link | None = None
-        self._geometry: ChunkGeometry | None = None
-        self._numbers = 0
-        self._connecting: asyncio.Task[None] | None = None
-        """The attempt to connect that all streams opened meanwhile wait for, and fail with."""
-        self._is_closed = False
+        check_certificates(endpoints[0])
+        self.url = ",".join(urls)
+        replay_s = max_replay_s if max_replay_s is not None else _MAX_REPLAY_S if len(urls) > 1 else 0.0
+        samples = max(1, round(max_unanswered_s * SAMPLE_RATE_HZ))
+        settings = StreamSettings(samples, align, round(replay_s * SAMPLE_RATE_HZ))
+        self._servers = [Server(endpoint, settings, slow_s) for endpoint in endpoints]
+        self._down_until_s = dict.fromkeys(self._servers, 0.0)
+        self._moves: set[asyncio.Task[object]] = set()
 
     async def open_stream(
         self, options: StreamOptions | None = None, on_answer: OnAnswer | None = None
@@ -65,27 +80,28 @@ class BatchedClient:
         The first one reads where the model's chunks end and connects. Raises ServerUnreachableError, and
         ServerReplyError for a server without the model `asr_batch`.
         """
-        link = await self._connect()
-        self._numbers += 1
-        stream = BatchedStream(
-            self._numbers,
-            link,
-            json.dumps(options.parameters() if options else {}),
-            self._geometry,
-            self._max_unanswered_samples,
-            on_answer,
-        )
-        link.add(stream)
-        return stream
+        *others, last = self._by_room()
+        for server in others:
+            try:
+                return self._watched(await server.open(options, on_answer))
+            except (ServerUnreachableError, ServerReplyError):
+                self._down_until_s[server] = time.monotonic() + _DOWN_S
+        return self._watched(await last.open(options, on_answer))
+
+    async def probe(self) -> Probe:
+        """As `Server.probe`, of the first server."""
+        return await self._servers[0].probe()
+
+    async def take(self, stream: BatchedStream) -> None:
+        """As `Server.take`, to the first server: for a stream of another client."""
+        await self._servers[0].take(stream)
 
     async def close(self) -> None:
-        """Ends the remaining streams and the connection."""
-        self._is_closed = True
-        if self._connecting is not None:
-            await asyncio.wait([self._connecting])
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
+        """Ends the remaining streams and the connections."""
+        for task in self._moves:
+            task.cancel()
+        await asyncio.gather(*self._moves, return_exceptions=True)
+        await asyncio.gather(*(server.close() for server in self._servers))
 
     async def __aenter__(self) -> "BatchedClient":
         return self
@@ -93,26 +109,51 @@ class BatchedClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _connect(self) -> Link:
-        """The link to the server; connects where there is none, or where it was lost."""
-        while not self._is_closed:
-            if self._link is not None and not self._link.is_lost:
-                return self._link
-            if self._connecting is None:
-                self._connecting = asyncio.create_task(self._open_link())
-                self._connecting.add_done_callback(self._note_attempt)
-            await asyncio.shield(self._connecting)  # a cancelled caller does not cancel the attempt of the others
-        raise StreamClosedError(self._numbers + 1, "the client is closed")
+    def _by_room(self) -> list[Server]:
+        now_s = time.monotonic()
+        return sorted(self._servers, key=lambda server: (self._down_until_s[server] > now_s, server.live))
 
-    async def _open_link(self) -> None:
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
-        parameters = await asyncio.to_thread(read_parameters, self._endpoint)
-        self._geometry = read_geometry(parameters) if self._aligns else None
-        self._link = Link(self._endpoint)
+    def _watched(self, stream: BatchedStream) -> BatchedStream:
+        if len(self._servers) > 1:
+            stream.on_lost = self._note_lost
+        return stream
 
-    def _note_attempt(self, attempt: "asyncio.Task[None]") -> None:
-        self._connecting = None
-        if not attempt.cancelled():
-            attempt.exception()  # those that wait for it report it; without this, asyncio does where there are none
+    def _note_lost(self, stream: BatchedStream, error: ClientError) -> bool:
+        task = asyncio.create_task(move_to_any(stream, error, self._by_room))
+        self._moves.add(task)
+        task.add_done_callback(self._moves.discard)
+        return True
+
+
+class Target(Protocol):
+    """Where a stream can move to."""
+
+    async def take(self, stream: BatchedStream) -> None:
+        """Moves it here. ClientError where that fails."""
+
+
+async def move_to_any(
+    stream: BatchedStream, lost: ClientError, targets: Callable[[], Iterable[Target]]
+) -> Target | None:
+    """Moves a lost stream to the first target that takes it; else, after 3 s, fails it with the error of its loss.
+
+    targets: the best first; called for each attempt. Returns the target, None where the stream is over.
+    """
+    deadline_s = time.monotonic() + MAX_WAIT_S
+    try:
+        while stream.is_adrift:
+            for target in targets():
+                try:
+                    await target.take(stream)
+                    return target
+                except ClientError as error:
+                    log.debug("stream %s cannot go on there: %s", stream.stream_id, error)
+                if not stream.is_adrift:
+                    return None
+            if time.monotonic() >= deadline_s:
+                break
+            await asyncio.sleep(_PAUSE_S)
+    finally:
+        if stream.is_adrift:
+            stream.give_up(lost)
+    return None

@@ -5,14 +5,14 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import reduce
 from operator import or_
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from penstock_client.batched.stream import BatchedStream, Pushed
+from penstock_client.batched.rows import Pushed, Receiver
 from penstock_client.batched.wire import MAX_ROWS, decode_reply, encode_request
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ConnectionLostError, ReplyTimeoutError, StreamError
@@ -27,6 +27,8 @@ _MAX_APART_S = 0.25
 """However far the server is behind: after a stall, rows do not wait for as long again."""
 MAX_SAMPLES = 900_000
 """Of one request, if it has more than one row: 3.6 MB; servers and proxies take 4 MB by default."""
+STALL_S = 0.5
+"""A watch that wakes this late has not seen whether the server replies: this process or its machine was stalled."""
 _CLOSE_POLL_S = 0.01
 _CLOSE_TIMEOUT_S = 1.0
 """Time for which closing waits for the server to take the ends of unfinished streams."""
@@ -38,10 +40,13 @@ class Link:
     Made in a running event loop. Stream numbers are this link's own: the server tells links apart by a random name.
     """
 
-    def __init__(self, endpoint: Endpoint):
+    def __init__(self, endpoint: Endpoint, is_alive: Callable[[], Awaitable[bool]] | None = None, slow_s: float = 0.0):
+        """is_alive: asked when no reply has come for the timeout; a server that is alive has `slow_s` from the last."""
         self._endpoint = endpoint
+        self._is_alive, self._slow_s = is_alive, slow_s
         self.client_id = secrets.token_hex(16)
-        self._streams: set[BatchedStream] = set()
+        self._numbers = 0
+        self._streams: dict[Receiver, None] = {}
         self._outbox: deque[Pushed] = deque()
         self._in_flight: deque[tuple[float, list[Pushed]]] = deque()
         """The unanswered requests: when each was sent, and its rows."""
@@ -68,9 +73,19 @@ class Link:
         """The clock of all times."""
         return time.monotonic()
 
-    def add(self, stream: BatchedStream) -> None:
+    @property
+    def live(self) -> int:
+        """Its streams."""
+        return len(self._streams)
+
+    def next_number(self) -> int:
+        """A number for a new stream of this link."""
+        self._numbers += 1
+        return self._numbers
+
+    def add(self, stream: Receiver) -> None:
         """The stream fails if the server is lost."""
-        self._streams.add(stream)
+        self._streams[stream] = None
 
     def enqueue(self, pushed: Pushed) -> None:
         """Sends the row with the next request."""
@@ -79,19 +94,19 @@ class Link:
         self._outbox.append(pushed)
         self._wake.give()
 
-    def forget(self, stream: BatchedStream) -> int:
+    def forget(self, stream: Receiver) -> int:
         """Drops the stream and its unsent rows; returns all flags of these."""
-        self._streams.discard(stream)
+        self._streams.pop(stream, None)
         unsent = [pushed for pushed in self._outbox if pushed.stream is stream]
         if unsent:
             self._outbox = deque(pushed for pushed in self._outbox if pushed.stream is not stream)
         return reduce(or_, (pushed.row.flags for pushed in unsent), 0)
 
-    async def close(self) -> None:
-        """Ends its streams, on the server too, and the call."""
+    async def close(self, at_once: bool = False) -> None:
+        """Ends its streams, on the server too unless it is `at_once`, and the call."""
         for stream in list(self._streams):
             stream.cancel()
-        deadline_s = self.now_s() + _CLOSE_TIMEOUT_S
+        deadline_s = self.now_s() + (0.0 if at_once else _CLOSE_TIMEOUT_S)
         while not self.is_lost and (self._outbox or self._in_flight) and self.now_s() < deadline_s:
             await asyncio.sleep(_CLOSE_POLL_S)
         self.is_lost = True
@@ -172,16 +187,24 @@ class Link:
 
     async def _watch(self) -> None:
         """Fails the streams if the server leaves a request unanswered for the timeout."""
-        timeout_s = self._endpoint.timeout_s
+        timeout_s = limit_s = self._endpoint.timeout_s
         while True:
-            left_s = self._last_activity_s + timeout_s - self.now_s() if self._in_flight else timeout_s
-            if left_s <= 0:
-                self._fail_all(
-                    ReplyTimeoutError, f"no reply from the server at {self._endpoint.url} for {timeout_s:g} s"
-                )
+            waited_s = self.now_s() - self._last_activity_s if self._in_flight else 0.0
+            if waited_s < timeout_s:
+                limit_s = timeout_s
+            if waited_s >= limit_s:
+                if limit_s < self._slow_s and self._is_alive is not None and await self._is_alive():
+                    limit_s = self._slow_s
+                    continue
+                if not self._in_flight or self.now_s() - self._last_activity_s < limit_s:
+                    continue  # it has replied meanwhile
+                self._fail_all(ReplyTimeoutError, f"no reply from the server at {self._endpoint.url} for {limit_s:g} s")
                 self._call.cancel()
                 return
-            await asyncio.sleep(min(left_s, timeout_s / 4))
+            due_s = self.now_s() + min(limit_s - waited_s, timeout_s / 4)
+            await asyncio.sleep(due_s - self.now_s())
+            if self.now_s() - due_s > STALL_S:
+                self._last_activity_s = self.now_s()
 
     def _note_end(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()):  # its streams would wait for ever
@@ -193,7 +216,7 @@ class Link:
     def _fail_all(self, error: type[StreamError], message: str) -> None:
         self.is_lost = True
         self._outbox.clear()
-        for stream in list(self._streams):
+        for stream in sorted(self._streams, key=lambda each: not each.has_words):
             stream.fail(error(stream.stream_id, message), is_open=False)
 
 

@@ -1,73 +1,47 @@
-"""One audio stream of a `BatchedClient`: push samples, receive results. Its link sends and receives for it."""
+"""One audio stream of a `BatchedClient`: push samples, receive results. Its link sends and receives for it.
+
+It moves to another server by `move`: that one receives the current segment again (`Replay`).
+"""
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
+from penstock_client.batched.results import StreamResult, stream_result
+from penstock_client.batched.rows import MOVABLE, NO_SAMPLES, Arrival, Part, Pushed, RowSender
 from penstock_client.batched.wire import END, FINALIZE, START, Row
-from penstock_client.errors import ClientError, StreamClosedError, StreamNotOpenError
-from penstock_client.protocol import Result, as_samples, stream_error
+from penstock_client.errors import ClientError, ConnectionLostError, StreamClosedError, StreamNotOpenError
+from penstock_client.protocol import SAMPLE_RATE_HZ, Parameter, Result, as_samples, stream_error
 from penstock_client.transport.async_channel import AsyncSignal
+from penstock_client.transport.replay import Replay
 
-_NO_SAMPLES: Samples = np.empty(0, np.int16)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamResult(Result):
-    """News of a stream, and the reason why its segment ended."""
-
-    answers_finalize: bool = False
-    """True for the final result of a segment that `end_segment` ended."""
-    is_last: bool = False
-    """True for the stream's last result."""
-    end_s: float = 0.0
-    """Of a final result: where its segment ends in the stream and the next one begins."""
+_MAX_REPLAYED_SAMPLES = 8 * SAMPLE_RATE_HZ
+"""Of a moved stream, on their way at a time: enough for few round trips, and others are not delayed for long."""
+_MAX_FRUITLESS_MOVES = 3
+"""Without a new answer between them: after these, the stream itself may be what ends the servers."""
 
 
 class Answer(NamedTuple):
-    """The server's answer to one row of a stream."""
+    """What the server has answered to one row of a stream."""
 
     end_samples: int
     """Samples of the stream up to the row's end."""
     results: Sequence[StreamResult]
-    """News, in order; empty if there are none."""
-
-
-class Pushed(NamedTuple):
-    """A row on its way to the server and back."""
-
-    stream: "BatchedStream"
-    row: Row
-    end_samples: int
-    """Samples of the stream up to the row's end."""
-    pushed_s: float
-    """Time at which its last sample was pushed, by the link's clock."""
-
-
-class RowSender(Protocol):
-    """The link, as a stream needs it."""
-
-    client_id: str
-    """Names the link to the server."""
-
-    def now_s(self) -> float:
-        """The clock of all times."""
-
-    def enqueue(self, pushed: Pushed) -> None:
-        """Sends the row with the next request."""
-
-    def forget(self, stream: "BatchedStream") -> int:
-        """Drops the stream and its unsent rows; returns all flags of these."""
+    """What is new, in order; empty where nothing is."""
 
 
 OnAnswer = Callable[[int, float], object]
 """Receives the samples of a stream that are answered so far, and the seconds from their push to the answer."""
+
+
+OnLost = Callable[["BatchedStream", ClientError], bool]
+"""Decides when a server has lost the stream. True: it will call `move` or `give_up`."""
 
 
 class BatchedStream:
@@ -78,30 +52,46 @@ class BatchedStream:
 
     def __init__(
         self,
-        number: int,
         link: RowSender,
-        options: str,
+        parameters: Mapping[str, Parameter],
         geometry: ChunkGeometry | None,
         max_unanswered_samples: int,
         on_answer: OnAnswer | None = None,
+        is_empty: bool = False,
+        replay: Replay[Part] | None = None,
     ):
-        self.stream_id = number
+        """is_empty: its first row is its last one; replay: of a stream that may be moved."""
+        self.stream_id = link.next_number()
+        self.fingerprint = ""  # of the server's model: the stream moves to no other
+        self.on_lost: OnLost = lambda stream, error: False
         self._link = link
         self._aligner = ChunkAligner(geometry)
         self._max_unanswered_samples = max_unanswered_samples
         self._on_answer = on_answer
-        self._end_samples = self._unanswered_samples = self._unanswered_rows = 0
-        """Of the rows that were enqueued."""
+        self._replay = replay
+        self._end_samples = self._answered_samples = self._answered_rows = 0
+        self.replayed_samples = 0  # sent again in moves
+        self._in_flight_samples = self._visit = self._fruitless_moves = 0
+        """In flight: on this visit of a server."""
+        self._backlog: deque[Part] = deque()
+        """Parts that wait for those before them, while the stream moves."""
+        self._is_adrift = self._is_moving = False
+        """Adrift: on no server."""
+        self._move_error: ClientError = StreamClosedError(self.stream_id, "the stream is on no server")
+        self._withheld: list[StreamResult] = []
+        """Results of repeated rows, for the next answer."""
         self._answers: deque[Answer] = deque()
         self._results: deque[StreamResult] = deque()
         """Of the answer that is being iterated."""
         self._rows = 0
         self._failure: ClientError | None = None
         self._is_accepted = self._is_finished = self._is_ended = self._is_complete = False
-        """Finished: no more audio comes. Ended: the end was enqueued. Complete: it is answered."""
+        """Finished: no more audio comes. Ended: the end was sent. Complete: it is answered."""
         self._changed = AsyncSignal()
         """Wakes the tasks that wait for results, for room or for the start."""
-        self._enqueue(_NO_SAMPLES, START, options)
+        self._is_finished = is_empty
+        link.add(self)
+        self._enqueue(NO_SAMPLES, START | END if is_empty else START, parameters)
 
     @property
     def name(self) -> str:
@@ -120,8 +110,28 @@ class BatchedStream:
 
     @property
     def is_answered(self) -> bool:
-        """True while the server owes no answer, so that `push` does not wait."""
-        return not self._unanswered_rows
+        """True while no answer is missing, so that `push` does not wait."""
+        return self._answered_rows == self._rows
+
+    @property
+    def is_over(self) -> bool:
+        """True once it has failed, was closed, or is finished and answered."""
+        return self._failure is not None or self._is_complete
+
+    @property
+    def is_adrift(self) -> bool:
+        """True while it is on no server: `move` or `give_up` has to follow."""
+        return self._is_adrift and not self.is_over
+
+    @property
+    def has_words(self) -> bool:
+        """True if words of its current segment are told."""
+        return self._replay is not None and self._replay.has_words
+
+    @property
+    def replay_samples(self) -> int:
+        """Samples that are kept for a move."""
+        return self._replay.held_samples if self._replay is not None else 0
 
     async def accepted(self) -> None:
         """Returns once the server has accepted the stream. Raises ClientError if it does not."""
@@ -137,22 +147,22 @@ class BatchedStream:
         array = self._copied(samples)
         step = self._max_unanswered_samples
         for start in range(0, max(1, len(array)), step):
-            await self._wait_until(lambda: self._unanswered_samples <= step)
+            await self._wait_until(lambda: self._end_samples - self._answered_samples <= step)
             self._check_open()
             part = array[start : start + step]
             ready = self._aligner.add(part)
             if ready is not None or not len(part):
-                self._enqueue(_NO_SAMPLES if ready is None else ready)
+                self._enqueue(NO_SAMPLES if ready is None else ready)
 
     async def end_segment(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the segment after the samples pushed so far, and after these if given; the stream continues.
+        """Ends the segment behind what was pushed, and behind these samples if given; the stream continues.
 
         The answer is a final result with `answers_finalize`, also for a segment without speech. Raises ClientError.
         """
         await self._flush(samples)
 
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the stream after the samples pushed so far, and after these if given. Iterate for the last results."""
+        """Ends the stream behind what was pushed, and behind these samples if given. Iterate for the last results."""
         await self._flush(samples, is_end=True)
 
     async def __aiter__(self) -> AsyncIterator[StreamResult]:
@@ -188,10 +198,9 @@ class BatchedStream:
 
     def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
         """Takes the answer to a row: results, or the server's message where it was rejected. Called by the link."""
-        self._unanswered_samples -= len(pushed.row.samples)
-        self._unanswered_rows -= 1
-        if self._failure:
-            return
+        if self._failure or pushed.visit != self._visit or self._is_adrift:
+            return  # also where it comes late, from a server that the stream has left
+        self._in_flight_samples -= len(pushed.row.samples)
         flags = pushed.row.flags
         if error is not None:
             failure = stream_error(self.stream_id, error)
@@ -201,14 +210,34 @@ class BatchedStream:
         self._is_accepted = True
         round_trip_s = self._link.now_s() - pushed.pushed_s
         last = len(results) - 1
-        found = [_stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
+        found = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
+        if self._replay is not None:
+            found = [one for one in map(self._take, found) if one is not None]
+        if pushed.number >= self._answered_rows:
+            self._note_answer(pushed, [*self._withheld, *found], round_trip_s)
+        else:
+            self._withheld += found
+        if flags & END:
+            self._is_complete = True
+            self._replay = None
+            self._link.forget(self)
+        self._changed.give()
+
+    def _note_answer(self, pushed: Pushed, found: Sequence[StreamResult], round_trip_s: float) -> None:
+        self._withheld = []
+        self._fruitless_moves = 0
+        self._answered_rows, self._answered_samples = pushed.number + 1, pushed.end_samples
         self._answers.append(Answer(pushed.end_samples, found))
         if self._on_answer is not None:
             self._on_answer(pushed.end_samples, round_trip_s)
-        if flags & END:
-            self._is_complete = True
-            self._link.forget(self)
-        self._changed.give()
+
+    def _take(self, result: StreamResult) -> StreamResult | None:
+        """The result with the times of the whole stream, or None where it is told already."""
+        assert self._replay is not None
+        taken = self._replay.take(result)
+        if taken is None or taken is result or not taken.is_final:
+            return taken
+        return replace(taken, end_s=taken.audio_processed_s)
 
     def fail(self, error: ClientError, is_open: bool | None = None) -> None:
         """Ends the stream with an error, after the results before it; nothing where it is over already.
@@ -217,13 +246,102 @@ class BatchedStream:
         """
         if self._failure or self._is_complete:
             return
-        self._failure = error
+        if not self._is_adrift:
+            self._leave(is_open)
+        self._is_adrift = True
+        self._backlog.clear()
+        if error.code not in MOVABLE or not self._may_move(error):
+            self._failure, self._replay = error, None
+        self._changed.give()
+
+    def give_up(self, error: ClientError) -> None:
+        """Fails the stream for good."""
+        self.on_lost = lambda stream, error: False
+        self._is_moving = False
+        self.fail(error)
+
+    def _may_move(self, error: ClientError) -> bool:
+        """Leaves the stream to those that move it, if there are any."""
+        if self._replay is None or self._fruitless_moves >= _MAX_FRUITLESS_MOVES:
+            return False
+        if self._is_moving:
+            self._move_error = error
+            return True
+        return self.on_lost(self, error)
+
+    def _leave(self, is_open: bool | None) -> None:
+        """Leaves its server; its end is sent there as `fail` says."""
         unsent = self._link.forget(self)
         if is_open is None:
             is_open = not self._is_ended or bool(unsent & END)
         if is_open and not unsent & START:
-            self._enqueue(_NO_SAMPLES, END)
-        self._changed.give()
+            row = Row(self.stream_id, NO_SAMPLES, END)
+            self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s(), visit=-1))
+
+    async def move(self, link: RowSender, geometry: ChunkGeometry | None) -> None:
+        """Goes on at another server of the same model, which receives the current segment again. One call at a time.
+
+        geometry: of the model's chunks. The server that has the stream keeps it until the other one has accepted it.
+        Raises ClientError where that does not happen, and where the other one loses it before it has received all:
+        then the stream is on no server, and waits for another call.
+        """
+        if self._replay is None:
+            raise StreamClosedError(self.stream_id, "the stream is over, or was not opened to be moved")
+        self._is_moving = True
+        try:
+            await self._go_to(link, self._replay, geometry)
+        finally:
+            self._is_moving = False
+
+    async def _go_to(self, link: RowSender, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
+        was_adrift = self._is_adrift
+        self._check_whole(replay, geometry)
+        if was_adrift:  # so that no border can come before its start is accepted
+            self._backlog = self._repeated(replay, geometry)
+        arrival = Arrival(link, self._backlog[0].parameters if was_adrift else replay.parameters)
+        try:
+            await arrival.accepted()
+            try:
+                self._check_whole(replay, geometry)
+                if link.is_lost:
+                    raise ConnectionLostError(self.stream_id, "lost the connection to the other server")
+            except ClientError:
+                arrival.cancel()
+                raise
+        except BaseException:
+            self._backlog.clear()
+            raise
+        if was_adrift:
+            self.stream_id = arrival.stream_id
+            start = self._backlog.popleft()
+            self._backlog.appendleft(start.again(start.samples))
+        else:
+            if not self._is_adrift:
+                self._leave(is_open=None)
+            arrival.cancel()  # its slot is taken by another start in the same request
+            self.stream_id = link.next_number()
+            self._backlog = self._repeated(replay, geometry)
+        self._link = link
+        self._visit += 1
+        self._fruitless_moves += 1
+        self._in_flight_samples, self._is_ended, self._is_adrift = 0, False, False
+        self.replayed_samples += sum(part.samples for part in self._backlog)
+        link.add(self)
+        while self._backlog:
+            self._send(self._backlog.popleft())
+            await self._wait_until(lambda: self._is_adrift or self._in_flight_samples <= _MAX_REPLAYED_SAMPLES)
+        if self._is_adrift:
+            raise self._move_error
+
+    def _check_whole(self, replay: Replay[Part], geometry: ChunkGeometry | None) -> None:
+        if self.is_over or not replay.is_whole(geometry):
+            message = "the stream is over, or too long since its last border, and cannot be moved"
+            raise self._failure or StreamClosedError(self.stream_id, message)
+
+    def _repeated(self, replay: Replay[Part], geometry: ChunkGeometry | None) -> deque[Part]:
+        """What another server has to receive; the first part is a start."""
+        start = Part(NO_SAMPLES, START, self._end_samples, -1, replay.parameters)
+        return deque(replay.restart(geometry) or [start])
 
     async def _flush(self, samples: npt.ArrayLike, is_end: bool = False) -> None:
         array = self._copied(samples)
@@ -240,14 +358,22 @@ class BatchedStream:
         is_pcm = array.dtype == np.int16 and array.ndim == 1
         return array.copy() if is_pcm else as_samples(array).copy()
 
-    def _enqueue(self, samples: Samples, flags: int = 0, options: str | None = None) -> None:
+    def _enqueue(self, samples: Samples, flags: int = 0, parameters: Mapping[str, Parameter] | None = None) -> None:
         self._end_samples += len(samples)
-        self._unanswered_samples += len(samples)
-        self._unanswered_rows += 1
+        part = Part(samples, flags, self._end_samples, self._rows, parameters or {})
         self._rows += 1
-        self._is_ended |= bool(flags & END)
-        row = Row(self.stream_id, samples, flags, options)
-        self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s()))
+        if self._replay is not None:
+            self._replay.add(part)
+        if self._backlog:
+            self._backlog.append(part)
+        elif not self._is_adrift:
+            self._send(part)
+
+    def _send(self, part: Part) -> None:
+        self._in_flight_samples += part.samples
+        self._is_ended |= bool(part.flags & END)
+        row = part.row(self.stream_id)
+        self._link.enqueue(Pushed(self, row, part.end_samples, self._link.now_s(), part.number, self._visit))
 
     async def _next_answer(self) -> Answer | None:
         """None once the stream is complete."""
@@ -266,26 +392,3 @@ class BatchedStream:
             if self._failure:
                 raise self._failure
             await self._changed.wait(math.inf)
-
-
-def _stream_result(result: Result, round_trip_s: float, flags: int) -> StreamResult:
-    """The result with its round trip; `flags` are those of a row whose newest result it is. `dataclasses.replace` and
-    `asdict` would take several times as long.
-    """
-    return StreamResult(
-        result.segment,
-        result.text,
-        result.is_final,
-        result.audio_processed_s,
-        result.new_words,
-        result.new_tokens,
-        result.new_timestamps,
-        result.alternatives,
-        result.language,
-        round_trip_s,
-        result.stable_chars,
-        result.is_final and not flags & (FINALIZE | END),
-        answers_finalize=bool(flags & FINALIZE),
-        is_last=bool(flags & END),
-        end_s=result.audio_processed_s if result.is_final else 0.0,
-    )

@@ -1,17 +1,18 @@
-"""Selects what a new stream on the server receives to resume a stream after a lost connection. No I/O, no threads.
+"""What a new stream on a server has to receive to resume a stream that another one has lost. No I/O, no threads.
 
 A segment after `finalize` is recognized as if its audio were a separate stream. At an endpoint only the decoder starts
 anew: the audio before it is repeated as well, so that the encoder has its context, and the server withholds its words.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from penstock_client.alignment import ChunkGeometry
-from penstock_client.protocol import BYTES_PER_SAMPLE, SAMPLE_RATE_HZ, Alternative, Parameter, Request, Result, Word
+from penstock_client.protocol import SAMPLE_RATE_HZ, Alternative, Parameter, Result, Word
 
 WARM_UP_S = 10
 """Audio before an endpoint that gives the encoder its context: with it, 0 of some 500 words change (docs/log.md)."""
@@ -20,21 +21,55 @@ _MARGIN_S = 3
 _WARM_UP = "warm_up_chunks"
 
 
-class _Sent(NamedTuple):
-    request: Request
+class Repeatable(Protocol):
+    """A request, or a row of one, as a replay needs it."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+
+    @property
+    def is_start(self) -> bool:
+        """True for the stream's first one."""
+
+    @property
+    def is_final(self) -> bool:
+        """True where a segment ends, so that the reply is its final result."""
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """With a start: the stream's options."""
+
+    def again(self: "R", samples: int, parameters: Mapping[str, Parameter] | None = None) -> "R":
+        """With its last samples only: as a start with these parameters more, or not as a start."""
+
+
+R = TypeVar("R", bound=Repeatable)
+T = TypeVar("T", bound=Result)
+
+
+class _Sent(NamedTuple, Generic[R]):
+    request: R
     end_samples: int
     """Of the caller's stream, with the request's."""
     sent_s: float
 
 
-class Replay:
-    """The requests that a new stream would need, and the place of each server stream in the caller's stream."""
+class Replay(Generic[R]):
+    """The requests that a new stream would need, and the place of each server stream in the caller's stream.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
+    Beyond `max_samples` it forgets the oldest: until the next segment, the stream can then not be resumed.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, max_samples: float = math.inf):
         self.has_results = False
+        self.held_samples = 0
+        self._max_samples = max_samples
         self._now_s = clock
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_Sent[R]] = deque()
         """Oldest first."""
+        self._forgotten_samples = 0
+        """End of what is not held any more."""
         self._parameters: Mapping[str, Parameter] = {}
         self._end_samples = 0
         self._encoder_start_samples = 0
@@ -53,7 +88,7 @@ class Replay:
         self._is_repeating = False
         """Nothing has come since the restart that the caller had not."""
         self.offset_samples = 0
-        """First sample of the server's stream, counted in the caller's."""
+        """Where it begins in the caller's."""
 
     @property
     def needs_geometry(self) -> bool:
@@ -65,19 +100,38 @@ class Replay:
         """Words from here on are recognized again."""
         return (self._endpoint_samples or self._encoder_start_samples) / SAMPLE_RATE_HZ
 
-    def add(self, request: Request) -> None:
+    @property
+    def has_words(self) -> bool:
+        """True if the caller has words of the current segment."""
+        return self._words > 0
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Those of the stream's start."""
+        return self._parameters
+
+    def add(self, request: R) -> None:
         """Notes a request before it is sent."""
         if request.is_start:
             self._parameters = request.parameters
         self._end_samples += request.samples
+        self.held_samples += request.samples
         self._sent.append(_Sent(request, self._end_samples, self._now_s()))
+        while self.held_samples > self._max_samples:
+            self._forget_oldest()
 
     def forget_newest(self) -> None:
         """The newest request was not sent after all."""
         if self._sent:
-            self._end_samples -= self._sent.pop().request.samples
+            samples = self._sent.pop().request.samples
+            self._end_samples -= samples
+            self.held_samples -= samples
 
-    def restart(self, geometry: ChunkGeometry | None = None) -> list[Request]:
+    def is_whole(self, geometry: ChunkGeometry | None = None) -> bool:
+        """True if `restart` has all that a new stream needs."""
+        return self._forgotten_samples <= self._place(geometry)[0]
+
+    def restart(self, geometry: ChunkGeometry | None = None) -> list[R]:
         """The requests to send to a new stream, whose first takes the options of the caller's.
 
         Without a geometry the encoder's context is lost: a server that publishes none has no `warm_up_chunks`.
@@ -85,28 +139,39 @@ class Replay:
         self._segment_shift = None
         self._repeated_words, self._repeated_tokens = self._words, self._tokens
         self._restarted_s, self._is_repeating = self._now_s(), True
-        self.offset_samples, warm_up_chunks = self._encoder_start_samples, 0
-        if self._endpoint_samples is not None and geometry is None:
-            self.offset_samples = self._endpoint_samples
-        elif self._endpoint_samples is not None and geometry is not None:
-            size = geometry.chunk_samples
-            # The endpoint ends the chunk that covers its segment's last sample, counted from the encoder's start.
-            chunks = -(-(self._endpoint_samples - self._encoder_start_samples) // size)
-            warm_up_chunks = min(-(-WARM_UP_S * SAMPLE_RATE_HZ // size), chunks)
-            self.offset_samples += (chunks - warm_up_chunks) * size
-        requests = [_from(self.offset_samples, sent) for sent in self._sent if self._is_needed(sent)]
-        if requests:
-            extra = {_WARM_UP: warm_up_chunks} if warm_up_chunks else {}
-            parameters = {**self._parameters, **requests[0].parameters, **extra}
-            requests[0] = replace(requests[0], is_start=True, parameters=parameters)
+        self.offset_samples, warm_up_chunks = self._place(geometry)
+        requests: list[R] = []
+        parameters = {**self._parameters, **({_WARM_UP: warm_up_chunks} if warm_up_chunks else {})}
+        for request, end_samples, _ in filter(self._is_needed, self._sent):
+            samples = min(request.samples, end_samples - self.offset_samples)
+            requests.append(request.again(samples, None if requests else parameters))
         return requests
 
-    def _is_needed(self, sent: _Sent) -> bool:
+    def _place(self, geometry: ChunkGeometry | None) -> tuple[int, int]:
+        """Where a new stream begins in the caller's, and its chunks that are the warm-up."""
+        start = self._encoder_start_samples
+        if self._endpoint_samples is None:
+            return start, 0
+        if geometry is None:
+            return self._endpoint_samples, 0
+        size = geometry.chunk_samples
+        # The endpoint ends the chunk that covers its segment's last sample, counted from the encoder's start.
+        chunks = -(-(self._endpoint_samples - start) // size)
+        warm_up_chunks = min(-(-WARM_UP_S * SAMPLE_RATE_HZ // size), chunks)
+        return start + (chunks - warm_up_chunks) * size, warm_up_chunks
+
+    def _forget_oldest(self) -> _Sent[R]:
+        oldest = self._sent.popleft()
+        self.held_samples -= oldest.request.samples
+        self._forgotten_samples = oldest.end_samples
+        return oldest
+
+    def _is_needed(self, sent: _Sent[R]) -> bool:
         return sent.end_samples > self.offset_samples or (
             not sent.request.samples and sent.end_samples == self.offset_samples
         )
 
-    def take(self, result: Result) -> Result | None:
+    def take(self, result: T) -> T | None:
         """The server's result as the caller's next, or None where the caller has it already."""
         if self._segment_shift is None:
             self._segment_shift = (self._segment or 0) - result.segment
@@ -124,7 +189,7 @@ class Replay:
             self._end_segment(result.is_endpoint, covered_samples)
         return result
 
-    def _without_repeated(self, result: Result) -> Result:
+    def _without_repeated(self, result: T) -> T:
         """The result without words and tokens that the caller has."""
         words, tokens = self._repeated_words, self._repeated_tokens
         if not words and not tokens:
@@ -145,15 +210,15 @@ class Replay:
             self._endpoint_samples = covered_samples
             first = covered_samples - (WARM_UP_S + _MARGIN_S) * SAMPLE_RATE_HZ
             while self._sent and self._sent[0].end_samples <= first:
-                self._sent.popleft()
+                self._forget_oldest()
             return
         self._endpoint_samples = None
         while self._sent:
-            request, self._encoder_start_samples, _ = self._sent.popleft()
+            request, self._encoder_start_samples, _ = self._forget_oldest()
             if request.is_final:
                 break
 
-    def _shifted(self, result: Result, segment: int) -> Result:
+    def _shifted(self, result: T, segment: int) -> T:
         delay_s = self._delay_s(result) if self._is_repeating else 0.0
         if not self.offset_samples and segment == result.segment and not delay_s:
             return result
@@ -172,13 +237,6 @@ class Replay:
         covered_samples = self.offset_samples + round(result.audio_processed_s * SAMPLE_RATE_HZ)
         sent_s = next((sent.sent_s for sent in self._sent if sent.end_samples >= covered_samples), self._restarted_s)
         return max(0.0, self._restarted_s - sent_s)
-
-
-def _from(start_samples: int, sent: _Sent) -> Request:
-    """The request with its audio from there on, not as a start."""
-    request = sent.request
-    before = max(0, request.samples - (sent.end_samples - start_samples))
-    return replace(request, is_start=False, audio=request.audio[before * BYTES_PER_SAMPLE :])
 
 
 def _shift(words: tuple[Word, ...], shift_ms: int) -> tuple[Word, ...]:

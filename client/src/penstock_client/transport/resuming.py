@@ -97,7 +97,7 @@ class ResumingTransport:
         self._transport = open_transport()
         self._attempt = self._transport
         """The newest stream on the server, which may still be sent what the caller has sent before."""
-        self._replay = Replay()
+        self._replay = Replay[Request]()
         self._sending = asyncio.Lock()
         """Held while requests are sent and while the stream is resumed, so that each is sent once and in order."""
         self._lost_s: float | None = None

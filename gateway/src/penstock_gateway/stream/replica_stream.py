@@ -27,9 +27,10 @@ class ReplicaStream:
         upstream: BatchedStream,
         report: StreamReport,
         on_end: Callable[["ReplicaStream"], None],
+        segments: Segments | None = None,
     ):
         self._upstream = upstream
-        self._segments = Segments()
+        self._segments = segments or Segments()
         self._report = report
         self._on_end = on_end
         self._failure: GatewayError | None = None

@@ -15,6 +15,7 @@ from penstock_client import (
     ServerReplyError,
     ServerUnreachableError,
     StreamClosedError,
+    StreamError,
 )
 from penstock_client import StreamOptions as StartOptions
 from penstock_gateway.config import Config
@@ -26,10 +27,11 @@ from penstock_gateway.security.limits import RETRY_AFTER_S
 from penstock_gateway.stream.admission import Admission
 from penstock_gateway.stream.failures import gateway_error
 from penstock_gateway.stream.live_stream import LiveStream, ModelGroup, StreamOptions
+from penstock_gateway.stream.moves import Moves, Place
 from penstock_gateway.stream.replica_stream import ReplicaStream
 from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
 from penstock_gateway.stream.stream_report import StreamReport
-from penstock_gateway.stream.upstream_options import upstream_options
+from penstock_gateway.stream.upstream_options import segments_of, upstream_options
 
 MODEL_ALIASES = frozenset(
     (
@@ -51,15 +53,19 @@ class ReplicaStreams:
         self._endpoint_state, self._is_strict = config.endpoint_state, config.strict
         self._admission = admission
         self._metrics = metrics
-        self._groups = [Group(group, config.timeout_s) for group in config.replicas]
-        self._streams: dict[ReplicaStream, tuple[Replica, ApiKey]] = {}
+        self._longest_segment_s = config.longest_segment_s
+        self._max_replay_bytes = config.replay_mib << 20
+        self._groups = [Group(group, config.timeout_s, config.longest_segment_s) for group in config.replicas]
+        self._streams: dict[ReplicaStream, Place] = {}
+        self._moves = Moves(metrics)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_draining = False
 
     async def start(self) -> None:
         """Asks every replica once, and from then on regularly."""
+        await self._discover_all()
         await self._probe_all()
-        self._tasks = [asyncio.create_task(self._probe()), asyncio.create_task(self._watch())]
+        self._tasks = [asyncio.create_task(work()) for work in (self._discover, self._probe, self._watch)]
 
     async def close(self) -> None:
         """Ends all streams."""
@@ -67,6 +73,7 @@ class ReplicaStreams:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.cut()
+        await self._moves.close()
         await asyncio.gather(*(group.close() for group in self._groups))
 
     def drain(self) -> None:
@@ -115,7 +122,8 @@ class ReplicaStreams:
         """
         group, model = self._find(options.model)
         ignores_unknown = model.alphabet is not None and not self._is_strict
-        start_options = upstream_options(options, self._endpoint_state, ignores_unknown)
+        start_options = upstream_options(options, self._endpoint_state, ignores_unknown, self._longest_segment_s)
+        self._check_memory()
         end_admission = self._admission.admit(key)
         try:
             replica, upstream = await _start_upstream(group, start_options)
@@ -126,14 +134,21 @@ class ReplicaStreams:
         def end(stream: ReplicaStream) -> None:
             end_admission()
             self._admission.add_audio(key, stream.take_audio_s())
-            self._streams.pop(stream)[0].release()
+            self._streams.pop(stream).leave()
 
         report = StreamReport(
             self._metrics, protocol, key.name, model, replica.address, upstream.name, current_request_id()
         )
-        stream = ReplicaStream(upstream, report, end)
-        self._streams[stream] = (replica, key)
+        stream = ReplicaStream(upstream, report, end, segments_of(options))
+        place = self._streams[stream] = Place(group, replica, upstream, report, key)
+        self._moves.follow(place)
         return stream
+
+    def _check_memory(self) -> None:
+        """New streams are rejected where the audio that moves would need has filled its memory; live ones go on."""
+        if sum(place.replay_bytes for place in self._streams.values()) >= self._max_replay_bytes:
+            message = f"the audio of live streams fills {self._max_replay_bytes >> 20} MiB"
+            raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
 
     def _check_running(self) -> None:
         if self._is_draining:
@@ -154,6 +169,14 @@ class ReplicaStreams:
             raise _no_room(is_full=False)
         return group, group.model
 
+    async def _discover(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            await self._discover_all()
+
+    async def _discover_all(self) -> None:
+        await asyncio.gather(*(group.discover(time.monotonic()) for group in self._groups))
+
     async def _probe(self) -> None:
         while True:
             await asyncio.sleep(PROBE_S)
@@ -170,10 +193,12 @@ class ReplicaStreams:
         while True:
             await asyncio.sleep(_WATCH_S)
             now_s = time.monotonic()
-            for stream, (replica, key) in list(self._streams.items()):
-                self._admission.add_audio(key, stream.take_audio_s())
-                idle_s = replica.information.idle_s if replica.information else _MAX_KEEP_ALIVE_S
+            for stream, place in list(self._streams.items()):
+                self._admission.add_audio(place.key, stream.take_audio_s())
+                information = place.replica.information
+                idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
+                self._moves.leave(place, now_s)
 
 
 async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica, BatchedStream]:
@@ -194,6 +219,10 @@ async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica,
                 is_full = group.is_up
                 continue
             except ClientError as error:
+                if error.code == StreamError.code:  # Triton's own: of a server whose models are dead
+                    replica.note_down(error.text)
+                    is_full = group.is_up
+                    continue
                 raise gateway_error(error) from error
             on_error.pop_all()
             return replica, upstream

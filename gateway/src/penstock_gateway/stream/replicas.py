@@ -2,20 +2,26 @@
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from penstock_client import (
-    AsyncClient,
     BatchedClient,
     BatchedStream,
     ClientError,
     ConnectionOptions,
+    ServerDrainingError,
+    ServerFullError,
     ServerInfo,
+    StreamError,
     StreamOptions,
 )
+from penstock_client.server_info import FINGERPRINT
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.security.limits import MAX_UNANSWERED_S
+from penstock_gateway.stream.discovery import Discovery
 from penstock_gateway.stream.live_stream import ModelGroup
 
 log = logging.getLogger(__name__)
@@ -23,22 +29,41 @@ PROBE_S = 2.0
 _PROBE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2
 """A server that is slow is not down, as long as its streams are answered."""
+_DRAIN_S = 8.0
+"""Of a server that does not tell it."""
+_LEAVE_S = 3.0
+"""Before the end of a drain all streams are gone."""
 _FULL_S = 0.5
-"""Time for which a replica that rejected a stream gets no other one."""
+"""How long a replica that rejected a stream gets no other one."""
+_SLOW_S = 10.0
+"""For a reply of a replica that answers an empty stream over another connection: it is slow, not dead."""
+_MORE_REPLAY_S = 30
+"""Beyond the longest segment: up to 6 s until its pause, and the warm-up before it."""
+_DOWN = ("CONNECTION_LOST", "REPLY_TIMEOUT", "SERVER_UNREACHABLE", "REPLY_INVALID", StreamError.code)
+"""The codes of errors of a stream whose replica has failed."""
 _NO_RETRY = ConnectionOptions(connect_retry_s=0)
 
 
 class Replica:
     """One server."""
 
-    def __init__(self, address: str, timeout_s: float):
+    is_removed = False
+    """True once its address is gone: it takes no more streams, and is closed after its last one."""
+    leave_by_s: float | None = None
+    """While it drains: its streams go at their next border, and at this time of the monotonic clock."""
+
+    def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0):
+        """longest_segment_s: its streams can be moved, unless it is 0."""
         self.address = address
         self.client = BatchedClient(
-            address, timeout_s=timeout_s, connection_options=_NO_RETRY, max_unanswered_s=MAX_UNANSWERED_S
+            address,
+            timeout_s=timeout_s,
+            connection_options=_NO_RETRY,
+            max_unanswered_s=MAX_UNANSWERED_S,
+            slow_s=_SLOW_S,
+            max_replay_s=longest_segment_s and longest_segment_s + _MORE_REPLAY_S,
         )
-        self._probe_client = AsyncClient(
-            address, timeout_s=_PROBE_TIMEOUT_S, model="asr_batch", connection_options=_NO_RETRY
-        )
+        self._probe_client = BatchedClient(address, timeout_s=_PROBE_TIMEOUT_S, connection_options=_NO_RETRY)
         self.information: ServerInfo | None = None
         """None while it does not answer, or serves another model than its group."""
         self.live = 0
@@ -55,6 +80,8 @@ class Replica:
     @property
     def has_room(self) -> bool:
         """True if another stream may start."""
+        if self.is_removed or self.leave_by_s is not None:
+            return False
         return self.information is not None and self.load < 1 and time.monotonic() >= self._closed_until_s
 
     async def start(self, options: StreamOptions) -> BatchedStream:
@@ -71,9 +98,16 @@ class Replica:
         """One of its live streams is over."""
         self.live -= 1
 
-    def note_full(self) -> None:
-        """It has rejected a stream."""
-        self._closed_until_s = time.monotonic() + _FULL_S
+    def note_full(self, seconds: float = _FULL_S) -> None:
+        """It has rejected a stream: it gets no other one for some time."""
+        self._closed_until_s = time.monotonic() + seconds
+
+    def note_error(self, error: ClientError) -> None:
+        """One of its streams has failed, or cannot move here."""
+        if error.code in _DOWN:
+            self.note_down(error.text)
+        elif isinstance(error, ServerFullError | ServerDrainingError):
+            self.note_full()
 
     def note_down(self, reason: str) -> None:
         """It does not answer; the next probe decides."""
@@ -94,16 +128,24 @@ class Replica:
         self.information, self._mismatch = None, reason
 
     async def probe(self) -> ServerInfo | None:
-        """Queries its model and limits: its last answer while few probes have failed, then None."""
+        """Sends an empty stream through its models: its last answer while few probes have failed, then None."""
         try:
-            information = await self._probe_client.server_info()
+            found = await self._probe_client.probe()
         except ClientError as error:
             self._failed_probes += 1
             if self._failed_probes >= _MAX_FAILED_PROBES or not self.live:
                 self.note_down(error.text)
             return self.information
         self._failed_probes = 0
-        return information
+        if found.is_full:
+            self.note_full()
+        if not found.is_draining:
+            self.leave_by_s = None
+        elif self.leave_by_s is None:
+            left_s = max(0.0, float(found.information.parameters.get("drain_s", _DRAIN_S)) - PROBE_S - _LEAVE_S)
+            log.info("replica %s is draining: its %d streams move within %g s", self.address, self.live, left_s)
+            self.leave_by_s = time.monotonic() + left_s
+        return found.information
 
     async def close(self) -> None:
         """Ends its streams and connections."""
@@ -113,19 +155,24 @@ class Replica:
 class Group:
     """Servers with the same model and context. `run` keeps what is known of them fresh."""
 
-    def __init__(self, group: ReplicaGroup, timeout_s: float):
+    def __init__(self, group: ReplicaGroup, timeout_s: float, longest_segment_s: int = 0):
         self._name = group.name
-        self.replicas = [Replica(address, timeout_s) for address in group.addresses]
+        self._discovery = Discovery(group.addresses)
+        self._make = partial(Replica, timeout_s=timeout_s, longest_segment_s=longest_segment_s)
+        self.replicas = [self._make(address) for address in self._discovery.fixed]
         self._model: ModelGroup | None = None
+        self._first_seen: dict[str, int] = {}
+        """The round of probes in which the servers with a fingerprint were found."""
+        self._rounds = 0
 
     @property
     def name(self) -> str:
-        """Model name that clients use; "" until a replica has answered, if the configuration gives none."""
+        """What clients write as the model; "" until a replica has answered, if the configuration gives none."""
         return self._model.name if self._model is not None else self._name
 
     @property
     def model(self) -> ModelGroup | None:
-        """Model of the group; None until a replica has answered. It is kept while none answers."""
+        """What the group serves; None until a replica has answered. It is kept while none answers."""
         return self._model
 
     @property
@@ -134,28 +181,68 @@ class Group:
         return any(replica.information is not None for replica in self.replicas)
 
     def candidates(self) -> Sequence[Replica]:
-        """Replicas for a new stream, that with the most room first."""
-        return sorted((replica for replica in self.replicas if replica.has_room), key=lambda replica: replica.load)
+        """Replicas for a new stream, that for the next one first.
+
+        Of the fingerprint that came last, that with more room of two random ones: several gateways, which do not know
+        of each other's streams, would all choose the same one otherwise. Then the others by their room.
+        """
+        found = sorted((replica for replica in self.replicas if replica.has_room), key=self._rank)
+        newest = [replica for replica in found if self._rank(replica)[0] == self._rank(found[0])[0]]
+        if len(newest) > 1:
+            first = min(random.sample(newest, 2), key=self._rank)
+            found.sort(key=lambda replica: replica is not first)
+        return found
+
+    def _rank(self, replica: Replica) -> tuple[int, float, int]:
+        """Lower is better."""
+        assert replica.information is not None
+        age = -self._first_seen.get(replica.information.fingerprint, 0)
+        return age, replica.load, -replica.information.max_streams
+
+    async def discover(self, now_s: float) -> None:
+        """Adds and removes replicas as their addresses come and go. `now_s`: of a monotonic clock."""
+        addresses = await self._discovery.addresses(now_s)
+        for replica in self.replicas:
+            if replica.is_removed != (replica.address not in addresses):
+                replica.is_removed = not replica.is_removed
+                log.info("replica %s is %s", replica.address, "gone" if replica.is_removed else "back")
+        known = {replica.address for replica in self.replicas}
+        self.replicas += [self._make(address) for address in addresses if address not in known]
+        over = [replica for replica in self.replicas if replica.is_removed and not replica.live]
+        self.replicas = [replica for replica in self.replicas if replica not in over]
+        await asyncio.gather(*(replica.close() for replica in over))
 
     async def probe(self) -> None:
-        """Probes all replicas. One with another model or context than the group takes no streams."""
-        found = await asyncio.gather(*(replica.probe() for replica in self.replicas))
+        """Probes all replicas. One with another model or context than the group takes no streams.
+
+        Those with other weights or another version under the same name are others, for new streams only.
+        """
+        replicas = list(self.replicas)
+        found = await asyncio.gather(*(replica.probe() for replica in replicas))
         answers = [
             (replica, information, _model_group(self._name, information))
-            for replica, information in zip(self.replicas, found, strict=True)
+            for replica, information in zip(replicas, found, strict=True)
             if information is not None
         ]
         if not answers:
             return
-        wanted = self._model = self._choose([model for _, _, model in answers])
+        wanted = self._choose([model for _, _, model in answers])
+        alike = []
         for replica, information, model in answers:
             if _is_alike(model, wanted):
                 replica.note_up(information)
+                alike.append(information.fingerprint)
             else:
                 replica.note_mismatch(f"serves {model.model} {model.context}, not {wanted.model} {wanted.context}")
+        self._rounds += 1
+        self._first_seen = {each: self._first_seen.get(each, self._rounds) for each in alike}
+        self._model = max(
+            (model for _, _, model in answers if _is_alike(model, wanted)),
+            key=lambda model: self._first_seen[model.parameters.get(FINGERPRINT, "")],
+        )
 
     def _choose(self, models: Sequence[ModelGroup]) -> ModelGroup:
-        """Model of the group: the same as before while a replica does, else the first of these models."""
+        """What the group serves: the same as before while a replica does, else the first of these models."""
         last = self._model
         return next((model for model in models if last is not None and _is_alike(model, last)), models[0])
 

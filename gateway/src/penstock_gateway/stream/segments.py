@@ -7,41 +7,62 @@ from penstock_gateway.stream.events import Alternative, Event, Final, Partial, W
 
 
 class Segments:
-    """The segments of one stream."""
+    """The segments of one stream, which may be fewer than the replica's.
 
-    def __init__(self) -> None:
+    joins: only the client ends segments; those that the replica ends by itself are parts of the client's. Alternatives
+    then differ in the last part only. hides_silence: a segment that ends without text in silence is none.
+    """
+
+    def __init__(self, joins: bool = False, hides_silence: bool = False) -> None:
+        self._joins, self._hides_silence = joins, hides_silence
         self._segment = 0
+        self._before = ""
+        """Text of the segment's earlier parts."""
+        self._words_before: tuple[Word, ...] = ()
         self._words: list[Word] = []
         self._text = ""
 
     def add(self, result: StreamResult) -> Event | None:
         """The event of the next result; None without news."""
         self._words += map(_word, result.new_words)
-        words, processed_s = tuple(self._words), result.audio_processed_s
+        text = self._joined(result.text)
         if not result.is_final:
-            if result.text == self._text and not result.new_words:
-                return None
-            self._text = result.text
-            return Partial(self._segment, result.text, result.stable_chars, words, processed_s)
-        alternatives = tuple(map(_alternative, result.alternatives))
+            return self._partial(text, len(text) - len(result.text) + result.stable_chars, result)
+        if result.is_endpoint and self._joins:
+            self._before, self._words_before = text, (*self._words_before, *self._words)
+            self._words = []
+            return self._partial(text, len(text), result)
+        if result.is_endpoint and self._hides_silence and not text:
+            return None
+        words = (*self._words_before, *self._words)
         final = Final(
             self._segment,
-            result.text,
+            text,
             words,
-            alternatives,
-            processed_s,
+            tuple(map(self._alternative, result.alternatives)),
+            result.audio_processed_s,
             result.end_s,
             is_last=result.is_last,
             forced=result.answers_finalize,
         )
         self._segment += 1
-        self._words, self._text = [], ""
+        self._words, self._words_before, self._text, self._before = [], (), "", ""
         return final
+
+    def _partial(self, text: str, stable_chars: int, result: StreamResult) -> Partial | None:
+        if text == self._text and not result.new_words:
+            return None
+        self._text = text
+        words = (*self._words_before, *self._words)
+        return Partial(self._segment, text, min(stable_chars, len(text)), words, result.audio_processed_s)
+
+    def _joined(self, text: str) -> str:
+        return f"{self._before} {text}" if self._before and text else self._before or text
+
+    def _alternative(self, alternative: ClientAlternative) -> Alternative:
+        words = (*self._words_before, *map(_word, alternative.words))
+        return Alternative(self._joined(alternative.text), alternative.score, words)
 
 
 def _word(word: ClientWord) -> Word:
     return Word(word.text, word.start_ms, word.end_ms, 1.0 if word.confidence is None else word.confidence)
-
-
-def _alternative(alternative: ClientAlternative) -> Alternative:
-    return Alternative(alternative.text, alternative.score, tuple(map(_word, alternative.words)))

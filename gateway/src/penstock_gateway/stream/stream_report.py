@@ -35,6 +35,7 @@ class StreamReport:
         self._sample_rate_hz = model.sample_rate_hz
         self._started_s = time.monotonic()
         self._samples = self._new_samples = self._finals = self._words = 0
+        self._moves = 0
         self._ending_s: list[float] = []
         self._live = metrics.streams_live.labels(protocol)
         self._audio_seconds = metrics.audio_seconds.labels(protocol)
@@ -45,6 +46,11 @@ class StreamReport:
         self._span = StreamSpan(current_trace_parent(), self._fields)
         self._live.inc()
         metrics.streams_started.labels(protocol).inc()
+
+    def moved(self, replica: str, stream: str) -> None:
+        """The stream has gone on at another replica, with this name in its log."""
+        self._fields |= {"replica": replica, "stream": stream}
+        self._moves += 1
 
     def pushed(self, samples: int) -> None:
         """Audio was sent."""
@@ -83,6 +89,7 @@ class StreamReport:
             "duration_s": round(time.monotonic() - self._started_s, 3),
             "segments": self._finals,
             "words": self._words,
+            **({"moves": self._moves} if self._moves else {}),
             "end": reason,
         }
         self._span.end(figures, None if reason in NO_FAILURES else reason)

@@ -6,18 +6,36 @@ from penstock_client import StreamOptions as StartOptions
 from penstock_client.options import ENDPOINTS, EndpointState
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.segments import Segments
+
+_NO_SPEECH_MS = 10_000
+
+
+def segments_of(options: StreamOptions) -> Segments:
+    """The segments of a stream as its client has ordered them, without borders of `longest_segment_s`."""
+    if options.is_as_direct:
+        return Segments()
+    named = [name for name in ENDPOINTS if options.extra.get(name)]
+    joins = not named and not options.endpoint_silence_ms
+    return Segments(joins, hides_silence="endpoint_no_speech_ms" not in named)
 
 
 def upstream_options(
-    options: StreamOptions, endpoint_state: EndpointState | None, ignores_unknown: bool = False
+    options: StreamOptions,
+    endpoint_state: EndpointState | None,
+    ignores_unknown: bool = False,
+    longest_segment_s: int = 0,
 ) -> StartOptions:
     """The options as the server's; rules that end segments are off unless named, whatever the server's default is.
 
-    Those of a stream that is as a direct one are its `extra` alone. endpoint_state: of another stream that names none.
-    GatewayError names a wrong option.
+    With `longest_segment_s` there are borders also in silence and in speech without pauses, from which a move can
+    repeat the audio. Those of a stream that is as a direct one are its `extra` alone. endpoint_state: of another stream
+    that names none. GatewayError names a wrong option.
     """
     defaults: dict[str, Any] = {
         **dict.fromkeys(ENDPOINTS, 0),
+        "endpoint_no_speech_ms": _NO_SPEECH_MS if longest_segment_s else 0,
+        "endpoint_longest_s": longest_segment_s,
         "language": options.language,
         "boosted_phrases": tuple(options.phrases),
         "unknown_phrases": "ignore" if options.phrases and ignores_unknown else None,

@@ -1,0 +1,163 @@
+"""Rows between a stream and its link, and the start of a stream on the server that it moves to."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from penstock_client.alignment import Samples
+from penstock_client.batched.wire import END, FINALIZE, START, Row
+from penstock_client.errors import ClientError, StreamClosedError, StreamError
+from penstock_client.protocol import Parameter, Result, stream_error
+from penstock_client.transport.resuming import RESUMABLE
+
+MOVABLE = frozenset({*RESUMABLE, StreamError.code})
+"""The codes of errors after which a stream may succeed on another server: also Triton's own ones."""
+NO_SAMPLES: Samples = np.empty(0, np.int16)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A row of a stream, wherever it is sent to."""
+
+    audio: Samples
+    flags: int
+    end_samples: int
+    """Samples of the stream up to its end."""
+    number: int
+    """Rows of the stream before it; -1 for one that the caller did not make."""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    """With START: the stream's options."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(self.audio)
+
+    @property
+    def is_start(self) -> bool:
+        """True for the stream's first row."""
+        return bool(self.flags & START)
+
+    @property
+    def is_final(self) -> bool:
+        """True where a segment ends."""
+        return bool(self.flags & (END | FINALIZE))
+
+    def again(self, samples: int, parameters: Mapping[str, Parameter] | None = None) -> "Part":
+        """With its last samples only: as a start with these parameters, or not as a start."""
+        flags = self.flags & ~START if parameters is None else self.flags | START
+        audio = self.audio[len(self.audio) - samples :]
+        return replace(self, audio=audio, flags=flags, parameters=parameters or {})
+
+    def row(self, stream_number: int) -> Row:
+        """As a row of the stream with this number on its link."""
+        options = json.dumps(dict(self.parameters)) if self.is_start else None
+        return Row(stream_number, self.audio, self.flags, options)
+
+
+class Pushed(NamedTuple):
+    """A row on its way to the server and back."""
+
+    stream: "Receiver"
+    row: Row
+    end_samples: int
+    """Samples of the stream up to the row's end."""
+    pushed_s: float
+    """When its last sample was pushed, by the link's clock."""
+    number: int = -1
+    """As that of its part."""
+    visit: int = 0
+    """Servers of the stream before this one."""
+
+
+class Receiver(Protocol):
+    """A stream, as a link needs it."""
+
+    stream_id: int
+
+    @property
+    def has_words(self) -> bool:
+        """True if words of its segment are told: it is moved before others."""
+
+    def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
+        """Takes the answer to a row: results, or the server's message where it was rejected."""
+
+    def fail(self, error: ClientError, is_open: bool | None = None) -> None:
+        """Its row or its server is lost; `is_open`: its end has to be sent."""
+
+    def cancel(self) -> None:
+        """The client is closed."""
+
+
+class RowSender(Protocol):
+    """The link, as a stream needs it."""
+
+    client_id: str
+    """Names the link to the server."""
+    is_lost: bool
+    """True once its streams have failed: it takes no more."""
+
+    def now_s(self) -> float:
+        """The clock of all times."""
+
+    def next_number(self) -> int:
+        """A number for a new stream of this link."""
+
+    def add(self, stream: Receiver) -> None:
+        """The stream fails if the server is lost."""
+
+    def enqueue(self, pushed: Pushed) -> None:
+        """Sends the row with the next request."""
+
+    def forget(self, stream: Receiver) -> int:
+        """Drops the stream and its unsent rows; returns all flags of these."""
+
+
+class Arrival:
+    """The start of a stream on the server that it moves to, before anything is taken from the one that it leaves."""
+
+    has_words = True
+
+    def __init__(self, link: RowSender, parameters: Mapping[str, Parameter]):
+        self._link = link
+        self.stream_id = link.next_number()
+        self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        link.add(self)
+        row = Part(NO_SAMPLES, START, 0, -1, parameters).row(self.stream_id)
+        link.enqueue(Pushed(self, row, 0, link.now_s()))
+
+    async def accepted(self) -> None:
+        """Returns once the server has accepted the stream. Raises ClientError; cancelled, it ends the stream."""
+        try:
+            await self._answered
+        except asyncio.CancelledError:  # of the future, too
+            self.cancel()
+            raise
+        finally:
+            self._link.forget(self)
+
+    def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
+        """Takes the answer to the start. Called by the link."""
+        if error is not None:
+            self.fail(stream_error(self.stream_id, error))
+        elif not self._answered.done():
+            self._answered.set_result(None)
+
+    def fail(self, error: ClientError, is_open: bool | None = None) -> None:
+        """The start is lost; where it may have been accepted, its end is sent."""
+        if not self._answered.done():
+            self._answered.set_exception(error)
+            if is_open:
+                self.cancel()
+
+    def cancel(self) -> None:
+        """Ends the stream on the server."""
+        if not self._answered.done():
+            self._answered.set_exception(StreamClosedError(self.stream_id, "the client was closed"))
+        unsent = self._link.forget(self)
+        if not unsent & START:
+            self._link.enqueue(Pushed(self, Row(self.stream_id, NO_SAMPLES, END), 0, self._link.now_s()))

@@ -1,0 +1,236 @@
+"""Streams whose server is lost go on at another one: each word once, with its time in the whole stream."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.batched_client import until
+from client.tests.helpers.fake_fleet import BLOCK
+from client.tests.helpers.moved_streams import BLOCKS, connected, play, told, undisturbed
+from penstock_client import ClientError, StreamOptions
+from penstock_client.batched import client as batched_client
+from penstock_client.batched.wire import END
+
+
+@pytest.mark.parametrize("marks", [(), (13,)])
+@pytest.mark.parametrize("lost_at", [1, 4, 9, 10, 13, 16, 23, 24, BLOCKS - 1])
+def test_a_lost_server_costs_no_word(servers, lost_at, marks):
+    expected = undisturbed(servers, marks=marks)
+    assert len(expected[0]) == 19
+    first, second = servers(), servers()
+
+    async def lose(stream, i):
+        if i == lost_at:
+            await asyncio.to_thread(first.close)
+
+    async def run():
+        async with connected(first, second) as client:
+            return await play(client, lose, marks)
+
+    results = asyncio.run(run())
+    assert told(results) == expected
+    partials = [one.audio_processed_s for one in results]
+    assert partials == sorted(partials)
+    assert not second.batch.streams
+
+
+def test_the_replay_begins_at_the_newest_border_with_a_warm_up(servers):
+    first, second = servers(), servers()
+
+    async def lose(stream, i):
+        if i == 16:
+            assert stream.replay_samples
+            await asyncio.to_thread(first.close)
+
+    async def run():
+        async with connected(first, second) as client:
+            return await play(client, lose)
+
+    asyncio.run(run())
+    (started,) = second.batch.starts
+    assert started["warm_up_chunks"] == 5  # all that is before the border: 0.5 s of at most 10 s
+    assert started["endpoint_silence_ms"] == 800
+
+
+def test_words_of_the_last_row_are_not_lost_between_finish_and_the_last_final(servers):
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+
+    async def run():
+        async with connected(first, second) as client:
+            return await play(client, before_last=lambda: first.die_at_row(1))
+
+    assert told(asyncio.run(run())) == expected
+    assert any(flags & END for _, _, flags in second.batch.rows)
+
+
+@pytest.mark.parametrize("row", [1, 2, 4, 8])
+def test_a_server_that_is_lost_during_a_replay_is_the_second_of_three(servers, row):
+    expected = undisturbed(servers)
+    first, second, third = servers(), servers(), servers()
+    second.die_at_row(row)
+
+    async def lose(stream, i):
+        if i == 18:
+            await asyncio.to_thread(first.close)
+
+    async def run():
+        async with connected(first, second, third) as client:
+            return await play(client, lose)
+
+    assert told(asyncio.run(run())) == expected
+    assert second.batch.rows or row == 1
+
+
+def test_a_stream_that_moves_twice(servers):
+    expected = undisturbed(servers)
+    group = [servers() for _ in range(3)]
+
+    async def lose(stream, i):
+        if i in (7, 17):
+            await asyncio.to_thread(group[i == 17].close)
+
+    async def run():
+        async with connected(*group) as client:
+            return await play(client, lose)
+
+    assert told(asyncio.run(run())) == expected
+
+
+def test_a_stream_that_ends_each_server_is_given_up(servers):
+    group = [servers() for _ in range(6)]
+
+    async def poison(stream, i):
+        if i == 7:
+            for server in group:
+                server.batch.before_row = lambda samples, flags: 1 / (0 if samples else 1)
+
+    async def run():
+        async with connected(*group) as client:
+            await play(client, poison)
+
+    with pytest.raises(ClientError, match="CONNECTION_LOST"):
+        asyncio.run(run())
+    assert sum(len(server.batch.starts) for server in group) == 4  # the first, and three moves
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"fingerprint": "other weights"},
+        {"fingerprint": ""},
+        {"max_streams": 0},
+        {"model": "other"},
+    ],
+    ids=str,
+)
+def test_without_a_server_that_is_the_same_the_loss_is_reported(servers, monkeypatch, other):
+    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    if "model" in other:
+        other = {**other, "fingerprint": "another model"}
+    first, second = servers(), servers(**other)
+
+    async def lose(stream, i):
+        if i == 7:
+            await asyncio.to_thread(first.close)
+
+    async def run():
+        async with connected(first, second) as client:
+            await play(client, lose)
+
+    with pytest.raises(ClientError, match=r"CONNECTION_LOST: .*lost the connection to the server at"):
+        asyncio.run(run())
+    assert not second.batch.starts and not second.batch.streams
+
+
+def test_options_that_only_the_lost_server_knew(servers, monkeypatch):
+    """Then its loss is reported, not a wrong option."""
+    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    first, second = servers(has_language_model="true"), servers()
+
+    async def lose(stream, i):
+        if i == 7:
+            await asyncio.to_thread(first.close)
+
+    async def run():
+        async with connected(first, second) as client:
+            await play(client, lose, options=StreamOptions(endpoint_silence_ms=800, lm_weight=1.0))
+
+    with pytest.raises(ClientError, match="CONNECTION_LOST"):
+        asyncio.run(run())
+
+
+def test_all_servers_are_down(servers, monkeypatch):
+    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    first, second = servers(), servers()
+
+    async def lose(stream, i):
+        if i == 7:
+            await asyncio.to_thread(second.close)
+            await asyncio.to_thread(first.close)
+
+    async def run():
+        async with connected(first, second) as client:
+            await play(client, lose)
+
+    with pytest.raises(ClientError, match="CONNECTION_LOST"):
+        asyncio.run(run())
+
+
+def test_bad_audio_moves_nothing(servers):
+    first, second = servers(), servers()
+
+    async def run():
+        async with connected(first, second) as client, await client.open_stream() as stream:
+            await stream.push(np.full(2 * BLOCK, np.nan, np.float32))
+            async for _ in stream:
+                pass
+
+    with pytest.raises(ClientError, match="AUDIO_INVALID"):
+        asyncio.run(run())
+    assert not second.batch.rows
+
+
+def test_what_is_kept_is_bounded_and_a_stream_without_borders_is_then_not_moved(servers):
+    first, second = servers(), servers()
+    kept = []
+
+    async def lose(stream, i):
+        kept.append(stream.replay_samples)
+        if i == 20:
+            await asyncio.to_thread(first.close)
+
+    async def run():
+        async with connected(first, second, max_replay_s=0.5) as client:
+            await play(client, lose, options=StreamOptions())
+
+    with pytest.raises(ClientError, match="CONNECTION_LOST"):
+        asyncio.run(run())
+    assert max(kept) <= 8000
+    assert not second.batch.streams
+
+
+def test_a_planned_move_and_one_that_is_rejected(servers):
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+
+    async def run():
+        async with connected(first) as source, connected(second) as target:
+
+            async def move(stream, i):
+                if i == 5:
+                    second.batch.is_draining = True
+                    with pytest.raises(ClientError, match="SERVER_DRAINING"):
+                        await target.take(stream)
+                    second.batch.is_draining = False
+                if i == 13:
+                    assert first.batch.streams
+                    await target.take(stream)
+                    await until(lambda: not first.batch.streams)
+
+            source._servers[0]._settings = source._servers[0]._settings._replace(max_replay_samples=16_000_000)
+            return await play(source, move)
+
+    assert told(asyncio.run(run())) == expected
+    assert [flags for _, _, flags in first.batch.rows].count(END) == 1

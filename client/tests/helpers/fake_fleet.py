@@ -1,0 +1,196 @@
+"""Servers of `asr_batch` whose words are the audio's own, wherever a stream begins: for streams that move."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from client.tests.helpers.fake_batch_server import BatchServer, joined
+from client.tests.helpers.fakes import FakeRecognizer, RejectionError, texts
+
+BLOCK, CHUNK = 800, 1600
+_SCALE = 4096
+_START, _END, _FINALIZE = 1, 2, 4
+_ENDPOINT_CHUNKS = 2
+
+
+def speech(*numbers: int) -> np.ndarray:
+    """A block of 50 ms per number: the word "wN", or silence for 0."""
+    return np.repeat(np.array(numbers, np.float32) / _SCALE, BLOCK)
+
+
+@dataclass
+class _Stream:
+    options: dict
+    audio: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    first: int = 0
+    """Samples before the current segment's."""
+    encoder_start: int = 0
+    done: int = 0
+    """Samples of the chunks that are recognized."""
+    segment: int = 0
+    told: int = 0
+    """Words of the segment that were told."""
+
+
+class ContentBatch:
+    """Answers requests.
+
+    Two silent chunks behind a word end a segment with `endpoint_silence_ms`, 40 without one with
+    `endpoint_no_speech_ms`, and 60 with `endpoint_longest_s`.
+    """
+
+    def __init__(self, recognizer: FakeRecognizer):
+        self.recognizer = recognizer
+        self.streams: dict[tuple[str, int], _Stream] = {}
+        self.rows: list[tuple[int, int, int]] = []
+        """(number, samples, flags) of all rows but probes."""
+        self.starts: list[dict] = []
+        """Options of all starts but probes."""
+        self.probes = 0
+        self.is_draining = False
+        self.before_row: Callable[[int, int], None] = lambda samples, flags: None
+
+    def answer(self, client: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        (rows,) = tensors["ROWS"]
+        audio = tensors["AUDIO"][0] if "AUDIO" in tensors else tensors["PCM"][0].astype(np.float32) / 32768
+        entries, numbers, errors = [], [], {}
+        for i, (number, samples, flags, options) in enumerate(rows.tolist()):
+            part, audio = audio[:samples], audio[samples:]
+            chosen = json.loads(tensors["OPTIONS"][0][options]) if options >= 0 else {}
+            try:
+                found = self._row((client, number), part, flags, chosen)
+            except RejectionError as error:
+                errors[i] = str(error)
+                continue
+            entries += found
+            numbers += [i] * len(found)
+        return joined(entries, numbers, errors)
+
+    def _row(self, name, part: np.ndarray, flags: int, options: dict) -> list[dict]:
+        is_probe = flags & _START and flags & _END and not len(part)
+        if is_probe:
+            self.probes += 1
+        else:
+            self.before_row(len(part), flags)
+            self.rows.append((name[1], len(part), flags))
+        if flags & _START:
+            self._start(name, options)
+            if not is_probe:
+                self.starts.append(options)
+        if name not in self.streams:
+            raise RejectionError("STREAM_NOT_OPEN: the stream is not open")
+        if not np.isfinite(part).all():
+            raise RejectionError("AUDIO_INVALID: samples are not finite")
+        stream = self.streams[name]
+        stream.audio = np.concatenate([stream.audio, part])
+        found = self._chunks(stream)
+        if flags & (_END | _FINALIZE):
+            found.append(self._result(stream, len(stream.audio), is_final=True))
+            stream.done = stream.encoder_start = stream.first
+        if flags & _END:
+            del self.streams[name]
+        return found
+
+    def _start(self, name, options: dict) -> None:
+        if self.is_draining:
+            raise RejectionError("SERVER_DRAINING: the server is stopping")
+        if name in self.streams:
+            raise RejectionError(f"REQUEST_INVALID: stream {name} is open; accepted: START once")
+        if len(self.streams) >= self.recognizer.max_streams:
+            raise RejectionError("STREAM_LIMIT: all slots are taken")
+        if options.get("lm_weight") and self.recognizer.server_parameters["has_language_model"] != "true":
+            raise RejectionError("OPTION_INVALID: lm_weight is 1, but there is no language model")
+        self.streams[name] = _Stream(options)
+
+    def _chunks(self, stream: _Stream) -> list[dict]:
+        found = []
+        warm_up = stream.options.get("warm_up_chunks", 0) * CHUNK
+        while stream.done + CHUNK <= len(stream.audio):
+            stream.done += CHUNK
+            is_final = self._is_endpoint(stream) or stream.done == warm_up
+            if is_final or self._news(stream):
+                entry = self._result(stream, stream.done, is_final)
+                if stream.done > warm_up:
+                    found.append(entry)
+        return found
+
+    def _is_endpoint(self, stream: _Stream) -> bool:
+        words = _words(stream, stream.done)
+        chunks = (stream.done - stream.first) // CHUNK
+        if not words:
+            return bool(stream.options.get("endpoint_no_speech_ms")) and chunks >= 40
+        if stream.options.get("endpoint_longest_s") and chunks >= 60:
+            return True
+        silence = stream.audio[max(stream.first, stream.done - _ENDPOINT_CHUNKS * CHUNK) : stream.done]
+        return bool(stream.options.get("endpoint_silence_ms")) and len(silence) and not silence.any()
+
+    def _news(self, stream: _Stream) -> bool:
+        return len(_words(stream, stream.done)) > stream.told
+
+    def _result(self, stream: _Stream, end: int, is_final: bool) -> dict:
+        words = _words(stream, end)
+        complete = words if is_final else words[:-1]
+        new = complete[stream.told :]
+        entry = {
+            "SEGMENT": np.array([[stream.segment]], np.int32),
+            "TEXT": texts([" ".join(text for text, _ in words)]),
+            "IS_FINAL": np.array([[is_final]]),
+            "AUDIO_PROCESSED": np.array([[end / 16_000]], np.float32),
+            "LANGUAGE": texts([""]),
+            "WORDS": texts([text for text, _ in new]),
+            "WORD_START_MS": np.array([[start for _, start in new]], np.int32).reshape(1, -1),
+            "WORD_END_MS": np.array([[start + 50 for _, start in new]], np.int32).reshape(1, -1),
+            "WORD_CONFIDENCE": np.array([[1.0] * len(new)], np.float32).reshape(1, -1),
+            "ALTERNATIVES": texts([]),
+            "ALTERNATIVE_SCORES": np.zeros((1, 0), np.float32),
+            "ALTERNATIVE_WORDS": texts([]),
+            "TOKENS": np.array([list(range(stream.told, len(complete)))], np.int32).reshape(1, -1),
+            "TIMESTAMPS": np.array([list(range(stream.told, len(complete)))], np.int32).reshape(1, -1),
+        }
+        stream.told = len(complete)
+        if is_final:
+            stream.segment += 1
+            stream.first, stream.told = end, 0
+        return entry
+
+
+def _words(stream: _Stream, end: int) -> list[tuple[str, int]]:
+    """Text and start of the words of the segment so far."""
+    blocks = range(stream.first, end - BLOCK + 1, BLOCK)
+    found = ((round(float(stream.audio[start]) * _SCALE), start) for start in blocks)
+    return [(f"w{number}", start * 1000 // 16_000) for number, start in found if number]
+
+
+class FleetServer(BatchServer):
+    """One replica."""
+
+    def __init__(self, fingerprint: str = "same", max_streams: int = 8, **parameters: str):
+        recognizer = FakeRecognizer(max_streams)
+        recognizer.server_parameters |= {
+            "first_chunk_samples": str(CHUNK), "chunk_samples": str(CHUNK), "max_streams": str(max_streams),
+            **({"penstock_fingerprint": fingerprint} if fingerprint else {}), **parameters,
+        }  # fmt: skip
+        super().__init__(recognizer)
+        self.batch = ContentBatch(recognizer)
+        self.url = f"127.0.0.1:{self.port}"
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.on_request = lambda: self.may_answer.wait(60)
+
+    def die_at_row(self, count: int) -> None:
+        """Its call breaks with this row, and it answers nothing after it."""
+        left = [count]
+
+        def before(samples: int, flags: int) -> None:
+            left[0] -= 1
+            if left[0] <= 0:
+                raise ConnectionError("this server is dead")
+
+        self.batch.before_row = before
+
+    def close(self) -> None:
+        self.may_answer.set()
+        super().close()

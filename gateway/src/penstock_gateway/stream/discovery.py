@@ -1,0 +1,71 @@
+"""The addresses of a group's servers: as configured, of a DNS name, or in a file, which may change."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from penstock_gateway.config import DNS, FILE, check_address
+
+log = logging.getLogger(__name__)
+_DNS_S = 5.0
+"""Between two queries of a name."""
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+async def resolve(name: str, port: int) -> list[str]:
+    """HOST:PORT of each A and AAAA record, sorted. OSError where there is none."""
+    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    hosts = {str(address[0]) for *_, address in found}
+    return sorted(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts)
+
+
+def read_addresses(path: str) -> list[str]:
+    """HOST:PORT of each line; `#` begins a comment. OSError or ValueError says what is wrong, also of an empty file."""
+    lines = (line.partition("#")[0].strip() for line in Path(path).read_text(encoding="utf-8").splitlines())
+    if not (found := [check_address(line) for line in lines if line]):
+        raise ValueError("it has no HOST:PORT")
+    return found
+
+
+class Discovery:
+    """Finds the addresses of one group. What cannot be read leaves those that were found before."""
+
+    def __init__(self, sources: Sequence[str], resolve: Resolve = resolve):
+        """sources: HOST:PORT, dns:NAME:PORT or file:PATH."""
+        self.fixed = [each for each in dict.fromkeys(sources) if not _is_watched(each)]
+        """The addresses that do not change."""
+        self._found: dict[str, Sequence[str]] = {each: () if _is_watched(each) else (each,) for each in sources}
+        self._resolve = resolve
+        self._problems: dict[str, str] = {}
+        self._next_query_s = 0.0
+
+    async def addresses(self, now_s: float) -> list[str]:
+        """Those now, each once. `now_s`: of a monotonic clock; names are queried every 5 s."""
+        is_due = now_s >= self._next_query_s
+        if is_due:
+            self._next_query_s = now_s + _DNS_S
+        for source in self._found:
+            if source.startswith(FILE) or (is_due and source.startswith(DNS)):
+                await self._refresh(source)
+        return list(dict.fromkeys(address for found in self._found.values() for address in found))
+
+    async def _refresh(self, source: str) -> None:
+        try:
+            if source.startswith(FILE):
+                found: Sequence[str] = read_addresses(source.removeprefix(FILE))
+            else:
+                name, _, port = source.removeprefix(DNS).rpartition(":")
+                found = await self._resolve(name, int(port))
+        except (OSError, ValueError) as error:  # UnicodeError, too
+            if self._problems.get(source) != str(error):
+                log.warning("%s: %s; %d addresses stay as they are", source, error, len(self._found[source]))
+            self._problems[source] = str(error)
+            return
+        self._problems.pop(source, None)
+        self._found[source] = found
+
+
+def _is_watched(source: str) -> bool:
+    return source.startswith((DNS, FILE))

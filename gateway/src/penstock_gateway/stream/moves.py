@@ -1,0 +1,158 @@
+"""Moves live streams from a replica that is lost or drains to another one of the same model."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock_client import SAMPLE_RATE_HZ, BatchedStream, ClientError, ConnectionLostError
+from penstock_client.batched.client import move_to_any
+from penstock_gateway.metrics import Metrics
+from penstock_gateway.security.keys import ApiKey
+from penstock_gateway.stream.replicas import Group, Replica
+from penstock_gateway.stream.stream_report import StreamReport
+
+log = logging.getLogger(__name__)
+_SAMPLE_BYTES = 4
+
+
+@dataclass(eq=False)
+class Place:
+    """Where a live stream is."""
+
+    group: Group
+    replica: Replica
+    upstream: BatchedStream
+    report: StreamReport
+    key: ApiKey
+    is_over: bool = False
+    is_moving: bool = False
+    lost: ClientError = field(default_factory=lambda: ConnectionLostError(0, "the stream is on no replica"))
+    """Of the newest loss."""
+
+    def leave(self) -> None:
+        """The stream is over."""
+        self.is_over = True
+        self.replica.release()
+
+    @property
+    def replay_bytes(self) -> int:
+        """Memory of the audio that a move would send again."""
+        return _SAMPLE_BYTES * self.upstream.replay_samples
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A replica that a stream may move to; it counts as live there meanwhile."""
+
+    place: Place
+    replica: Replica
+
+    async def take(self, stream: BatchedStream) -> None:
+        self.replica.live += 1
+        try:
+            await self.replica.client.take(stream)
+        except ClientError as error:
+            self.replica.release()
+            if not stream.is_over:
+                self.replica.note_error(error)
+            raise
+        except asyncio.CancelledError:
+            self.replica.release()
+            raise
+        if self.place.is_over:  # meanwhile
+            self.replica.release()
+            return
+        self.place.replica.release()
+        self.place.replica = self.replica
+        self.place.report.moved(self.replica.address, stream.name)
+
+
+class _Before:
+    """Where a stream was before a move."""
+
+    def __init__(self, place: Place):
+        self.address, self.name = place.replica.address, place.upstream.name
+        self.replayed = place.upstream.replayed_samples
+
+
+class Moves:
+    """The policy of one process: which streams move, and where to."""
+
+    def __init__(self, metrics: Metrics):
+        self._metrics = metrics
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def follow(self, place: Place) -> None:
+        """From now on the stream is moved where its replica is lost."""
+        place.upstream.on_lost = lambda stream, error: self._note_lost(place, error)
+
+    async def close(self) -> None:
+        """Ends the moves."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _note_lost(self, place: Place, error: ClientError) -> bool:
+        place.replica.note_error(error)
+        if not place.upstream.fingerprint:  # of a server of an earlier version
+            return False
+        place.lost = error
+        if not place.is_moving:  # else the task that moves it goes on
+            self._start(place, self._rescue(place))
+        return True
+
+    def leave(self, place: Place, now_s: float) -> None:
+        """Called regularly: moves the stream off a replica that drains, at a border or when it is time."""
+        by_s, upstream = place.replica.leave_by_s, place.upstream
+        if by_s is None or place.is_moving or upstream.is_over or not upstream.fingerprint:
+            return
+        if not upstream.has_words or now_s >= by_s:
+            self._start(place, self._leave(place))
+
+    def _start(self, place: Place, work: Coroutine[Any, Any, None]) -> None:
+        place.is_moving = True
+        task = asyncio.create_task(self._run(place, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, place: Place, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+            while place.upstream.is_adrift:  # lost again
+                await self._rescue(place)
+        finally:
+            place.is_moving = False
+
+    async def _leave(self, place: Place) -> None:
+        """To the first replica that takes the stream; where none does, it stays until the next call."""
+        before = _Before(place)
+        for target in self._targets(place):
+            try:
+                await target.take(place.upstream)
+            except ClientError as error:
+                place.lost = error
+                if place.upstream.is_adrift:
+                    return
+            else:
+                return self._note_moved(place, before, "SERVER_DRAINING")
+
+    async def _rescue(self, place: Place) -> None:
+        before, error = _Before(place), place.lost
+        if await move_to_any(place.upstream, error, lambda: self._targets(place)) is not None:
+            self._note_moved(place, before, error.code)
+        elif not place.is_over:
+            log.warning("stream %s of %s is lost: %s", before.name, before.address, error)
+
+    def _note_moved(self, place: Place, before: "_Before", code: str) -> None:
+        self._metrics.streams_moved.labels(code).inc()
+        self._metrics.replayed_seconds.inc((place.upstream.replayed_samples - before.replayed) / SAMPLE_RATE_HZ)
+        to = place.upstream.name
+        log.info("stream %s of %s is now %s of %s: %s", before.name, before.address, to, place.replica.address, code)
+
+    def _targets(self, place: Place) -> Iterator[_Target]:
+        """Replicas of the same model; that with the most room first."""
+        for replica in place.group.candidates():
+            if replica.information and replica.information.fingerprint == place.upstream.fingerprint:
+                yield _Target(place, replica)

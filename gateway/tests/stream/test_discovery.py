@@ -1,0 +1,108 @@
+"""Replicas of a DNS name or a file: they come and go, and what cannot be read changes nothing."""
+
+import contextlib
+import os
+import socket
+
+import pytest
+
+from client.tests.helpers.fake_fleet import FleetServer, speech
+from penstock_gateway.config import ReplicaGroup, parse_replicas
+from penstock_gateway.security.keys import ANONYMOUS
+from penstock_gateway.stream import discovery
+from penstock_gateway.stream.discovery import Discovery
+from penstock_gateway.stream.live_stream import StreamOptions
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def fleet():
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments, **named):
+            server = FleetServer(*arguments, **named)
+            stack.callback(server.close)
+            return server
+
+        yield make
+
+
+def test_names_and_files_are_replicas():
+    (group,) = parse_replicas("dns:asr.local:8001, file:/etc/replicas,c:1")
+    assert group.addresses == ("dns:asr.local:8001", "file:/etc/replicas", "c:1")
+    for wrong in ("dns:asr.local", "dns::8001", "dns:a:0"):
+        with pytest.raises(ValueError, match="is not HOST:PORT"):
+            parse_replicas(wrong)
+
+
+async def test_a_file_is_read_again(tmp_path):
+    file = tmp_path / "replicas"
+    file.write_text("a:1\n\n# of rack 2\nb:2  # new\na:1\n")
+    found = Discovery([f"file:{file}", "b:2", "c:3"])
+    assert await found.addresses(0.0) == ["a:1", "b:2", "c:3"]
+    other = tmp_path / "other"
+    other.write_text("d:4\n")
+    os.replace(other, file)
+    assert await found.addresses(1.0) == ["d:4", "b:2", "c:3"]
+
+
+@pytest.mark.parametrize("text", ["", "# none\n", "a:1\nnonsense\n", b"\xff\xfe", None], ids=repr)
+async def test_a_broken_file_changes_nothing_and_is_named_once(tmp_path, caplog, text):
+    file = tmp_path / "replicas"
+    file.write_text("a:1\n")
+    found = Discovery([f"file:{file}"])
+    assert await found.addresses(0.0) == ["a:1"]
+    if text is None:
+        file.unlink()
+    else:
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert await found.addresses(1.0) == await found.addresses(2.0) == ["a:1"]
+    (line,) = caplog.messages
+    assert line.startswith(f"file:{file}: ") and line.endswith("1 addresses stay as they are")
+    file.write_text("b:2\n")
+    assert await found.addresses(3.0) == ["b:2"]
+
+
+async def test_a_name_is_queried_every_five_seconds(caplog):
+    answers = [["10.0.0.1:8001", "10.0.0.2:8001"], socket.gaierror(-3, "Temporary failure"), ["[fd00::3]:8001"]]
+    queries = []
+
+    async def resolve(name, port):
+        queries.append((name, port))
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    found = Discovery(["dns:asr.local:8001"], resolve)
+    first = await found.addresses(100.0)
+    assert first == ["10.0.0.1:8001", "10.0.0.2:8001"]
+    assert await found.addresses(104.0) == first and len(queries) == 1
+    assert await found.addresses(105.0) == first
+    assert "Temporary failure" in caplog.text
+    assert await found.addresses(110.0) == ["[fd00::3]:8001"]
+    assert queries == [("asr.local", 8001)] * 3
+
+
+async def test_a_name_has_all_its_addresses():
+    assert "127.0.0.1:8001" in await discovery.resolve("localhost", 8001)
+
+
+async def test_streams_live_on_while_their_address_is_gone(fleet, open_streams, tmp_path, until):
+    first, second, file = fleet(max_streams=9), fleet(), tmp_path / "replicas"
+    file.write_text(first.url)
+    async with open_streams(groups=(ReplicaGroup("", (f"file:{file}",)),)) as streams:
+        live = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        file.write_text(second.url)
+        (group,) = streams._groups
+        await until(lambda: [replica.address for replica in group.candidates()] == [second.url])
+        await live.push(speech(1, 2, 3))
+        other = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        assert len(first.batch.streams) == len(second.batch.streams) == 1
+        await live.finish()
+        assert [event async for event in live.events()][-1].text == "w1 w2 w3"
+        await until(lambda: [replica.address for replica in group.replicas] == [second.url])
+        file.write_text(f"{first.url}\n{second.url}\n")
+        await until(lambda: len(group.candidates()) == 2)
+        await other.cancel()

@@ -1,0 +1,103 @@
+"""Live streams leave a replica that drains: at a border of a segment, the rest before the drain ends."""
+
+import contextlib
+import time
+
+import pytest
+
+from client.tests.helpers.fake_fleet import FleetServer, speech
+from penstock_gateway.security.keys import ANONYMOUS
+from penstock_gateway.stream.live_stream import StreamOptions
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def drained(open_streams):
+    """Two streams on a replica that drains, the second within a segment, beside an empty one."""
+    with contextlib.ExitStack() as stack:
+        first, second = FleetServer(max_streams=9, drain_s="8"), FleetServer(drain_s="8")
+        stack.callback(second.close)
+        stack.callback(first.close)
+        async with open_streams(first, second) as streams:
+            (other,) = streams._groups[0].replicas[1:]
+            other.note_full(3600.0)
+            opened = [await streams.open(StreamOptions(), ANONYMOUS, "test") for _ in range(2)]
+            other.note_full(0.0)
+            await opened[1].push(speech(1, 2, 3, 4))
+            yield streams, first, second, opened
+
+
+async def text_of(stream):
+    return [event.text async for event in stream.events()][-1]
+
+
+async def test_streams_move_at_their_border_or_in_time(drained, until):
+    streams, first, second, (silent, speaking) = drained
+    places = [streams._streams[stream] for stream in (silent, speaking)]
+    await until(lambda: places[1].upstream.has_words)
+    first.batch.is_draining = True
+    before_s = time.monotonic()
+    (group,) = streams._groups
+    await group.probe()
+    assert group.candidates() == [group.replicas[1]]
+    leave_by_s = group.replicas[0].leave_by_s
+    assert before_s + 3 - 0.01 <= leave_by_s  # 8 s, without 2 s until it is noticed and 3 s before the end
+    for place in places:
+        streams._moves.leave(place, leave_by_s - 1)
+        streams._moves.leave(place, leave_by_s - 1)  # once at a time
+    await until(lambda: places[0].replica is group.replicas[1])
+    assert places[1].replica is group.replicas[0] and len(second.batch.streams) == 1
+    streams._moves.leave(places[1], leave_by_s)
+    await until(lambda: not first.batch.streams)
+    await until(lambda: places[1].replica is group.replicas[1])
+    assert [replica.live for replica in group.replicas] == [0, 2]
+    for stream in (silent, speaking):
+        await stream.push(speech(5))
+        await stream.finish()
+    assert await text_of(silent) == "w5" and await text_of(speaking) == "w1 w2 w3 w4 w5"
+
+
+async def test_a_replica_that_is_lost_while_its_stream_leaves(drained, until):
+    streams, first, second, (_, speaking) = drained
+    place = streams._streams[speaking]
+    await until(lambda: place.upstream.has_words)
+    first.batch.is_draining = True
+    (group,) = streams._groups
+    await group.probe()
+    second.may_answer.clear()
+    streams._moves.leave(place, group.replicas[0].leave_by_s)
+    await until(lambda: group.replicas[1].live)
+    first.close()
+    await until(lambda: place.upstream.is_adrift)
+    second.may_answer.set()
+    await until(lambda: not place.is_moving)
+    await speaking.push(speech(5))
+    await speaking.finish()
+    assert await text_of(speaking) == "w1 w2 w3 w4 w5"
+    await until(lambda: group.replicas[0].live == 0)
+
+
+async def test_where_no_other_replica_has_room_streams_stay(drained, until):
+    streams, first, second, (silent, _) = drained
+    second.batch.recognizer.max_streams = 0
+    place = streams._streams[silent]
+    first.batch.is_draining = True
+    (group,) = streams._groups
+    await group.probe()
+    streams._moves.leave(place, group.replicas[0].leave_by_s)
+    await until(lambda: not place.is_moving)
+    await silent.push(speech(5))
+    await silent.finish()
+    assert await text_of(silent) == "w5"
+    assert len(first.batch.streams) == 1
+
+
+async def test_a_replica_that_started_again_takes_streams(drained):
+    streams, first, _, _ = drained
+    (group,) = streams._groups
+    first.batch.is_draining = True
+    await group.probe()
+    first.batch.is_draining = False
+    await group.probe()
+    assert len(group.candidates()) == 2

@@ -1,0 +1,187 @@
+"""Streams whose replica is lost go on at another one: clients see neither a gap in the words nor a repeated one."""
+
+import asyncio
+import contextlib
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.fake_fleet import BLOCK, FleetServer, speech
+from penstock_client.batched import client as batched_client
+from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.security.keys import ANONYMOUS
+from penstock_gateway.stream import replicas
+from penstock_gateway.stream.events import Final, Partial
+from penstock_gateway.stream.live_stream import StreamOptions
+from penstock_gateway.stream.moves import Place
+
+pytestmark = pytest.mark.anyio
+SPEECH = speech(1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 0, 0, 0, 0, 15, 16, 17, 18, 19)
+BLOCKS = len(SPEECH) // BLOCK
+
+
+@pytest.fixture
+def fleet():
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments, **named):
+            server = FleetServer(*arguments, **named)
+            stack.callback(server.close)
+            return server
+
+        yield make
+
+
+async def play(streams, until, before_block=None, audio=SPEECH, **options):
+    """The events of a stream, block by block; `before_block` is awaited with the block's number."""
+    stream = await streams.open(StreamOptions(**options), ANONYMOUS, "test")
+    events = []
+    reading = asyncio.create_task(_read(stream, events))
+    try:
+        for i in range(len(audio) // BLOCK):
+            if before_block:
+                await before_block(i)
+            await stream.push(audio[i * BLOCK : (i + 1) * BLOCK])
+            await until(lambda: stream._upstream.is_answered or reading.done())
+        await stream.finish()
+        await asyncio.wait_for(reading, 60)
+    except GatewayError:
+        await asyncio.gather(reading, return_exceptions=True)
+        raise
+    return events
+
+
+async def _read(stream, events):
+    async for event in stream.events():
+        events.append(event)
+
+
+def told(events):
+    return [
+        (one.segment, one.text, one.words, round(one.end_s, 3), one.forced, one.is_last)
+        for one in events
+        if isinstance(one, Final)
+    ]
+
+
+def closing(server, at):
+    async def close(i):
+        if i == at:
+            await asyncio.to_thread(server.close)
+
+    return close
+
+
+@pytest.mark.parametrize("lost_at", [3, 9, 13, 22, BLOCKS - 1])
+async def test_a_lost_replica_costs_no_word(fleet, open_streams, until, metrics, lost_at):
+    first, second = fleet(max_streams=9), fleet()
+    async with open_streams(fleet()) as streams:
+        expected = told(await play(streams, until))
+    async with open_streams(first, second) as streams:
+        events = await play(streams, until, closing(first, lost_at))
+        assert streams.live == 0 and not second.batch.streams
+        assert [replica.live for replica in streams._groups[0].replicas] == [0, 0]
+    assert told(events) == expected and len(expected) == 3
+    partials = [event.audio_processed_s for event in events if isinstance(event, Partial)]
+    assert partials == sorted(partials)
+    value = metrics.registry.get_sample_value
+    assert value("penstock_gateway_streams_moved_total", {"reason": "CONNECTION_LOST"}) == 1
+
+
+@pytest.mark.parametrize("fingerprint", ["other weights", ""])
+async def test_no_stream_goes_on_with_other_weights(fleet, open_streams, until, monkeypatch, caplog, fingerprint):
+    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    first, second = fleet("" if not fingerprint else "same", max_streams=9), fleet(fingerprint)
+    async with open_streams(second, first) as streams:
+        for replica in streams._groups[0].replicas[:1]:
+            replica.note_full(3600.0)
+        with pytest.raises(GatewayError) as caught:
+            await play(streams, until, closing(first, 9))
+        assert caught.value.code is ErrorCode.STREAM_LOST
+        assert not second.batch.streams and not second.batch.starts
+    assert first.url in caplog.text
+
+
+async def test_streams_are_not_moved_without_a_longest_segment(fleet, open_streams, until):
+    first, second = fleet(max_streams=9), fleet()
+    async with open_streams(first, second, longest_segment_s=0) as streams:
+        with pytest.raises(GatewayError, match="the server of the stream failed"):
+            await play(streams, until, closing(first, 9))
+    assert not second.batch.starts
+
+
+async def test_a_stream_too_long_to_be_moved_harms_no_replica(fleet, open_streams, until, monkeypatch):
+    """One as a direct one, whose client ends no segments."""
+    monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    monkeypatch.setattr(replicas, "_MORE_REPLAY_S", -4.5)
+    first, second = fleet(max_streams=9), fleet()
+    async with open_streams(first, second, longest_segment_s=5) as streams:
+        with pytest.raises(GatewayError, match="the server of the stream failed"):
+            await play(streams, until, closing(first, 20), is_as_direct=True)
+        assert not second.batch.starts
+        assert [replica.address for replica in streams._groups[0].candidates()] == [second.url]
+
+
+async def test_streams_of_a_lost_replica_are_spread(fleet, open_streams):
+    first, *others = fleet(max_streams=60), fleet(), fleet()
+    async with open_streams(first, *others) as streams:
+        for replica in streams._groups[0].replicas[1:]:
+            replica.note_full(3600.0)
+        opened = [await streams.open(StreamOptions(), ANONYMOUS, "test") for _ in range(6)]
+        for replica in streams._groups[0].replicas[1:]:
+            replica.note_full(0.0)
+        for stream in opened:
+            await stream.push(SPEECH)
+        await asyncio.to_thread(first.close)
+        for stream in opened:
+            await stream.finish()
+            assert len(told([event async for event in stream.events()])) == 3
+    assert [len(server.batch.starts) for server in others] == [3, 3]
+
+
+async def test_a_stream_that_is_cancelled_on_its_way_leaves_no_slot(fleet, open_streams, until):
+    first, second = fleet(max_streams=9), fleet()
+    async with open_streams(first, second) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        await stream.push(SPEECH)
+        second.may_answer.clear()
+        await asyncio.to_thread(first.close)
+        await until(lambda: streams._streams[stream].upstream.is_adrift)
+        await stream.cancel()
+        second.may_answer.set()
+        await until(lambda: not any(replica.live for replica in streams._groups[0].replicas))
+        await until(lambda: not second.batch.streams)
+
+
+async def test_new_streams_are_rejected_where_the_memory_of_moves_is_full(fleet, open_streams, until, monkeypatch):
+    first, second = fleet(max_streams=9), fleet()
+    async with open_streams(first, second, replay_mib=1) as streams:
+        live = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        monkeypatch.setattr(Place, "replay_bytes", 1 << 20)
+        with pytest.raises(GatewayError) as caught:
+            await streams.open(StreamOptions(), ANONYMOUS, "test")
+        assert (caught.value.code, caught.value.message) == (
+            ErrorCode.OVERLOADED, "the audio of live streams fills 1 MiB",
+        )  # fmt: skip
+        await live.push(SPEECH)
+        await asyncio.to_thread(first.close)
+        await live.finish()
+        assert len(told([event async for event in live.events()])) == 3
+
+
+async def test_without_turn_detection_borders_are_not_seen(fleet, open_streams, until):
+    first, second = fleet(max_streams=9), fleet()
+    audio = np.concatenate([SPEECH, np.zeros(200 * BLOCK, np.float32), speech(20, 21), np.zeros(8 * BLOCK, np.float32)])
+    async with open_streams(first, second) as streams:
+        events = await play(streams, until, closing(first, BLOCKS + 190), audio, endpoint_silence_ms=0)
+    (only,) = told(events)
+    assert only[1] == " ".join(f"w{i}" for i in range(1, 22)) and len(only[2]) == 21
+    assert second.batch.starts[-1]["endpoint_longest_s"] == 30
+    assert "warm_up_chunks" in second.batch.starts[-1]
+
+
+async def test_silence_has_no_segments_of_its_own(fleet, open_streams, until):
+    audio = np.concatenate([speech(1, 2), np.zeros(200 * BLOCK, np.float32), speech(3)])
+    async with open_streams(fleet()) as streams:
+        events = await play(streams, until, None, audio)
+    assert [(segment, text) for segment, text, *_ in told(events)] == [(0, "w1 w2"), (1, "w3")]

@@ -1,0 +1,85 @@
+"""Which replicas are alive, and which are the same: probes with an empty stream, and fingerprints."""
+
+import asyncio
+
+import pytest
+
+from client.tests.helpers.fakes import RejectionError
+from penstock_gateway.config import ReplicaGroup
+from penstock_gateway.stream.replicas import Group
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def group_of(servers):
+    made = []
+
+    def make(*found):
+        made.append(Group(ReplicaGroup("", tuple(f"127.0.0.1:{server.port}" for server in found)), 60.0))
+        return made[-1]
+
+    yield make
+    for group in made:
+        await group.close()
+
+
+async def test_a_replica_is_probed_with_an_empty_stream_that_leaves_none(servers, group_of):
+    server = servers()
+    group = group_of(server)
+    await group.probe()
+    await group.probe()
+    assert server.batch.probes == 2
+    assert not server.batch.recognizer.received
+    assert group.candidates() == group.replicas
+
+
+async def test_a_replica_with_dead_models_takes_no_streams(servers, group_of):
+    """Triton still tells what they offer."""
+    dead, alive = servers(), servers()
+    group = group_of(dead, alive)
+    await group.probe()
+    assert len(group.candidates()) == 2
+
+    def answer(*_):
+        raise RejectionError("in ensemble 'asr_batch', Stub process 'encoder_0_0' is not healthy.")
+
+    dead.batch.answer = answer
+    await group.probe()
+    assert group.candidates() == [group.replicas[1]]
+    del dead.batch.answer
+    await group.probe()
+    assert len(group.candidates()) == 2
+
+
+async def test_a_full_or_draining_replica_is_alive_and_takes_no_streams(servers, group_of):
+    server = servers()
+    group = group_of(server)
+    server.batch.recognizer.max_streams = 0
+    await group.probe()
+    assert group.is_up and not group.candidates()
+
+
+async def test_new_streams_go_to_the_fingerprint_that_came_last(servers, group_of):
+    old, other, new = servers(2, penstock_fingerprint="1"), servers(8, penstock_fingerprint="1"), servers(2)
+    new.batch.recognizer.server_parameters["penstock_fingerprint"] = "2"
+    group = group_of(old, other, new)
+    newest = group.replicas[2]
+    probe, newest.probe = newest.probe, lambda: asyncio.sleep(0)
+    await group.probe()
+    assert {replica.information.fingerprint for replica in group.candidates()} == {"1"}
+    newest.probe = probe
+    await group.probe()
+    assert group.candidates()[0] is newest
+    assert group.model.parameters["penstock_fingerprint"] == "2"
+    newest.live = 2
+    assert newest not in group.candidates() and len(group.candidates()) == 2
+
+
+async def test_streams_start_on_the_better_of_two_random_replicas(servers, group_of):
+    group = group_of(*(servers() for _ in range(3)))
+    await group.probe()
+    for replica, live in zip(group.replicas, (1, 2, 3), strict=True):
+        replica.live = live
+    firsts = {group.candidates()[0] for _ in range(200)}
+    assert firsts == {*group.replicas[:2]}

@@ -1,0 +1,43 @@
+"""The fingerprint of a server: the same where the words are."""
+
+import shutil
+
+import pytest
+
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import AttentionContext
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.serving.information import fingerprint, server_information
+
+CONTEXT, DECODING = AttentionContext(70, 6), DecodingConfig()
+
+
+@pytest.fixture
+def checkpoint(golden_bundle):
+    return golden_bundle("rnnt_hybrid")
+
+
+def test_a_copy_on_another_host_is_the_same(checkpoint, tmp_path):
+    shutil.copytree(checkpoint.directory, tmp_path / "other name")
+    first = fingerprint(checkpoint, CONTEXT, DECODING)
+    assert first == fingerprint(Checkpoint(tmp_path / "other name"), CONTEXT, DecodingConfig(cuda_graphs="no_graphs"))
+    context = checkpoint.config.encoder.contexts[0]
+    found = server_information(checkpoint, context, DECODING, 4, 30.0)["penstock_fingerprint"]
+    assert found == fingerprint(checkpoint, context, DECODING)
+
+
+def test_what_decides_the_words_changes_it(checkpoint, golden_bundle, tmp_path):
+    lm = tmp_path / "a.lm"
+    lm.write_bytes(b"one")
+    made = [
+        fingerprint(checkpoint, CONTEXT, DECODING),
+        fingerprint(golden_bundle("rnnt_bytes"), CONTEXT, DECODING),
+        fingerprint(checkpoint, AttentionContext(70, 1), DECODING),
+        fingerprint(checkpoint, CONTEXT, DecodingConfig(beam_size=2)),
+        fingerprint(checkpoint, CONTEXT, DecodingConfig(lm=str(lm))),
+    ]
+    lm.write_bytes(b"two")
+    made.append(fingerprint(checkpoint, CONTEXT, DecodingConfig(lm=str(lm))))
+    assert len(set(made)) == len(made)
+    moved = lm.rename(tmp_path / "b.lm")
+    assert fingerprint(checkpoint, CONTEXT, DecodingConfig(lm=str(moved))) == made[-1]
