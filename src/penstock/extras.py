@@ -1,4 +1,4 @@
-"""How to install what an extra of pyproject.toml needs, into any environment that has Penstock."""
+"""Instructions to install what an extra of pyproject.toml needs, into any environment that has Penstock."""
 
 import importlib.metadata
 import re

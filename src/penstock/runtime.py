@@ -120,7 +120,7 @@ def check_device(device: "str | torch.device", source: str = "device") -> None:
 
 
 class _Products:
-    """Whether products of float32 on CUDA devices may be TF32: torch keeps this for the process."""
+    """The process's setting, as torch keeps it: products of float32 on CUDA devices may be TF32."""
 
     allow_tf32 = False
 

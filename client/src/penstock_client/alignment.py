@@ -19,7 +19,7 @@ Samples = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ChunkGeometry:
-    """Where the chunks of a segment end, in samples from its first one."""
+    """Ends of a segment's chunks, in samples from its first one."""
 
     first_chunk_samples: int
     """Samples that complete the first chunk of a segment."""

@@ -54,7 +54,7 @@ class AsyncClient(ClientBase):
         return stream
 
     async def server_info(self) -> ServerInfo:
-        """What the server offers, as `Client.server_info`. Runs in a thread, so it does not block the event loop."""
+        """The same as `Client.server_info`. Runs in a thread, so it does not block the event loop."""
         return await asyncio.to_thread(read_server_info, self._endpoint)
 
     async def transcribe(

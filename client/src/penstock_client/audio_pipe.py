@@ -177,7 +177,7 @@ class _Bytes:
         self._is_end = False
 
     def take(self, minimum: int, maximum: int) -> _Taken:
-        """What has arrived, `minimum` to `maximum` bytes: less at the end, and none while nothing arrives."""
+        """Returns `minimum` to `maximum` of the bytes that have arrived: less at the end, none while none arrive."""
         minimum = min(minimum, maximum)
         while len(self._buffer) < maximum and not self._is_end:
             has_enough = len(self._buffer) >= minimum

@@ -94,7 +94,7 @@ class Client(ClientBase):
         return stream
 
     def server_info(self) -> ServerInfo:
-        """What the server offers: model, limits, decoders. Raises ServerUnreachableError and ServerReplyError."""
+        """The server's model, limits and decoders. Raises ServerUnreachableError and ServerReplyError."""
         return read_server_info(self._endpoint)
 
     def transcribe(

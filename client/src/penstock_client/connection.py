@@ -51,14 +51,14 @@ class ConnectionOptions:
     Unanswered audio fails its stream earlier, after the client's `timeout_s`.
     """
     connect_retry_s: float = 1.0
-    """How long failed attempts to connect are repeated, within `timeout_s` of the first audio; 0 disables retries."""
+    """Seconds during which failed connection attempts are repeated, within `timeout_s` of the first audio; 0: never."""
     wait_for_slot_s: float = 0.0
-    """How long the start of a stream is repeated while the server is full or stopping, with increasing back-off.
+    """Seconds during which a stream's start is repeated with increasing back-off, while the server is full or stopping.
 
     With it the first request of each stream is answered before the second one is sent. Not for `BatchedClient`.
     """
     reconnect_s: float = 0.0
-    """How long a stream that has had results reconnects after a lost connection. Not for `BatchedClient`.
+    """Seconds during which a stream that has had results reconnects after a lost connection. Not for `BatchedClient`.
 
     Its current segment is kept in memory, and sent again to a new stream, whose id begins with that of the lost one. So
     nothing is missing, and the results are those of a connection that was not lost. Reconnections are logged
@@ -141,7 +141,7 @@ def read_pem(path: str | Path | None) -> bytes | None:
 
 
 def _example(url: str) -> str:
-    """How to write an address, where it begins with a protocol too."""
+    """An address as it is accepted, also of one that begins with a protocol."""
     protocol, separator, address = url.partition("://")
     if separator and protocol in get_args(ProtocolName):
         return f"here {address.partition('/')[0]} with protocol {protocol!r}"

@@ -94,7 +94,7 @@ class RateLimit:
         self._second = self._lines = self._left_out = 0
 
     def passes(self) -> bool:
-        """Whether the next line may be written."""
+        """True if the next line may be written."""
         if (second := int(self._now_s())) != self._second:
             self._second, self._lines = second, 0
         self._lines += 1

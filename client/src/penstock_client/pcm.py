@@ -38,7 +38,7 @@ class RawFormat:
 
 
 class PcmFormat(NamedTuple):
-    """How bytes become samples."""
+    """Encoding of samples as bytes."""
 
     sample_bytes: int
     decode: Callable[[bytes], npt.NDArray[np.float32]]

@@ -34,7 +34,7 @@ def fit_phrase(text: str, alphabet: frozenset[str]) -> str | None:
 
 
 class _Table(dict[int, str]):
-    """How each character is written, for `str.translate`; made as characters come."""
+    """Spelling of each character, for `str.translate`; made as characters come."""
 
     def __init__(self, alphabet: frozenset[str]):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a server offers: its model, limits and decoders, from the parameters of the model `asr`."""
+"""A server's model, limits and decoders, from the parameters of the model `asr`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

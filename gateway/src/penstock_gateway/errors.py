@@ -7,7 +7,7 @@ _MAX_SHOWN_CHARS = 60
 
 
 class ErrorStatus(NamedTuple):
-    """What a code means, and its status in each protocol."""
+    """Meaning of a code, and its status in each protocol."""
 
     meaning: str
     http: int
@@ -67,7 +67,7 @@ class GatewayError(Exception):
         self.param = param
         """The field that was wrong, in the protocol's own name."""
         self.retry_after_s = retry_after_s
-        """When a new attempt makes sense; None where it does not."""
+        """Seconds after which a new attempt makes sense; None if it does not."""
         self.server_code = server_code
         """The server's code of the same error, such as STREAM_LIMIT, where it is known."""
 

@@ -1,4 +1,4 @@
-"""What every protocol is given: the configuration, the streams, and who may use them."""
+"""Context of every protocol: the configuration, the streams and the access checks."""
 
 import logging
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What OpenAI's protocols have in common, over HTTP and Realtime: errors, log probabilities, the boost of a keyword."""
+"""Shared by OpenAI's protocols, HTTP and Realtime: errors, log probabilities, the boost of a keyword."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What must hold before a gateway starts: its options and the files that they name. `penstock serve` checks it, too."""
+"""Checks before a gateway starts: its options and the files that they name. `penstock serve` checks it, too."""
 
 import argparse
 import os
@@ -25,7 +25,7 @@ class StartError(Exception):
 
 @dataclass(frozen=True)
 class Files:
-    """What the files hold."""
+    """Contents of the files."""
 
     keys: KeyRing
     signing_key: bytes

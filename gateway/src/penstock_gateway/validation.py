@@ -1,4 +1,4 @@
-"""What clients send as JSON: parsed, and validated by pydantic. Its errors become errors of the gateway."""
+"""JSON of clients, parsed and validated by pydantic. Its errors become errors of the gateway."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
@@ -13,7 +13,7 @@ _TYPES = {
     "string_type": "a string", "int_type": "an integer", "bool_type": "true or false", "list_type": "an array",
     "dict_type": "an object", "model_type": "an object", "model_attributes_type": "an object",
 }  # fmt: skip
-"""What is accepted, by pydantic's type of an error."""
+"""Accepted values, by pydantic's type of an error."""
 
 
 class Fields(BaseModel):
@@ -36,7 +36,7 @@ class ClosedFields(Fields):
 
 
 def accepted(text: str) -> PydanticCustomError:
-    """What a validator raises; `text` says what it accepts."""
+    """Error of a validator; `text` names the accepted values."""
     return PydanticCustomError("not_accepted", "{text}", {"text": text})
 
 
@@ -102,7 +102,7 @@ def field_error(errors: Sequence[ErrorDetails], path: str) -> GatewayError:
 
 
 def problem(error: ErrorDetails) -> str:
-    """What is wrong with a field, after its name."""
+    """The fault of a field, after its name."""
     kind = error["type"]
     if kind == "unknown_field":
         return f"is unknown; accepted: {error['msg']}"

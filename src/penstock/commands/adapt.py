@@ -223,7 +223,7 @@ def _report(steps: int, step: int, perplexity: float) -> None:
 
 
 def _digests(checkpoint: "Checkpoint", texts: _Texts) -> dict[str, str]:
-    """What the new bundle was made from; the model by its config.json, which has the digests of its other files."""
+    """Sources of the new bundle; the model by its config.json, which has the digests of its other files."""
     from penstock.model.bundle import CONFIG_FILE, sha256_of
 
     found = {f"{_DIGEST}from_config_sha256": sha256_of(checkpoint.directory / CONFIG_FILE)}

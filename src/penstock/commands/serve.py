@@ -159,7 +159,7 @@ def _warn_about_wheel(console: Console, install: TritonInstall, address: str) ->
 
 
 class _Served(NamedTuple):
-    """What is served."""
+    """Checkpoint and settings of a server."""
 
     checkpoint: Checkpoint
     context: AttentionContext

@@ -28,7 +28,7 @@ class FrameAdvance:
 def max_labels(config: TransducerConfig, frames: int, max_symbols: int) -> int:
     """Returns the maximum number of labels of a hypothesis in `frames` encoder frames.
 
-    A frame holds at most `max_symbols` labels. Where every duration is at least d > 0, d frames hold at most one.
+    A frame holds at most `max_symbols` labels. If every duration is at least d > 0, d frames have at most one.
     """
     shortest = min(config.tdt_durations, default=0)
     return frames * max_symbols if shortest == 0 else -(-frames // shortest)

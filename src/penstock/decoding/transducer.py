@@ -141,7 +141,7 @@ class TransducerNetwork(ABC):
         return IlmRows(*weights.t().contiguous().unbind())
 
     def ilm_scores(self, projected_predictions: torch.Tensor, ilm: IlmWeights) -> torch.Tensor | None:
-        """What `Scores.extra` is after projected_predictions [..., J], for ilm with fields [...]: [..., V], or None."""
+        """Returns `Scores.extra` after projected_predictions [..., J], for ilm with fields [...]: [..., V], or None."""
         return None
 
     @abstractmethod

@@ -79,7 +79,7 @@ several times, and PyTorch has their large matrices in oneDNN's layout, too."""
 
 
 def can_use_openvino() -> bool:
-    """Whether OpenVINO can be imported, and the CPU has AVX2, without which it computes this network wrongly.
+    """True if OpenVINO can be imported and the CPU has AVX2, without which it computes this network wrongly.
 
     ONEDNN_MAX_CPU_ISA restricts one part of OpenVINO, and OV_CPU_MAX_ISA the others. Where they differ it crashes or
     computes wrongly: PyTorch is taken then.

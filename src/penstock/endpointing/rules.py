@@ -12,7 +12,7 @@ ENDPOINT_STATES = (RESET, CARRY)
 LONGEST_SILENCE_MS = 160
 """Silence that ends a segment of the longest duration."""
 MAX_OVERRUN_S = 5
-"""How much longer such a segment may get where there is no such silence."""
+"""Additional duration of such a segment if there is no such silence."""
 MAX_WARM_UP_CHUNKS = 4096
 
 

@@ -42,7 +42,7 @@ class Conditions:
     endpointing: str | None = None
     """The endpoint options of all streams."""
     joined: str | None = None
-    """How utterances were joined."""
+    """The rule by which utterances were joined."""
     date: str = field(default_factory=date_utc)
 
 

@@ -28,7 +28,7 @@ _REQUEST_MS = 1000
 _SERVER_TIMEOUT_S = 60.0
 """Without an answer for this time a stream fails. It is long because the server is under full load."""
 _SLOT_WAIT_S = 24 * 3600.0
-"""How long a stream waits while the server is full."""
+"""Time for which a stream waits while the server is full."""
 
 
 class Outcome(NamedTuple):

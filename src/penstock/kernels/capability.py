@@ -38,7 +38,7 @@ def resolve(kernels: str, device: torch.device | str, dtype: torch.dtype = torch
 
 
 def available(device: torch.device | str) -> bool:
-    """Whether kernels run on `device`; checked at construction, never in a step."""
+    """True if kernels run on `device`; checked at construction, never in a step."""
     return why_unavailable(device) is None
 
 

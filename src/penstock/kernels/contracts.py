@@ -7,7 +7,7 @@ import torch
 HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
 """Of the hash by which tokens of a graph search find their cells: 64 bits, with wrap-around."""
 HASH_SHIFTS = (40, 20)
-"""Where the cell's number begins in the product, in either round."""
+"""First bit of the cell's number in the product, in either round."""
 NO_BID = 2**63 - 1
 """An empty cell: above every bid, also one of an infinite cost."""
 

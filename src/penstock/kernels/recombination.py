@@ -55,7 +55,7 @@ def recombine(
 
 
 def hash_sizes(cells: Cells) -> dict[str, int]:
-    """What kernels that find cells are compiled for."""
+    """Constants with which kernels that find cells are compiled."""
     return {
         "cells": cells.first.shape[1], "multiplier": HASH_MULTIPLIER, "first_shift": HASH_SHIFTS[0],
         "second_shift": HASH_SHIFTS[1], "no_bid": NO_BID,

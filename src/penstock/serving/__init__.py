@@ -1,1 +1,1 @@
-"""Running the pipeline behind Triton Inference Server."""
+"""Runs the pipeline on Triton Inference Server."""

@@ -26,7 +26,7 @@ _STOP_LIMIT_S = 5.0
 
 
 class GatewayOptions(NamedTuple):
-    """What the launcher knows of a gateway's options."""
+    """A gateway's options, as far as the launcher needs them."""
 
     host: str
     ports: Sequence[OtherPort]

@@ -47,7 +47,7 @@ def probe(url: str = "localhost:8000", timeout_s: float = 5.0) -> Health:
 
 
 def _reason(error: Exception) -> str:
-    """Of a failed request. What a server that speaks no HTTP sends is not shown: it may control a terminal."""
+    """Of a failed request. Bytes of a server that speaks no HTTP are not shown: they may control a terminal."""
     if isinstance(error, ConnectionError) and error.strerror:
         return error.strerror.lower()
     if isinstance(error, http.client.HTTPException) and not isinstance(error, ConnectionError):

@@ -1,4 +1,4 @@
-"""What a server offers, as parameters of `asr` and `asr_batch`: readable over KServe HTTP and gRPC without audio."""
+"""A server's model, limits and decoders as parameters of `asr` and `asr_batch`: readable over KServe without audio."""
 
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry

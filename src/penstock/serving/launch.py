@@ -33,7 +33,7 @@ class ServerOptions:
     information: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the ensembles (`penstock.serving.information`)."""
     is_verbose: bool = False
-    """Whether Triton logs what it does, not only warnings and errors."""
+    """True if Triton logs everything, not only warnings and errors."""
 
 
 def launch_command(install: TritonInstall, options: ServerOptions, ports: Ports, shared_memory: str) -> list[str]:

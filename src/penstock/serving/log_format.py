@@ -1,4 +1,4 @@
-"""How the models of a server log: their lines on standard error."""
+"""Log lines of a server's models on standard error."""
 
 import logging
 import sys

@@ -139,7 +139,7 @@ class DecodedFrames(NamedTuple):
     """Encoder frames of the rows of one request; arrays are [R] int64."""
 
     received_ns: int
-    """When the `features` model received their audio."""
+    """Time at which the `features` model received their audio."""
     encoder_frames: np.ndarray
     slots: np.ndarray
     started: np.ndarray
@@ -149,7 +149,7 @@ class DecodedFrames(NamedTuple):
 def decoded_frames(
     tickets: Sequence[Ticket | StreamError], replies: Sequence[DecodedRows | StreamError]
 ) -> list[DecodedFrames]:
-    """What a batch of requests decoded, without rejected rows."""
+    """Returns the frames of a batch of requests, without rejected rows."""
     found = []
     for ticket, reply in zip(tickets, replies, strict=True):
         if isinstance(ticket, StreamError) or isinstance(reply, StreamError):

@@ -1,4 +1,4 @@
-"""What a model of the server logs: its start, rejected requests, and one line per stream at its end."""
+"""Log lines of one model of the server: its start, rejected requests, and one line per stream at its end."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Which results tell the client of `asr_batch` something new: most rows complete no chunk or no word."""
+"""Selects results with news for the client of `asr_batch`: most rows complete no chunk or no word."""
 
 from collections.abc import Mapping, Sequence
 

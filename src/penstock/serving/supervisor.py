@@ -42,7 +42,7 @@ class Console:
 
 
 class Backoff:
-    """How long to wait before a restart: 1 s, then twice as long each time up to a minute."""
+    """Wait before a restart: 1 s, then twice as long each time up to a minute."""
 
     def __init__(self) -> None:
         self.restarts = 0

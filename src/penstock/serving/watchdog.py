@@ -68,7 +68,7 @@ class Watchdog:
 
     @property
     def loss(self) -> str | None:
-        """What is wrong, or None; it does not change back."""
+        """The fault, or None; it does not change back."""
         return self._loss
 
     def __enter__(self) -> "Watchdog":

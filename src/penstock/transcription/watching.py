@@ -23,9 +23,9 @@ class FolderWatch:
         """find: all audio files of the directories."""
         self._find = find
         self._last: dict[str, tuple[int, int]] = {}
-        """What each file was at the last look."""
+        """State of each file at the last look."""
         self._taken: dict[str, tuple[int, int]] = {}
-        """What each file was when it was new; a changed one is new again."""
+        """State of each file when it was new; a changed one is new again."""
 
     def look(self) -> Found:
         """Looks once; the caller waits between two looks."""

@@ -29,7 +29,7 @@ MAX_SAMPLES = 900_000
 """Of one request, if it has more than one row: 3.6 MB; servers and proxies take 4 MB by default."""
 _CLOSE_POLL_S = 0.01
 _CLOSE_TIMEOUT_S = 1.0
-"""How long closing waits for the server to take the ends of unfinished streams."""
+"""Time for which closing waits for the server to take the ends of unfinished streams."""
 
 
 class Link:

@@ -20,7 +20,7 @@ _NO_SAMPLES: Samples = np.empty(0, np.int16)
 
 @dataclass(frozen=True, slots=True)
 class StreamResult(Result):
-    """What is new in a stream, and why its segment ended."""
+    """News of a stream, and the reason why its segment ended."""
 
     answers_finalize: bool = False
     """True for the final result of a segment that `end_segment` ended."""
@@ -31,12 +31,12 @@ class StreamResult(Result):
 
 
 class Answer(NamedTuple):
-    """What the server has answered to one row of a stream."""
+    """The server's answer to one row of a stream."""
 
     end_samples: int
     """Samples of the stream up to the row's end."""
     results: Sequence[StreamResult]
-    """What is new, in order; empty where nothing is."""
+    """News, in order; empty if there are none."""
 
 
 class Pushed(NamedTuple):
@@ -47,7 +47,7 @@ class Pushed(NamedTuple):
     end_samples: int
     """Samples of the stream up to the row's end."""
     pushed_s: float
-    """When its last sample was pushed, by the link's clock."""
+    """Time at which its last sample was pushed, by the link's clock."""
 
 
 class RowSender(Protocol):
@@ -145,14 +145,14 @@ class BatchedStream:
                 self._enqueue(_NO_SAMPLES if ready is None else ready)
 
     async def end_segment(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the segment behind what was pushed, and behind these samples if given; the stream continues.
+        """Ends the segment after the samples pushed so far, and after these if given; the stream continues.
 
         The answer is a final result with `answers_finalize`, also for a segment without speech. Raises ClientError.
         """
         await self._flush(samples)
 
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
-        """Ends the stream behind what was pushed, and behind these samples if given. Iterate for the last results."""
+        """Ends the stream after the samples pushed so far, and after these if given. Iterate for the last results."""
         await self._flush(samples, is_end=True)
 
     async def __aiter__(self) -> AsyncIterator[StreamResult]:

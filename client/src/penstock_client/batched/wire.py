@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What one request was answered with. Rows are counted from 0, in the order of the request."""
+    """The answer to one request. Rows are counted from 0, in the order of the request."""
 
     results: Mapping[int, Sequence[Result]]
     """By row: what is new, in order. Rows without news are missing."""
@@ -69,7 +69,7 @@ def encode_request(client_id: str, rows: Sequence[Row]) -> service_pb2.ModelInfe
 
 
 def decode_reply(reply: service_pb2.ModelStreamInferResponse, rows: int) -> Reply:
-    """What a reply to a request of `rows` rows holds. Raises StreamError where the request was rejected whole, and
+    """Reads a reply to a request of `rows` rows. Raises StreamError if the request was rejected as a whole, and
     ProtocolError for a reply that is not `asr_batch`'s.
     """
     if reply.error_message:

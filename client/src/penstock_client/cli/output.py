@@ -31,7 +31,7 @@ class AudioName(NamedTuple):
 
 
 class Streamed(NamedTuple):
-    """What was streamed."""
+    """Result of a streamed file, pipe or microphone."""
 
     transcript: Transcript
     audio_s: float
@@ -40,7 +40,7 @@ class Streamed(NamedTuple):
 
     @property
     def missing_from_s(self) -> float | None:
-        """Where the text ends; None where the stream was not lost."""
+        """Second at which the text ends; None if the stream was not lost."""
         return None if self.transcript.is_complete else round(self.transcript.audio_processed_s, 3)
 
 

@@ -11,7 +11,7 @@ from penstock_client.transport.async_channel import AsyncChannel
 from penstock_client.transport.probe import explain
 
 JOIN_TIMEOUT_S = 1.0
-"""How long closing waits for a transport's task once its network call is interrupted."""
+"""Time for which closing waits for a transport's task once its network call is interrupted."""
 
 
 class AsyncTransport(Protocol):
@@ -79,7 +79,7 @@ class TaskTransport(AsyncChannel, ABC):
 
     @property
     def _connect_retry_s(self) -> float:
-        """How long a failed attempt to connect is repeated: not while the attempts to get a slot are."""
+        """Time during which a failed attempt to connect is repeated: not while the attempts to get a slot are."""
         return 0.0 if self.session.is_waiting_for_slot else self._endpoint.options.connect_retry_s
 
     async def _fail_connection(self, reason: str) -> bool:

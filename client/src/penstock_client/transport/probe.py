@@ -55,7 +55,7 @@ class _Probe:
         self._deadline_s = time.monotonic() + min(_BUDGET_S, endpoint.timeout_s / 4)
 
     def find(self) -> _Found | None:
-        """What answers; None for something else. Raises OSError."""
+        """The protocol that answers; None if it is unknown. Raises OSError."""
         reply = self._get("/metrics")
         if reply[3:4] == bytes([_SETTINGS_FRAME]):
             return "grpc"

@@ -1,4 +1,4 @@
-"""What a new stream on the server has to receive to resume a stream after a lost connection. No I/O, no threads.
+"""Selects what a new stream on the server receives to resume a stream after a lost connection. No I/O, no threads.
 
 A segment after `finalize` is recognized as if its audio were a separate stream. At an endpoint only the decoder starts
 anew: the audio before it is repeated as well, so that the encoder has its context, and the server withholds its words.
@@ -53,7 +53,7 @@ class Replay:
         self._is_repeating = False
         """Nothing has come since the restart that the caller had not."""
         self.offset_samples = 0
-        """Where it begins in the caller's."""
+        """First sample of the server's stream, counted in the caller's."""
 
     @property
     def needs_geometry(self) -> bool:

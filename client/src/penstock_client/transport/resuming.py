@@ -101,7 +101,7 @@ class ResumingTransport:
         self._sending = asyncio.Lock()
         """Held while requests are sent and while the stream is resumed, so that each is sent once and in order."""
         self._lost_s: float | None = None
-        """When the connection was lost; None once there is a result again."""
+        """Time at which the connection was lost; None once there is a result again."""
         self._is_cancelled = False
         self._cancelled = AsyncSignal()
 

@@ -1,4 +1,4 @@
-"""Where the chunks of a server's model end: read once per connection, and again after it was lost."""
+"""Chunk sizes of a server's model: read once per connection, and again after it was lost."""
 
 import asyncio
 import threading

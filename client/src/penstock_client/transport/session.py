@@ -26,7 +26,7 @@ from penstock_client.protocol import END_REQUEST, SAMPLE_RATE_HZ, Request, Resul
 MAX_UNANSWERED_REQUESTS = 64
 MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
 CLOSE_TIMEOUT_S = 1.0
-"""How long closing an unfinished stream waits for the server to take its last request."""
+"""Time for which closing an unfinished stream waits for the server to take its last request."""
 
 
 class _Unanswered(NamedTuple):
@@ -104,7 +104,7 @@ class Session:
 
     @property
     def close_timeout_s(self) -> float:
-        """How much longer closing may wait for the server to take the stream's last request."""
+        """Time for which closing may still wait for the server to take the stream's last request."""
         if self.is_unsent:
             return 0.0
         if self._cancelled_at_s is None:
@@ -223,7 +223,7 @@ class Session:
             self.fail(ServerUnreachableError(self._url, f"no connection for {self._timeout_s:g} s"))
 
     def cancel(self) -> None:
-        """Drops unsent requests and results to come. Where the server may hold the stream open, its end is sent.
+        """Drops unsent requests and results to come. If the server may have the stream open, its end is sent.
 
         Only the stream's last request frees its place in Triton: a rejected request leaves the stream open, and so do
         a cancelled call and a closed connection.
@@ -237,7 +237,7 @@ class Session:
             self._outgoing.append(END_REQUEST)
 
     def seconds_to_wait(self, deadline_s: float) -> float:
-        """How long to wait for a change of this session; 0 at the deadline or after a failure.
+        """Time to wait for a change of this session; 0 at the deadline or after a failure.
 
         Fails the stream if the server has been silent for the timeout.
         """

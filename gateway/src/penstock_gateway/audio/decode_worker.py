@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def take_orders(orders: socket.socket) -> None:
-    """Starts a fork for each order, until the other end is closed. Where none can start, the order's pipe says so."""
+    """Starts a fork for each order, until the other end is closed. If none can start, the order's pipe says so."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(orders, MAX_ORDER_BYTES, 2)
         if not message:

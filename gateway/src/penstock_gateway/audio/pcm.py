@@ -37,7 +37,7 @@ class PcmDecoder:
                 return _NO_SAMPLES
             data = data[header_bytes:]
         assert self._format is not None
-        if self._left_bytes is not None:  # chunks behind the audio of a WAV file are not audio
+        if self._left_bytes is not None:  # chunks after the audio of a WAV file are not audio
             data = data[: self._left_bytes]
         whole = len(data) // self._format.frame_bytes * self._format.frame_bytes
         if self._left_bytes is not None:

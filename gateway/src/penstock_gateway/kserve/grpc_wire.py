@@ -75,7 +75,7 @@ def _check_parts(data: bytes) -> None:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a place of protobuf's encoding, and the place behind it."""
+    """The number at an offset of protobuf's encoding, and the offset after it."""
     value = 0
     for i, byte in enumerate(data[at : at + 5]):
         value |= (byte & 0x7F) << 7 * i

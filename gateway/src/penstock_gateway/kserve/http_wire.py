@@ -1,4 +1,4 @@
-"""KServe's HTTP bodies: JSON, with tensors as numbers or as bytes behind it. No I/O."""
+"""KServe's HTTP bodies: JSON, with tensors as numbers or as bytes after it. No I/O."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -121,7 +121,7 @@ def _read_json(text: bytes) -> _Body:
 
 
 def _values(inputs: Sequence[_Input], binary: bytes) -> Samples | bytes:
-    """Those of the only input, from its `data` or from the bytes behind the JSON; a wrong number is found later."""
+    """Those of the only input, from its `data` or from the bytes after the JSON; a wrong number is found later."""
     if len(inputs) != 1:
         return b""
     size, data = inputs[0].parameters.binary_data_size, inputs[0].data

@@ -1,4 +1,4 @@
-"""What clients read of the model `asr`: its tensors and the parameters of its server. Knows no wire format."""
+"""Metadata of the model `asr`: its tensors and the parameters of its server. Independent of the wire format."""
 
 from typing import Any
 

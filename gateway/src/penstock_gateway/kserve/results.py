@@ -1,4 +1,4 @@
-"""What a stream has answered, as `asr` answers a request: everything that is new, or the text as it is. No I/O."""
+"""Results of a stream in the form of `asr`: everything that is new, or the text as it is. No I/O."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -93,7 +93,7 @@ async def config(_: KeyOf, gateway: GatewayOf) -> dict[str, Any]:
 
 
 class _Inference:
-    """What the requests of an application share."""
+    """Shared by the requests of an application."""
 
     def __init__(self, sequences: Sequences):
         self.sequences = sequences

@@ -168,7 +168,7 @@ class KServeService:
 
     @asynccontextmanager
     async def _message(self, context: Context, read: Callable[[bytes], _T]) -> AsyncIterator[_T]:
-        """What `read` makes of a unary call's message; ends the call with the status of an error."""
+        """Reads a unary call's message with `read`; ends the call with the status of an error."""
         async with self._rejecting(context), only_message(context, self._gateway, read) as made:
             yield made
 
@@ -192,7 +192,7 @@ class _Call:
         self.context = context
         self.room = asyncio.Semaphore(_MAX_UNANSWERED)
         self.answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
-        """In the order of the requests; None behind the last one."""
+        """In the order of the requests; None after the last one."""
 
 
 def _rejected(error: GatewayError) -> "asyncio.Future[Results]":

@@ -18,7 +18,7 @@ _MEDIA_TYPES = {"json": "application/json", "verbose_json": "application/json", 
 
 @dataclass(frozen=True, slots=True)
 class Transcription:
-    """What was recognized in one recording."""
+    """Recognition result of one recording."""
 
     finals: Sequence[Final]
     duration_s: float

@@ -48,7 +48,7 @@ class TranscriptionJob:
 
     @property
     def duration_s(self) -> float:
-        """What was sent so far."""
+        """The text sent so far."""
         return self._samples / self._sample_rate_hz
 
     async def events(self) -> AsyncIterator[Event]:

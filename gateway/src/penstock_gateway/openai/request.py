@@ -85,7 +85,7 @@ _NAMES = {each.alias or name for name, each in TranscriptionForm.model_fields.it
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
-    """What a client asks for, without the file."""
+    """Fields of a request, without the file."""
 
     form: TranscriptionForm
     group: ModelGroup

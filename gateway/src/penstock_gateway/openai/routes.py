@@ -180,7 +180,7 @@ async def _transcription(job: TranscriptionJob) -> Transcription:
 
 
 async def _while_connected(request: Request, working: Coroutine[Any, Any, _T]) -> _T | None:
-    """What the work returns or raises; None where the client disconnects first."""
+    """Result or exception of the work; None if the client disconnects first."""
     work, gone = asyncio.create_task(working), asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)

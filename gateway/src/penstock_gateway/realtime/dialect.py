@@ -1,4 +1,4 @@
-"""What the dialects share: their actions, names of items, the text of the item in progress, the audio of an event."""
+"""Shared by the dialects: their actions, names of items, the text of the item in progress, the audio of an event."""
 
 import binascii
 import secrets
@@ -25,7 +25,7 @@ class Configure:
     audio: RawFormat
     options: StreamOptions
     has_header: bool = False
-    """Whether a WAV header in front of the audio replaces `audio`."""
+    """True if a WAV header before the audio replaces `audio`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Finish:
 
 
 Action = ServerEvent | Configure | Audio | EndSegment | Finish
-"""What a dialect asks its connection to do: send an event, or act on the stream. The order counts."""
+"""Actions of a dialect for its connection: send an event, or act on the stream. The order counts."""
 END_SEGMENT, FINISH = EndSegment(), Finish()
 
 
@@ -52,7 +52,7 @@ class Dialect(Protocol):
     """A dialect after its first client event."""
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
-        """What a client event asks for. GatewayError for a wrong one, which then has no effect."""
+        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
 
     def result(self, event: Event) -> list[ServerEvent]:
         """The server events for an event of the stream."""
@@ -85,7 +85,7 @@ class Item:
     sent: str = field(default="")
     """The stable text that deltas have brought so far."""
     interim: str = field(default="")
-    """What was last shown after it."""
+    """Interim text shown last."""
 
     def advance(self, text: str, stable_chars: int) -> str:
         """Takes the segment's text so far; returns the stable text that is new. `interim` becomes the rest."""

@@ -57,7 +57,7 @@ class OpenAIDialect:
         return [self._event("session.created", session=self._shown_session())]
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
-        """What a client event asks for. GatewayError for a wrong one, which then has no effect."""
+        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
         kind = event.get("type")
         if kind == "input_audio_buffer.append":
             return self._append(event)

@@ -65,7 +65,7 @@ class Transcription(ClosedFields):
 
 
 class TurnDetection(ClosedFields):
-    """Which pause ends an item."""
+    """The pause that ends an item."""
 
     type: Literal["server_vad", "semantic_vad"] | None = None
     silence_duration_ms: int | None = None
@@ -110,7 +110,7 @@ class SessionAudio(ClosedFields):
 
 
 class SessionFields(ClosedFields):
-    """What a client may write as the session."""
+    """Fields of a client's session."""
 
     type: Literal["transcription"] = "transcription"
     audio: SessionAudio | None = None

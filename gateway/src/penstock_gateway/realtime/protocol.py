@@ -61,7 +61,7 @@ class RealtimeProtocol:
         return [created | {"id": created["session"]["id"], "created": int(time.time())}]
 
     def receive(self, text: str | bytes) -> Sequence[Action]:
-        """What a message asks for. A wrong one gives an `error` event and has no other effect."""
+        """Actions of a message. A wrong one gives an `error` event and has no other effect."""
         self._client_event = None
         try:
             event = _parse(text)

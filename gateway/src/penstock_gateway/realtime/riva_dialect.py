@@ -41,7 +41,7 @@ class SessionUpdate(Fields):
 
 
 class RuntimeConfig(Fields):
-    """What an append may ask for."""
+    """Fields of an append."""
 
     runtime_config: dict[str, Any] | None = None
 
@@ -65,7 +65,7 @@ class RivaDialect:
         return [self._event("conversation.created", conversation=conversation)]
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
-        """What a client event asks for. GatewayError for a wrong one, which then has no effect."""
+        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
         kind = event.get("type")
         handler = {
             "input_audio_buffer.append": self._append,
@@ -161,7 +161,7 @@ class RivaDialect:
 
 
 def configure(session: Mapping[str, Any], streams: Streams, config: Config) -> Configure:
-    """What a session asks of its stream. GatewayError names a wrong field."""
+    """Stream options of a session. GatewayError names a wrong field."""
     recognition = recognition_config(session)
     request = map_request(recognition, streams.group(recognition.model), config)
     return Configure(raw_format(session), request.options, session["input_audio_format"] == WITH_HEADER)

@@ -35,7 +35,7 @@ class RivaAudioParams(Fields):
 
 
 class RivaAudio(Fields):
-    """What a session says of the audio."""
+    """Audio format of a session."""
 
     input_audio_format: Literal["pcm16", "none", "g711_ulaw", "g711_alaw"]
     input_audio_params: RivaAudioParams

@@ -27,7 +27,7 @@ router = APIRouter(prefix="/v1/realtime", tags=["Realtime"], responses=ERRORS)
 
 
 class Expiry(Fields):
-    """When a client secret expires."""
+    """Expiry of a client secret."""
 
     anchor: Literal["created_at"] = "created_at"
     seconds: int | None = None

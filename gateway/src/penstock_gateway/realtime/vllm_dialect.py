@@ -40,7 +40,7 @@ class VllmDialect:
         self._ends = 0  # final commits that are not answered yet
 
     def receive(self, event: Mapping[str, Any]) -> Sequence[Action]:
-        """What a client event asks for. GatewayError for a wrong one, which then has no effect."""
+        """Actions of a client event. GatewayError for a wrong one, which then has no effect."""
         kind = event.get("type")
         if kind == "input_audio_buffer.append":
             self._has_audio = True

@@ -123,7 +123,7 @@ def check_recording(audio: bytes) -> None:
 
 
 def _kind(begin: bytes, is_whole: bool) -> Literal["raw", "recording"] | None:
-    """What audio is that begins with these bytes; None where more are needed. WAV is raw audio with a header."""
+    """Kind of audio that begins with these bytes; None if more are needed. WAV is raw audio with a header."""
     if len(begin) < HEAD_BYTES and not is_whole:
         return None
     if begin.startswith(_RIFF):

@@ -29,7 +29,7 @@ MAX_BOOST_NATS = 2.0
 
 
 class Treatment(Enum):
-    """What happens to a field that a client sets."""
+    """Treatment of a field that a client sets."""
 
     MAPPED = "mapped"
     IGNORED = "no effect"
@@ -38,12 +38,12 @@ class Treatment(Enum):
 
 @dataclass(frozen=True)
 class Field:
-    """A field of the request; `name` is its path behind `config.`."""
+    """A field of the request; `name` is its path after `config.`."""
 
     name: str
     treatment: Treatment
     mapping: str
-    """What it becomes; empty where the treatment says all."""
+    """Its effect; empty if the treatment says all."""
     is_set: Callable[[riva.RecognitionConfig], bool] = field(default=lambda config: False)
 
 
@@ -144,7 +144,7 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
 
 
 def is_forced_end(runtime_config: Mapping[str, str]) -> bool:
-    """True if a message of a stream asks for a final result behind its audio."""
+    """True if a message of a stream asks for a final result after its audio."""
     for key in runtime_config:
         if key != FORCE_EOU:
             raise GatewayError(

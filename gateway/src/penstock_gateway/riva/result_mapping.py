@@ -11,7 +11,7 @@ CHANNEL_TAG = 1  # channels are averaged to one
 
 @dataclass(frozen=True)
 class ResultFormat:
-    """What a client asked for in its results."""
+    """Result options that a client asked for."""
 
     language: str
     """Empty where the server chooses."""

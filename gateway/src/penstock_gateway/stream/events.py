@@ -1,4 +1,4 @@
-"""What a stream reports to a protocol. Times are milliseconds from the stream's start."""
+"""Events of a stream for its protocol. Times are milliseconds from the stream's start."""
 
 from dataclasses import dataclass
 

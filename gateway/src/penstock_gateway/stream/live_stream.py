@@ -1,4 +1,4 @@
-"""What a protocol sees of a stream: push audio, end segments, read events. Knows no socket and no protocol."""
+"""The stream as protocols use it: push audio, end segments, read events. Independent of sockets and protocols."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class ModelGroup:
     """The replicas that serve one model with one context."""
 
     name: str
-    """What clients write as the model."""
+    """Model name that clients use."""
     model: str
     """Name of the checkpoint."""
     sample_rate_hz: int
@@ -77,7 +77,7 @@ class LiveStream(Protocol):
         """
 
     async def end_segment(self) -> None:
-        """Ends the segment behind the audio pushed so far. A Final with `forced` answers it, also for silence."""
+        """Ends the segment after the audio pushed so far. A Final with `forced` answers it, also for silence."""
 
     async def finish(self) -> None:
         """No more audio follows. `events` ends after the Final with `is_last`."""

@@ -53,7 +53,7 @@ class ReplicaStream:
         self._last_audio_s = time.monotonic()  # waiting for the server is not silence
 
     async def end_segment(self) -> None:
-        """Ends the segment behind the audio pushed so far. A Final with `forced` answers it, also for silence."""
+        """Ends the segment after the audio pushed so far. A Final with `forced` answers it, also for silence."""
         self._last_audio_s = time.monotonic()
         self._report.ending()
         try:

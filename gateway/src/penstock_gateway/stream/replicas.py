@@ -24,7 +24,7 @@ _PROBE_TIMEOUT_S = 5.0
 _MAX_FAILED_PROBES = 2
 """A server that is slow is not down, as long as its streams are answered."""
 _FULL_S = 0.5
-"""How long a replica that rejected a stream gets no other one."""
+"""Time for which a replica that rejected a stream gets no other one."""
 _NO_RETRY = ConnectionOptions(connect_retry_s=0)
 
 
@@ -120,12 +120,12 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What clients write as the model; "" until a replica has answered, if the configuration gives none."""
+        """Model name that clients use; "" until a replica has answered, if the configuration gives none."""
         return self._model.name if self._model is not None else self._name
 
     @property
     def model(self) -> ModelGroup | None:
-        """What the group serves; None until a replica has answered. It is kept while none answers."""
+        """Model of the group; None until a replica has answered. It is kept while none answers."""
         return self._model
 
     @property
@@ -155,7 +155,7 @@ class Group:
                 replica.note_mismatch(f"serves {model.model} {model.context}, not {wanted.model} {wanted.context}")
 
     def _choose(self, models: Sequence[ModelGroup]) -> ModelGroup:
-        """What the group serves: the same as before while a replica does, else the first of these models."""
+        """Model of the group: the same as before while a replica does, else the first of these models."""
         last = self._model
         return next((model for model in models if last is not None and _is_alike(model, last)), models[0])
 

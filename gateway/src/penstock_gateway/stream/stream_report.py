@@ -1,4 +1,4 @@
-"""What one stream adds to the metrics and to the access log."""
+"""Metrics and access log line of one stream."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ from penstock_gateway.tracing import StreamSpan
 
 log = logging.getLogger("penstock_gateway.access")
 NO_FAILURES = ("finished", "cancelled")
-"""How streams end without an error."""
+"""Ends of streams without an error."""
 
 
 class StreamReport:

@@ -30,7 +30,7 @@ class AlsdSearch:
     def max_columns(self, frames: int) -> int:
         """Maximum number of steps in `frames` encoder frames.
 
-        An unfinished hypothesis has moved in every step so far. Where labels need not move time, these may be all the
+        An unfinished hypothesis has moved in every step so far. If labels need not move time, these may be all the
         labels that each frame allows and then its blank; else every step has moved time on.
         """
         shortest = min(self._config.tdt_durations, default=0)

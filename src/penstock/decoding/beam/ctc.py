@@ -59,6 +59,6 @@ class CtcSearch:
         beam, states = scratch.hyps.beam, flatten(scratch.context.fusion)
         scores = self._fusion.score_all(states, self._label_bonus).scores
         scores = torch.nn.functional.pad(scores, (0, 1)).unflatten(0, beam.scores.shape)
-        # Where a hypothesis has no last label, the blank's 0 is overwritten.
+        # If a hypothesis has no last label, the blank's 0 is overwritten.
         last = torch.where(beam.last_labels == KEEP, self._blank, beam.last_labels)
         return scores.scatter(2, last.unsqueeze(2), 0.0)

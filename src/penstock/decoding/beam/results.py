@@ -148,7 +148,7 @@ class StableSplit(NamedTuple):
 def split_stable(hypotheses: Hypotheses, paths: TokenLists, best: torch.Tensor, room: int) -> StableSplit:
     """Splits the labels common to all live hypotheses from the rest.
 
-    paths: [B, K, M']; best: [B, 1]; room: M. Where an unstable suffix is longer than M, the best hypothesis's excess
+    paths: [B, K, M']; best: [B, 1]; room: M. If an unstable suffix is longer than M, the best hypothesis's excess
     labels become stable, and hypotheses that differ there are pruned.
     """
     is_live = hypotheses.is_live

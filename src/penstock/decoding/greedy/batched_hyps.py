@@ -74,7 +74,7 @@ class BatchedHyps:
                 self._grow()
         score_bits = scores.double().view(torch.int64)
         values = torch.stack([labels, timestamps, durations, score_bits], dim=1)
-        # Where nothing is added, the write goes to the last place, which is never read.
+        # A row that adds nothing writes to the last place, which is never read.
         if rows is None:
             place = torch.where(is_added, self.lengths + 1, self._nowhere)
             self._storage.scatter_(0, place.view(1, -1, 1).expand(1, -1, _FIELDS), values.unsqueeze(0))

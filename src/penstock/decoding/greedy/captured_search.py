@@ -31,7 +31,7 @@ class CapturedSearch:
     ) -> tuple[BatchedHyps, GreedyStates]:
         """Equals `GreedySearch.decode`, but the next call overwrites the tensors returned.
 
-        A batch above the largest bucket is decoded eagerly. Whether it synchronizes depends on the driver.
+        A batch above the largest bucket is decoded eagerly. It synchronizes as its driver does.
         """
         batch = len(lengths)
         bucket = self._buckets.fitting(batch)

@@ -27,7 +27,7 @@ class FlatNodes(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What tokens know of their paths, [n]: fields of `penstock.decoding.wfst.state.Tokens`."""
+    """Per token, about its path, [n]: fields of `penstock.decoding.wfst.state.Tokens`."""
 
     nodes: torch.Tensor
     """int32, numbered for the whole batch."""

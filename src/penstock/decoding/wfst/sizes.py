@@ -43,7 +43,7 @@ class WfstSizes(NamedTuple):
 
 
 class WfstLimits(NamedTuple):
-    """What the search follows."""
+    """Limits that prune the search."""
 
     beam: float = 10.0
     """Nats below the best token."""

@@ -116,7 +116,7 @@ def prompt_hidden(state: StateDict) -> int:
 
 
 def _detail(error: Exception) -> str:
-    """What torch found. Its own text advises to load with `weights_only=False`, which runs what the file says."""
+    """Torch's finding. Its own text advises to load with `weights_only=False`, which runs what the file says."""
     if found := _GLOBAL.search(str(error)):
         return f": it names {found[1]}, which is not loaded"
     is_advice = isinstance(error, pickle.UnpicklingError) or not str(error)

@@ -1,4 +1,4 @@
-"""Which decoders a model and the settings offer to streams, and what the others need. Does not import torch."""
+"""Decoders that a model and its settings offer to streams; requirements of the others. Does not import torch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class DecoderOffer:
     """The decoders that a stream may choose from."""
 
     needs: Mapping[str, str]
-    """What each decoder that is not offered needs, by name."""
+    """Requirement of each decoder that is not offered, by its name."""
     ilm: Mapping[str, IlmPair] = field(default_factory=dict)
     """Default weights of the internal language model by decoder; empty for a model without one."""
 
@@ -60,7 +60,7 @@ def offer_decoders(model: ModelConfig, decoding: DecodingConfig) -> DecoderOffer
 
 
 def without_ilm(name: str, value: float) -> str | None:
-    """What is wrong with a weight `ilm_alpha` or `ilm_beta` for a model without an internal language model, or None."""
+    """The error of a weight `ilm_alpha` or `ilm_beta` for a model without an internal language model, or None."""
     neutral = getattr(IlmPair(), name.removeprefix("ilm_"))
     if value == neutral:
         return None

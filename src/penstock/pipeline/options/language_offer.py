@@ -1,4 +1,4 @@
-"""Which languages a model offers to streams, and the default. Does not import torch."""
+"""The languages that a model offers to streams, and the default. Does not import torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

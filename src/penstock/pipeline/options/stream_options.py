@@ -66,7 +66,7 @@ class StreamOptions(DeclaredOptions):
 
     @property
     def endpoint(self) -> EndpointRules:
-        """Where segments end by themselves."""
+        """The rules that end segments."""
         silence_ms, no_speech_ms, longest_s = (getattr(self, name) or 0 for name in ENDPOINTS)
         return EndpointRules(silence_ms, no_speech_ms, longest_s, self.warm_up_chunks)
 

@@ -21,7 +21,7 @@ class Token(NamedTuple):
     score: float
     """Log-probability."""
     text: str | None = None
-    """What it adds to the text, where a lexicon says so; None: its piece."""
+    """Text that it adds, if a lexicon says so; None: its piece."""
 
 
 class Word(NamedTuple):

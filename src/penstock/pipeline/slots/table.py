@@ -19,7 +19,7 @@ _EXPIRED_GRACE_S = 0.5
 that Triton dropped between two stages, because the client disconnected, never settle."""
 _LOST = "was lost by a later stage"
 END, IDLE, RESTART = "end", "idle", "restart"
-"""How a stream ended (`StreamRecord.ended_by`) that no error ended."""
+"""Values of `StreamRecord.ended_by` for a stream that no error ended."""
 
 
 def slot_count(max_streams: int) -> int:

@@ -70,7 +70,7 @@ class Ticket:
     rows: np.ndarray
     """[R, 8] int64, see `Column`."""
     received_ns: int = 0
-    """When the features stage received the request's audio, on the machine's monotonic clock."""
+    """Time at which the features stage received the request's audio, on the machine's monotonic clock."""
     is_batched: bool = False
     """True for a request to `asr_batch`, whose rows are answered one by one."""
     options: Mapping[int, StreamOptions] = field(default_factory=dict)

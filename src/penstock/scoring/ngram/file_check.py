@@ -1,4 +1,4 @@
-"""Whether a file is a language model at all, by its beginning. Does not import torch, so that a launcher can use it."""
+"""Checks by a file's beginning that it is a language model. Does not import torch, so that a launcher can use it."""
 
 from pathlib import Path
 
