@@ -1,4 +1,4 @@
-"""An estimate of the memory of a server on a CUDA device, by arithmetic: `penstock serve` compares it with what is free.
+"""Estimates the memory of a server on a CUDA device by arithmetic: `penstock serve` compares it with what is free.
 
 It has what is allocated at the start, and the activations of the largest steps. It leaves out temporaries of the graph
 search, workspaces of libraries and what the allocator rounds up.
