@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -148,12 +148,11 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     """One run per context and decoder."""
     from penstock.evaluation.decoder_choice import DecoderChoice, parse_decoder
     from penstock.evaluation.report import Conditions
-    from penstock.evaluation.runs import Variant, collect, recognize_in_process
+    from penstock.evaluation.runs import Variant, collect, open_recognizer, recognize_in_process
     from penstock.model.bundle import CONFIG_FILE, Checkpoint, sha256_of
     from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
     from penstock.pipeline.options.decoder_offer import offer_decoders
     from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
-    from penstock.recognizer import StreamingRecognizer
     from penstock.reporting import describe_hardware
     from penstock.runtime import check_device, prepare_process
     from penstock.transcription.processes import divide
@@ -185,7 +184,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     for context in contexts:
         for decoder in decoders:
             decoding = decoder.decoding.replace(**_endpoint_options(args))
-            recognizer = StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
+            recognizer = open_recognizer(checkpoint, context, streams, device, decoding)
             outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 
@@ -202,10 +201,17 @@ def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
     check_decoding_files(decoder.decoding, checkpoint)
 
 
-def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> list["AttentionContext"]:
-    """Contexts in the order given, without duplicates; the checkpoint's default if none is given."""
+def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> Sequence["AttentionContext | None"]:
+    """Contexts in the order given, without duplicates; the checkpoint's default if none is given.
+
+    None for an offline model.
+    """
     from penstock.model.config import parse_context
 
+    if encoder.is_offline:
+        if selected:
+            raise SettingError("--context is given, but the model is an offline model; accepted: none")
+        return [None]
     if not selected:
         return [encoder.select_context(None)]
     found: list[AttentionContext] = []
