@@ -67,6 +67,15 @@ def test_flags_of_streams_are_rejected(model, audio, flag):
         run("--model", model, *flag, *audio)
 
 
+@pytest.mark.usefixtures("process_is_left_alone")
+def test_attention(model, bundled_model, audio, capsys):
+    assert run("--model", model, "--attention", "local=3,3", "--json", audio[0]) == 0
+    (expected,) = OfflineRecognizer(model, attention="local=3,3").transcribe([read(audio[0])])
+    assert json.loads(lines(capsys)[0])["tokens"] == [token.id for token in expected.tokens]
+    with pytest.raises(SettingError, match="--attention is given, but the model is a streaming model; accepted: none"):
+        run("--model", str(bundled_model), "--attention", "full", audio[0])
+
+
 def test_evaluate(model, tmp_path):
     report = tmp_path / "report.json"
     manifest = AN4 / "manifest.jsonl"

@@ -10,14 +10,24 @@ import numpy as np
 import torch
 
 from penstock import OfflineRecognizer
+from penstock.encoder.window.attention import Band
 from penstock.encoder.window.run import WindowEncoder
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
+from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.results.words import Token
 from tests.helpers.oracle.models import OracleModel, long_speech, speech
 from tests.helpers.oracle.nemo_models import Greedy, decode
 from tests.helpers.oracle.offline_models import CTC, EVERYTHING, NAMES, TRANSDUCERS, offline_model
 from tests.oracle.test_ctc import nemo_tokens
+from tests.oracle.test_nemo_beam import (
+    _AES_FLAGS,
+    ModifiedAESBatchedRNNTComputer,
+    fixed,
+    nemo_aes,
+    nemo_alsd,
+    nemo_search,
+)
 
 pytestmark = pytest.mark.oracle
 MEL_TOLERANCE, TOLERANCE = 1e-5, 1e-4  # the second is derived in tests/encoder/test_encoder.py
@@ -85,3 +95,28 @@ def test_greedy_ctc(name):
         assert expected is None or [token[:3] for token in result.tokens] == expected
         compared += expected is not None
     assert compared >= 0.6 * len(signals)
+
+
+@pytest.mark.parametrize("limits", [[4, 4], [8, 3], [3, 8]], ids=str)
+@pytest.mark.parametrize("name", ["offline_rnnt", "offline_tdt"])
+def test_local_attention_is_nemos_masked_attention(name, limits):
+    """`rel_pos` with limits. NeMo's own local attention has random biases where the model has none, and is wrong where
+    right < left."""
+    one = offline_model(name)
+    encoder, mels = WindowEncoder(one.checkpoint), [one.mel(samples) for samples in (*speech(), long_speech(30.0))]
+    for mel, found in zip(mels, encoder.encode(mels, [Band(*limits)] * len(mels)), strict=True):
+        torch.testing.assert_close(found, one.encode_mel(mel, limits), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSDUCERS if "tdt" not in name])
+def test_best_labels_of_beams(name):
+    """Of RNN-T; NeMo's TDT beams have faults of their own (tests/oracle/test_nemo_beam.py)."""
+    one, beam_size = offline_model(name), 4
+    signals = [*one.signals, *speech(), long_speech(20.0)]
+    frames = [one.encode_mel(one.mel(samples), EVERYTHING) for samples in signals]
+    recognizer = OfflineRecognizer(one.checkpoint.directory, decoding=DecodingConfig(beam_size=beam_size))
+    aes = nemo_aes(one, beam_size, fixed(ModifiedAESBatchedRNNTComputer, _AES_FLAGS))
+    for decoder, computer in (("alsd", nemo_alsd(one, beam_size)), ("aes", aes)):
+        results = recognizer.transcribe(signals, {"decoder": decoder, "beam_size": beam_size})
+        for result, (labels, _) in zip(results, nemo_search(one, computer, frames), strict=True):
+            assert [token.id for token in result.tokens] == labels

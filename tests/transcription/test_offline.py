@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from penstock import OfflineRecognizer, StreamingRecognizer
+from penstock.encoder.window.attention import Band
 from penstock.errors import SettingError, StreamError
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.transcription import offline
@@ -115,6 +116,30 @@ def test_a_failed_step_fails_its_batch_alone(directories, recordings, monkeypatc
     errors = recognizer.transcribe(recordings[:3])
     assert {str(error) for error in errors} == {"STREAM_LOST: the encoder failed: out of memory"}
     assert all(not isinstance(one, StreamError) for one in recognizer.transcribe(recordings[:2]))
+
+
+@pytest.mark.parametrize(
+    ("attention", "own", "expected"),
+    [
+        (None, None, [None, Band(128, 128)]),  # above 10 min
+        (None, Band(9, 9), [Band(9, 9), Band(9, 9)]),
+        ("full", Band(9, 9), [None, None]),
+        ("local=4,2", None, [Band(4, 2), Band(4, 2)]),
+    ],
+)
+def test_attention_of_short_and_long_recordings(directories, recordings, monkeypatch, attention, own, expected):
+    recognizer = OfflineRecognizer(directories["tdt_hybrid"], attention=attention)
+    encode, found = recognizer._encoder.encode, []
+
+    def record(mels, bands):
+        found.extend(bands)
+        return encode(mels, bands)
+
+    monkeypatch.setattr(recognizer._encoder, "band", own)
+    monkeypatch.setattr(recognizer._encoder, "encode", record)
+    monkeypatch.setattr(offline, "FULL_ATTENTION_S", 2.0)
+    recognizer.transcribe([recordings[0], recordings[2]])  # 1.4 and 3.2 s
+    assert found == expected
 
 
 def test_no_recordings(directories):

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from penstock.commands.transcribe import ATTENTION_HELP
 from penstock.errors import PackageError, SettingError
 from penstock.extras import install_command
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
@@ -28,7 +29,7 @@ _SERVER_STREAMS = 16
 _JOINED_SAMPLE_RATE_HZ = 16_000
 _MAX_PAUSE_S = 60.0
 _FULL = "penstock: the server is full; waiting for a slot"
-_IN_PROCESS_ONLY = ("model", "context", "decoder", "threads", "processes", "device")
+_IN_PROCESS_ONLY = ("model", "context", "attention", "decoder", "threads", "processes", "device")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -42,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="JSON lines: audio_filepath, text")
     MODEL.add_flag(parser)
     parser.add_argument("--context", action="append", metavar="L,R", help="repeatable; `all`: all of the checkpoint")
+    parser.add_argument("--attention", metavar="NAME", help=ATTENTION_HELP)
     parser.add_argument(
         "--decoder",
         action="append",
@@ -166,6 +168,8 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     for decoder in decoders:
         _check_decoder(decoder, checkpoint)
     contexts = _contexts(checkpoint.config.encoder, args.context)
+    if args.attention is not None and not checkpoint.config.encoder.is_offline:
+        raise SettingError("--attention is given, but the model is a streaming model; accepted: none")
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
     wanted = args.processes or (None if device == "cpu" else 1)  # a GPU is used from one process
@@ -184,7 +188,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     for context in contexts:
         for decoder in decoders:
             decoding = decoder.decoding.replace(**_endpoint_options(args))
-            recognizer = open_recognizer(checkpoint, context, streams, device, decoding)
+            recognizer = open_recognizer(checkpoint, context, streams, device, decoding, args.attention)
             outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 

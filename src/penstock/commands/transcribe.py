@@ -29,6 +29,9 @@ from penstock_client.sound_file import open_sound
 if TYPE_CHECKING:
     from penstock.transcription.files import FileTranscript, Transcriber
 
+ATTENTION_HELP = (
+    "of an offline model: full, or local=LEFT,RIGHT in encoder frames (the checkpoint's; above 10 min local=128,128)"
+)
 _LOOK_S = 1.0
 """Between two looks into watched directories."""
 MAX_REQUEST_MS = round(1000 * MAX_REQUEST_S)
@@ -64,6 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     existing.add_argument("--resume", action="store_true", help="skip audio whose files of --out all exist")
     MODEL.add_flag(parser)
     CONTEXT.add_flag(parser)
+    parser.add_argument("--attention", metavar="NAME", help=ATTENTION_HELP)
     parser.add_argument(
         "--channel", default=MIX, metavar="NAME", help=f"what to transcribe of several channels: {ACCEPTED} ({MIX})"
     )
@@ -151,9 +155,11 @@ def _open_transcriber(
         for flag, value in (("--context", context), ("--request-ms", args.request_ms)):
             if value is not None:
                 raise SettingError(f"{flag} is given, but the model is an offline model; accepted: none")
-        offline = OfflineRecognizer(checkpoint.directory, streams, decoding=decoding)
+        offline = OfflineRecognizer(checkpoint.directory, streams, decoding=decoding, attention=args.attention)
         offline.check_options(options)
         return OfflineFileTranscriber(offline, options, channel)
+    if args.attention is not None:
+        raise SettingError("--attention is given, but the model is a streaming model; accepted: none")
     recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=streams, decoding=decoding)
     recognizer.check_options(options)
     chunk_ms = recognizer.config.chunk_ms(recognizer.context)

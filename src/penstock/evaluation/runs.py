@@ -105,14 +105,19 @@ def collect(variant: Variant, utterances: Sequence[Utterance], outcomes: Iterabl
 
 
 def open_recognizer(
-    checkpoint: "Checkpoint", context: AttentionContext | None, streams: int, device: str, decoding: "DecodingConfig"
+    checkpoint: "Checkpoint",
+    context: AttentionContext | None,
+    streams: int,
+    device: str,
+    decoding: "DecodingConfig",
+    attention: str | None = None,
 ) -> "StreamingRecognizer | OfflineRecognizer":
-    """The recognizer of a model. streams: utterances at the same time."""
+    """The recognizer of a model. streams: utterances at the same time; attention: of an offline model."""
     from penstock.recognizer import StreamingRecognizer
     from penstock.transcription.offline import OfflineRecognizer
 
     if checkpoint.config.encoder.is_offline:
-        return OfflineRecognizer(checkpoint.directory, streams, device, decoding)
+        return OfflineRecognizer(checkpoint.directory, streams, device, decoding, attention=attention)
     return StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
 
 

@@ -11,6 +11,8 @@ from penstock.errors import CheckpointError, SettingError
 DEFAULT_MAX_SYMBOLS = 10
 DEFAULT_CHUNK_MEL_FRAMES = 56
 """560 ms, the default of `penstock serve` where the checkpoint has it."""
+MAX_BAND = 10_000
+"""Encoder frames on either side of local attention."""
 NO_LIVE_WINDOW = "this model has no live window: it is an offline model, which needs whole recordings"
 FOR_FILES = "penstock transcribe, penstock evaluate and OfflineRecognizer"
 """What recognizes with offline models."""
@@ -102,6 +104,8 @@ class EncoderConfig:
     subsampling_channels: int
     contexts: tuple[AttentionContext, ...]
     """The contexts the checkpoint was trained with; empty for an offline model, which sees a whole window."""
+    attention_band: tuple[int, int] | None = None
+    """Of an offline model with local attention: encoder frames before and after each that it attends to."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "contexts", tuple(AttentionContext(*pair) for pair in self.contexts))
@@ -112,6 +116,7 @@ class EncoderConfig:
         _require(self.conv_kernel_size >= 2, "conv_kernel_size", self.conv_kernel_size, "at least 2")
         _require(not self.is_offline or self.conv_kernel_size % 2 == 1, "conv_kernel_size", self.conv_kernel_size,
                  "an odd number, for centered convolutions")  # fmt: skip
+        self._check_band()
         for context in self.contexts:
             _require(
                 context.left > 0 and context.right >= 0 and context.left % context.chunk_encoder_frames == 0,
@@ -119,6 +124,14 @@ class EncoderConfig:
                 list(context),
                 "[left, right] with right >= 0 and left a positive multiple of right + 1",
             )
+
+    def _check_band(self) -> None:
+        if self.attention_band is None:
+            return
+        object.__setattr__(self, "attention_band", tuple(self.attention_band))
+        band = self.attention_band
+        fits = len(band) == 2 and all(type(frames) is int and 0 <= frames <= MAX_BAND for frames in band)
+        _require(self.is_offline and fits, "attention_band", list(band), f"two numbers up to {MAX_BAND}, if offline")
 
     @property
     def is_offline(self) -> bool:

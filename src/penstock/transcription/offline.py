@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from penstock.encoder.precision import AUTO, open_window_encoder
+from penstock.encoder.window.attention import Band, parse_attention
 from penstock.errors import ErrorCode, SettingError, StreamError
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
@@ -29,6 +30,10 @@ from penstock.runtime import check_device_works
 
 MAX_BATCH = 32
 BATCH_AUDIO_S = 120.0
+FULL_ATTENTION_S = 600.0
+LONG_BAND = Band(128, 128)
+"""Attention of longer recordings: time and memory of full attention grow with the square of the length, and NeMo's
+scripts switch to this."""
 _DECODED_CHUNKS = 53
 """Chunks of one decoding step, 30 s: its tensors grow with frames times labels."""
 
@@ -49,11 +54,13 @@ class OfflineRecognizer:
         decoding: DecodingConfig = DEFAULT_DECODING,
         precision: str = AUTO,
         batch_audio_s: float = BATCH_AUDIO_S,
+        attention: str | None = None,
     ):
         """model: a bundle, a checkpoint or a hub id of an offline model; SettingError for a streaming one.
 
         max_batch, batch_audio_s: recordings and seconds of audio of one batch; a longer recording is one by itself.
-        decoding, precision: as in `StreamingRecognizer`.
+        decoding, precision: as in `StreamingRecognizer`. attention: what an encoder frame attends to, "full" (all of
+        its recording) or "local=128,128"; by default the checkpoint's, of recordings above 10 min local=128,128.
         """
         checkpoint = Checkpoint(resolve_model(str(model)))
         self.config: ModelConfig = checkpoint.config
@@ -70,6 +77,7 @@ class OfflineRecognizer:
             checkpoint, max_batch, SlotLedger(max_batch), device, decoding, precision=precision
         )
         self._generation = 0
+        self._attention = None if attention is None else (parse_attention(attention),)
 
     @property
     def sample_rate_hz(self) -> int:
@@ -121,7 +129,7 @@ class OfflineRecognizer:
             except StreamError as error:
                 answers[row] = error
         try:
-            encoded = self._encoder.encode(list(mels.values()))
+            encoded = self._encoder.encode(list(mels.values()), [self._band(len(recordings[row])) for row in mels])
         except STEP_ERRORS as error:
             check_device_works(self._device, error)
             failure = StreamError(ErrorCode.STREAM_LOST, f"the encoder failed: {error}")
@@ -132,6 +140,12 @@ class OfflineRecognizer:
         ]
         found = iter(self._decode(requests))
         return [next(found) if answer is None else answer for answer in answers]
+
+    def _band(self, samples: int) -> Band | None:
+        if self._attention is not None:
+            return self._attention[0]
+        is_long = samples > FULL_ATTENTION_S * self.sample_rate_hz
+        return LONG_BAND if is_long and self._encoder.band is None else self._encoder.band
 
     def _checked(self, samples: np.ndarray) -> np.ndarray:
         """The samples as float32. Raises StreamError AUDIO_INVALID."""

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from penstock.encoder.precision import MAX_PROBE_ERROR, open_window_encoder, probe_windows
-from penstock.encoder.window.attention import Band
+from penstock.encoder.window.attention import Band, parse_attention
 from penstock.encoder.window.run import WindowEncoder
+from penstock.errors import SettingError
 from tests.helpers.offline_models import random_offline_encoder
-from tests.helpers.random_models import random_checkpoint
+from tests.helpers.random_models import random_checkpoint, with_encoder
 from tests.helpers.reference.encoder import EncoderReference
 
 TOLERANCE = 1e-4  # derived in tests/encoder/test_encoder.py
@@ -42,8 +43,29 @@ def test_a_band_is_the_masked_reference(tmp_path, band):
     checkpoint = random_checkpoint(tmp_path, 1, config)
     reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
     mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000))
-    for mel, frames in zip(mels, encoder.encode(mels, Band(*band)), strict=True):
+    for mel, frames in zip(mels, encoder.encode(mels, [Band(*band)] * len(mels)), strict=True):
         assert_same(frames, reference.encode(mel, band=band))
+
+
+def test_each_row_has_a_band_of_its_own(tmp_path):
+    config = with_encoder(random_offline_encoder(0), attention_band=(5, 2))
+    checkpoint = random_checkpoint(tmp_path, 0, config)
+    reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
+    mels, bands = random_mels(config.mel_bins, 0, (90, 3000, 90, 700)), [None, Band(7, 7), Band(3, 9), None]
+    for mel, band, frames in zip(mels, bands, encoder.encode(mels, bands), strict=True):
+        assert_same(frames, reference.encode(mel, band=band))
+    for mel, frames in zip(mels, encoder.encode(mels), strict=True):
+        assert_same(frames, reference.encode(mel, band=(5, 2)))
+
+
+def test_attention_is_parsed():
+    assert parse_attention("full") is None
+    assert parse_attention("local=128,0") == Band(128, 0)
+    for text in ("", "local", "local=1", "local=1,2,3", "local=-1,2", "local=1,20000", "full=1,2", "band=1,2"):
+        with pytest.raises(
+            SettingError, match=r"accepted: full, or local=LEFT,RIGHT in encoder frames from 0 to 10000"
+        ):
+            parse_attention(text)
 
 
 def test_it_yields_between_short_steps_and_can_be_closed(tmp_path):

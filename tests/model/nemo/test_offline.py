@@ -5,7 +5,7 @@ import re
 import pytest
 
 from penstock.errors import CheckpointError
-from penstock.model.bundle import NEWER_FORMAT_VERSION
+from penstock.model.bundle import NEWER_FORMAT_VERSION, Checkpoint
 from penstock.model.nemo.importer import import_nemo
 from tests.helpers.golden import GOLDEN
 from tests.helpers.nemo_files import changed_config
@@ -59,6 +59,21 @@ def test_absent_biases_are_settled_too(tmp_path):
     assert import_nemo(path, tmp_path / "old").config.encoder.use_bias is False
 
 
+@pytest.mark.parametrize("attention", ["rel_pos", "rel_pos_local_attn"])
+def test_local_attention(tmp_path, attention):
+    local = {"self_attention_model": attention, "att_context_size": [128, 64]}
+    path = write_offline_nemo(tmp_path / "a.nemo", change=lambda document: document["encoder"].update(local))
+    checkpoint = import_nemo(path, tmp_path / "bundle")
+    assert Checkpoint(checkpoint.directory).config.encoder.attention_band == (128, 64)
+
+
+def test_local_attention_needs_limits(tmp_path):
+    local = {"self_attention_model": "rel_pos_local_attn"}
+    path = write_offline_nemo(tmp_path / "a.nemo", change=lambda document: document["encoder"].update(local))
+    with pytest.raises(CheckpointError, match=r"encoder\.att_context_size: \[-1, -1\] .*supported: \[left, right\]"):
+        import_nemo(path, tmp_path / "bundle")
+
+
 @pytest.mark.parametrize(
     ("name", "match"),
     [
@@ -83,9 +98,10 @@ def test_a_missing_tensor_that_would_settle_a_size_is_named(tmp_path, name, matc
         ("encoder", "causal_downsampling", True, "causal_downsampling: True .* cannot be mixed"),
         ("encoder", "conv_context_size", "causal", r"conv_context_size: 'causal' .*supported: \[4, 4\].*be mixed"),
         ("encoder", "conv_context_size", [8, 0], r"conv_context_size: \[8, 0\]"),
-        ("encoder", "att_context_size", [[70, 13]], r"att_context_size: \[\[70, 13\]\]"),
+        ("encoder", "att_context_size", [[70, 13], [70, 6]], r"att_context_size: \[\[70, 13\], \[70, 6\]\]"),
         ("encoder", "subsampling", "striding", "subsampling: 'striding' .*'dw_striding'"),
-        ("encoder", "self_attention_model", "rel_pos_local_attn", "'rel_pos_local_attn' .*'rel_pos'"),
+        ("encoder", "att_context_size", [128, -1], r"att_context_size: \[128, -1\] .*local attention"),
+        ("encoder", "self_attention_model", "abs_pos", "'abs_pos' .*'rel_pos' or 'rel_pos_local_attn'"),
         ("encoder", "global_tokens", 1, "global_tokens: 1 .*global attention"),
         ("encoder", "conv_kernel_size", 8, "conv_kernel_size: 8"),
         ("preprocessor", "normalize", "all_features", "normalize: 'all_features' .*'per_feature'"),

@@ -11,8 +11,9 @@ import torch
 
 from penstock.encoder.attention import AttentionWeights, distance_sinusoids, project_positions
 from penstock.encoder.modules import Tensors, linear, subset
+from penstock.errors import SettingError, shown
 from penstock.linear import Linear
-from penstock.model.config import EncoderConfig
+from penstock.model.config import MAX_BAND, EncoderConfig
 
 BLOCK_QUERIES = 256
 KEPT_FRAMES = 384
@@ -25,9 +26,27 @@ class Band(NamedTuple):
     left: int
     right: int
 
-    def frames(self, longest: int) -> int:
-        """One more than the largest distance that a block scores in rows of up to `longest` frames."""
-        return min(longest, max(self.left, self.right) + BLOCK_QUERIES)
+    def __str__(self) -> str:
+        return f"local={self.left},{self.right}"
+
+
+def parse_attention(text: str) -> Band | None:
+    """Parses "full", which is None, or "local=128,128"; SettingError names what is accepted."""
+    if text == "full":
+        return None
+    kind, _, sides = text.partition("=")
+    numbers = [int(side) for side in sides.split(",") if side.isascii() and side.isdigit() and len(side) < 6]
+    if kind != "local" or len(numbers) != 2 or sides.count(",") != 1 or max(numbers) > MAX_BAND:
+        raise SettingError(
+            f"attention {shown(text)}: accepted: full, or local=LEFT,RIGHT in encoder frames from 0 to {MAX_BAND}, as "
+            "local=128,128"
+        )
+    return Band(*numbers)
+
+
+def scored_frames(length: int, band: Band | None) -> int:
+    """One more than the largest distance that a block scores in a row of `length` frames."""
+    return length if band is None else min(length, max(band) + BLOCK_QUERIES)
 
 
 class Positions(NamedTuple):

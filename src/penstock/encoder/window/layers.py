@@ -3,12 +3,12 @@
 Feed-forward, norms and projections are those of the streaming encoder.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from penstock.encoder.modules import Convolution, FeedForward, Norm, Tensors, subset
-from penstock.encoder.window.attention import Band, WindowAttention
+from penstock.encoder.window.attention import Band, WindowAttention, scored_frames
 from penstock.encoder.window.strip import Strip
 from penstock.model.config import EncoderConfig
 
@@ -41,19 +41,19 @@ class WindowLayer:
         self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"), dtype)
         self._norm_out = Norm(subset(tensors, "norm_out"), dtype)
 
-    def run(self, x: torch.Tensor, strip: Strip, band: Band | None, work: Workspace) -> Iterator[None]:
-        """Replaces x [M, D] by the layer's output, a block between two yields."""
-        longest = max(strip.lengths)
+    def run(self, x: torch.Tensor, strip: Strip, bands: Sequence[Band | None], work: Workspace) -> Iterator[None]:
+        """Replaces x [M, D] by the layer's output, a block between two yields; bands: of each row."""
         # 1) feed-forward, queries, keys and values
         for block in strip.blocks(BLOCK_FRAMES):
             x[block] = self._feed_forward1.step(x[block])
             work.qkv[block] = self._attention.project(self._attention_norm(x[block]))
             yield
         # 2) attention within each row
-        frames = longest if band is None else band.frames(longest)
-        positions = self._attention.positions(frames).within(band)
-        for row in strip.rows():
-            yield from self._attention.mix(work.qkv[row], positions, band, work.mixed[row])
+        rows = list(zip(strip.rows(), strip.lengths, bands, strict=True))
+        positions = self._attention.positions(max(scored_frames(length, band) for _, length, band in rows))
+        within = {band: positions.within(band) for band in set(bands)}
+        for row, _, band in rows:
+            yield from self._attention.mix(work.qkv[row], within[band], band, work.mixed[row])
         # 3) its output, and inputs of the convolution
         for block in strip.blocks(BLOCK_FRAMES):
             x[block] = self._attention.add_to(x[block], work.mixed[block])

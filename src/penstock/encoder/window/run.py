@@ -21,6 +21,8 @@ class WindowEncoder:
 
     def __init__(self, checkpoint: Checkpoint, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32):
         self.config, self.dtype = checkpoint.config.encoder, dtype
+        self.band = None if self.config.attention_band is None else Band(*self.config.attention_band)
+        """What the checkpoint was trained with; None for attention to everything."""
         self._device = prepare_device(device)
         folded = torch.promote_types(dtype, torch.float32)
 
@@ -36,9 +38,9 @@ class WindowEncoder:
             self._layers.append(WindowLayer(self.config, read(f"layers.{i}"), dtype))
             trim_heap()
 
-    def encode(self, mels: Sequence[torch.Tensor], band: Band | None = None) -> list[torch.Tensor]:
+    def encode(self, mels: Sequence[torch.Tensor], bands: Sequence[Band | None] | None = None) -> list[torch.Tensor]:
         """Returns what `run` returns, at once."""
-        steps = self.run(mels, band)
+        steps = self.run(mels, bands)
         while True:
             try:
                 next(steps)
@@ -46,13 +48,17 @@ class WindowEncoder:
                 return finished.value
 
     @torch.inference_mode()
-    def run(self, mels: Sequence[torch.Tensor], band: Band | None = None) -> Generator[None, None, list[torch.Tensor]]:
+    def run(
+        self, mels: Sequence[torch.Tensor], bands: Sequence[Band | None] | None = None
+    ) -> Generator[None, None, list[torch.Tensor]]:
         """Encodes windows of log-mel [N, F] and returns the frames [T, D] of each, T = ceil(N / factor).
 
-        Yields after each block of a layer; closing the generator ends the work. band: what each frame attends to, by
-        default all of its window. A window without mel frames has no frames.
+        Yields after each block of a layer; closing the generator ends the work. bands: what each frame of a window
+        attends to, None for all of it; by default the checkpoint's. A window without mel frames has no frames.
         """
         lengths = [self._subsampling.encoder_frames(len(mel)) for mel in mels]
+        if bands is None:
+            bands = [self.band] * len(mels)
         strip = Strip(lengths, self.config.conv_kernel_size // 2, self._device)
         x = torch.empty(strip.frames, self.config.d_model, dtype=self.dtype, device=self._device)
         if strip.frames:
@@ -60,5 +66,5 @@ class WindowEncoder:
                 yield from self._subsampling.run(mel.to(self._device), out)
             work = Workspace(x, strip)
             for layer in self._layers:
-                yield from layer.run(x, strip, band, work)
+                yield from layer.run(x, strip, bands, work)
         return strip.split(x)

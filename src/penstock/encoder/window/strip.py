@@ -26,11 +26,10 @@ class Strip:
         """[M] int64, the place of each frame among the zeros."""
 
     def rows(self) -> Iterator[slice]:
-        """The frames of each row that has any."""
+        """The frames of each row."""
         begin = 0
         for length in self.lengths:
-            if length:
-                yield slice(begin, begin + length)
+            yield slice(begin, begin + length)
             begin += length
 
     def blocks(self, size: int) -> Iterator[slice]:

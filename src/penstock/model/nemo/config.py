@@ -11,6 +11,7 @@ import torch
 from penstock.errors import CheckpointError
 from penstock.model.config import (
     DEFAULT_MAX_SYMBOLS,
+    MAX_BAND,
     AttentionContext,
     CtcConfig,
     EncoderConfig,
@@ -38,6 +39,7 @@ _MIXED = (
     "('regular') cannot be mixed"
 )
 _UNLIMITED = [-1, -1]
+_LOCAL = "rel_pos_local_attn"
 _LATER = 1
 """Stands for a size that the tensors have, until they are read."""
 
@@ -189,6 +191,7 @@ def _encoder(section: Section) -> EncoderConfig:
     _reject_other_architectures(section, d_model)
     is_offline = section.only("att_context_style", "regular", ("chunked_limited", "regular")) == "regular"
     section.only("causal_downsampling", False, (not is_offline,), _MIXED)
+    section.only("self_attention_model", "rel_pos", ("rel_pos", *([_LOCAL] if is_offline else [])))
     kernel_size = section.integer("conv_kernel_size", 31)
     _convolution_context(section, kernel_size, is_offline)
     conv_norm_type = section.only("conv_norm_type", "batch_norm", ("layer_norm", "batch_norm"))
@@ -206,9 +209,8 @@ def _encoder(section: Section) -> EncoderConfig:
         subsampling_factor=section.integer("subsampling_factor", 4),
         subsampling_channels=d_model if channels == -1 else section.integer("subsampling_conv_channels"),
         contexts=() if is_offline else _contexts(section),
+        attention_band=_band(section) if is_offline else None,
     )
-    if is_offline and section.get("att_context_size") not in (None, _UNLIMITED, [_UNLIMITED]):
-        section.reject("att_context_size", section.get("att_context_size"), f"{_UNLIMITED}, attention to everything")
     section.reject_unknown()
     return encoder
 
@@ -227,7 +229,6 @@ def _convolution_context(section: Section, kernel_size: int, is_offline: bool) -
 
 def _reject_other_architectures(section: Section, d_model: int) -> None:
     section.only("subsampling", "striding", ("dw_striding",))
-    section.only("self_attention_model", "rel_pos", ("rel_pos",))
     section.only("att_chunk_context_size", None, (None,))
     section.only("conv_context_style", "regular", ("regular",))
     section.only("conv_dual_mode", False, (False, None))
@@ -260,6 +261,20 @@ def _contexts(section: Section) -> tuple[AttentionContext, ...]:
         if max(pair) > MAX_CONTEXT:
             section.reject("att_context_size", value, f"at most {MAX_CONTEXT} frames")
     return tuple(AttentionContext(*pair) for pair in pairs)
+
+
+def _band(section: Section) -> tuple[int, int] | None:
+    """Local attention of an offline model, [left, right]; None for attention to everything."""
+    value = section.get("att_context_size")
+    is_local = section.get("self_attention_model") == _LOCAL
+    pair = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if pair in (None, _UNLIMITED) and not is_local:
+        return None
+    is_pair = isinstance(pair, list) and len(pair) == 2 and all(type(frames) is int for frames in pair)
+    if not is_pair or not all(0 <= frames <= MAX_BAND for frames in pair):
+        everything = "" if is_local else f"{_UNLIMITED} for everything, or "
+        section.reject("att_context_size", value, f"{everything}[left, right] of local attention, 0 to {MAX_BAND} each")
+    return pair[0], pair[1]
 
 
 def _transducer(root: Section, d_encoder: int) -> tuple[TransducerConfig, bool]:
