@@ -6,10 +6,15 @@ import pytest
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Band
 from penstock.errors import SettingError, StreamError
+from penstock.model.bundle import sha256_of
+from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.scoring.wfst.graph_file import write_graph
 from penstock.transcription import offline
+from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.golden import golden_pcm
-from tests.helpers.offline_models import offline_bundle
+from tests.helpers.offline_models import offline_bundle, random_offline_encoder
+from tests.helpers.random_models import random_ctc_checkpoint
 
 CASES = ("rnnt_hybrid", "tdt_hybrid")
 
@@ -59,6 +64,23 @@ def test_results_do_not_depend_on_decoded_steps(directories, recordings, decoder
     assert [outcome(one) for one in found] == [outcome(one) for one in expected]
     if decoder != "ctc":
         assert max(len(one.entries) for one in found) > 1  # endpoints are found
+
+
+def test_a_decoding_graph(tmp_path, recordings, monkeypatch):
+    checkpoint = random_ctc_checkpoint(tmp_path, 6, random_offline_encoder(6))
+    words = ("a", "be", "bed", "bad", "dad", "bead")
+    graph = word_loop(Tokenizer(checkpoint.tokenizer_path), words, sha256_of(checkpoint.tokenizer_path))
+    write_graph(graph, tmp_path / "words.safetensors")
+    settings = {"wfst_max_active": 64, "wfst_beam": 20.0, "wfst_blank_penalty": 10.0}
+    decoding = DecodingConfig(graph=str(tmp_path / "words.safetensors"), **settings)
+    recognizer, options = OfflineRecognizer(checkpoint.directory, decoding=decoding), {"decoder": "wfst", "n_best": 2}
+    together = recognizer.transcribe(recordings[:3], options)
+    assert {word.text for one in together for word in one.words} <= set(words)
+    assert sum(len(one.words) for one in together) > 5
+    assert all(one.alternatives[0].text == one.text and one.lattice for one in together)
+    monkeypatch.setattr(offline, "_DECODED_CHUNKS", 1)
+    alone = [recognizer.transcribe([samples], options)[0] for samples in recordings[:3]]
+    assert [outcome(one) for one in alone] == [outcome(one) for one in together]
 
 
 def test_options_of_each_recording(directories, recordings):

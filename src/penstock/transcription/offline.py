@@ -20,11 +20,11 @@ from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, Decoding
 from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.results import StreamResult
-from penstock.pipeline.slots.guard import STEP_ERRORS
+from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
+from penstock.pipeline.slots.ticket import END, START, Column, Ticket
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.decoder_rows import DecoderRequest
 from penstock.pipeline.stages.features import MAX_MAGNITUDE, unusable_samples
 from penstock.runtime import check_device_works
 
@@ -177,9 +177,13 @@ class OfflineRecognizer:
         found: list[list[StreamResult | StreamError]] = [[] for _ in recordings]
         begin, running = 0, list(range(len(recordings)))
         while running:
-            requests = [recordings[row].request(begin, step, self.config.encoder_frame_samples) for row in running]
-            for row, answer in zip(running, self._decoder.process(requests), strict=True):
-                found[row].append(answer)
+            parts = [recordings[row].part(begin, step, self.config.encoder_frame_samples) for row in running]
+            options = {place: recordings[row].options for place, row in enumerate(running) if begin == 0}
+            ticket = Ticket(np.stack([row for row, _ in parts]), options=options)
+            (reply,) = self._decoder.process_tickets([ticket], [torch.cat([frames for _, frames in parts])])
+            assert not isinstance(reply, StreamError), "the ticket is that of the frames"
+            for place, row in enumerate(running):
+                found[row].append(reply.answers[place])
             begin += step
             running = [row for row in running if begin < recordings[row].frames and _is_result(found[row][-1])]
         return [_joined(parts) for parts in found]
@@ -189,16 +193,19 @@ class _Recording:
     """The frames of one recording on their way through the decoder."""
 
     def __init__(self, lease: Lease, encoded: torch.Tensor, samples: int, options: StreamOptions):
-        self._lease, self._encoded, self._samples, self._options = lease, encoded, samples, options
+        self._lease, self._encoded, self._samples, self.options = lease, encoded, samples, options
         self.frames = len(encoded)
 
-    def request(self, begin: int, count: int, frame_samples: int) -> DecoderRequest:
-        """The next `count` frames, fewer at the end."""
+    def part(self, begin: int, count: int, frame_samples: int) -> tuple[np.ndarray, torch.Tensor]:
+        """The row of a ticket for the next `count` frames, fewer at the end, and these frames [T, D]."""
         end = min(begin + count, self.frames)
         is_end = end == self.frames
-        covered = self._samples if is_end else end * frame_samples
-        options = self._options if begin == 0 else None
-        return DecoderRequest(self._lease, self._encoded[begin:end], covered, begin == 0, is_end, options)
+        row = np.zeros(len(Column), np.int64)
+        row[[Column.SLOT, Column.GENERATION]], row[Column.NUMBER] = self._lease, NOT_COUNTED
+        row[Column.FLAGS] = START * (begin == 0) + END * is_end
+        row[Column.COVERED] = self._samples if is_end else end * frame_samples
+        row[Column.FRAMES] = end - begin
+        return row, self._encoded[begin:end]
 
 
 def _is_result(answer: StreamResult | StreamError) -> bool:
