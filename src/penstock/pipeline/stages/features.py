@@ -27,14 +27,6 @@ MAX_MAGNITUDE = 2.0
 """Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
 
 
-def unusable_samples(count: int, of: int) -> str:
-    """The problem with samples beyond `MAX_MAGNITUDE`, NaN included."""
-    return (
-        f"{count} of {of} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
-        "expected float32 in -1 .. 1 (int16 divided by 32768)"
-    )
-
-
 class FeatureReply(NamedTuple):
     """The reply to one request of one stream."""
 
@@ -269,3 +261,11 @@ class FeatureStage:
             for row in np.flatnonzero(unusable).tolist():
                 problems.setdefault(row, unusable_samples(int(unusable[row]), int(rows.lengths[row])))
         return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}
+
+
+def unusable_samples(count: int, of: int) -> str:
+    """The problem with samples beyond `MAX_MAGNITUDE`, NaN included."""
+    return (
+        f"{count} of {of} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
+        "expected float32 in -1 .. 1 (int16 divided by 32768)"
+    )
