@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from penstock.encoder.precision import MAX_PROBE_ERROR, open_window_encoder, probe_windows
+from penstock.encoder.window import attention
 from penstock.encoder.window.attention import Band, parse_attention
 from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import SettingError
@@ -45,6 +46,17 @@ def test_a_band_is_the_masked_reference(tmp_path, band):
     mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000))
     for mel, frames in zip(mels, encoder.encode(mels, [Band(*band)] * len(mels)), strict=True):
         assert_same(frames, reference.encode(mel, band=band))
+
+
+def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch):
+    config = random_offline_encoder(4)
+    checkpoint = random_checkpoint(tmp_path, 4, config)
+    encoder, mels = WindowEncoder(checkpoint), random_mels(config.mel_bins, 0, (5000, 90))
+    expected = encoder.encode(mels)
+    monkeypatch.setattr(attention, "BLOCK_SCORES", 1 << 15)
+    monkeypatch.setattr(attention, "BLOCK_DISTANCES", 100)
+    for found, frames in zip(encoder.encode(mels), expected, strict=True):
+        assert_same(found, frames)
 
 
 def test_each_row_has_a_band_of_its_own(tmp_path):

@@ -4,7 +4,7 @@ The scores are those of `penstock.encoder.attention`. A block of Q queries and K
 scores as many positions and reads each query's from a view of the result.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,8 @@ from penstock.errors import SettingError, shown
 from penstock.linear import Linear
 from penstock.model.config import MAX_BAND, EncoderConfig
 
-BLOCK_QUERIES = 256
+BLOCK_QUERIES, BLOCK_SCORES, BLOCK_DISTANCES = 256, 1 << 21, 2048
+"""Limits of one step: queries, scores of one head, positions to project."""
 KEPT_FRAMES = 384
 """Distances up to this are projected once for each layer, 31 s at 8x; longer ones for each batch."""
 
@@ -81,13 +82,21 @@ class WindowAttention:
         self._position_weight = tensors["position.weight"]
         self._position_bias = (tensors["position_bias_v"] - tensors["position_bias_u"]) * config.d_head**-0.5
 
-    def positions(self, frames: int) -> Positions:
-        """Those of distances below `frames`, or more."""
+    def positions(self, frames: int) -> Generator[None, None, Positions]:
+        """Returns those of distances below `frames`, or more; computes a block of them between two yields."""
         if frames <= KEPT_FRAMES:
             return self._kept
-        sinusoids = _sinusoids(self._config, frames, self._position_weight)
-        projected, bias = project_positions(self._config, sinusoids, self._position_weight, self._position_bias)
-        return Positions(projected.to(self._dtype), bias.to(self._dtype), frames - 1)
+        config, weight = self._config, self._position_weight
+        projected = torch.empty(config.n_heads, config.d_head, 2 * frames - 1, dtype=self._dtype, device=weight.device)
+        bias = projected.new_empty(config.n_heads, 1, 2 * frames - 1)
+        for begin in range(0, 2 * frames - 1, BLOCK_DISTANCES):
+            first = frames - 1 - begin
+            end = max(first - BLOCK_DISTANCES, -frames)
+            sinusoids = distance_sinusoids(first, end, config.d_model, weight.device, weight.dtype)
+            block = slice(begin, begin + len(sinusoids))
+            projected[..., block], bias[..., block] = project_positions(config, sinusoids, weight, self._position_bias)
+            yield
+        return Positions(projected, bias, frames - 1)
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
         """Returns queries, keys and values [M, 3 * D] of x [M, D], normalized."""
@@ -101,8 +110,10 @@ class WindowAttention:
         config, frames = self._config, len(qkv)
         query, keys, values = qkv.view(frames, 3, config.n_heads, config.d_head).permute(1, 2, 0, 3).contiguous()
         left, right = band or (frames, frames)
-        for begin in range(0, frames, BLOCK_QUERIES):
-            end = min(begin + BLOCK_QUERIES, frames)
+        keys_seen = max(min(frames, left + right + 1), 1)
+        queries = min(BLOCK_QUERIES, max(BLOCK_SCORES // keys_seen, 1))
+        for begin in range(0, frames, queries):
+            end = min(begin + queries, frames)
             first, last = max(begin - left, 0), min(end + right, frames)
             # 1) scores of positions by distance, the farthest first, then in the order of keys
             count, size = end - begin, last - first

@@ -50,7 +50,7 @@ class WindowLayer:
             yield
         # 2) attention within each row
         rows = list(zip(strip.rows(), strip.lengths, bands, strict=True))
-        positions = self._attention.positions(max(scored_frames(length, band) for _, length, band in rows))
+        positions = yield from self._attention.positions(max(scored_frames(length, band) for _, length, band in rows))
         within = {band: positions.within(band) for band in set(bands)}
         for row, _, band in rows:
             yield from self._attention.mix(work.qkv[row], within[band], band, work.mixed[row])
