@@ -1,7 +1,8 @@
 """Penstock: streaming speech recognition with NeMo FastConformer Transducers.
 
-Public names: `StreamingRecognizer`, `Stream`, `AudioRequest`, `StreamResult`, `Word`, `Token`, `PenstockError`,
-`StreamError`, `CheckpointError`, `AudioError`. They are imported when first used, so that `import penstock` is cheap.
+Public names: `StreamingRecognizer`, `OfflineRecognizer`, `Stream`, `AudioRequest`, `StreamResult`, `Word`, `Token`,
+`PenstockError`, `StreamError`, `CheckpointError`, `AudioError`. They are imported when first used, so that `import
+penstock` is cheap.
 """
 
 import importlib
@@ -10,6 +11,7 @@ from penstock.version import __version__
 
 _HOMES = {
     "StreamingRecognizer": "penstock.recognizer",
+    "OfflineRecognizer": "penstock.transcription.offline",
     "Stream": "penstock.recognizer",
     "AudioRequest": "penstock.pipeline.stages.audio_rows",
     "StreamResult": "penstock.pipeline.results.results",

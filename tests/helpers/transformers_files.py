@@ -22,7 +22,7 @@ from tests.helpers.nemo_files import CONFIG, WEIGHTS, nemo_members, nemo_state, 
 LEFT, RIGHTS = 6, (2, 0, 5)
 PLAIN, WITH_PROMPTS = "rnnt_hybrid", "prompt_hybrid"
 """The golden checkpoints that these files can be written for."""
-_RENAMED = {
+RENAMED = {
     r"encoder\.pre_encode\.conv\.0\.": "encoder.subsampling.conv_in.",
     r"encoder\.pre_encode\.conv\.2\.": "encoder.subsampling.layers.0.depthwise_conv.",
     r"encoder\.pre_encode\.conv\.3\.": "encoder.subsampling.layers.0.pointwise_conv.",
@@ -220,7 +220,7 @@ def transformers_state(case: str = PLAIN) -> dict[str, torch.Tensor]:
     state = {}
     for name, tensor in shared_state(case).items():
         if not name.startswith("preprocessor.") and not name.endswith("num_batches_tracked"):
-            for pattern, replacement in _RENAMED.items():
+            for pattern, replacement in RENAMED.items():
                 name = re.sub(pattern, replacement, name)
             state[name] = tensor
     return state

@@ -75,7 +75,7 @@ def test_a_factorized_transducer():
         (ENCODER, {"n_heads": 0}, "n_heads: 0"),
         (ENCODER, {"d_model": 9}, "an even number"),
         (ENCODER, {"conv_kernel_size": 1}, "at least 2"),
-        (ENCODER, {"contexts": ()}, "at least one"),
+        (ENCODER, {"contexts": (), "conv_kernel_size": 8}, "an odd number, for centered convolutions"),
         (ENCODER, {"contexts": ((70, 12),)}, "multiple of right"),
         (ENCODER, {"contexts": ((-1, -1),)}, "att_context_size"),
         (ENCODER, {"contexts": ((0, 0),)}, "att_context_size"),

@@ -80,7 +80,7 @@ def test_a_nemo_file(hub, revision, wanted, commit):
 
 
 def test_a_model_of_another_type_gives_way_to_its_nemo_file(hub, files):
-    hub.revisions[COMMIT] = files | {"config.json": b'{"model_type": "parakeet_tdt"}'}
+    hub.revisions[COMMIT] = files | {"config.json": b'{"model_type": "parakeet_aed"}'}
     assert fetch(SOURCE).format == "nemo"
 
 
@@ -151,7 +151,7 @@ def test_what_is_not_there(hub, source, match):
 @pytest.mark.parametrize(
     ("changed", "wanted", "match"),
     [
-        ({"config.json": b'{"model_type": "parakeet_tdt"}'}, None, "found: none; .*found: parakeet_tdt"),
+        ({"config.json": b'{"model_type": "parakeet_aed"}'}, None, "found: none; .*found: parakeet_aed"),
         ({"config.json": b'{"model_type": "whisper"}'}, "transformers", "found: whisper"),
         ({"second.nemo": b"", "first.nemo": b""}, "nemo", "one .nemo file; found: first.nemo, second.nemo"),
         ({}, "nemo", "one .nemo file; found: none"),

@@ -2,12 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from penstock.commands.transcribe import ATTENTION_HELP
 from penstock.errors import PackageError, SettingError
 from penstock.extras import install_command
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
@@ -28,7 +29,7 @@ _SERVER_STREAMS = 16
 _JOINED_SAMPLE_RATE_HZ = 16_000
 _MAX_PAUSE_S = 60.0
 _FULL = "penstock: the server is full; waiting for a slot"
-_IN_PROCESS_ONLY = ("model", "context", "decoder", "threads", "processes", "device")
+_IN_PROCESS_ONLY = ("model", "context", "attention", "decoder", "threads", "processes", "device")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -42,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="JSON lines: audio_filepath, text")
     MODEL.add_flag(parser)
     parser.add_argument("--context", action="append", metavar="L,R", help="repeatable; `all`: all of the checkpoint")
+    parser.add_argument("--attention", metavar="NAME", help=ATTENTION_HELP)
     parser.add_argument(
         "--decoder",
         action="append",
@@ -148,12 +150,11 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     """One run per context and decoder."""
     from penstock.evaluation.decoder_choice import DecoderChoice, parse_decoder
     from penstock.evaluation.report import Conditions
-    from penstock.evaluation.runs import Variant, collect, recognize_in_process
+    from penstock.evaluation.runs import Variant, collect, open_recognizer, recognize_in_process
     from penstock.model.bundle import CONFIG_FILE, Checkpoint, sha256_of
     from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
     from penstock.pipeline.options.decoder_offer import offer_decoders
     from penstock.pipeline.options.decoding_config import DEFAULT_DECODING
-    from penstock.recognizer import StreamingRecognizer
     from penstock.reporting import describe_hardware
     from penstock.runtime import check_device, prepare_process
     from penstock.transcription.processes import divide
@@ -167,6 +168,8 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     for decoder in decoders:
         _check_decoder(decoder, checkpoint)
     contexts = _contexts(checkpoint.config.encoder, args.context)
+    if args.attention is not None and not checkpoint.config.encoder.is_offline:
+        raise SettingError("--attention is given, but the model is a streaming model; accepted: none")
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
     wanted = args.processes or (None if device == "cpu" else 1)  # a GPU is used from one process
@@ -185,7 +188,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     for context in contexts:
         for decoder in decoders:
             decoding = decoder.decoding.replace(**_endpoint_options(args))
-            recognizer = StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
+            recognizer = open_recognizer(checkpoint, context, streams, device, decoding, args.attention)
             outcomes = recognize_in_process(recognizer, utterances, decoder, processes, threads)
             yield conditions, collect(Variant(context, decoder), utterances, outcomes)
 
@@ -202,10 +205,17 @@ def _check_decoder(decoder: "DecoderChoice", checkpoint: "Checkpoint") -> None:
     check_decoding_files(decoder.decoding, checkpoint)
 
 
-def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> list["AttentionContext"]:
-    """Contexts in the order given, without duplicates; the checkpoint's default if none is given."""
+def _contexts(encoder: "EncoderConfig", selected: list[str] | None) -> Sequence["AttentionContext | None"]:
+    """Contexts in the order given, without duplicates; the checkpoint's default if none is given.
+
+    None for an offline model.
+    """
     from penstock.model.config import parse_context
 
+    if encoder.is_offline:
+        if selected:
+            raise SettingError("--context is given, but the model is an offline model; accepted: none")
+        return [None]
     if not selected:
         return [encoder.select_context(None)]
     found: list[AttentionContext] = []

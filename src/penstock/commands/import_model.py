@@ -28,12 +28,12 @@ def run(args: argparse.Namespace) -> int:
     kind = checkpoint.config.head_name
     if transducer is not None and transducer.is_tdt:
         kind = kind.replace("TDT", f"TDT {list(transducer.tdt_durations)}")
-    contexts = " ".join(map(str, encoder.contexts))
+    contexts = "offline" if encoder.is_offline else f"contexts {' '.join(map(str, encoder.contexts))}"
     prompt = checkpoint.config.prompt
     languages = f", {len(prompt.languages)} languages" if prompt else ""
     print(
         f"{args.directory}: {checkpoint.source['class']}, {kind}, {encoder.n_layers} layers of {encoder.d_model}, "
-        f"{checkpoint.config.vocabulary_size} tokens, contexts {contexts}{languages}"
+        f"{checkpoint.config.vocabulary_size} tokens, {contexts}{languages}"
     )
     return 0
 

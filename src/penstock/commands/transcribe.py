@@ -27,8 +27,11 @@ from penstock_client.options import ENDPOINTS, StreamOptions, parse_phrase
 from penstock_client.sound_file import open_sound
 
 if TYPE_CHECKING:
-    from penstock.transcription.files import FileTranscriber, FileTranscript
+    from penstock.transcription.files import FileTranscript, Transcriber
 
+ATTENTION_HELP = (
+    "of an offline model: full, or local=LEFT,RIGHT in encoder frames (the checkpoint's; above 10 min local=128,128)"
+)
 _LOOK_S = 1.0
 """Between two looks into watched directories."""
 MAX_REQUEST_MS = round(1000 * MAX_REQUEST_S)
@@ -64,6 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     existing.add_argument("--resume", action="store_true", help="skip audio whose files of --out all exist")
     MODEL.add_flag(parser)
     CONTEXT.add_flag(parser)
+    parser.add_argument("--attention", metavar="NAME", help=ATTENTION_HELP)
     parser.add_argument(
         "--channel", default=MIX, metavar="NAME", help=f"what to transcribe of several channels: {ACCEPTED} ({MIX})"
     )
@@ -96,16 +100,14 @@ class _Job(NamedTuple):
 
 def run(args: argparse.Namespace) -> int:
     """Transcribes each file. A file that fails is named on stderr and does not stop the others."""
-    from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE
-    from penstock.recognizer import StreamingRecognizer
+    from penstock.model.resolve import BUNDLED_MODEL_NOTICE
     from penstock.runtime import prepare_process
-    from penstock.transcription.files import FileTranscriber
     from penstock.transcription.processes import STREAMS_PER_PROCESS, divide
 
     model = MODEL.read(given=MODEL.given(args))
     _check(args)
     channel = _channel(args)
-    context, threads = (setting.read({}, setting.given(args)) for setting in (CONTEXT, THREADS))
+    threads = THREADS.read({}, THREADS.given(args))
     decoding = DecodingConfig(**read_flags(_SETTINGS, args))
     if args.lattices and any(getattr(decoding, name) for name in ENDPOINTS):
         raise SettingError("--lattices is given with an endpoint; accepted: one segment, of which the lattice is")
@@ -128,21 +130,46 @@ def run(args: argparse.Namespace) -> int:
         processes, streams = 1, args.streams or STREAMS_PER_PROCESS
     prepare_process(threads if processes == 1 else 1)
     started_s = time.monotonic()
-    recognizer = StreamingRecognizer(model or BUNDLED_MODEL, context, max_streams=streams, decoding=decoding)
-    recognizer.check_options(options)
-    _check_decoder(args, args.decoder or offer_decoders(recognizer.config, decoding).default)
-    chunk_ms = recognizer.config.chunk_ms(recognizer.context)
-    request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
-    transcriber = FileTranscriber(recognizer, request_samples, options, channel)
+    transcriber = _open_transcriber(args, streams, decoding, options, channel)
     note = f"the model was loaded in {time.monotonic() - started_s:.1f} s before"
     if args.watch:
         return _watch(args, transcriber, (results, lattices), channel, (threads, note))
     return 1 if _transcribe(args, transcriber, jobs, (results, lattices), (processes, threads), note) else 0
 
 
+def _open_transcriber(
+    args: argparse.Namespace, streams: int, decoding: DecodingConfig, options: dict[str, Any], channel: Channel
+) -> "Transcriber":
+    """Loads the model. streams: files at the same time."""
+    from penstock.model.bundle import Checkpoint
+    from penstock.model.resolve import BUNDLED_MODEL, resolve_model
+    from penstock.recognizer import StreamingRecognizer
+    from penstock.transcription.files import FileTranscriber
+    from penstock.transcription.offline import OfflineRecognizer
+    from penstock.transcription.offline_files import OfflineFileTranscriber
+
+    context = CONTEXT.read({}, CONTEXT.given(args))
+    checkpoint = Checkpoint(resolve_model(MODEL.read(given=MODEL.given(args)) or BUNDLED_MODEL))
+    _check_decoder(args, args.decoder or offer_decoders(checkpoint.config, decoding).default)
+    if checkpoint.config.encoder.is_offline:
+        for flag, value in (("--context", context), ("--request-ms", args.request_ms)):
+            if value is not None:
+                raise SettingError(f"{flag} is given, but the model is an offline model; accepted: none")
+        offline = OfflineRecognizer(checkpoint.directory, streams, decoding=decoding, attention=args.attention)
+        offline.check_options(options)
+        return OfflineFileTranscriber(offline, options, channel)
+    if args.attention is not None:
+        raise SettingError("--attention is given, but the model is a streaming model; accepted: none")
+    recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=streams, decoding=decoding)
+    recognizer.check_options(options)
+    chunk_ms = recognizer.config.chunk_ms(recognizer.context)
+    request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
+    return FileTranscriber(recognizer, request_samples, options, channel)
+
+
 def _transcribe(
     args: argparse.Namespace,
-    transcriber: "FileTranscriber",
+    transcriber: "Transcriber",
     jobs: list[_Job],
     outputs: tuple[ResultFiles | None, ResultFiles | None],
     sizes: tuple[int, int],
@@ -180,7 +207,7 @@ def _transcribe(
 
 def _watch(
     args: argparse.Namespace,
-    transcriber: "FileTranscriber",
+    transcriber: "Transcriber",
     outputs: tuple[ResultFiles | None, ResultFiles | None],
     channel: Channel,
     conditions: tuple[int, str],

@@ -54,7 +54,12 @@ def relative_positions(
 ) -> torch.Tensor:
     """Returns [L + 2T - 1, D], sinusoids of the distances L + T - 1 .. -(T - 1), the farthest key first."""
     frames = context.chunk_encoder_frames
-    distance = torch.arange(context.left + frames - 1, -frames, -1, dtype=torch.float32, device=device)
+    return distance_sinusoids(context.left + frames - 1, -frames, d_model, device, dtype)
+
+
+def distance_sinusoids(farthest: int, end: int, d_model: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Returns [P, D], sinusoids of the distances farthest, farthest - 1 .. end + 1 from a key to a query."""
+    distance = torch.arange(farthest, end, -1, dtype=torch.float32, device=device)
     exponent = torch.arange(0, d_model, 2, dtype=torch.float32, device=device)
     angle = distance.unsqueeze(1) * torch.exp(exponent * -(torch.log(torch.tensor(10000.0)).item() / d_model))
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).to(dtype)
@@ -85,10 +90,20 @@ class AttentionWeights(NamedTuple):
         bias_u, bias_v = tensors["position_bias_u"] * scale, tensors["position_bias_v"] * scale  # [H, dh]
         query_bias = tensors.get("query.bias", zeros) * scale + bias_u.flatten()
         biases = (query_bias, tensors.get("key.bias", zeros), tensors.get("value.bias", zeros))
-        projected = positions @ tensors["position.weight"].t()  # [L + 2T - 1, D]
-        projected = projected.view(-1, config.n_heads, config.d_head).permute(1, 2, 0).contiguous()
-        bias = torch.bmm((bias_v - bias_u).unsqueeze(1), projected)
+        projected, bias = project_positions(config, positions, tensors["position.weight"], bias_v - bias_u)
         return cls(torch.cat(weights), torch.cat(biases), projected, bias)
+
+
+def project_positions(
+    config: EncoderConfig, positions: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns `positions` and `bias` of `AttentionWeights` for sinusoids [P, D].
+
+    weight: [D, D]; bias: v - u, scaled, [H, dh].
+    """
+    projected = positions @ weight.t()  # [P, D]
+    projected = projected.view(-1, config.n_heads, config.d_head).permute(1, 2, 0).contiguous()
+    return projected, torch.bmm(bias.unsqueeze(1), projected)
 
 
 class Attention:

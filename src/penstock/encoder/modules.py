@@ -46,7 +46,7 @@ class FeedForward:
 
 
 class Convolution:
-    """residual + pointwise2(silu(norm(depthwise(glu(pointwise1(norm(x))))))), causal in time."""
+    """residual + pointwise2(silu(norm(depthwise(glu(pointwise1(norm(x))))))), causal in time or over a window."""
 
     def __init__(self, tensors: Tensors, dtype: torch.dtype):
         self._norm = Norm(subset(tensors, "norm"), dtype)
@@ -65,14 +65,24 @@ class Convolution:
         """
         batch, frames, d = window_end.shape
         # 1) GLU, written after the inputs of earlier chunks
-        value, gate = self._pointwise1(self._norm(x)).view(batch, frames, 2 * d).split(d, dim=2)  # each [B, T, D]
+        value, gate = self.gates(x).view(batch, frames, 2 * d).split(d, dim=2)  # each [B, T, D]
         torch.mul(value, gate.sigmoid_(), out=window_end)
-        # 2) causal depthwise convolution over the window
-        mixed = depthwise(window, self._depthwise_weight, self._depthwise_bias).view(-1, d)  # [B * T, D]
+        # 2) causal depthwise convolution over the window, then the rest
+        return self.finish(x, self.mix(window).view(-1, d))
+
+    def gates(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns values and gates [M, 2 * D] of x [M, D]; their GLU is the input of `mix`."""
+        return self._pointwise1(self._norm(x))
+
+    def mix(self, window: torch.Tensor) -> torch.Tensor:
+        """The depthwise convolution: [B, k - 1 + T, D] -> [B, T, D], or [B, D] for one frame."""
+        return depthwise(window, self._depthwise_weight, self._depthwise_bias)
+
+    def finish(self, residual: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        """Returns residual [M, D] + what follows `mix`."""
         if self._depthwise_norm is not None:
             mixed = self._depthwise_norm(mixed)
-        # 3) activation and projection
-        return self._pointwise2.add_to(x, F.silu(mixed))
+        return self._pointwise2.add_to(residual, F.silu(mixed))
 
 
 _FEW_FRAMES = 24

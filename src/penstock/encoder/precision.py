@@ -4,10 +4,12 @@ Weights are read and folded in float32 and cast last. Log-mel features, logits a
 """
 
 import logging
+from collections.abc import Callable
 
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder
+from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import SettingError
 from penstock.graphs.driver import Driver
 from penstock.model.bundle import Checkpoint
@@ -21,6 +23,7 @@ MAX_PROBE_ERROR = 5e-3
 """Of float16 to float32, ||difference|| / ||reference||; 8e-4 is usual."""
 _TYPES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
 _PROBE_STREAMS, _PROBE_CHUNKS, _PROBE_SEED = 2, 6, 0
+_PROBE_MEL_FRAMES = (400, 250)
 
 _log = logging.getLogger(__name__)
 
@@ -59,16 +62,32 @@ def open_encoder(
     float16 runs a probe first: where its frames are not finite or too far from those of float32, the encoder is float32
     (on a CUDA device with TF32), with a warning.
     """
+    dtype = _choose_type(precision, device, lambda tried: probe(checkpoint, context, device, tried))
+    return StreamingEncoder(checkpoint, context, slots, device, dtype, driver=driver)
+
+
+def open_window_encoder(
+    checkpoint: Checkpoint, device: str | torch.device = "cpu", precision: str = AUTO
+) -> WindowEncoder:
+    """Opens the encoder of an offline model in a precision, with the probe of `open_encoder`."""
+    dtype = _choose_type(precision, device, lambda tried: probe_windows(checkpoint, device, tried))
+    return WindowEncoder(checkpoint, device, dtype)
+
+
+def _choose_type(
+    precision: str, device: str | torch.device, probe_error: Callable[[torch.dtype], float]
+) -> torch.dtype:
+    """The type of the encoder's numbers; probe_error: the relative error of a type."""
     chosen = resolve_precision(precision, device)
     prepare_precision(chosen, device)
     dtype = _TYPES.get(chosen, torch.float32)
     if dtype == torch.float16:
-        error = probe(checkpoint, context, device, dtype)
+        error = probe_error(dtype)
         if not error <= MAX_PROBE_ERROR:  # NaN, too
             message = "encoder: float16 has a relative error of %.2g, above %g: float32 is used"
             _log.warning(message, error, MAX_PROBE_ERROR)
             dtype = torch.float32
-    return StreamingEncoder(checkpoint, context, slots, device, dtype, driver=driver)
+    return dtype
 
 
 @torch.inference_mode()
@@ -84,6 +103,15 @@ def probe(checkpoint: Checkpoint, context: AttentionContext, device: str | torch
             mel = 3.0 * torch.randn(_PROBE_STREAMS, size, encoder.config.mel_bins, generator=generator) - 6.0
             parts.append(encoder.step(slots, mel.to(device), torch.full_like(slots, size)).frames.float())
         frames.append(torch.cat(parts, dim=1))
+    return relative_error(frames[1], frames[0])
+
+
+def probe_windows(checkpoint: Checkpoint, device: str | torch.device, dtype: torch.dtype) -> float:
+    """`probe` for an offline model, over windows of normalized log-mel."""
+    generator = torch.Generator().manual_seed(_PROBE_SEED)
+    bins = checkpoint.config.encoder.mel_bins
+    mels = [torch.randn(frames, bins, generator=generator) for frames in _PROBE_MEL_FRAMES]
+    frames = [torch.cat(WindowEncoder(checkpoint, device, tried).encode(mels)) for tried in (torch.float32, dtype)]
     return relative_error(frames[1], frames[0])
 
 

@@ -27,7 +27,7 @@ class Subsampled(NamedTuple):
     """[B] int64, encoder frames of this chunk that hold audio."""
 
 
-class Subsampling:
+class StridedLayers:
     """Layer 1 is a plain convolution, the others depthwise then pointwise; ReLU after each; then a projection.
 
     Activations are [B, N, F, C] in memory: channels last, where depthwise convolutions are fastest on the CPU.
@@ -35,19 +35,43 @@ class Subsampling:
 
     def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
         weight, bias = projection(config, tensors)
-        self._out = Linear(weight.to(dtype), bias.to(dtype))
+        self.out = Linear(weight.to(dtype), bias.to(dtype))
+        """From [M, bins * C] to [M, D]."""
         tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-        self._layers = config.subsampling_layers
-        names = ["first", *(f"depthwise.{i}" for i in range(self._layers - 1))]
+        self.count = config.subsampling_layers
+        names = ["first", *(f"depthwise.{i}" for i in range(self.count - 1))]
         self._convs = [
             (tensors[f"{name}.weight"].contiguous(memory_format=torch.channels_last), tensors[f"{name}.bias"])
             for name in names
         ]
         self._pointwise = [
             (tensors[f"pointwise.{i}.weight"].t().contiguous(), tensors[f"pointwise.{i}.bias"])
-            for i in range(self._layers - 1)
+            for i in range(self.count - 1)
         ]
-        self._zero = tensors["out.bias"].new_zeros(())
+
+    @property
+    def channels(self) -> int:
+        """C of all layers' outputs."""
+        return self._convs[0][0].shape[0]
+
+    def convolve(self, layer: int, padded: torch.Tensor) -> torch.Tensor:
+        """Runs one layer over its padded input: [B, 2 * N + 1, F, C] -> [B, N, (F - 1) / 2, C'] (floor)."""
+        weight, bias = self._convs[layer]
+        groups = 1 if layer == 0 else weight.shape[0]
+        x = F.conv2d(padded.permute(0, 3, 1, 2), weight, bias, stride=2, groups=groups).permute(0, 2, 3, 1)
+        if layer > 0:
+            weight, bias = self._pointwise[layer - 1]
+            shape = x.shape
+            x = torch.addmm(bias, x.reshape(-1, shape[3]), weight).view(shape)
+        return x.relu_()
+
+
+class Subsampling:
+    """The layers over chunks of streams."""
+
+    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
+        self._strided = StridedLayers(config, tensors, dtype)
+        self._zero = torch.zeros((), dtype=dtype, device=tensors["out.bias"].device)
 
     def step(
         self,
@@ -62,7 +86,7 @@ class Subsampling:
         valid_mel_frames: [B] int64, 0 .. N.
         """
         # 1) convolve a tile of the batch at a time
-        tile = _tile_rows(mel, self._convs[0][0].shape[0])
+        tile = _tile_rows(mel, self._strided.channels)
         flat, next_columns, valid = [], [], []
         for part in zip(
             mel.split(tile), zip(*(c.split(tile) for c in columns), strict=True), is_first.split(tile),
@@ -75,7 +99,7 @@ class Subsampling:
         # 2) project to the hidden width
         x = torch.cat(flat) if len(flat) > 1 else flat[0]  # [B, T, bins * C]
         return Subsampled(
-            self._out(x.flatten(0, 1)),
+            self._strided.out(x.flatten(0, 1)),
             tuple(torch.cat(parts) for parts in zip(*next_columns, strict=True)),
             torch.cat(valid),
         )
@@ -86,21 +110,13 @@ class Subsampling:
         """Returns [B, T, bins * C], the columns for the next chunk, and the valid encoder frames [B]."""
         x = mel.unsqueeze(3)  # [B, N, F, 1]
         next_columns = []
-        for layer in range(self._layers):
+        for layer in range(self._strided.count):
             # 1) zero what is not audio, put the column of the last chunk in front, keep this chunk's last column
-            virtual = (1 << (self._layers - layer)) - 1
+            virtual = (1 << (self._strided.count - layer)) - 1
             padded = self._pad(x, columns[layer], virtual * is_first, valid)
             next_columns.append(padded[:, -1, 2:-1])
-            # 2) strided convolution, [B, 1 + N, F + 3, C] -> [B, N / 2, F / 2 + 1, C]
-            weight, bias = self._convs[layer]
-            groups = 1 if layer == 0 else weight.shape[0]
-            x = F.conv2d(padded.permute(0, 3, 1, 2), weight, bias, stride=2, groups=groups).permute(0, 2, 3, 1)
-            # 3) pointwise convolution after a depthwise one
-            if layer > 0:
-                weight, bias = self._pointwise[layer - 1]
-                shape = x.shape
-                x = torch.addmm(bias, x.reshape(-1, shape[3]), weight).view(shape)
-            x = x.relu_()
+            # 2) convolve, [B, 1 + N, F + 3, C] -> [B, N / 2, F / 2 + 1, C]
+            x = self._strided.convolve(layer, padded)
             valid = (valid + 1) // 2
         return x.flatten(2), next_columns, valid
 

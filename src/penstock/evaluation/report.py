@@ -165,7 +165,7 @@ def _utterance(utterance: Utterance, failure: str | None, errors: UtteranceError
 
 _Column = tuple[str, Callable[[RunResult], str]]
 _COLUMNS: list[_Column] = [
-    ("context", lambda result: str(result.variant.context or "server's")),
+    ("context", lambda result: str(result.variant.context or ("offline" if result.variant.decoder else "server's"))),
     ("decoder", lambda result: str(result.variant.decoder or "server's")),
 ]
 _SPEECH_COLUMNS: list[_Column] = [

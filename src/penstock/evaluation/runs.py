@@ -21,7 +21,11 @@ from penstock.model.config import AttentionContext
 from penstock.transcription.progress import Progress
 
 if TYPE_CHECKING:
+    from penstock.model.bundle import Checkpoint
+    from penstock.pipeline.options.decoding_config import DecodingConfig
     from penstock.recognizer import StreamingRecognizer
+    from penstock.transcription.files import Transcriber
+    from penstock.transcription.offline import OfflineRecognizer
     from penstock_client import Client
 
 _REQUEST_MS = 1000
@@ -43,7 +47,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Variant:
-    """Context and decoder of a run. Both are None for a server, which uses its own."""
+    """Context and decoder of a run. Both are None for a server, which uses its own; offline models have no context."""
 
     context: AttentionContext | None = None
     decoder: DecoderChoice | None = None
@@ -100,8 +104,25 @@ def collect(variant: Variant, utterances: Sequence[Utterance], outcomes: Iterabl
     return RunResult(variant, elapsed_s, collected, errors, summarize(*map(list, zip(*recognized, strict=True))))
 
 
+def open_recognizer(
+    checkpoint: "Checkpoint",
+    context: AttentionContext | None,
+    streams: int,
+    device: str,
+    decoding: "DecodingConfig",
+    attention: str | None = None,
+) -> "StreamingRecognizer | OfflineRecognizer":
+    """The recognizer of a model. streams: utterances at the same time; attention: of an offline model."""
+    from penstock.recognizer import StreamingRecognizer
+    from penstock.transcription.offline import OfflineRecognizer
+
+    if checkpoint.config.encoder.is_offline:
+        return OfflineRecognizer(checkpoint.directory, streams, device, decoding, attention=attention)
+    return StreamingRecognizer(checkpoint.directory, context, streams, device, decoding=decoding)
+
+
 def recognize_in_process(
-    recognizer: "StreamingRecognizer",
+    recognizer: "StreamingRecognizer | OfflineRecognizer",
     utterances: Sequence[Utterance],
     decoder: DecoderChoice,
     processes: int = 1,
@@ -111,20 +132,29 @@ def recognize_in_process(
 
     processes, threads: as in `penstock.transcription.processes.transcribe_files`.
     """
-    from penstock.transcription.files import FileTranscriber
     from penstock.transcription.processes import longest_first, transcribe_files
 
-    chunk_samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
     has_languages = recognizer.config.prompt is not None  # `lang` of other models' manifests changes nothing
     options = [
         decoder.options_with(utterance.boosted_phrases, utterance.language if has_languages else None)
         for utterance in utterances
     ]
-    transcriber = FileTranscriber(recognizer, chunk_samples, options)
     paths = [utterance.audio for utterance in utterances]
     order = longest_first([utterance.audio_s for utterance in utterances])
+    transcriber = _transcriber(recognizer, options)
     for index, (transcript,) in transcribe_files(transcriber, paths, processes, order=order, threads=threads):
         yield Outcome(index, transcript.text, transcript.error)
+
+
+def _transcriber(recognizer: "StreamingRecognizer | OfflineRecognizer", options: Sequence[dict]) -> "Transcriber":
+    from penstock.transcription.files import FileTranscriber
+    from penstock.transcription.offline import OfflineRecognizer
+    from penstock.transcription.offline_files import OfflineFileTranscriber
+
+    if isinstance(recognizer, OfflineRecognizer):
+        return OfflineFileTranscriber(recognizer, options)
+    chunk_samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
+    return FileTranscriber(recognizer, chunk_samples, options)
 
 
 def connect(url: str, on_full: Callable[[], None] = lambda: None) -> "Client":

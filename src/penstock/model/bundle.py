@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # a configuration can be checked without importing torch
 
 FORMAT = "penstock-bundle"
 FORMAT_VERSION, NEWER_FORMAT_VERSION = 1, 2
-"""The second is that of bundles with a factorized transducer or language prompts, which earlier versions of Penstock
-would not understand."""
+"""The second is that of bundles with a factorized transducer or language prompts and of offline models, which earlier
+versions of Penstock would not understand."""
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "weights.safetensors", "tokenizer.model"
 
 Shapes = dict[str, tuple[int, ...]]
@@ -235,7 +235,7 @@ def write_checkpoint(
     (directory / WEIGHTS_FILE).chmod((directory / TOKENIZER_FILE).stat().st_mode)
     document = {
         "format": FORMAT,
-        "version": NEWER_FORMAT_VERSION if _is_factorized(config) or config.prompt else FORMAT_VERSION,
+        "version": NEWER_FORMAT_VERSION if _needs_newer_version(config) else FORMAT_VERSION,
         "source": source,
         "sha256": {name: sha256_of(directory / name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)},
         "model": _model_document(config),
@@ -253,8 +253,9 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _is_factorized(config: ModelConfig) -> bool:
-    return config.transducer is not None and config.transducer.is_factorized
+def _needs_newer_version(config: ModelConfig) -> bool:
+    is_factorized = config.transducer is not None and config.transducer.is_factorized
+    return is_factorized or config.prompt is not None or config.encoder.is_offline
 
 
 def _model_document(config: ModelConfig) -> dict[str, Any]:
@@ -262,6 +263,10 @@ def _model_document(config: ModelConfig) -> dict[str, Any]:
     model = dataclasses.asdict(config)
     if config.prompt is None:
         del model["prompt"]
+    if not config.encoder.is_offline:
+        del model["features"]["is_normalized"]
+    if config.encoder.attention_band is None:
+        del model["encoder"]["attention_band"]
     if config.transducer is not None and not config.transducer.is_factorized:
         for key in ("kind", "ilm_beam", "ilm_greedy"):
             del model["transducer"][key]

@@ -11,6 +11,11 @@ from penstock.errors import CheckpointError, SettingError
 DEFAULT_MAX_SYMBOLS = 10
 DEFAULT_CHUNK_MEL_FRAMES = 56
 """560 ms, the default of `penstock serve` where the checkpoint has it."""
+MAX_BAND = 10_000
+"""Encoder frames on either side of local attention."""
+NO_LIVE_WINDOW = "this model has no live window: it is an offline model, which needs whole recordings"
+FOR_FILES = "penstock transcribe, penstock evaluate and OfflineRecognizer"
+"""What recognizes with offline models."""
 
 
 class AttentionContext(NamedTuple):
@@ -62,6 +67,8 @@ class FeatureConfig:
     mel_bins: int
     preemphasis: float
     log_guard: float
+    is_normalized: bool = False
+    """Each mel bin of a window has mean 0 and deviation 1 (`per_feature`), in offline models only."""
 
     def __post_init__(self) -> None:
         _require_sizes(self, "sample_rate_hz", "window_samples", "hop_samples", "fft_samples", "mel_bins")
@@ -71,6 +78,7 @@ class FeatureConfig:
         _require(self.window_samples <= self.fft_samples, "n_fft", self.fft_samples, "at least the window size")
         _require(0 <= self.preemphasis < 1, "preemph", self.preemphasis, "0 <= preemph < 1")
         _require(self.log_guard > 0, "log_zero_guard_value", self.log_guard, "a positive number")
+        _require(type(self.is_normalized) is bool, "is_normalized", self.is_normalized, "true or false")
 
     @property
     def hop_ms(self) -> float:
@@ -80,7 +88,7 @@ class FeatureConfig:
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Cache-aware FastConformer with causal dw_striding subsampling."""
+    """FastConformer with dw_striding subsampling: cache-aware and causal, or offline, with centered convolutions."""
 
     mel_bins: int
     n_layers: int
@@ -95,7 +103,9 @@ class EncoderConfig:
     subsampling_factor: int
     subsampling_channels: int
     contexts: tuple[AttentionContext, ...]
-    """The contexts the checkpoint was trained with."""
+    """The contexts the checkpoint was trained with; empty for an offline model, which sees a whole window."""
+    attention_band: tuple[int, int] | None = None
+    """Of an offline model with local attention: encoder frames before and after each that it attends to."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "contexts", tuple(AttentionContext(*pair) for pair in self.contexts))
@@ -104,7 +114,9 @@ class EncoderConfig:
         _require(self.d_model % self.n_heads == 0, "n_heads", self.n_heads, f"a divisor of d_model {self.d_model}")
         _require(self.d_model % 2 == 0, "d_model", self.d_model, "an even number")
         _require(self.conv_kernel_size >= 2, "conv_kernel_size", self.conv_kernel_size, "at least 2")
-        _require(len(self.contexts) > 0, "att_context_size", self.contexts, "at least one [left, right] pair")
+        _require(not self.is_offline or self.conv_kernel_size % 2 == 1, "conv_kernel_size", self.conv_kernel_size,
+                 "an odd number, for centered convolutions")  # fmt: skip
+        self._check_band()
         for context in self.contexts:
             _require(
                 context.left > 0 and context.right >= 0 and context.left % context.chunk_encoder_frames == 0,
@@ -112,6 +124,19 @@ class EncoderConfig:
                 list(context),
                 "[left, right] with right >= 0 and left a positive multiple of right + 1",
             )
+
+    def _check_band(self) -> None:
+        if self.attention_band is None:
+            return
+        object.__setattr__(self, "attention_band", tuple(self.attention_band))
+        band = self.attention_band
+        fits = len(band) == 2 and all(type(frames) is int and 0 <= frames <= MAX_BAND for frames in band)
+        _require(self.is_offline and fits, "attention_band", list(band), f"two numbers up to {MAX_BAND}, if offline")
+
+    @property
+    def is_offline(self) -> bool:
+        """True for a model without state, whose frames depend on all audio of a window."""
+        return not self.contexts
 
     @property
     def subsampling_layers(self) -> int:
@@ -125,10 +150,10 @@ class EncoderConfig:
 
     @property
     def subsampled_mel_bins(self) -> tuple[int, ...]:
-        """Mel bins after each strided layer: floor(F / 2) + 1 with the causal padding of 2 and 1."""
+        """Mel bins after each strided layer: floor(F / 2) + 1 with the causal padding of 2 and 1, else ceil(F / 2)."""
         bins = [self.mel_bins]
         for _ in range(self.subsampling_layers):
-            bins.append(bins[-1] // 2 + 1)
+            bins.append((bins[-1] + 1) // 2 if self.is_offline else bins[-1] // 2 + 1)
         return tuple(bins[1:])
 
     @property
@@ -138,8 +163,19 @@ class EncoderConfig:
         fitting = [each for each in self.contexts if factor * each.chunk_encoder_frames == DEFAULT_CHUNK_MEL_FRAMES]
         return (fitting or self.contexts)[0]
 
+    def decoding_chunk_frames(self, context: AttentionContext | None) -> int:
+        """Encoder frames of a chunk, which endpoints are counted in; of an offline model those of the default chunk."""
+        if self.is_offline:
+            return DEFAULT_CHUNK_MEL_FRAMES // self.subsampling_factor
+        return self.select_context(context).chunk_encoder_frames
+
     def select_context(self, context: AttentionContext | None) -> AttentionContext:
-        """Returns `context`, or the default for None; raises SettingError for a context that was not trained."""
+        """Returns `context`, or the default for None.
+
+        Raises SettingError for a context that was not trained, and for an offline model.
+        """
+        if self.is_offline:
+            raise SettingError(f"{NO_LIVE_WINDOW}; accepted: {FOR_FILES}")
         if context is None:
             return self.default_context
         if context not in self.contexts:
@@ -298,6 +334,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         _require(self.features.mel_bins == self.encoder.mel_bins, "encoder.feat_in", self.encoder.mel_bins,
                  f"preprocessor.features {self.features.mel_bins}")  # fmt: skip
+        _require(self.encoder.is_offline or not self.features.is_normalized, "preprocessor.normalize", "per_feature",
+                 "NA for a cache-aware (streaming) model")  # fmt: skip
         sizes = {head.vocabulary_size for head in (self.transducer, self.ctc) if head is not None}
         _require(len(sizes) == 1, "vocabulary_size", sorted(sizes), "a transducer, a CTC head, or both of one size")
         _require(max(self.tags, default=0) < max(sizes), "tags", self.tags, f"labels below {max(sizes)}")

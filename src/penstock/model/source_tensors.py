@@ -1,5 +1,6 @@
 """Takes each of a checkpoint's tensors once, checks it and converts it to the type of a bundle, for all importers."""
 
+import re
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,10 @@ from penstock.errors import CheckpointError
 from penstock.model.config import ModelConfig
 
 StateDict = dict[str, torch.Tensor]
+NOT_NEEDED = re.compile(r".*\.num_batches_tracked")
+"""Names of tensors that change nothing at inference."""
+BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
+_BATCH_NORM_EPSILON = 1e-5  # the default of torch, NeMo and Transformers
 
 
 class SourceTensor(NamedTuple):
@@ -48,6 +53,30 @@ def prompt_input(file: str, remaining: StateDict, place: str, config: ModelConfi
     weight, bias = (take(file, remaining, source) for source in sources)
     table = weight[:, width:].t().float() + bias.float()
     return {"prompt.in.weight": weight[:, :width], "prompt.table": table}
+
+
+def folded_depthwise(
+    file: str, remaining: StateDict, name: str, source: SourceTensor, norm: str, use_bias: bool
+) -> StateDict:
+    """Weight `name` and bias of a depthwise convolution with the batch norm after it.
+
+    source: of the weight; norm: the checkpoint's name of the batch norm, beside `depthwise_conv`.
+    """
+    width, taps = source.shape[0], source.shape[-1]
+    weight = take(file, remaining, source).reshape(width, taps).double()
+    convolution = source.name.removesuffix(".weight")
+    bias = torch.zeros(width)
+    if use_bias:
+        bias = take(file, remaining, SourceTensor(f"{convolution}.bias", (width,)))
+    place = convolution.replace("depthwise_conv", norm)
+    scale, shift, mean, variance = (
+        take(file, remaining, SourceTensor(f"{place}.{part}", (width,))).double() for part in BATCH_NORM
+    )
+    factor = scale / torch.sqrt(variance + _BATCH_NORM_EPSILON)
+    return {
+        name: weight * factor[:, None],
+        name.removesuffix("weight") + "bias": (bias.double() - mean) * factor + shift,
+    }
 
 
 def source_shape(place: str, last: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Transcribes audio files through the streaming recognizer, several at once."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,11 @@ class FileTranscript:
     def name(self) -> str:
         """The file, and the channel if each is transcribed."""
         return self.audio if self.channel is None else f"{self.audio} [{self.channel}]"
+
+    def add_all(self, result: StreamResult) -> None:
+        """Adds a result with its earlier ones."""
+        for entry in result.entries:
+            self.add(entry)
 
     def add(self, result: StreamResult) -> None:
         """Adds one result of the file's stream, without earlier ones."""
@@ -120,13 +126,30 @@ class _OpenTrack:
         is_start, self.is_started = not self.is_started, True
         return AudioRequest(self.stream_id, read, is_start, self._audio.is_done, self._options if is_start else {})
 
-    def take(self, result: StreamResult) -> None:
-        """Adds the result of the request to the transcript."""
-        for entry in result.entries:
-            self.transcript.add(entry)
+
+class Transcriber(ABC):
+    """Makes transcripts of files."""
+
+    def transcribe(self, paths: Iterable[str | Path]) -> Iterator[FileTranscript]:
+        """Yields one transcript per file, in the order of `paths`; a file that fails has `error` set.
+
+        With channel "each" every channel of a file has its own.
+        """
+        for _, transcripts in in_order(self.transcribe_numbered(enumerate(paths))):
+            yield from transcripts
+
+    @abstractmethod
+    def transcribe_numbered(
+        self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
+    ) -> Iterator[tuple[int, list[FileTranscript]]]:
+        """Yields the number and the transcripts of each file as soon as it is done.
+
+        files: numbers and paths; the next one is taken when there is room for it. on_audio: called with the seconds of
+        audio of every step.
+        """
 
 
-class FileTranscriber:
+class FileTranscriber(Transcriber):
     """Streams files in requests of `request_samples`, at most as many at once as the recognizer has streams."""
 
     def __init__(
@@ -142,22 +165,10 @@ class FileTranscriber:
         self._options = options or {}
         self._channel = channel
 
-    def transcribe(self, paths: Iterable[str | Path]) -> Iterator[FileTranscript]:
-        """Yields one transcript per file, in the order of `paths`; a file that fails has `error` set.
-
-        With channel "each" every channel of a file has its own.
-        """
-        for _, transcripts in in_order(self.transcribe_numbered(enumerate(paths))):
-            yield from transcripts
-
     def transcribe_numbered(
         self, files: Iterable[tuple[int, str | Path]], on_audio: Callable[[float], None] = lambda audio_s: None
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
-        """Yields the number and the transcripts of each file as soon as it is done.
-
-        files: numbers and paths; the next one is taken when a stream is free. on_audio: called with the seconds of
-        audio of every step.
-        """
+        """As in `Transcriber`; there is room for a file when a stream is free."""
         waiting = iter(files)
         open_files: list[_OpenFile] = []
         tracks: list[_OpenTrack] = []
@@ -207,7 +218,7 @@ class FileTranscriber:
                 self._fail(track, f"{result.code}: {track.transcript.audio}: {message}")
                 continue
             track.transcript.audio_s = track.samples / self._recognizer.sample_rate_hz
-            track.take(result)
+            track.transcript.add_all(result)
         return (sum(track.samples for track in tracks) - before) / self._recognizer.sample_rate_hz
 
     def _fail(self, track: _OpenTrack, error: str) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from penstock.errors import RunError
 from penstock.reporting import core_count
-from penstock.transcription.files import FileTranscriber, FileTranscript
+from penstock.transcription.files import FileTranscript, Transcriber
 
 STREAMS_PER_PROCESS = 16
 
@@ -55,7 +55,7 @@ class _Worker:
 
 
 def transcribe_files(
-    transcriber: FileTranscriber,
+    transcriber: Transcriber,
     paths: Sequence[str | Path],
     processes: int,
     on_audio: Callable[[float], None] = lambda audio_s: None,
@@ -64,7 +64,7 @@ def transcribe_files(
 ) -> Iterator[tuple[int, list[FileTranscript]]]:
     """Yields the index and the transcripts of each file as soon as it is done.
 
-    on_audio: as in `FileTranscriber.transcribe_numbered`; order: the indices in the order in which files are begun;
+    on_audio: as in `Transcriber.transcribe_numbered`; order: the indices in the order in which files are begun;
     threads: of each process. Before the fork of several, this process must not have computed with more than one.
     Raises RunError if a process ends early, for example for lack of memory.
     """
@@ -101,7 +101,7 @@ def _start(fork: Any, work: "_Work", others: list[Connection]) -> _Worker:
 class _Work:
     """The work of one process: takes files until none is left. Its answers are seconds of audio and files' results."""
 
-    transcriber: FileTranscriber
+    transcriber: Transcriber
     files: list[tuple[int, str | Path]]
     taken: "Synchronized[int]"
     """Number of files that a process has taken."""

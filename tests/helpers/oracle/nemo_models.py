@@ -66,6 +66,8 @@ class ModelSpec:
     max_symbols: int = 10
     front_end: str = "mel80"
     preprocessor: dict = dataclasses.field(default_factory=dict)
+    encoder: dict = dataclasses.field(default_factory=dict)
+    """Further values of the encoder's section."""
     stores_filterbank: bool = True
     gzipped: bool = True
     languages: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -307,7 +309,7 @@ def _encoder_configuration(spec: ModelSpec) -> dict:
         "xscaling": spec.xscaling, "untie_biases": spec.untie_biases, "use_bias": spec.use_bias,
         "conv_kernel_size": spec.kernel, "conv_norm_type": spec.norm, "conv_context_size": "causal",
         "dropout": 0.1, "dropout_emb": 0.0, "dropout_att": 0.1,
-    }  # fmt: skip
+    } | spec.encoder  # fmt: skip
 
 
 def _randomise(model: ASRModel) -> None:

@@ -1,4 +1,4 @@
-"""The FastConformer encoder over a whole utterance, written plainly: what the streaming encoder must reproduce.
+"""The FastConformer encoder over a whole utterance, written plainly: what the encoders must reproduce.
 
 Takes nothing but a checkpoint's tensors. Attention sees its context through one mask, and no state crosses anything.
 """
@@ -18,12 +18,14 @@ class EncoderReference:
         self._config = config
         self._tensors = tensors
 
-    def encode(self, mel: torch.Tensor, context: AttentionContext) -> torch.Tensor:
-        """mel [N, F] of the whole utterance -> [T, D]."""
+    def encode(
+        self, mel: torch.Tensor, context: AttentionContext | None = None, band: tuple[int, int] | None = None
+    ) -> torch.Tensor:
+        """mel [N, F] of the whole utterance -> [T, D]; context: of a cache-aware model; band: of an offline one."""
         if len(mel) == 0:
             return torch.zeros(0, self._config.d_model)
         x = self._subsample(mel)
-        may_see = _mask(len(x), context)
+        may_see = _band_mask(len(x), *(band or (len(x), len(x)))) if context is None else _mask(len(x), context)
         for layer in range(self._config.n_layers):
             x = self._layer(f"encoder.layers.{layer}.", x, may_see)
         return x
@@ -40,7 +42,8 @@ class EncoderReference:
 
     def _strided(self, x: torch.Tensor, name: str, groups: int) -> torch.Tensor:
         weight, bias = self._tensors[name + ".weight"], self._tensors[name + ".bias"]
-        return F.conv2d(F.pad(x, (2, 1, 2, 1)), weight, bias, stride=2, groups=groups)
+        before = 1 if self._config.is_offline else 2
+        return F.conv2d(F.pad(x, (before, 1, before, 1)), weight, bias, stride=2, groups=groups)
 
     def _layer(self, name: str, x: torch.Tensor, may_see: torch.Tensor) -> torch.Tensor:
         x = x + 0.5 * self._feed_forward(name + "feed_forward1", x)
@@ -82,7 +85,8 @@ class EncoderReference:
     def _convolution(self, name: str, x: torch.Tensor) -> torch.Tensor:
         x = F.glu(self._linear(self._norm(x, name + ".norm"), name + ".pointwise1"), dim=1)
         weight = self._tensors[name + ".depthwise.weight"][:, None]  # [D, 1, k]
-        padded = F.pad(x.t()[None], (weight.shape[2] - 1, 0))
+        span = weight.shape[2] - 1
+        padded = F.pad(x.t()[None], (span // 2, span // 2) if self._config.is_offline else (span, 0))
         x = F.conv1d(padded, weight, self._tensors.get(name + ".depthwise.bias"), groups=len(weight))[0].t()
         if self._config.has_conv_layer_norm:
             x = self._norm(x, name + ".depthwise_norm")
@@ -100,3 +104,9 @@ def _mask(frames: int, context: AttentionContext) -> torch.Tensor:
     chunk = torch.arange(frames) // (context.right + 1)
     chunks_back = chunk[:, None] - chunk[None, :]
     return (chunks_back >= 0) & (chunks_back <= context.left // (context.right + 1))
+
+
+def _band_mask(frames: int, left: int, right: int) -> torch.Tensor:
+    """[T, T] bool: query i sees the keys from i - left to i + right."""
+    distance = torch.arange(frames)[:, None] - torch.arange(frames)[None, :]
+    return (distance <= left) & (distance >= -right)

@@ -9,7 +9,7 @@ from penstock.model.nemo.config import read_nemo_config
 from penstock.model.nemo.untrusted_yaml import parse_yaml
 from tests.helpers.nemo_files import CONFIG, nemo_members
 
-OFFLINE = "not a cache-aware"
+MIXED = "cannot be mixed"
 
 
 def document(case: str = "rnnt_hybrid") -> dict:
@@ -32,17 +32,17 @@ def set_key(values: dict, path: str, value: object) -> dict:
         ("tokenizer.custom_tokenizer", {"_target_": "os.system"}, "nothing"),
         ("tokenizer.model_path", 3, "the name of a member"),
         ("encoder._target_", "nemo.collections.asr.modules.SqueezeformerEncoder", "ConformerEncoder"),
-        ("encoder.conv_context_size", None, OFFLINE),
-        ("encoder.conv_context_size", [4, 4], OFFLINE),
-        ("encoder.att_context_style", "regular", OFFLINE),
-        ("encoder.att_context_style", "chunked_limited_with_rc", OFFLINE),
-        ("encoder.att_context_size", [-1, -1], OFFLINE),
-        ("encoder.att_context_size", [[70, 13], [-1, 0]], OFFLINE),
-        ("encoder.att_context_size", None, OFFLINE),
+        ("encoder.conv_context_size", None, MIXED),
+        ("encoder.conv_context_size", [4, 4], MIXED),
+        ("encoder.att_context_style", "regular", MIXED),
+        ("encoder.att_context_style", "chunked_limited_with_rc", "'chunked_limited' or 'regular'"),
+        ("encoder.att_context_size", [-1, -1], MIXED),
+        ("encoder.att_context_size", [[70, 13], [-1, 0]], MIXED),
+        ("encoder.att_context_size", None, r"\[left, right\]"),
         ("encoder.att_context_size", [[70, 13, 2]], r"\[left, right\]"),
         ("encoder.att_context_size", ["70", "13"], r"\[left, right\]"),
         ("encoder.att_context_size", [70, 12], "multiple of right"),
-        ("encoder.causal_downsampling", False, OFFLINE),
+        ("encoder.causal_downsampling", False, MIXED),
         ("encoder.subsampling", "striding", "'dw_striding'"),
         ("encoder.subsampling_factor", 2, "4 or 8"),
         ("encoder.subsampling_conv_channels", 0, "an integer from 1"),
@@ -51,6 +51,7 @@ def set_key(values: dict, path: str, value: object) -> dict:
         ("encoder.conv_norm_type", "group_norm4", "'layer_norm' or 'batch_norm'"),
         ("encoder.conv_context_style", "dcc", "'regular'"),
         ("encoder.conv_dual_mode", True, "False"),
+        ("encoder.global_tokens", 2, "tokens with global attention"),
         ("encoder.feat_out", 512, "-1 or d_model"),
         ("encoder.feat_in", 64, "preprocessor.features 80"),
         ("encoder.use_bias", "yes", "true or false"),
@@ -64,8 +65,8 @@ def set_key(values: dict, path: str, value: object) -> dict:
         ("encoder", None, "encoder is missing"),
         ("encoder", [1], "a mapping"),
         ("preprocessor._target_", "nemo.collections.asr.modules.AudioToMFCCPreprocessor", "AudioToMelSpectrogram"),
-        ("preprocessor.normalize", "per_feature", OFFLINE),
-        ("preprocessor.normalize", {"fixed_mean": [0], "fixed_std": [1]}, OFFLINE),
+        ("preprocessor.normalize", "per_feature", MIXED),
+        ("preprocessor.normalize", {"fixed_mean": [0], "fixed_std": [1]}, MIXED),
         ("preprocessor.window", "hamming", "'hann'"),
         ("preprocessor.mag_power", 1.0, "2"),
         ("preprocessor.frame_splicing", 3, "1"),

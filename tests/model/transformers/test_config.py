@@ -70,7 +70,6 @@ def test_a_key_that_matters(whole, file, path, wrong):
 @pytest.mark.parametrize(
     ("file", "change", "match"),
     [
-        ("config.json", {"model_type": "parakeet_tdt"}, r"model_type: 'parakeet_tdt' is not supported.*offline model"),
         ("config.json", {"model_type": "whisper"}, r"model_type: 'whisper' is not supported; supported: nemotron_asr"),
         ("config.json", {"blank_token_id": 0}, r"blank_token_id: 0 is not supported; supported: 48, the last of"),
         ("config.json", {"vocab_size": 1}, r"vocab_size: 1 is not supported"),

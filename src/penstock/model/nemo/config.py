@@ -11,6 +11,7 @@ import torch
 from penstock.errors import CheckpointError
 from penstock.model.config import (
     DEFAULT_MAX_SYMBOLS,
+    MAX_BAND,
     AttentionContext,
     CtcConfig,
     EncoderConfig,
@@ -20,11 +21,12 @@ from penstock.model.config import (
     TransducerConfig,
 )
 from penstock.model.languages import MAX_PROMPTS, read_languages
-from penstock.model.section import Section
+from penstock.model.section import REQUIRED, Section
 
 _CTC_MODEL, _HYBRID_MODEL = "EncDecCTCModelBPE", "EncDecHybridRNNTCTCBPEModel"
 _PROMPT_MODELS = ("EncDecRNNTBPEModelWithPrompt", f"{_HYBRID_MODEL}WithPrompt")
 MODEL_CLASSES = ("EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL, *_PROMPT_MODELS)
+USE_BIAS, PREDNET, JOINTNET = "use_bias", "prednet", "jointnet"
 MAX_LAYERS = 256
 MAX_CONTEXT = 10_000
 MAX_FFT = 1 << 14
@@ -32,7 +34,14 @@ MAX_MEL_BINS = 1024
 _DEFAULT_PROMPTS = 128
 _OTHER_PROMPTS = ("initialize_lang_id_prompt", "language_dictionary", "lang_id_prompt_dictionary")
 """Keys of prompts that NeMo builds in other ways."""
-_OFFLINE = "this is an offline model, not a cache-aware (streaming) one"
+_MIXED = (
+    "causal parts of streaming models (att_context_style 'chunked_limited') and centered parts of offline models "
+    "('regular') cannot be mixed"
+)
+_UNLIMITED = [-1, -1]
+_LOCAL = "rel_pos_local_attn"
+_LATER = 1
+"""Stands for a size that the tensors have, until they are read."""
 
 
 class MelBand(NamedTuple):
@@ -50,6 +59,8 @@ class NemoConfig(NamedTuple):
     tokenizer_member: str
     mel_band: MelBand
     joint_has_dropout: bool
+    unsettled: frozenset[str] = frozenset()
+    """What the file does not say, of `use_bias`, `prednet` and `jointnet`: the tensors do."""
 
 
 def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
@@ -57,8 +68,8 @@ def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
     root = Section("", document)
     class_name = _model_class(root)
     tokenizer_member = _tokenizer(root.section("tokenizer"))
-    features, mel_band = _features(root.section("preprocessor"))
     encoder = _encoder(root.section("encoder"))
+    features, mel_band = _features(root.section("preprocessor"), encoder.is_offline)
     transducer, ctc, joint_has_dropout = None, None, False
     if class_name == _CTC_MODEL:
         ctc = _ctc_head(root.section("decoder"), encoder.d_model)
@@ -68,7 +79,15 @@ def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
         assert transducer is not None
         ctc = _aux_ctc_head(root.section("aux_ctc").section("decoder"), encoder.d_model, transducer.vocabulary_size)
     model = ModelConfig(features, encoder, transducer, ctc, _prompt(root, class_name, encoder.d_model))
-    return NemoConfig(model, class_name, tokenizer_member, mel_band, joint_has_dropout)
+    return NemoConfig(
+        model, class_name, tokenizer_member, mel_band, joint_has_dropout, _unsettled(root, transducer is not None)
+    )
+
+
+def _unsettled(root: Section, has_transducer: bool) -> frozenset[str]:
+    """What older checkpoints leave out."""
+    places = [("encoder", USE_BIAS), *([("decoder", PREDNET), ("joint", JOINTNET)] if has_transducer else [])]
+    return frozenset(key for section, key in places if _is_empty(root.section(section), key))
 
 
 def _class_of(section: Section, key: str, accepted: tuple[str, ...]) -> str:
@@ -108,9 +127,10 @@ def _tokenizer(section: Section) -> str:
     return model_path.removeprefix("nemo:")
 
 
-def _features(section: Section) -> tuple[FeatureConfig, MelBand]:
+def _features(section: Section, is_offline: bool) -> tuple[FeatureConfig, MelBand]:
     _class_of(section, "_target_", ("AudioToMelSpectrogramPreprocessor",))
-    section.only("normalize", "per_feature", (None, "NA", "None", "none", ""), _OFFLINE)
+    accepted = (None, "NA", "None", "none", "", *(["per_feature"] if is_offline else []))
+    normalize = section.only("normalize", "per_feature", accepted, "" if is_offline else _MIXED)
     section.only("log", True, (True,))
     section.only("log_zero_guard_type", "add", ("add",))
     section.only("exact_pad", False, (False,))
@@ -132,6 +152,7 @@ def _features(section: Section) -> tuple[FeatureConfig, MelBand]:
         mel_bins=section.integer("features", 64, maximum=MAX_MEL_BINS),
         preemphasis=0.0 if section.get("preemph", 0.97) is None else section.number("preemph", 0.97),
         log_guard=_log_guard(section),
+        is_normalized=normalize == "per_feature",
     )
     high = section.get("highfreq")
     band = MelBand(section.number("lowfreq", 0), section.number("highfreq") if high else None)
@@ -168,9 +189,11 @@ def _encoder(section: Section) -> EncoderConfig:
     _class_of(section, "_target_", ("ConformerEncoder",))
     d_model = section.integer("d_model")
     _reject_other_architectures(section, d_model)
+    is_offline = section.only("att_context_style", "regular", ("chunked_limited", "regular")) == "regular"
+    section.only("causal_downsampling", False, (not is_offline,), _MIXED)
+    section.only("self_attention_model", "rel_pos", ("rel_pos", *([_LOCAL] if is_offline else [])))
     kernel_size = section.integer("conv_kernel_size", 31)
-    if section.get("conv_context_size") not in ("causal", [kernel_size - 1, 0]):
-        section.reject("conv_context_size", section.get("conv_context_size"), "'causal'", _OFFLINE)
+    _convolution_context(section, kernel_size, is_offline)
     conv_norm_type = section.only("conv_norm_type", "batch_norm", ("layer_norm", "batch_norm"))
     channels = section.get("subsampling_conv_channels", -1)
     encoder = EncoderConfig(
@@ -185,17 +208,27 @@ def _encoder(section: Section) -> EncoderConfig:
         xscaling=section.flag("xscaling", True),
         subsampling_factor=section.integer("subsampling_factor", 4),
         subsampling_channels=d_model if channels == -1 else section.integer("subsampling_conv_channels"),
-        contexts=_contexts(section),
+        contexts=() if is_offline else _contexts(section),
+        attention_band=_band(section) if is_offline else None,
     )
     section.reject_unknown()
     return encoder
 
 
+def _convolution_context(section: Section, kernel_size: int, is_offline: bool) -> None:
+    """Checks that the convolutions are centered in an offline model and causal in others."""
+    value, side = section.get("conv_context_size"), (kernel_size - 1) // 2
+    accepted: tuple[object, ...] = ("causal", [kernel_size - 1, 0])
+    if is_offline:
+        if kernel_size % 2 == 0:
+            section.reject("conv_kernel_size", kernel_size, "an odd number, for centered convolutions")
+        accepted = (None, [side, side])
+    if value not in accepted:
+        section.reject("conv_context_size", value, str([side, side]) if is_offline else "'causal'", _MIXED)
+
+
 def _reject_other_architectures(section: Section, d_model: int) -> None:
     section.only("subsampling", "striding", ("dw_striding",))
-    section.only("causal_downsampling", False, (True,), _OFFLINE)
-    section.only("self_attention_model", "rel_pos", ("rel_pos",))
-    section.only("att_context_style", "regular", ("chunked_limited",), _OFFLINE)
     section.only("att_chunk_context_size", None, (None,))
     section.only("conv_context_style", "regular", ("regular",))
     section.only("conv_dual_mode", False, (False, None))
@@ -206,7 +239,8 @@ def _reject_other_architectures(section: Section, d_model: int) -> None:
         section.reject("feat_out", section.get("feat_out"), f"-1 or d_model ({d_model})")
     section.ignore("untie_biases")  # tied ones are stored with every layer
     section.ignore("pos_emb_max_len", "att_context_probs", "subsampling_conv_chunking_factor", "sync_max_audio_length")
-    section.ignore("global_tokens", "global_tokens_spacing", "global_attn_separate")
+    section.only("global_tokens", 0, (0, None), "tokens with global attention are not supported")
+    section.ignore("global_tokens_spacing", "global_attn_separate")
     section.ignore("dropout", "dropout_pre_encoder", "dropout_emb", "dropout_att")
     section.ignore("stochastic_depth_drop_prob", "stochastic_depth_mode", "stochastic_depth_start_layer")
     section.ignore("use_pytorch_sdpa", "use_pytorch_sdpa_backends")
@@ -217,37 +251,53 @@ def _contexts(section: Section) -> tuple[AttentionContext, ...]:
     pairs = [value] if isinstance(value, list) and value and not isinstance(value[0], list) else value
     supported = "[left, right] or a list of such pairs, in encoder frames"
     if not isinstance(pairs, list) or not pairs:
-        section.reject("att_context_size", value, supported, _OFFLINE)
+        section.reject("att_context_size", value, supported)
     for pair in pairs:
         whole = isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
         if not whole:
             section.reject("att_context_size", value, supported)
         if min(pair) < 0:
-            section.reject("att_context_size", value, "limited contexts", f"-1 is unlimited: {_OFFLINE}")
+            section.reject("att_context_size", value, "limited contexts", f"-1 is unlimited: {_MIXED}")
         if max(pair) > MAX_CONTEXT:
             section.reject("att_context_size", value, f"at most {MAX_CONTEXT} frames")
     return tuple(AttentionContext(*pair) for pair in pairs)
 
 
+def _band(section: Section) -> tuple[int, int] | None:
+    """Local attention of an offline model, [left, right]; None for attention to everything."""
+    value = section.get("att_context_size")
+    is_local = section.get("self_attention_model") == _LOCAL
+    pair = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if pair in (None, _UNLIMITED) and not is_local:
+        return None
+    is_pair = isinstance(pair, list) and len(pair) == 2 and all(type(frames) is int for frames in pair)
+    if not is_pair or not all(0 <= frames <= MAX_BAND for frames in pair):
+        everything = "" if is_local else f"{_UNLIMITED} for everything, or "
+        section.reject("att_context_size", value, f"{everything}[left, right] of local attention, 0 to {MAX_BAND} each")
+    return pair[0], pair[1]
+
+
 def _transducer(root: Section, d_encoder: int) -> tuple[TransducerConfig, bool]:
     decoder, joint = root.section("decoder"), root.section("joint")
     vocabulary_size, hidden, layers = _predictor(decoder)
-    network = joint.section("jointnet")
+    network = joint.section(JOINTNET, optional=True)
+    is_empty = _is_empty(joint, JOINTNET)
     _class_of(joint, "_target_", ("RNNTJoint",))
     _same(joint, "num_classes", vocabulary_size, "decoder.vocab_size")
     _same(network, "encoder_hidden", d_encoder, "encoder.d_model")
-    _same(network, "pred_hidden", hidden, "decoder.prednet.pred_hidden")
+    if not _is_empty(decoder, PREDNET):
+        _same(network, "pred_hidden", hidden, "decoder.prednet.pred_hidden")
     durations = _durations(root, joint)
     joint.ignore("vocabulary", "log_softmax", "preserve_memory", "fuse_loss_wer", "fused_batch_size")
     joint.ignore("experimental_fuse_loss_wer", "masking_prob")
-    activation = network.get("activation")
+    activation = network.get("activation", "relu" if is_empty else None)
     if not isinstance(activation, str):
         network.reject("activation", activation, "relu, tanh or sigmoid")
     transducer = TransducerConfig(
         vocabulary_size=vocabulary_size,
         predictor_hidden=hidden,
         predictor_layers=layers,
-        joint_hidden=network.integer("joint_hidden"),
+        joint_hidden=network.integer("joint_hidden", _LATER if is_empty else REQUIRED),
         joint_activation=activation.lower(),
         tdt_durations=durations,
         max_symbols=_max_symbols(root),
@@ -264,16 +314,22 @@ def _predictor(decoder: Section) -> tuple[int, int, int]:
     decoder.only("normalization_mode", None, (None,))
     decoder.only("blank_as_pad", True, (True,))
     decoder.ignore("random_state_sampling")
-    network = decoder.section("prednet")
-    hidden = network.integer("pred_hidden")
+    network = decoder.section(PREDNET, optional=True)
+    default = _LATER if _is_empty(decoder, PREDNET) else REQUIRED
+    hidden = network.integer("pred_hidden", default)
     if network.get("rnn_hidden_size", -1) not in (-1, 0, None, hidden):
         network.reject("rnn_hidden_size", network.get("rnn_hidden_size"), f"-1 or pred_hidden ({hidden})")
-    layers = network.integer("pred_rnn_layers", maximum=MAX_LAYERS)
+    layers = network.integer("pred_rnn_layers", default, maximum=MAX_LAYERS)
     network.ignore("t_max", "dropout", "forget_gate_bias", "weights_init_scale", "hidden_hidden_bias_scale")
     vocabulary_size = decoder.integer("vocab_size")
     network.reject_unknown()
     decoder.reject_unknown()
     return vocabulary_size, hidden, layers
+
+
+def _is_empty(section: Section, key: str) -> bool:
+    """Whether the file has no values there, so that `settled` takes them from the tensors."""
+    return section.get(key) in (None, {})
 
 
 def _same(section: Section, key: str, expected: int, where: str) -> None:

@@ -10,6 +10,7 @@ from penstock.model.bundle import Checkpoint, sha256_of, write_checkpoint
 from penstock.model.languages import tag_labels
 from penstock.model.nemo.archive import NemoArchive
 from penstock.model.nemo.config import NemoConfig, read_nemo_config
+from penstock.model.nemo.settled import settled
 from penstock.model.nemo.untrusted_yaml import MAX_YAML_BYTES, parse_yaml
 from penstock.model.nemo.weights import convert_state_dict, load_state_dict, prompt_hidden
 from penstock.model.new_bundle import write_new_bundle
@@ -53,7 +54,7 @@ def _convert_checked(nemo_path: Path, scratch: Path, half: bool, origin: dict[st
         with weights.open("wb") as file:
             archive.copy("model_weights.ckpt", file)
     state = load_state_dict(weights)
-    config = _with_prompt(config, state, tokenizer)
+    config = _with_prompt(settled(config, state), state, tokenizer)
     tensors = convert_state_dict(state, config, half)
     source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name, **origin}
     write_checkpoint(bundle, config.model, tensors, tokenizer, source)

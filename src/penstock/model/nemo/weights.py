@@ -13,12 +13,19 @@ from penstock.model.bundle import tensor_shapes
 from penstock.model.config import FeatureConfig
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.nemo.config import MelBand, NemoConfig
-from penstock.model.source_tensors import SourceTensor, StateDict, prompt_input, source_shape, stored, take
+from penstock.model.source_tensors import (
+    NOT_NEEDED,
+    SourceTensor,
+    StateDict,
+    folded_depthwise,
+    prompt_input,
+    source_shape,
+    stored,
+    take,
+)
 
 _WEIGHTS = "model_weights.ckpt"
-_BATCH_NORM_EPSILON = 1e-5  # the default of torch and of NeMo
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
-_NOT_NEEDED = re.compile(r".*\.num_batches_tracked")
 _UNPICKLING_ERRORS = (
     pickle.UnpicklingError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError,
     AssertionError, OverflowError, struct.error, OSError,
@@ -95,11 +102,12 @@ def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> Stat
         if name.startswith("features.") or name in tensors:
             continue
         if name.endswith("convolution.depthwise.weight") and not config.model.encoder.has_conv_layer_norm:
-            tensors |= _folded_depthwise(remaining, name, shape, config)
+            source = source_of(name, shape, config)
+            tensors |= folded_depthwise(_WEIGHTS, remaining, name, source, "batch_norm", config.model.encoder.use_bias)
         else:
             tensors[name] = take(_WEIGHTS, remaining, source_of(name, shape, config)).reshape(shape)
     tensors |= _features(remaining, config.model.features, config.mel_band)
-    unknown = [name for name in remaining if not _NOT_NEEDED.fullmatch(name)]
+    unknown = [name for name in remaining if not NOT_NEEDED.fullmatch(name)]
     if unknown:
         raise CheckpointError(f"{_WEIGHTS}: tensor {unknown[0]} is not expected, one of {len(unknown)} such")
     # Copies, because tied tensors share their memory, which safetensors rejects.
@@ -163,27 +171,6 @@ def source_of(name: str, shape: tuple[int, ...], config: NemoConfig) -> SourceTe
     else:
         source = _NAMES[place]
     return SourceTensor(f"{source}.{_LAST_NAMES.get(last, last)}", source_shape(place, last, shape))
-
-
-def _folded_depthwise(remaining: StateDict, weight_name: str, shape: tuple[int, ...], config: NemoConfig) -> StateDict:
-    """Folds the batch norm into the depthwise convolution before it."""
-    width = (shape[0],)
-    source = source_of(weight_name, shape, config)
-    weight = take(_WEIGHTS, remaining, source).reshape(shape).double()
-    convolution = source.name.removesuffix(".weight")
-    norm = convolution.replace("depthwise_conv", "batch_norm")
-    bias = torch.zeros(width)
-    if config.model.encoder.use_bias:
-        bias = take(_WEIGHTS, remaining, SourceTensor(f"{convolution}.bias", width))
-    scale, shift, mean, variance = (
-        take(_WEIGHTS, remaining, SourceTensor(f"{norm}.{part}", width)).double()
-        for part in ("weight", "bias", "running_mean", "running_var")
-    )
-    factor = scale / torch.sqrt(variance + _BATCH_NORM_EPSILON)
-    return {
-        weight_name: weight * factor[:, None],
-        weight_name.removesuffix("weight") + "bias": (bias.double() - mean) * factor + shift,
-    }
 
 
 def _features(remaining: StateDict, features: FeatureConfig, band: MelBand) -> StateDict:

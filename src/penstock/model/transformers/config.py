@@ -8,6 +8,7 @@ from typing import NamedTuple
 from penstock.errors import CheckpointError
 from penstock.model.config import (
     AttentionContext,
+    CtcConfig,
     EncoderConfig,
     FeatureConfig,
     ModelConfig,
@@ -18,10 +19,13 @@ from penstock.model.languages import MAX_PROMPTS, read_languages
 from penstock.model.section import Section
 from penstock.model.transformers.files import (
     CONFIG,
+    CTC_MODEL_TYPE,
     MODEL_TYPES,
+    OFFLINE_MODEL_TYPES,
     PREPROCESSOR,
     PROCESSOR,
     PROMPT_MODEL_TYPE,
+    TDT_MODEL_TYPE,
     read_json,
 )
 
@@ -30,13 +34,7 @@ MAX_CONTEXT = 10_000
 MAX_FFT = 1 << 14
 MAX_MEL_BINS = 1024
 LOG_GUARD = 2**-24
-"""A constant of Transformers' feature extractor."""
-_OFFLINE = "this is an offline model, not a cache-aware (streaming) one"
-_OTHER_TYPES = {
-    "parakeet_ctc": _OFFLINE,
-    "parakeet_rnnt": _OFFLINE,
-    "parakeet_tdt": _OFFLINE,
-}
+"""A constant of Transformers' feature extractors."""
 _WITHOUT_EFFECT = (
     "architectures", "dtype", "torch_dtype", "initializer_range", "is_encoder_decoder", "pad_token_id", "bos_token_id",
     "eos_token_id", "decoder_start_token_id", "transformers_version", "id2label", "label2id", "return_dict",
@@ -62,22 +60,24 @@ def read_transformers_config(directory: Path) -> TransformersConfig:
         root = Section("", read_json(directory / CONFIG))
         class_name = _model_class(root)
         prompts = _prompts(root)
+    is_offline = root.get("model_type") in OFFLINE_MODEL_TYPES
     with _errors_of(PROCESSOR):
-        processor = Section("", read_json(directory / PROCESSOR))
-        rights = _rights(processor)
+        has_none = is_offline and not (directory / PROCESSOR).is_file()  # as older releases of Transformers write it
+        processor = Section("", {} if has_none else read_json(directory / PROCESSOR))
+        rights = None if is_offline else _rights(processor)
         prompt = None if prompts is None else _languages(processor, *prompts)
         if processor.get("feature_extractor") is not None:
-            features = _features(processor.section("feature_extractor"))
-        processor.ignore("processor_class", "blank_token")
+            features = _features(processor.section("feature_extractor"), is_offline)
+        processor.ignore("processor_class", "blank_token", *(["decoder_type"] if is_offline else []))
         processor.reject_unknown()
     if processor.get("feature_extractor") is None:
         with _errors_of(PREPROCESSOR):
-            features = _features(Section("", read_json(directory / PREPROCESSOR)))
+            features = _features(Section("", read_json(directory / PREPROCESSOR)), is_offline)
     with _errors_of(CONFIG):
         encoder = _encoder(root.section("encoder_config"), rights, features.mel_bins)
-        transducer = _transducer(root)
+        transducer, ctc = _heads(root)
         root.reject_unknown()
-        return TransformersConfig(ModelConfig(features, encoder, transducer, prompt=prompt), class_name)
+        return TransformersConfig(ModelConfig(features, encoder, transducer, ctc, prompt), class_name)
 
 
 @contextmanager
@@ -93,8 +93,7 @@ def _errors_of(file: str) -> Iterator[None]:
 def _model_class(root: Section) -> str:
     kind = root.get("model_type")
     if kind not in MODEL_TYPES:
-        why = _OTHER_TYPES.get(kind, "") if isinstance(kind, str) else ""
-        root.reject("model_type", kind, " or ".join(MODEL_TYPES), why)
+        root.reject("model_type", kind, " or ".join(MODEL_TYPES))
     names = root.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else kind
 
@@ -126,8 +125,9 @@ def _rights(processor: Section) -> tuple[int, ...]:
     return (default, *(value for value in values if value != default))
 
 
-def _features(section: Section) -> FeatureConfig:
-    section.only("feature_extractor_type", None, ("NemotronAsrStreamingFeatureExtractor",))
+def _features(section: Section, is_offline: bool) -> FeatureConfig:
+    name = "ParakeetFeatureExtractor" if is_offline else "NemotronAsrStreamingFeatureExtractor"
+    section.only("feature_extractor_type", None, (name,))
     section.only("mel_filters_dtype", "float32", ("float32",))
     section.ignore("padding_side", "padding_value", "return_attention_mask", "processor_class")
     features = FeatureConfig(
@@ -138,13 +138,15 @@ def _features(section: Section) -> FeatureConfig:
         mel_bins=section.integer("feature_size", maximum=MAX_MEL_BINS),
         preemphasis=section.number("preemphasis"),
         log_guard=LOG_GUARD,
+        is_normalized=is_offline,
     )
     section.reject_unknown()
     return features
 
 
-def _encoder(section: Section, rights: tuple[int, ...], mel_bins: int) -> EncoderConfig:
-    section.only("model_type", None, ("nemotron_asr_streaming_encoder",))
+def _encoder(section: Section, rights: tuple[int, ...] | None, mel_bins: int) -> EncoderConfig:
+    """rights: None for an offline model."""
+    section.only("model_type", None, ("parakeet_encoder" if rights is None else "nemotron_asr_streaming_encoder",))
     section.only("hidden_act", None, ("silu",))
     section.only("subsampling_conv_kernel_size", None, (3,))
     section.only("subsampling_conv_stride", None, (2,))
@@ -156,10 +158,6 @@ def _encoder(section: Section, rights: tuple[int, ...], mel_bins: int) -> Encode
         section.reject("num_attention_heads", heads, f"a divisor of hidden_size {d_model}")
     section.only("num_key_value_heads", heads, (heads,))
     section.only("head_dim", d_model // heads, (d_model // heads,))
-    _check_repeated_contexts(section, rights)
-    left = section.integer("sliding_window", minimum=2, maximum=MAX_CONTEXT + 1) - 1
-    if any(left % (right + 1) for right in rights):
-        section.reject("sliding_window", left + 1, f"one more than a multiple of right + 1 for every right of {rights}")
     section.only("num_mel_bins", None, (mel_bins,), f"it must equal feature_size in {PROCESSOR}")
     section.ignore("dropout", "dropout_positions", "layerdrop", "activation_dropout", "attention_dropout")
     section.ignore("max_position_embeddings", *_WITHOUT_EFFECT)
@@ -170,15 +168,23 @@ def _encoder(section: Section, rights: tuple[int, ...], mel_bins: int) -> Encode
         n_heads=heads,
         d_feed_forward=section.integer("intermediate_size"),
         conv_kernel_size=section.integer("conv_kernel_size"),
-        has_conv_layer_norm=True,
+        has_conv_layer_norm=rights is not None,
         use_bias=use_bias,
         xscaling=section.flag("scale_input"),
         subsampling_factor=section.integer("subsampling_factor"),
         subsampling_channels=section.integer("subsampling_conv_channels"),
-        contexts=tuple(AttentionContext(left, right) for right in rights),
+        contexts=() if rights is None else _contexts(section, rights),
     )
     section.reject_unknown()
     return encoder
+
+
+def _contexts(section: Section, rights: tuple[int, ...]) -> tuple[AttentionContext, ...]:
+    _check_repeated_contexts(section, rights)
+    left = section.integer("sliding_window", minimum=2, maximum=MAX_CONTEXT + 1) - 1
+    if any(left % (right + 1) for right in rights):
+        section.reject("sliding_window", left + 1, f"one more than a multiple of right + 1 for every right of {rights}")
+    return tuple(AttentionContext(left, right) for right in rights)
 
 
 def _check_repeated_contexts(section: Section, rights: tuple[int, ...]) -> None:
@@ -191,19 +197,33 @@ def _check_repeated_contexts(section: Section, rights: tuple[int, ...]) -> None:
         section.reject("supported_num_lookahead_tokens", repeated, f"{list(rights)}, as {PROCESSOR}")
 
 
-def _transducer(root: Section) -> TransducerConfig:
-    vocabulary_size = root.integer("vocab_size", minimum=2) - 1
-    blank = root.integer("blank_token_id", minimum=0)
-    if blank != vocabulary_size:
-        root.reject("blank_token_id", blank, f"{vocabulary_size}, the last of vocab_size")
-    hidden = root.integer("decoder_hidden_size")
+def _heads(root: Section) -> tuple[TransducerConfig | None, CtcConfig | None]:
     root.ignore(*_WITHOUT_EFFECT)
-    return TransducerConfig(
+    vocabulary_size = root.integer("vocab_size", minimum=2) - 1
+    is_ctc = root.get("model_type") == CTC_MODEL_TYPE
+    key = "pad_token_id" if is_ctc else "blank_token_id"
+    blank = root.integer(key, minimum=0)
+    if blank != vocabulary_size:
+        root.reject(key, blank, f"{vocabulary_size}, the last of vocab_size")
+    if is_ctc:
+        root.ignore("ctc_loss_reduction", "ctc_zero_infinity")
+        return None, CtcConfig(vocabulary_size)
+    hidden = root.integer("decoder_hidden_size")
+    transducer = TransducerConfig(
         vocabulary_size=vocabulary_size,
         predictor_hidden=hidden,
         predictor_layers=root.integer("num_decoder_layers", maximum=MAX_LAYERS),
         joint_hidden=hidden,
         joint_activation=root.only("hidden_act", None, ("relu", "tanh", "sigmoid")),
-        tdt_durations=(),
+        tdt_durations=_durations(root) if root.get("model_type") == TDT_MODEL_TYPE else (),
         max_symbols=root.integer("max_symbols_per_step"),
     )
+    return transducer, None
+
+
+def _durations(root: Section) -> tuple[int, ...]:
+    durations = root.get("durations")
+    is_list = isinstance(durations, list) and len(durations) > 0
+    if not is_list or not all(type(frames) is int and 0 <= frames <= MAX_CONTEXT for frames in durations):
+        root.reject("durations", durations, f"a list of encoder frames from 0 to {MAX_CONTEXT}")
+    return tuple(durations)

@@ -13,7 +13,9 @@ TOKENIZER, WEIGHTS, WEIGHTS_INDEX = "tokenizer.json", "model.safetensors", "mode
 PATTERNS = (CONFIG, PROCESSOR, PREPROCESSOR, TOKENIZER, WEIGHTS, WEIGHTS_INDEX, "model-*.safetensors")
 """The files of a repository that belong to the checkpoint."""
 PROMPT_MODEL_TYPE = "nemotron3_5_asr"
-MODEL_TYPES = ("nemotron_asr_streaming", PROMPT_MODEL_TYPE)
+CTC_MODEL_TYPE, RNNT_MODEL_TYPE, TDT_MODEL_TYPE = "parakeet_ctc", "parakeet_rnnt", "parakeet_tdt"
+OFFLINE_MODEL_TYPES = (CTC_MODEL_TYPE, RNNT_MODEL_TYPE, TDT_MODEL_TYPE)
+MODEL_TYPES = ("nemotron_asr_streaming", PROMPT_MODEL_TYPE, *OFFLINE_MODEL_TYPES)
 MAX_JSON_BYTES = 1 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
 MAX_JSON_DEPTH = 40

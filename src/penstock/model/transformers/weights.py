@@ -10,8 +10,11 @@ from penstock.model.bundle import tensor_shapes
 from penstock.model.config import ModelConfig
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.source_tensors import (
+    BATCH_NORM,
+    NOT_NEEDED,
     SourceTensor,
     StateDict,
+    folded_depthwise,
     prompt_input,
     prompt_input_sources,
     source_shape,
@@ -57,6 +60,7 @@ _NAMES = {
     "joint.encoder": "encoder_projector",
     "joint.predictor": "decoder.decoder_projector",
     "joint.output": "joint.head",
+    "ctc": "ctc_head",
     "prompt.out": "prompt_projector.linear_2",
 }
 _PROMPT_INPUT = "prompt_projector.linear_1"
@@ -71,7 +75,8 @@ def load_state_dict(directory: Path) -> StateDict:
     for path in weight_files(directory):
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+                names = [name for name in file.keys() if not NOT_NEEDED.fullmatch(name)]  # noqa: SIM118 - not a dict
+                tensors = {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{path.name}: not a safetensors file, or truncated: {error}") from error
         for name, tensor in tensors.items():
@@ -95,8 +100,13 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
     }
     tensors |= prompt_input(WEIGHTS, remaining, _PROMPT_INPUT, config)
     for name, shape in tensor_shapes(config).items():
-        if name not in tensors:
-            tensors[name] = take(WEIGHTS, remaining, source_of(name, shape)).reshape(shape)
+        if name in tensors:
+            continue
+        if name.endswith("convolution.depthwise.weight") and not config.encoder.has_conv_layer_norm:
+            source = source_of(name, shape, config.encoder.is_offline)
+            tensors |= folded_depthwise(WEIGHTS, remaining, name, source, "norm", config.encoder.use_bias)
+        else:
+            tensors[name] = take(WEIGHTS, remaining, source_of(name, shape, config.encoder.is_offline)).reshape(shape)
     for name in remaining:
         raise CheckpointError(f"{WEIGHTS}: tensor {name} is not expected, one of {len(remaining)} such")
     return {name: stored(WEIGHTS, name, tensor, half, copy=False) for name, tensor in tensors.items()}
@@ -104,21 +114,27 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
 
 def sources_of(config: ModelConfig) -> list[SourceTensor]:
     """Every tensor of model.safetensors."""
-    made = ("prompt.in.weight", "prompt.table")
-    shapes = {
-        name: shape
-        for name, shape in tensor_shapes(config).items()
-        if not name.startswith("features.") and name not in made
-    }
-    return [*prompt_input_sources(_PROMPT_INPUT, config), *(source_of(name, shape) for name, shape in shapes.items())]
+    found = prompt_input_sources(_PROMPT_INPUT, config)
+    for name, shape in tensor_shapes(config).items():
+        is_folded = name.endswith("convolution.depthwise.weight") and not config.encoder.has_conv_layer_norm
+        is_made = name.endswith("convolution.depthwise.bias") and not config.encoder.use_bias
+        if not name.startswith("features.") and name not in ("prompt.in.weight", "prompt.table") and not is_made:
+            found += (source_of(name, shape, config.encoder.is_offline),)
+        if is_folded:
+            place = source_of(name, shape, config.encoder.is_offline).name.replace("depthwise_conv.weight", "norm")
+            found += tuple(SourceTensor(f"{place}.{part}", shape[:1]) for part in BATCH_NORM)
+    return list(found)
 
 
-def source_of(name: str, shape: tuple[int, ...]) -> SourceTensor:
-    """The source of a bundle's tensor."""
+def source_of(name: str, shape: tuple[int, ...], is_offline: bool) -> SourceTensor:
+    """The source of a bundle's tensor; offline models number the layers of their subsampling as NeMo does."""
     place, _, last = name.rpartition(".")
     parts = place.split(".")
     if place.startswith("encoder.layers."):
         source = f"{'.'.join(parts[:3])}.{_LAYER_NAMES['.'.join(parts[3:])]}"
+    elif place.startswith("encoder.subsampling.") and is_offline and parts[2] != "out":
+        layer = 0 if parts[2] == "first" else (2 if "depthwise" in parts else 3) + 3 * int(parts[-1])
+        source = f"encoder.subsampling.layers.{layer}"
     elif place.startswith("encoder.subsampling.") and parts[-1].isdigit():
         source = f"encoder.subsampling.layers.{parts[-1]}.{parts[-2]}_conv"
     elif place.startswith("predictor.lstm."):

@@ -56,7 +56,7 @@ class DecoderStage:
         encoder's; all here is float32, with products in TF32 unless it is float32."""
         self._config = checkpoint.config
         self._device = prepare_precision(precision, device)
-        self._chunk_encoder_frames = checkpoint.config.encoder.select_context(context).chunk_encoder_frames
+        self._chunk_encoder_frames = checkpoint.config.encoder.decoding_chunk_frames(context)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
         self._fusion = StreamFusion(checkpoint, self._tokenizer, decoding, slots, device)
         offer, choice = offer_decoders(checkpoint.config, decoding), select_driver(decoding.cuda_graphs, device)

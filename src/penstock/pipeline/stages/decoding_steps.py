@@ -48,7 +48,8 @@ class Endpoints:
         self.chunk_encoder_frames = chunk_encoder_frames
         self._frame_samples = config.encoder_frame_samples
         # Frames of a chunk's last hop that its audio does not fill: see `MelChunks.covered_samples`.
-        self._virtual_samples = (config.encoder.subsampling_factor - 1) * config.features.hop_samples
+        virtual_mel_frames = 0 if config.encoder.is_offline else config.encoder.subsampling_factor - 1
+        self._virtual_samples = virtual_mel_frames * config.features.hop_samples
         self._segments = SegmentFrames(slots, config.encoder_frame_ms)
         self._first_sample = np.zeros(slots, np.int64)
         self._encoder_frames = np.zeros(slots, np.int64)

@@ -14,17 +14,14 @@ from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
-from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.options.language_offer import offer_languages
+from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
-from penstock.pipeline.options.stream_options import MAX_REQUEST_S, StreamOptions, parse_stream_options
+from penstock.pipeline.options.stream_options import MAX_REQUEST_S, StreamOptions
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column, encoder_frame_counts
 from penstock.pipeline.stages.audio_rows import AudioRows, StreamNumber, join_rows
-from penstock.scoring.wfst.words import read_words
 
 MAX_MAGNITUDE = 2.0
 """Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
@@ -61,10 +58,7 @@ class FeatureStage:
         self.table = table
         self._subsampling_factor = config.encoder.subsampling_factor
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots)
-        self._decoding, self._offer = decoding, offer_decoders(config, decoding)
-        self._languages = offer_languages(config, decoding)
-        self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
-        self._graph_words = read_words(decoding.graph) if decoding.graph else None
+        self._options = OptionReader(checkpoint, decoding)
         self.samples_taken = 0
         """Samples of all accepted requests."""
         self.max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
@@ -220,9 +214,7 @@ class FeatureStage:
 
     def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
-        return parse_stream_options(
-            options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
-        )
+        return self._options.read(options)
 
     def _check_number(self, stream_id: Hashable) -> None:
         """StreamError if a stream number starts that is open: its client gives each stream another one."""
@@ -243,9 +235,13 @@ class FeatureStage:
             ends = rows.lengths.cumsum()
             unusable = np.bincount(np.searchsorted(ends, np.flatnonzero(~usable), side="right"), minlength=len(ends))
             for row in np.flatnonzero(unusable).tolist():
-                message = (
-                    f"{unusable[row]} of {rows.lengths[row]} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
-                    "expected float32 in -1 .. 1 (int16 divided by 32768)"
-                )
-                problems.setdefault(row, message)
+                problems.setdefault(row, unusable_samples(int(unusable[row]), int(rows.lengths[row])))
         return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}
+
+
+def unusable_samples(count: int, of: int) -> str:
+    """The problem with samples beyond `MAX_MAGNITUDE`, NaN included."""
+    return (
+        f"{count} of {of} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
+        "expected float32 in -1 .. 1 (int16 divided by 32768)"
+    )

@@ -1,0 +1,140 @@
+"""Relative-position attention over a whole window, all of it or a band around each query, in blocks of queries.
+
+The scores are those of `penstock.encoder.attention`. A block of Q queries and K keys has Q + K - 1 distances, so it
+scores as many positions and reads each query's from a view of the result.
+"""
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+import torch
+
+from penstock.encoder.attention import AttentionWeights, distance_sinusoids, project_positions
+from penstock.encoder.modules import Tensors, linear, subset
+from penstock.errors import SettingError, shown
+from penstock.linear import Linear
+from penstock.model.config import MAX_BAND, EncoderConfig
+
+BLOCK_QUERIES, BLOCK_SCORES, BLOCK_DISTANCES = 256, 1 << 21, 2048
+"""Limits of one step: queries, scores of one head, positions to project."""
+KEPT_FRAMES = 384
+"""Distances up to this are projected once for each layer, 31 s at 8x; longer ones for each batch."""
+
+
+class Band(NamedTuple):
+    """The keys that each query sees: `left` encoder frames before it to `right` after it."""
+
+    left: int
+    right: int
+
+    def __str__(self) -> str:
+        return f"local={self.left},{self.right}"
+
+
+def parse_attention(text: str) -> Band | None:
+    """Parses "full", which is None, or "local=128,128"; SettingError names what is accepted."""
+    if text == "full":
+        return None
+    kind, _, sides = text.partition("=")
+    numbers = [int(side) for side in sides.split(",") if side.isascii() and side.isdigit() and len(side) < 6]
+    if kind != "local" or len(numbers) != 2 or sides.count(",") != 1 or max(numbers) > MAX_BAND:
+        raise SettingError(
+            f"attention {shown(text)}: accepted: full, or local=LEFT,RIGHT in encoder frames from 0 to {MAX_BAND}, as "
+            "local=128,128"
+        )
+    return Band(*numbers)
+
+
+def scored_frames(length: int, band: Band | None) -> int:
+    """One more than the largest distance that a block scores in a row of `length` frames."""
+    return length if band is None else min(length, max(band) + BLOCK_QUERIES)
+
+
+class Positions(NamedTuple):
+    """Projected relative positions of one layer. H heads, P distances: farthest, farthest - 1 .. -farthest."""
+
+    projected: torch.Tensor
+    """[H, dh, P]"""
+    bias: torch.Tensor
+    """[H, 1, P], as in `AttentionWeights`; very negative where a band hides the distance."""
+    farthest: int
+
+    def within(self, band: Band | None) -> "Positions":
+        """Hides the distances outside of the band."""
+        if band is None:
+            return self
+        distance = torch.arange(self.farthest, -self.farthest - 1, -1, device=self.bias.device)
+        is_hidden = (distance > band.left) | (distance < -band.right)
+        return self._replace(bias=self.bias.masked_fill(is_hidden, torch.finfo(self.bias.dtype).min / 4))
+
+
+class WindowAttention:
+    """The attention of one layer."""
+
+    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
+        """tensors: the layer's, as they are folded; dtype: of the computation."""
+        self._config, self._dtype = config, dtype
+        kept = _sinusoids(config, KEPT_FRAMES, tensors["query.weight"])
+        weights = AttentionWeights.prepare(config, kept, tensors)
+        self._qkv = Linear(weights.qkv.to(dtype), weights.qkv_bias.to(dtype))
+        self._out = linear(subset(tensors, "out"), dtype)
+        self._kept = Positions(weights.positions.to(dtype), weights.bias.to(dtype), KEPT_FRAMES - 1)
+        self._position_weight = tensors["position.weight"]
+        self._position_bias = (tensors["position_bias_v"] - tensors["position_bias_u"]) * config.d_head**-0.5
+
+    def positions(self, frames: int) -> Generator[None, None, Positions]:
+        """Returns those of distances below `frames`, or more; computes a block of them between two yields."""
+        if frames <= KEPT_FRAMES:
+            return self._kept
+        config, weight = self._config, self._position_weight
+        projected = torch.empty(config.n_heads, config.d_head, 2 * frames - 1, dtype=self._dtype, device=weight.device)
+        bias = projected.new_empty(config.n_heads, 1, 2 * frames - 1)
+        for begin in range(0, 2 * frames - 1, BLOCK_DISTANCES):
+            first = frames - 1 - begin
+            end = max(first - BLOCK_DISTANCES, -frames)
+            sinusoids = distance_sinusoids(first, end, config.d_model, weight.device, weight.dtype)
+            block = slice(begin, begin + len(sinusoids))
+            projected[..., block], bias[..., block] = project_positions(config, sinusoids, weight, self._position_bias)
+            yield
+        return Positions(projected, bias, frames - 1)
+
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns queries, keys and values [M, 3 * D] of x [M, D], normalized."""
+        return self._qkv(x)
+
+    def mix(self, qkv: torch.Tensor, positions: Positions, band: Band | None, out: torch.Tensor) -> Iterator[None]:
+        """Writes what each query of a window mixes to out [T, D], a block between two yields.
+
+        qkv: [T, 3 * D]; positions: within `band`.
+        """
+        config, frames = self._config, len(qkv)
+        query, keys, values = qkv.view(frames, 3, config.n_heads, config.d_head).permute(1, 2, 0, 3).contiguous()
+        left, right = band or (frames, frames)
+        keys_seen = max(min(frames, left + right + 1), 1)
+        queries = min(BLOCK_QUERIES, max(BLOCK_SCORES // keys_seen, 1))
+        for begin in range(0, frames, queries):
+            end = min(begin + queries, frames)
+            first, last = max(begin - left, 0), min(end + right, frames)
+            # 1) scores of positions by distance, the farthest first, then in the order of keys
+            count, size = end - begin, last - first
+            column = positions.farthest - (end - 1 - first)
+            columns = slice(column, column + count + size - 1)
+            block = query[:, begin:end]  # [H, Q, dh]
+            by_distance = torch.baddbmm(positions.bias[..., columns], block, positions.projected[..., columns])
+            width = count + size - 1
+            # Query i and key j are at column Q - 1 - i + j.
+            shifted = by_distance.as_strided((len(block), count, size), (count * width, width - 1, 1), count - 1)
+            # 2) scores of contents, softmax, mix
+            scores = torch.baddbmm(shifted, block, keys[:, first:last].transpose(1, 2))
+            mixed = torch.bmm(torch.softmax(scores, dim=-1), values[:, first:last])  # [H, Q, dh]
+            out[begin:end] = mixed.transpose(0, 1).flatten(1)
+            yield
+
+    def add_to(self, residual: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        """Returns residual [M, D] + the output projection of mixed [M, D]."""
+        return self._out.add_to(residual, mixed)
+
+
+def _sinusoids(config: EncoderConfig, frames: int, like: torch.Tensor) -> torch.Tensor:
+    """[2 * frames - 1, D]"""
+    return distance_sinusoids(frames - 1, -frames, config.d_model, like.device, like.dtype)

@@ -1,0 +1,70 @@
+"""The encoder of an offline model: log-mel of whole windows in, their encoder frames out.
+
+Windows have no state and share nothing but the batch: each gives the frames that it gives alone, up to rounding.
+"""
+
+from collections.abc import Generator, Sequence
+
+import torch
+
+from penstock.encoder.modules import Tensors
+from penstock.encoder.window.attention import Band
+from penstock.encoder.window.layers import WindowLayer, Workspace
+from penstock.encoder.window.strip import Strip
+from penstock.encoder.window.subsampling import WindowSubsampling
+from penstock.model.bundle import Checkpoint
+from penstock.runtime import prepare_device, trim_heap
+
+
+class WindowEncoder:
+    """Encodes windows of any lengths in one batch, without padding."""
+
+    def __init__(self, checkpoint: Checkpoint, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32):
+        self.config, self.dtype = checkpoint.config.encoder, dtype
+        self.band = None if self.config.attention_band is None else Band(*self.config.attention_band)
+        """What the checkpoint was trained with; None for attention to everything."""
+        self._device = prepare_device(device)
+        folded = torch.promote_types(dtype, torch.float32)
+
+        def read(part: str) -> Tensors:
+            """Weights as they are folded; a layer casts them last."""
+            tensors = checkpoint.tensors(f"encoder.{part}.")
+            return {name.removeprefix(f"encoder.{part}."): t.to(self._device, folded) for name, t in tensors.items()}
+
+        self._subsampling = WindowSubsampling(self.config, read("subsampling"), dtype)
+        # Layers store their weights in another order: read one at a time, no more than one is in memory twice.
+        self._layers: list[WindowLayer] = []
+        for i in range(self.config.n_layers):
+            self._layers.append(WindowLayer(self.config, read(f"layers.{i}"), dtype))
+            trim_heap()
+
+    def encode(self, mels: Sequence[torch.Tensor], bands: Sequence[Band | None] | None = None) -> list[torch.Tensor]:
+        """Returns what `run` returns, at once."""
+        steps = self.run(mels, bands)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as finished:
+                return finished.value
+
+    @torch.inference_mode()
+    def run(
+        self, mels: Sequence[torch.Tensor], bands: Sequence[Band | None] | None = None
+    ) -> Generator[None, None, list[torch.Tensor]]:
+        """Encodes windows of log-mel [N, F] and returns the frames [T, D] of each, T = ceil(N / factor).
+
+        Yields after each block of a layer; closing the generator ends the work. bands: what each frame of a window
+        attends to, None for all of it; by default the checkpoint's. A window without mel frames has no frames.
+        """
+        lengths = [self._subsampling.encoder_frames(len(mel)) for mel in mels]
+        if bands is None:
+            bands = [self.band] * len(mels)
+        strip = Strip(lengths, self.config.conv_kernel_size // 2, self._device)
+        x = torch.empty(strip.frames, self.config.d_model, dtype=self.dtype, device=self._device)
+        if strip.frames:
+            for mel, out in zip(mels, strip.split(x), strict=True):
+                yield from self._subsampling.run(mel.to(self._device), out)
+            work = Workspace(x, strip)
+            for layer in self._layers:
+                yield from layer.run(x, strip, bands, work)
+        return strip.split(x)

@@ -1,0 +1,65 @@
+"""Strided convolutions over a whole window, 4 or 8 mel frames to one encoder frame, in tiles of bounded memory.
+
+Each layer has one zero before and one after its input, in time and frequency: output o reads inputs 2o - 1, 2o, 2o + 1.
+A tile begins with the inputs of its own outputs, so it equals the same frames of the whole window.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from penstock.encoder.modules import Tensors
+from penstock.encoder.subsampling import StridedLayers
+from penstock.model.config import EncoderConfig
+
+TILE_ENCODER_FRAMES = 64
+"""Encoder frames of one tile: 5 s at 8x. Its first activation is 16 MB for 128 mel bins and 256 channels."""
+
+
+class _Inputs(NamedTuple):
+    """The inputs of one layer for a range of its outputs."""
+
+    begin: int
+    end: int
+    zeros_before: int
+    zeros_after: int
+
+
+class WindowSubsampling:
+    """The layers over one window after another."""
+
+    def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
+        self._strided = StridedLayers(config, tensors, dtype)
+        self._dtype = dtype
+
+    def encoder_frames(self, mel_frames: int) -> int:
+        """Encoder frames of a window: ceil(N / factor)."""
+        return self._sizes(mel_frames)[-1]
+
+    def run(self, mel: torch.Tensor, out: torch.Tensor) -> Iterator[None]:
+        """Writes the frames of mel [N, F] to out [T, D], a tile between two yields."""
+        for begin in range(0, len(out), TILE_ENCODER_FRAMES):
+            end = min(begin + TILE_ENCODER_FRAMES, len(out))
+            out[begin:end] = self._tile(mel, begin, end)
+            yield
+
+    def _tile(self, mel: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+        """Encoder frames `begin` .. `end` of a window, [T, D]."""
+        inputs: list[_Inputs] = []
+        for size in reversed(self._sizes(len(mel))[:-1]):
+            first, last = 2 * begin - 1, 2 * end
+            begin, end = max(first, 0), min(last, size)
+            inputs.insert(0, _Inputs(begin, end, begin - first, last - end))
+        x = mel[begin:end].to(self._dtype)[None, :, :, None]  # [1, N, F, 1]
+        for layer, span in enumerate(inputs):
+            x = self._strided.convolve(layer, F.pad(x, (0, 0, 1, 1, span.zeros_before, span.zeros_after)))
+        return self._strided.out(x[0].flatten(1))
+
+    def _sizes(self, mel_frames: int) -> list[int]:
+        """Frames before the first layer and after each."""
+        sizes = [mel_frames]
+        for _ in range(self._strided.count):
+            sizes.append((sizes[-1] + 1) // 2)
+        return sizes

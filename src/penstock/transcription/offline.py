@@ -1,0 +1,226 @@
+"""OfflineRecognizer: whole recordings through an offline model, several at once; samples in, words out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.encoder.precision import AUTO, open_window_encoder
+from penstock.encoder.window.attention import Band, parse_attention
+from penstock.errors import ErrorCode, SettingError, StreamError
+from penstock.frontend.log_mel import LogMel
+from penstock.frontend.window_mel import WindowMel
+from penstock.model.bundle import Checkpoint
+from penstock.model.config import ModelConfig
+from penstock.model.resolve import resolve_model
+from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
+from penstock.pipeline.options.option_reader import OptionReader
+from penstock.pipeline.options.stream_options import StreamOptions
+from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.table import Lease
+from penstock.pipeline.slots.ticket import END, START, Column, Ticket
+from penstock.pipeline.stages.decoder import DecoderStage
+from penstock.pipeline.stages.features import MAX_MAGNITUDE, unusable_samples
+from penstock.runtime import check_device_works
+
+MAX_BATCH = 32
+BATCH_AUDIO_S = 120.0
+FULL_ATTENTION_S = 600.0
+LONG_BAND = Band(128, 128)
+"""Attention of longer recordings: time and memory of full attention grow with the square of the length, and NeMo's
+scripts switch to this."""
+_DECODED_CHUNKS = 53
+"""Chunks of one decoding step, 30 s: its tensors grow with frames times labels."""
+
+Options = Mapping[str, Any]
+
+
+class OfflineRecognizer:
+    """Recognizes whole recordings with an offline model, several in one batch; single-threaded.
+
+    A recording's result does not depend on the others of its batch.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        max_batch: int = MAX_BATCH,
+        device: str = "cpu",
+        decoding: DecodingConfig = DEFAULT_DECODING,
+        precision: str = AUTO,
+        batch_audio_s: float = BATCH_AUDIO_S,
+        attention: str | None = None,
+    ):
+        """model: a bundle, a checkpoint or a hub id of an offline model; SettingError for a streaming one.
+
+        max_batch, batch_audio_s: recordings and seconds of audio of one batch; a longer recording is one by itself.
+        decoding, precision: as in `StreamingRecognizer`. attention: what an encoder frame attends to, "full" (all of
+        its recording) or "local=128,128"; by default the checkpoint's, of recordings above 10 min local=128,128.
+        """
+        checkpoint = Checkpoint(resolve_model(str(model)))
+        self.config: ModelConfig = checkpoint.config
+        if not self.config.encoder.is_offline:
+            raise SettingError(f"{checkpoint.directory.name} is a streaming model; accepted: an offline model")
+        self._name, self._device = checkpoint.directory.name, device
+        self.max_batch, self.batch_audio_s = max_batch, batch_audio_s
+        tensors = checkpoint.tensors("features.")
+        log_mel = LogMel(self.config.features, tensors["features.window"], tensors["features.mel_filterbank"])
+        self._mel = WindowMel(log_mel)
+        self._options = OptionReader(checkpoint, decoding)
+        self._encoder = open_window_encoder(checkpoint, device, precision)
+        self._decoder = DecoderStage(
+            checkpoint, max_batch, SlotLedger(max_batch), device, decoding, precision=precision
+        )
+        self._generation = 0
+        self._attention = None if attention is None else (parse_attention(attention),)
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Rate that samples must have."""
+        return self.config.features.sample_rate_hz
+
+    def __repr__(self) -> str:
+        return f"<OfflineRecognizer {self._name} {self._device}>"
+
+    def check_options(self, options: Options) -> None:
+        """Raises StreamError if a recording cannot be recognized with these options."""
+        self._options.read(options)
+
+    def transcribe(
+        self, recordings: Sequence[np.ndarray], options: Options | Sequence[Options] | None = None
+    ) -> list[StreamResult | StreamError]:
+        """Returns the result of each recording, or why it has none; the others continue.
+
+        recordings: mono samples [n] at the recognizer's rate, floats in -1 .. 1 or int16, at least 10 ms. options: of
+        all, or of each, by the names of `penstock_client.StreamOptions`.
+        """
+        each = [options or {}] * len(recordings) if options is None or isinstance(options, Mapping) else options
+        answers: list[StreamResult | StreamError] = []
+        for batch in self._batches([len(samples) for samples in recordings]):
+            answers += self._transcribe(recordings[batch], each[batch])
+        return answers
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[slice]:
+        begin, limit = 0, self.batch_audio_s * self.sample_rate_hz
+        while begin < len(lengths):
+            end, total = begin + 1, lengths[begin]
+            while end < min(len(lengths), begin + self.max_batch) and total + lengths[end] <= limit:
+                total, end = total + lengths[end], end + 1
+            yield slice(begin, end)
+            begin = end
+
+    @torch.inference_mode()
+    def _transcribe(
+        self, recordings: Sequence[np.ndarray], options: Sequence[Options]
+    ) -> list[StreamResult | StreamError]:
+        """The results of one batch."""
+        answers: list[StreamResult | StreamError | None] = [None] * len(recordings)
+        mels: dict[int, torch.Tensor] = {}
+        chosen: dict[int, StreamOptions] = {}
+        for row, (samples, given) in enumerate(zip(recordings, options, strict=True)):
+            try:
+                chosen[row] = self._options.read(given)
+                mels[row] = self._mel(torch.from_numpy(self._checked(samples)))
+            except StreamError as error:
+                answers[row] = error
+        try:
+            encoded = self._encoder.encode(list(mels.values()), [self._band(len(recordings[row])) for row in mels])
+        except STEP_ERRORS as error:
+            check_device_works(self._device, error)
+            failure = StreamError(ErrorCode.STREAM_LOST, f"the encoder failed: {error}")
+            return [failure if answer is None else answer for answer in answers]
+        requests = [
+            _Recording(lease, frames.float(), len(recordings[row]), chosen[row])
+            for (row, frames), lease in zip(zip(mels, encoded, strict=True), self._leases(len(mels)), strict=True)
+        ]
+        found = iter(self._decode(requests))
+        return [next(found) if answer is None else answer for answer in answers]
+
+    def _band(self, samples: int) -> Band | None:
+        if self._attention is not None:
+            return self._attention[0]
+        is_long = samples > FULL_ATTENTION_S * self.sample_rate_hz
+        return LONG_BAND if is_long and self._encoder.band is None else self._encoder.band
+
+    def _checked(self, samples: np.ndarray) -> np.ndarray:
+        """The samples as float32. Raises StreamError AUDIO_INVALID."""
+        samples = np.asarray(samples)
+        if samples.dtype == np.int16:
+            samples = samples / np.float32(32768)
+        if samples.ndim != 1 or samples.dtype.kind != "f":
+            message = f"samples are {samples.dtype} {list(samples.shape)}; accepted: floats or int16 [n]"
+            raise StreamError(ErrorCode.AUDIO_INVALID, message)
+        samples = np.ascontiguousarray(samples, np.float32)
+        if len(samples) < (least := self.config.features.hop_samples):
+            message = f"{len(samples)} samples; accepted: at least {least} ({self.config.features.hop_ms:g} ms)"
+            raise StreamError(ErrorCode.AUDIO_INVALID, message)
+        is_usable = np.abs(samples) <= MAX_MAGNITUDE  # False for NaN
+        if not is_usable.all():
+            message = unusable_samples(int((~is_usable).sum()), len(samples))
+            raise StreamError(ErrorCode.AUDIO_INVALID, message)
+        return samples
+
+    def _leases(self, count: int) -> Iterator[Lease]:
+        """One slot for each recording of a batch."""
+        for slot in range(count):
+            self._generation += 1
+            yield Lease(slot, self._generation)
+
+    def _decode(self, recordings: Sequence["_Recording"]) -> list[StreamResult | StreamError]:
+        """Decodes all frames, a few of every recording at a time."""
+        step = _DECODED_CHUNKS * self.config.encoder.decoding_chunk_frames(None)
+        found: list[list[StreamResult | StreamError]] = [[] for _ in recordings]
+        begin, running = 0, list(range(len(recordings)))
+        while running:
+            parts = [recordings[row].part(begin, step, self.config.encoder_frame_samples) for row in running]
+            options = {place: recordings[row].options for place, row in enumerate(running) if begin == 0}
+            ticket = Ticket(np.stack([row for row, _ in parts]), options=options)
+            (reply,) = self._decoder.process_tickets([ticket], [torch.cat([frames for _, frames in parts])])
+            assert not isinstance(reply, StreamError), "the ticket is that of the frames"
+            for place, row in enumerate(running):
+                found[row].append(reply.answers[place])
+            begin += step
+            running = [row for row in running if begin < recordings[row].frames and _is_result(found[row][-1])]
+        return [_joined(parts) for parts in found]
+
+
+class _Recording:
+    """The frames of one recording on their way through the decoder."""
+
+    def __init__(self, lease: Lease, encoded: torch.Tensor, samples: int, options: StreamOptions):
+        self._lease, self._encoded, self._samples, self.options = lease, encoded, samples, options
+        self.frames = len(encoded)
+
+    def part(self, begin: int, count: int, frame_samples: int) -> tuple[np.ndarray, torch.Tensor]:
+        """The row of a ticket for the next `count` frames, fewer at the end, and these frames [T, D]."""
+        end = min(begin + count, self.frames)
+        is_end = end == self.frames
+        row = np.zeros(len(Column), np.int64)
+        row[[Column.SLOT, Column.GENERATION]], row[Column.NUMBER] = self._lease, NOT_COUNTED
+        row[Column.FLAGS] = START * (begin == 0) + END * is_end
+        row[Column.COVERED] = self._samples if is_end else end * frame_samples
+        row[Column.FRAMES] = end - begin
+        return row, self._encoded[begin:end]
+
+
+def _is_result(answer: StreamResult | StreamError) -> bool:
+    return isinstance(answer, StreamResult)
+
+
+def _joined(parts: Sequence[StreamResult | StreamError]) -> StreamResult | StreamError:
+    """One result of the results of one recording, its segments as `earlier` ones; or the error that ended them."""
+    segments: list[StreamResult] = []
+    for part in parts:
+        if isinstance(part, StreamError):
+            return part
+        for entry in part.entries:
+            if segments and segments[-1].segment == entry.segment:
+                before = segments.pop()
+                entry = replace(entry, words=before.words + entry.words, tokens=before.tokens + entry.tokens)
+            segments.append(replace(entry, earlier=()))
+    return replace(segments[-1], earlier=tuple(segments[:-1]))

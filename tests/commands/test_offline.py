@@ -1,0 +1,108 @@
+"""The commands with an offline model: transcribe, evaluate, import, and serve, which rejects it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from penstock import OfflineRecognizer
+from penstock.errors import SettingError
+from tests.helpers.fresh_process import run_penstock
+from tests.helpers.golden import AN4
+from tests.helpers.offline_models import offline_bundle, write_offline_nemo
+from tests.helpers.transcribe_command import lines, run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return str(offline_bundle(tmp_path_factory.mktemp("offline"), "tdt_hybrid").directory)
+
+
+def read(path: str) -> np.ndarray:
+    return soundfile.read(path, dtype="float32")[0]
+
+
+@pytest.mark.usefixtures("process_is_left_alone")
+@pytest.mark.parametrize("options", [(), ("--streams", "1")], ids=["together", "alone"])
+def test_json_is_what_the_library_finds(model, audio, capsys, options):
+    assert run("--model", model, "--json", *options, *audio) == 0
+    expected = OfflineRecognizer(model).transcribe([read(path) for path in audio])
+    for path, line, one in zip(audio, lines(capsys), expected, strict=True):
+        document = json.loads(line)
+        assert (document["audio"], document["text"]) == (path, one.text)
+        assert document["tokens"] == [token.id for token in one.tokens]
+        assert document["timestamps"] == [token.timestamp for token in one.tokens]
+        assert [word["start_ms"] for word in document["words"]] == [round(word.start_ms) for word in one.words]
+        assert document["audio_s"] == len(read(path)) / 16000
+
+
+def test_a_directory_in_two_processes_and_files_that_fail(model, audio, tmp_path):
+    """Each bad file is named with a code; the text of a cut-off file is kept."""
+    folder, out = Path(audio[0]).parent, tmp_path / "results"
+    (folder / "broken.wav").write_bytes(b"no audio")
+    soundfile.write(folder / "empty.wav", np.zeros(0, np.float32), 16000)
+    soundfile.write(folder / "short_as_nothing.wav", np.zeros(100, np.float32), 16000)
+    soundfile.write(folder / "nan.wav", np.full(16000, np.nan, np.float32), 16000, subtype="FLOAT")
+    whole = Path(audio[0]).read_bytes()
+    (folder / "cut.wav").write_bytes(whole[: len(whole) // 2])
+    done = run_penstock(
+        "transcribe", "--model", model, "--out", out, "--format", "json", "--processes", 2, "--channel", "mix", folder
+    )
+    assert done.returncode == 1
+    errors = {Path(line.split(": ")[3]).name: line for line in done.stderr.splitlines() if ": error: " in line}
+    assert set(errors) == {"broken.wav", "empty.wav", "short_as_nothing.wav", "nan.wav", "cut.wav"}
+    assert all(": error: AUDIO_INVALID: " in line for line in errors.values())
+    assert "100 samples; accepted: at least 160 (10 ms)" in errors["short_as_nothing.wav"]
+    assert sorted(path.name for path in out.iterdir()) == ["cut.json", "medium.json", "short.json"]
+    half = OfflineRecognizer(model).transcribe([read(str(folder / "cut.wav"))])[0]
+    assert json.loads((out / "cut.json").read_text())["text"] == half.text
+
+
+@pytest.mark.usefixtures("process_is_left_alone")
+@pytest.mark.parametrize("flag", [("--context", "70,6"), ("--request-ms", "80")], ids=lambda flag: flag[0])
+def test_flags_of_streams_are_rejected(model, audio, flag):
+    with pytest.raises(SettingError, match=f"{flag[0]} is given, but the model is an offline model; accepted: none"):
+        run("--model", model, *flag, *audio)
+
+
+@pytest.mark.usefixtures("process_is_left_alone")
+def test_attention(model, bundled_model, audio, capsys):
+    assert run("--model", model, "--attention", "local=3,3", "--json", audio[0]) == 0
+    (expected,) = OfflineRecognizer(model, attention="local=3,3").transcribe([read(audio[0])])
+    assert json.loads(lines(capsys)[0])["tokens"] == [token.id for token in expected.tokens]
+    with pytest.raises(SettingError, match="--attention is given, but the model is a streaming model; accepted: none"):
+        run("--model", str(bundled_model), "--attention", "full", audio[0])
+
+
+def test_evaluate(model, tmp_path):
+    report = tmp_path / "report.json"
+    manifest = AN4 / "manifest.jsonl"
+    done = run_penstock(
+        "evaluate", "--model", model, "--decoder", "greedy", "--decoder", "alsd", "--json", report, manifest
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.replace(model, "").count("offline") == 2
+    runs = json.loads(report.read_text())["results"]
+    assert [run["context"] for run in runs] == [None, None]
+    entries = [json.loads(line) for line in manifest.read_text().splitlines()]
+    found = OfflineRecognizer(model).transcribe([read(str(AN4 / each["audio_filepath"])) for each in entries])
+    assert [each["hypothesis"] for each in runs[0]["utterances"]] == [one.text for one in found]
+    rejected = run_penstock("evaluate", "--model", model, "--context", "70,6", manifest)
+    assert "SETTING_INVALID: --context is given, but the model is an offline model" in rejected.stderr
+
+
+def test_import_says_that_it_is_offline(tmp_path):
+    path = write_offline_nemo(tmp_path / "model.nemo", "tdt_hybrid")
+    done = run_penstock("import", path, tmp_path / "bundle")
+    assert done.returncode == 0, done.stderr
+    assert "48 tokens, offline" in done.stdout
+
+
+def test_serve_rejects_it(model):
+    done = run_penstock("serve", "--model", model)
+    assert done.returncode == 2
+    assert "SETTING_INVALID: " in done.stderr
+    assert "this model has no live window" in done.stderr
+    assert "accepted: penstock transcribe, penstock evaluate and OfflineRecognizer" in done.stderr

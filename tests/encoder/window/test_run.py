@@ -1,0 +1,114 @@
+"""The window encoder against the plain reference, whatever shares its batch."""
+
+import pytest
+import torch
+
+from penstock.encoder.precision import MAX_PROBE_ERROR, open_window_encoder, probe_windows
+from penstock.encoder.window import attention
+from penstock.encoder.window.attention import Band, parse_attention
+from penstock.encoder.window.run import WindowEncoder
+from penstock.errors import SettingError
+from tests.helpers.offline_models import random_offline_encoder
+from tests.helpers.random_models import random_checkpoint, with_encoder
+from tests.helpers.reference.encoder import EncoderReference
+
+TOLERANCE = 1e-4  # derived in tests/encoder/test_encoder.py
+LENGTHS = (0, 1, 2, 3, 7, 8, 9, 63, 64, 65, 100, 511, 0, 512, 513, 2100, 17, 4, 1000, 33, 800, 5, 260, 128)
+"""Mel frames of a batch: around multiples of the factors, several tiles, more than one block of queries."""
+
+
+def random_mels(bins: int, seed: int, lengths: tuple[int, ...] = LENGTHS) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [4.0 * torch.randn(length, bins, generator=generator) - 6.0 for length in lengths]
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_row_of_a_batch_is_the_reference(tmp_path, seed):
+    config = random_offline_encoder(seed)
+    checkpoint = random_checkpoint(tmp_path, seed, config)
+    reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
+    mels = random_mels(config.mel_bins, seed)
+    found = encoder.encode(mels)
+    for mel, frames in zip(mels, found, strict=True):
+        assert_same(frames, reference.encode(mel))
+        assert_same(encoder.encode([mel])[0], frames)
+
+
+@pytest.mark.parametrize("band", [(4, 4), (8, 3), (3, 8), (0, 0), (300, 20), (1000, 1000)], ids=str)
+def test_a_band_is_the_masked_reference(tmp_path, band):
+    config = random_offline_encoder(1)
+    checkpoint = random_checkpoint(tmp_path, 1, config)
+    reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
+    mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000))
+    for mel, frames in zip(mels, encoder.encode(mels, [Band(*band)] * len(mels)), strict=True):
+        assert_same(frames, reference.encode(mel, band=band))
+
+
+def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch):
+    config = random_offline_encoder(4)
+    checkpoint = random_checkpoint(tmp_path, 4, config)
+    encoder, mels = WindowEncoder(checkpoint), random_mels(config.mel_bins, 0, (5000, 90))
+    expected = encoder.encode(mels)
+    monkeypatch.setattr(attention, "BLOCK_SCORES", 1 << 15)
+    monkeypatch.setattr(attention, "BLOCK_DISTANCES", 100)
+    for found, frames in zip(encoder.encode(mels), expected, strict=True):
+        assert_same(found, frames)
+
+
+def test_each_row_has_a_band_of_its_own(tmp_path):
+    config = with_encoder(random_offline_encoder(0), attention_band=(5, 2))
+    checkpoint = random_checkpoint(tmp_path, 0, config)
+    reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
+    mels, bands = random_mels(config.mel_bins, 0, (90, 3000, 90, 700)), [None, Band(7, 7), Band(3, 9), None]
+    for mel, band, frames in zip(mels, bands, encoder.encode(mels, bands), strict=True):
+        assert_same(frames, reference.encode(mel, band=band))
+    for mel, frames in zip(mels, encoder.encode(mels), strict=True):
+        assert_same(frames, reference.encode(mel, band=(5, 2)))
+
+
+def test_attention_is_parsed():
+    assert parse_attention("full") is None
+    assert parse_attention("local=128,0") == Band(128, 0)
+    for text in ("", "local", "local=1", "local=1,2,3", "local=-1,2", "local=1,20000", "full=1,2", "band=1,2"):
+        with pytest.raises(
+            SettingError, match=r"accepted: full, or local=LEFT,RIGHT in encoder frames from 0 to 10000"
+        ):
+            parse_attention(text)
+
+
+def test_it_yields_between_short_steps_and_can_be_closed(tmp_path):
+    config = random_offline_encoder(2)
+    encoder = WindowEncoder(random_checkpoint(tmp_path, 2, config))
+    mels = random_mels(config.mel_bins, 0, (12_000, 30))
+    steps = encoder.run(mels)
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as finished:
+            frames = finished.value
+            break
+        count += 1
+        encoder.encode([mels[1]])  # another batch in between changes nothing
+    assert count > 12_000 / config.subsampling_factor / 512 * config.n_layers
+    for found, expected in zip(frames, encoder.encode(mels), strict=True):
+        assert torch.equal(found, expected)
+    steps = encoder.run(mels)
+    next(steps)
+    steps.close()
+
+
+def test_no_windows_give_no_frames(tmp_path):
+    encoder = WindowEncoder(random_checkpoint(tmp_path, 0, random_offline_encoder(0)))
+    assert encoder.encode([]) == []
+
+
+def test_sixteen_bits_are_probed(tmp_path):
+    checkpoint = random_checkpoint(tmp_path, 3, random_offline_encoder(3))
+    assert 0 < probe_windows(checkpoint, "cpu", torch.float16) < MAX_PROBE_ERROR
+    assert open_window_encoder(checkpoint, precision="bfloat16").dtype == torch.bfloat16
+    assert open_window_encoder(checkpoint, precision="float16").dtype == torch.float16

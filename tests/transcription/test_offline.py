@@ -1,0 +1,175 @@
+"""Whole recordings through an offline model: batches, options and bad input."""
+
+import numpy as np
+import pytest
+
+from penstock import OfflineRecognizer, StreamingRecognizer
+from penstock.encoder.window.attention import Band
+from penstock.errors import SettingError, StreamError
+from penstock.model.bundle import sha256_of
+from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.scoring.wfst.graph_file import write_graph
+from penstock.transcription import offline
+from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.golden import golden_pcm
+from tests.helpers.offline_models import offline_bundle, random_offline_encoder
+from tests.helpers.random_models import random_ctc_checkpoint
+
+CASES = ("rnnt_hybrid", "tdt_hybrid")
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("offline")
+    return {case: str(offline_bundle(folder, case).directory) for case in CASES}
+
+
+@pytest.fixture(scope="module")
+def recordings() -> list[np.ndarray]:
+    """Some 0.01 to 6 s."""
+    pcm = [golden_pcm(name).numpy() for name in ("medium", "short", "long")]
+    parts = [pcm[2][start : start + size] for start, size in ((0, 160), (100, 161), (5000, 1279), (9000, 1281))]
+    return [*pcm, *parts, np.concatenate([pcm[2], pcm[0], pcm[1]]), np.zeros(8000, np.float32)]
+
+
+def outcome(result) -> tuple:
+    """Everything but last bits of scores and confidences."""
+    assert not isinstance(result, StreamError), result
+    entries = [(each.text, [t[:3] for t in each.tokens], [w[:3] for w in each.words]) for each in result.entries]
+    return result.is_final, result.audio_processed_s, entries
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "alsd", "aes", "ctc", "ctc_beam"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_recording_alone_and_in_any_batch(directories, recordings, case, decoder):
+    options = {"decoder": decoder}
+    together = OfflineRecognizer(directories[case]).transcribe(recordings, options)
+    small = OfflineRecognizer(directories[case], max_batch=3, batch_audio_s=2.0)
+    assert [outcome(one) for one in small.transcribe(recordings, options)] == [outcome(one) for one in together]
+    assert [outcome(small.transcribe([one], options)[0]) for one in recordings] == [outcome(one) for one in together]
+    assert sum(len(one.tokens) for one in together) > 5
+    for samples, one in zip(recordings, together, strict=True):
+        assert one.audio_processed_s == len(samples) / 16000
+        assert [word.text for word in one.words] == one.text.split()
+        assert all(word.end_ms <= 1000 * len(samples) / 16000 + 80 for word in one.words)
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "alsd", "ctc"])
+def test_results_do_not_depend_on_decoded_steps(directories, recordings, decoder, monkeypatch):
+    recognizer = OfflineRecognizer(directories["rnnt_hybrid"], decoding=DecodingConfig(endpoint_silence_ms=200))
+    expected = recognizer.transcribe(recordings, {"decoder": decoder})
+    monkeypatch.setattr(offline, "_DECODED_CHUNKS", 1)
+    found = recognizer.transcribe(recordings, {"decoder": decoder})
+    assert [outcome(one) for one in found] == [outcome(one) for one in expected]
+    if decoder != "ctc":
+        assert max(len(one.entries) for one in found) > 1  # endpoints are found
+
+
+def test_a_decoding_graph(tmp_path, recordings, monkeypatch):
+    checkpoint = random_ctc_checkpoint(tmp_path, 6, random_offline_encoder(6))
+    words = ("a", "be", "bed", "bad", "dad", "bead")
+    graph = word_loop(Tokenizer(checkpoint.tokenizer_path), words, sha256_of(checkpoint.tokenizer_path))
+    write_graph(graph, tmp_path / "words.safetensors")
+    settings = {"wfst_max_active": 64, "wfst_beam": 20.0, "wfst_blank_penalty": 10.0}
+    decoding = DecodingConfig(graph=str(tmp_path / "words.safetensors"), **settings)
+    recognizer, options = OfflineRecognizer(checkpoint.directory, decoding=decoding), {"decoder": "wfst", "n_best": 2}
+    together = recognizer.transcribe(recordings[:3], options)
+    assert {word.text for one in together for word in one.words} <= set(words)
+    assert sum(len(one.words) for one in together) > 5
+    assert all(one.alternatives[0].text == one.text and one.lattice for one in together)
+    monkeypatch.setattr(offline, "_DECODED_CHUNKS", 1)
+    alone = [recognizer.transcribe([samples], options)[0] for samples in recordings[:3]]
+    assert [outcome(one) for one in alone] == [outcome(one) for one in together]
+
+
+def test_options_of_each_recording(directories, recordings):
+    recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
+    options = [{"decoder": "alsd", "n_best": 3}, {}, {"boosted_phrases": ["seven"], "boost": 5.0}, {"decoder": "wfst"}]
+    *good, bad = recognizer.transcribe(recordings[:4], options)
+    assert len(good[0].alternatives) == 3
+    assert good[0].alternatives[0].text == good[0].text
+    assert not good[1].alternatives
+    assert good[2].text
+    assert str(bad).startswith("OPTION_INVALID: decoder 'wfst' is not offered")
+    with pytest.raises(StreamError, match="OPTION_INVALID"):
+        recognizer.check_options({"decoder": "wfst"})
+
+
+def test_int16_is_the_same_audio(directories, recordings):
+    recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
+    pcm = np.round(recordings[0] * 32768).astype(np.int16)
+    as_floats = pcm.astype(np.float32) / 32768
+    found, expected = recognizer.transcribe([pcm, as_floats])
+    assert outcome(found) == outcome(expected)
+
+
+@pytest.mark.parametrize(
+    ("samples", "match"),
+    [
+        (np.zeros(0, np.float32), r"0 samples; accepted: at least 160 \(10 ms\)"),
+        (np.zeros(159, np.float32), r"159 samples; accepted: at least 160"),
+        (np.full(1600, np.nan, np.float32), r"1600 of 1600 samples are not finite"),
+        (np.full(1600, 3.0, np.float32), r"beyond 2"),
+        (np.zeros((2, 1600), np.float32), r"float32 \[2, 1600\]; accepted: floats or int16 \[n\]"),
+        (np.zeros(1600, np.int32), r"int32 \[1600\]; accepted: floats or int16 \[n\]"),
+    ],
+)
+def test_bad_audio_is_named_and_the_others_go_on(directories, recordings, samples, match):
+    recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
+    good, bad, last = recognizer.transcribe([recordings[0], samples, recordings[1]])
+    with pytest.raises(StreamError, match=f"AUDIO_INVALID: .*{match}"):
+        raise bad
+    assert [outcome(one) for one in (good, last)] == [
+        outcome(recognizer.transcribe([recordings[i]])[0]) for i in (0, 1)
+    ]
+
+
+def test_a_failed_step_fails_its_batch_alone(directories, recordings, monkeypatch):
+    recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
+    encode = recognizer._encoder.encode
+
+    def fail_at_three(mels, *rest):
+        if len(mels) == 3:
+            raise RuntimeError("out of memory")
+        return encode(mels, *rest)
+
+    monkeypatch.setattr(recognizer._encoder, "encode", fail_at_three)
+    errors = recognizer.transcribe(recordings[:3])
+    assert {str(error) for error in errors} == {"STREAM_LOST: the encoder failed: out of memory"}
+    assert all(not isinstance(one, StreamError) for one in recognizer.transcribe(recordings[:2]))
+
+
+@pytest.mark.parametrize(
+    ("attention", "own", "expected"),
+    [
+        (None, None, [None, Band(128, 128)]),  # above 10 min
+        (None, Band(9, 9), [Band(9, 9), Band(9, 9)]),
+        ("full", Band(9, 9), [None, None]),
+        ("local=4,2", None, [Band(4, 2), Band(4, 2)]),
+    ],
+)
+def test_attention_of_short_and_long_recordings(directories, recordings, monkeypatch, attention, own, expected):
+    recognizer = OfflineRecognizer(directories["tdt_hybrid"], attention=attention)
+    encode, found = recognizer._encoder.encode, []
+
+    def record(mels, bands):
+        found.extend(bands)
+        return encode(mels, bands)
+
+    monkeypatch.setattr(recognizer._encoder, "band", own)
+    monkeypatch.setattr(recognizer._encoder, "encode", record)
+    monkeypatch.setattr(offline, "FULL_ATTENTION_S", 2.0)
+    recognizer.transcribe([recordings[0], recordings[2]])  # 1.4 and 3.2 s
+    assert found == expected
+
+
+def test_no_recordings(directories):
+    assert OfflineRecognizer(directories["rnnt_hybrid"]).transcribe([]) == []
+
+
+def test_each_recognizer_names_the_models_that_it_accepts(directories, bundled_model):
+    with pytest.raises(SettingError, match="an4-rnnt-hybrid is a streaming model; accepted: an offline model"):
+        OfflineRecognizer(bundled_model)
+    with pytest.raises(SettingError, match=r"no live window.*accepted: penstock transcribe.*OfflineRecognizer"):
+        StreamingRecognizer(directories["rnnt_hybrid"])
