@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from penstock import runtime
 from penstock.decoding.beam.search import BeamAlgorithm, BeamSearch
@@ -30,31 +29,17 @@ from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.stages import decoder
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.launches import Launches
 from tests.helpers.random_models import head, random_checkpoint, random_encoder, with_encoder
 
 META = torch.device("meta")
 BATCH, FRAMES = 128, 7
 SEED = 2
 """Of a predictor with one layer, as published models have it."""
-ALLOCATIONS = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty_strided")
 LAYER, OUTSIDE_OF_LAYERS = 34, 90
 GREEDY_SEARCH, GREEDY_EMIT, ALSD_STEP = 25, 38, 117
 PROGRAMS, BEAM_PROGRAMS = 15, 18
 """Of a hybrid model with a decoding graph."""
-
-
-class Launches(TorchDispatchMode):
-    """Counts operations that launch something."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        aliases = [result.alias_info for result in func._schema.returns]
-        is_view = any(alias is not None and not alias.is_write for alias in aliases)
-        self.count += not (is_view or func._schema.name in (*ALLOCATIONS, "aten::_unsafe_view"))
-        return func(*args, **(kwargs or {}))
 
 
 def launches(function: Callable[[], object]) -> int:

@@ -18,6 +18,7 @@ from penstock.graphs.full_graph import FullGraphDriver
 from penstock.graphs.no_while_loops import NoWhileLoopsDriver
 from penstock.graphs.select import missing_for_while_nodes, select_driver
 from tests.helpers.fake_capture import FakeBuilder, FakeCapture
+from tests.helpers.launches import Launches
 from tests.helpers.phrases import arena_of
 from tests.helpers.wfst import Searcher, log_probs, random_graph
 from tests.kernels.conftest import kernel_device  # noqa: F401 - a fixture
@@ -107,3 +108,28 @@ def test_kernels_that_cannot_run_are_rejected(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(SettingError, match='kernels "fused" are not possible: '):
         Searcher(random_graph(1), kernels="fused")
+
+
+def test_launches_per_frame(kernel_device, monkeypatch):  # noqa: F811
+    """Kernels, and operations between them, of each further frame of a chunk."""
+    if kernel_device == "cuda":
+        pytest.skip("launches are counted in the interpreter")
+    from triton.runtime.interpreter import GridExecutor
+
+    counted, run = Launches(), GridExecutor.__call__
+
+    def launch(executor, *args, **kwargs):
+        before = counted.count
+        run(executor, *args, **kwargs)
+        counted.count = before + 1  # not what the interpreter does instead
+
+    monkeypatch.setattr(GridExecutor, "__call__", launch)
+    graph = random_graph(1, states=20)
+    found = []
+    for frames in (1, 1 + FRAMES):
+        searcher = fused(kernel_device, "no_graphs", graph, WfstSizes(64, 256, 64))
+        counted.count = 0
+        with counted:
+            searcher.search(log_probs(1, 2, frames, graph.vocabulary_size))
+        found.append(counted.count)
+    assert 5 * FRAMES < found[1] - found[0] <= 12 * FRAMES
