@@ -111,6 +111,7 @@ def test_int16_is_the_same_audio(directories, recordings):
         (np.zeros(159, np.float32), r"159 samples; accepted: at least 160"),
         (np.full(1600, np.nan, np.float32), r"1600 of 1600 samples are not finite"),
         (np.full(1600, 3.0, np.float32), r"beyond 2"),
+        (np.float32(0.5), r"float32 \[\]; accepted"),
         (np.zeros((2, 1600), np.float32), r"float32 \[2, 1600\]; accepted: floats or int16 \[n\]"),
         (np.zeros(1600, np.int32), r"int32 \[1600\]; accepted: floats or int16 \[n\]"),
     ],
@@ -166,6 +167,12 @@ def test_attention_of_short_and_long_recordings(directories, recordings, monkeyp
 
 def test_no_recordings(directories):
     assert OfflineRecognizer(directories["rnnt_hybrid"]).transcribe([]) == []
+
+
+@pytest.mark.parametrize("wrong", [{"max_batch": 0}, {"batch_audio_s": 0.0}, {"attention": "some"}], ids=str)
+def test_wrong_settings_are_named(directories, wrong):
+    with pytest.raises(SettingError, match=f"{next(iter(wrong))}.*accepted: "):
+        OfflineRecognizer(directories["rnnt_hybrid"], **wrong)
 
 
 def test_each_recognizer_names_the_models_that_it_accepts(directories, bundled_model):

@@ -32,8 +32,7 @@ MAX_BATCH = 32
 BATCH_AUDIO_S = 120.0
 FULL_ATTENTION_S = 600.0
 LONG_BAND = Band(128, 128)
-"""Attention of longer recordings: time and memory of full attention grow with the square of the length, and NeMo's
-scripts switch to this."""
+"""Attention of longer recordings: the time of full attention grows with the square of the length. NeMo has the same."""
 _DECODED_CHUNKS = 53
 """Chunks of one decoding step, 30 s: its tensors grow with frames times labels."""
 
@@ -62,6 +61,9 @@ class OfflineRecognizer:
         decoding, precision: as in `StreamingRecognizer`. attention: what an encoder frame attends to, "full" (all of
         its recording) or "local=128,128"; by default the checkpoint's, of recordings above 10 min local=128,128.
         """
+        for name, value in (("max_batch", max_batch), ("batch_audio_s", batch_audio_s)):
+            if not value > 0:  # NaN, too
+                raise SettingError(f"{name} is {value}; accepted: numbers above 0")
         checkpoint = Checkpoint(resolve_model(str(model)))
         self.config: ModelConfig = checkpoint.config
         if not self.config.encoder.is_offline:
@@ -101,7 +103,7 @@ class OfflineRecognizer:
         """
         each = [options or {}] * len(recordings) if options is None or isinstance(options, Mapping) else options
         answers: list[StreamResult | StreamError] = []
-        for batch in self._batches([len(samples) for samples in recordings]):
+        for batch in self._batches([np.size(samples) for samples in recordings]):
             answers += self._transcribe(recordings[batch], each[batch])
         return answers
 
