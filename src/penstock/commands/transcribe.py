@@ -73,7 +73,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--request-ms", type=float, metavar="MS", help="audio per request (one chunk)")
     parser.add_argument(
-        "--streams", type=int, metavar="N", help="files transcribed at the same time (16 in each process)"
+        "--streams",
+        type=int,
+        metavar="N",
+        help="files transcribed at the same time, in all processes together (16 in each process)",
     )
     parser.add_argument(
         "--processes", type=int, metavar="N", help="processes that share the files (one per core, or per file if fewer)"

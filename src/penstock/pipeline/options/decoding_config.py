@@ -157,7 +157,7 @@ class DecodingConfig(Options):
         default="auto", description="CUDA graphs of encoder and decoder"
     )
     capture_beams: Annotated[bool, About(page="internals/cuda_graphs.md")] = Field(
-        default=False, description="capture CUDA graphs of beam searches at a start, not of greedy search alone"
+        default=False, description="also capture CUDA graphs of beam searches at startup"
     )
     kernels: Annotated[
         Kernels | None, About("NAME", unset="torch, and auto for the decoder `wfst`", page="internals/kernels.md")
