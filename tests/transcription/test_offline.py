@@ -141,6 +141,21 @@ def test_a_failed_step_fails_its_batch_alone(directories, recordings, monkeypatc
     assert all(not isinstance(one, StreamError) for one in recognizer.transcribe(recordings[:2]))
 
 
+def test_features_that_fail_end_their_recording_alone(directories, recordings, monkeypatch):
+    recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
+    compute = recognizer._mel
+
+    def fail_once(samples):
+        if len(samples) == len(recordings[1]):
+            raise RuntimeError("out of memory")
+        return compute(samples)
+
+    monkeypatch.setattr(recognizer, "_mel", fail_once)
+    first, failed, last = recognizer.transcribe(recordings[:3])
+    assert str(failed) == "STREAM_LOST: the features failed: out of memory"
+    assert not isinstance(first, StreamError) and not isinstance(last, StreamError)
+
+
 @pytest.mark.parametrize(
     ("attention", "own", "expected"),
     [

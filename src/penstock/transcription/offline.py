@@ -130,6 +130,8 @@ class OfflineRecognizer:
                 mels[row] = self._mel(torch.from_numpy(self._checked(samples)))
             except StreamError as error:
                 answers[row] = error
+            except STEP_ERRORS as error:
+                answers[row] = StreamError(ErrorCode.STREAM_LOST, f"the features failed: {error}")
         try:
             encoded = self._encoder.encode(list(mels.values()), [self._band(len(recordings[row])) for row in mels])
         except STEP_ERRORS as error:
