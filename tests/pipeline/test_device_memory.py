@@ -103,8 +103,6 @@ def test_what_does_not_fit_is_rejected_by_its_parts(golden_bundle):
     config = golden_bundle("rnnt_hybrid").config
     memory = device_memory(config, config.encoder.contexts[0], DEFAULT_DECODING, 64, 4)
     memory.check_fits(sum(memory), "cuda:1")
-    with pytest.raises(
-        SettingError, match=r"about 1\.\d+ GB on cuda:1, .*: weights .*, phrases 0\.54 GB, .*"
-    ) as error:
+    with pytest.raises(SettingError, match=r"about 1\.\d+ GB on cuda:1, .*: weights .*, phrases 0\.54 GB, .*") as error:
         memory.check_fits(sum(memory) - 1, "cuda:1")
     assert error.value.message.endswith("accepted: a lower --phrase-memory-mib")
