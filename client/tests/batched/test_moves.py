@@ -1,12 +1,15 @@
 """Streams whose server is lost go on at another one: each word once, with its time in the whole stream."""
 
 import asyncio
+import math
+import threading
 
 import numpy as np
 import pytest
 
-from client.tests.helpers.batched_client import until
+from client.tests.helpers.batched_client import WAIT_S, until
 from client.tests.helpers.fake_fleet import BLOCK
+from client.tests.helpers.fakes import RejectionError
 from client.tests.helpers.moved_streams import BLOCKS, connected, play, told, undisturbed
 from penstock_client import ClientError, StreamOptions
 from penstock_client.batched import client as batched_client
@@ -81,6 +84,42 @@ def test_a_server_that_is_lost_during_a_replay_is_the_second_of_three(servers, r
 
     assert told(asyncio.run(run())) == expected
     assert second.batch.rows or row == 1
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_late_rejections_of_a_server_that_the_stream_has_left(servers, has_arrived):
+    """Its models are dead: it rejects each request, also that with the stream's end, before or after the arrival."""
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+    turns = threading.Semaphore(0)
+
+    def reject(*_):
+        turns.acquire(timeout=WAIT_S)
+        raise RejectionError("the model is not ready")
+
+    async def run():
+        async with connected(first, second) as client:
+
+            async def die(stream, i):
+                if i != 12:
+                    return
+                link, first.batch.answer = stream._link, reject
+                client._down_until_s[client._servers[0]] = math.inf
+                for count in (1, 2):
+                    await stream.push([])
+                    await until(lambda count=count: len(link._in_flight) == count)
+                if not has_arrived:
+                    second.may_answer.clear()
+                turns.release()
+                await until(lambda: stream._link is not link if has_arrived else stream.is_adrift)
+                turns.release(2)
+                await until(lambda: not link._in_flight and not link._outbox)
+                second.may_answer.set()
+
+            return await play(client, die)
+
+    assert told(asyncio.run(run())) == expected
+    assert len(second.batch.starts) == 1
 
 
 def test_a_stream_that_moves_twice(servers):
