@@ -153,6 +153,21 @@ async def test_a_stream_that_is_cancelled_on_its_way_leaves_no_slot(fleet, open_
         await until(lambda: not second.batch.streams)
 
 
+async def test_a_move_that_fails_in_any_way_leaves_no_slot(fleet, open_streams, monkeypatch):
+    first, second = fleet(max_streams=9), fleet()
+
+    async def take(stream):
+        raise IndexError("a defect")
+
+    async with open_streams(first, second) as streams:
+        place = streams._streams[await streams.open(StreamOptions(), ANONYMOUS, "test")]
+        (target,) = (each for each in streams._moves._targets(place) if each.replica is not place.replica)
+        monkeypatch.setattr(target.replica.client, "take", take)
+        with pytest.raises(IndexError):
+            await target.take(place.upstream)
+        assert target.replica.live == 0 and place.replica.live == 1
+
+
 async def test_new_streams_are_rejected_where_the_memory_of_moves_is_full(fleet, open_streams, until, monkeypatch):
     first, second = fleet(max_streams=9), fleet()
     async with open_streams(first, second, replay_mib=1) as streams:
