@@ -31,7 +31,7 @@ def fleet():
 def test_names_and_files_are_replicas():
     (group,) = parse_replicas("dns:asr.local:8001, file:/etc/replicas,c:1")
     assert group.addresses == ("dns:asr.local:8001", "file:/etc/replicas", "c:1")
-    for wrong in ("dns:asr.local", "dns::8001", "dns:a:0"):
+    for wrong in ("dns:asr.local", "dns::8001", "dns:a:0", "http://10.0.0.7:8001", "a:\N{ARABIC-INDIC DIGIT EIGHT}"):
         with pytest.raises(ValueError, match="is not HOST:PORT"):
             parse_replicas(wrong)
 
@@ -47,7 +47,7 @@ async def test_a_file_is_read_again(tmp_path):
     assert await found.addresses(1.0) == ["d:4", "b:2", "c:3"]
 
 
-@pytest.mark.parametrize("text", ["", "# none\n", "a:1\nnonsense\n", b"\xff\xfe", None], ids=repr)
+@pytest.mark.parametrize("text", ["", "# none\n", "a:1\nnonsense\n", "a:1\nhttp://a:1\n", b"\xff\xfe", None], ids=repr)
 async def test_a_broken_file_changes_nothing_and_is_named_once(tmp_path, caplog, text):
     file = tmp_path / "replicas"
     file.write_text("a:1\n")
