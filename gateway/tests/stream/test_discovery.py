@@ -9,7 +9,7 @@ import pytest
 from client.tests.helpers.fake_fleet import FleetServer, speech
 from penstock_gateway.config import ReplicaGroup, parse_replicas
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream import discovery
+from penstock_gateway.stream import discovery, replica_streams
 from penstock_gateway.stream.discovery import Discovery
 from penstock_gateway.stream.live_stream import StreamOptions
 
@@ -87,6 +87,28 @@ async def test_a_name_is_queried_every_five_seconds(caplog):
 
 async def test_a_name_has_all_its_addresses():
     assert "127.0.0.1:8001" in await discovery.resolve("localhost", 8001)
+
+
+async def test_a_defect_in_one_group_ends_no_round(fleet, open_streams, tmp_path, until, monkeypatch, caplog):
+    monkeypatch.setattr(replica_streams, "_WATCH_S", 0.01)
+    monkeypatch.setattr(replica_streams, "PROBE_S", 0.01)
+    server, other, files = fleet(), fleet(), [tmp_path / "one", tmp_path / "two"]
+    for file in files:
+        file.write_text(server.url)
+    groups = tuple(ReplicaGroup(file.name, (f"file:{file}",)) for file in files)
+    async with open_streams(groups=groups) as streams:
+        for defect in ("discover", "probe"):
+            with monkeypatch.context() as patch:
+                patch.setattr(streams._groups[0], defect, lambda *_, defect=defect: _fail(defect))
+                await until(lambda defect=defect: f"RuntimeError: {defect}" in caplog.text)
+        for file in files:
+            file.write_text(other.url)
+        for group in streams._groups:
+            await until(lambda group=group: [each.address for each in group.candidates()] == [other.url])
+
+
+async def _fail(text):
+    raise RuntimeError(text)
 
 
 async def test_streams_live_on_while_their_address_is_gone(fleet, open_streams, tmp_path, until):
