@@ -122,6 +122,26 @@ def test_late_rejections_of_a_server_that_the_stream_has_left(servers, has_arriv
     assert len(second.batch.starts) == 1
 
 
+def test_a_lost_server_is_the_last_choice(servers):
+    """It still accepts connections. The stream leaves both in turn, each time for the other one."""
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+    lost = []
+
+    async def lose(stream, i):
+        server = {7: first, 14: second, 18: first}.get(i)
+        if server is not None:
+            first.batch.before_row = second.batch.before_row = lambda samples, flags: None
+            server.batch.before_row = lambda samples, flags: lost.append(flags) or 1 / 0
+
+    async def run():
+        async with connected(first, second) as client:
+            return await play(client, lose)
+
+    assert told(asyncio.run(run())) == expected
+    assert lost == [0, 0, 0]  # no start
+
+
 def test_a_stream_that_moves_twice(servers):
     expected = undisturbed(servers)
     group = [servers() for _ in range(3)]
