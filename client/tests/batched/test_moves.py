@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from client.tests.helpers.batched_client import WAIT_S, until
+from client.tests.helpers.batched_client import WAIT_S, results_of, until
 from client.tests.helpers.fake_fleet import BLOCK
 from client.tests.helpers.fakes import RejectionError
 from client.tests.helpers.moved_streams import BLOCKS, connected, play, told, undisturbed
@@ -235,6 +235,22 @@ def test_all_servers_are_down(servers, monkeypatch):
 
     with pytest.raises(ClientError, match="CONNECTION_LOST"):
         asyncio.run(run())
+
+
+def test_closing_ends_streams_whose_moves_have_not_begun(servers):
+    async def run():
+        async with connected(servers(), servers()) as client:
+            early, late = await client.open_stream(), await client.open_stream()
+            reading = [asyncio.create_task(results_of(stream)) for stream in (early, late)]
+            await early.accepted()
+            early._link._lose("early")
+            asyncio.get_running_loop().call_soon(late._link._lose, "late")
+            await client.close()
+            assert early.is_over and late.is_over
+        return await asyncio.wait_for(asyncio.gather(*reading, return_exceptions=True), WAIT_S)
+
+    early, late = asyncio.run(run())
+    assert "early" in str(early) and "late" in str(late)
 
 
 def test_bad_audio_moves_nothing(servers):

@@ -79,7 +79,9 @@ class BatchedClient:
         settings = StreamSettings(samples, align, round(replay_s * SAMPLE_RATE_HZ))
         self._servers = [Server(endpoint, settings, slow_s) for endpoint in endpoints]
         self._down_until_s = dict.fromkeys(self._servers, 0.0)
-        self._moves: set[asyncio.Task[None]] = set()
+        self._moves: dict[asyncio.Task[None], tuple[BatchedStream, ClientError]] = {}
+        """Of which stream, and why it is lost."""
+        self._is_closed = False
 
     async def open_stream(
         self, options: StreamOptions | None = None, on_answer: OnAnswer | None = None
@@ -107,9 +109,14 @@ class BatchedClient:
 
     async def close(self) -> None:
         """Ends the remaining streams and the connections."""
-        for task in self._moves:
+        self._is_closed = True
+        moves = dict(self._moves)
+        for task in moves:
             task.cancel()
-        await asyncio.gather(*self._moves, return_exceptions=True)
+        await asyncio.gather(*moves, return_exceptions=True)
+        for stream, error in moves.values():
+            if stream.is_adrift:  # its task had not begun
+                stream.give_up(error)
         await asyncio.gather(*(server.close() for server in self._servers))
 
     async def __aenter__(self) -> "BatchedClient":
@@ -134,9 +141,11 @@ class BatchedClient:
     def _note_lost(self, server: Server, stream: BatchedStream, error: ClientError) -> bool:
         if error.code in _LOST:
             self._note_down(server)
+        if self._is_closed:
+            return False
         task = asyncio.create_task(self._move(stream, error))
-        self._moves.add(task)
-        task.add_done_callback(self._moves.discard)
+        self._moves[task] = stream, error
+        task.add_done_callback(self._moves.pop)
         return True
 
     async def _move(self, stream: BatchedStream, error: ClientError) -> None:
