@@ -38,6 +38,26 @@ def test_a_lost_server_costs_no_word(servers, lost_at, marks):
     assert not second.batch.streams
 
 
+@pytest.mark.parametrize("lost_at", [2, 4, 16])
+def test_a_server_that_has_more_words_of_the_same_audio(servers, lost_at):
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+    second.batch.withheld = 0
+
+    async def lose(stream, i):
+        if i == lost_at:
+            await asyncio.to_thread(first.close)
+
+    async def run():
+        async with connected(first, second) as client:
+            return await play(client, lose)
+
+    results = asyncio.run(run())
+    assert told(results) == expected
+    partials = [one.audio_processed_s for one in results]
+    assert partials == sorted(partials)
+
+
 def test_the_replay_begins_at_the_newest_border_with_a_warm_up(servers):
     first, second = servers(), servers()
 
