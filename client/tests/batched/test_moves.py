@@ -297,7 +297,7 @@ def test_what_is_kept_is_bounded_and_a_stream_without_borders_is_then_not_moved(
             await asyncio.to_thread(first.close)
 
     async def run():
-        async with connected(first, second, max_replay_s=0.5) as client:
+        async with connected(first, second, max_replay_s=0.5, max_unanswered_s=0.5) as client:
             await play(client, lose, options=StreamOptions())
 
     with pytest.raises(ClientError, match="CONNECTION_LOST"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -44,8 +45,9 @@ class BatchedClient:
     connects anew. With several urls, streams start on the server with the fewest of them, and go on at another one of
     the same model where theirs is lost: their current segment is sent again, and nothing that was received is repeated.
     A server that leaves requests unanswered, but answers an empty stream, has `slow_s`, if that is longer.
-    `max_replay_s` of audio are kept per stream for a move, by default 120 with several urls, else 0. Raises ValueError
-    for an invalid url, protocol, certificate file, number or connection option.
+    `max_replay_s` of audio are kept per stream for a move: by default 120 with several urls, else 0; any other value is
+    at least `max_unanswered_s`. Raises ValueError for an invalid url, protocol, certificate file, number or connection
+    option.
     """
 
     def __init__(
@@ -69,6 +71,10 @@ class BatchedClient:
             raise ValueError(f"protocol is {protocol!r}, expected 'grpc' or 'grpcs': {MODEL_NAME} needs a gRPC stream")
         if not 0 < max_unanswered_s <= _MAX_UNANSWERED_S:
             raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected above 0, up to {_MAX_UNANSWERED_S:g}")
+        if not 0 <= slow_s < math.inf:
+            raise ValueError(f"slow_s is {slow_s!r}, expected 0 or more")
+        if max_replay_s and not max_unanswered_s <= max_replay_s < math.inf:
+            raise ValueError(f"max_replay_s is {max_replay_s!r}, expected 0, or max_unanswered_s or more")
         for name in ("wait_for_slot_s", "reconnect_s"):
             if getattr(options, name):
                 raise ValueError(f"{name} is set, but BatchedClient does not have it: use Client")
