@@ -1,6 +1,7 @@
 """What a server says of itself: over both protocols, and on the command line."""
 
 import json
+import socket
 
 import pytest
 
@@ -46,6 +47,13 @@ def test_no_server_is_unreachable(protocol, closed_url):
     client = Client(closed_url, protocol, timeout_s=60)
     with client, pytest.raises(ServerUnreachableError, match="connection refused"):
         client.server_info()
+
+
+def test_a_server_that_answers_nothing_is_unreachable(protocol):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = Client(f"127.0.0.1:{listener.getsockname()[1]}", protocol, timeout_s=0.2)
+        with client, pytest.raises(ServerUnreachableError):
+            client.server_info()
 
 
 def test_a_wrong_port_is_explained(url, protocol):

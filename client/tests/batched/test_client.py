@@ -1,6 +1,7 @@
 """Streams of a `BatchedClient` against a server on a real socket. No test depends on how rows are packed."""
 
 import asyncio
+import math
 import random
 import threading
 import time
@@ -284,6 +285,8 @@ def test_a_request_stays_below_the_size_that_servers_take_by_default(server):
     [
         ({"protocol": "http"}, "expected 'grpc' or 'grpcs'"),
         ({"max_unanswered_s": 0}, "max_unanswered_s is 0"),
+        *(({"slow_s": value}, f"slow_s is {value}, expected 0 or") for value in (-1.0, math.inf, math.nan)),
+        *(({"max_replay_s": value}, f"max_replay_s is {value}, expected") for value in (-1.0, 1.9, math.inf, math.nan)),
     ],
 )
 def test_wrong_arguments(arguments, message):

@@ -1,12 +1,15 @@
 """Streams whose server is lost go on at another one: each word once, with its time in the whole stream."""
 
 import asyncio
+import math
+import threading
 
 import numpy as np
 import pytest
 
-from client.tests.helpers.batched_client import until
+from client.tests.helpers.batched_client import WAIT_S, results_of, until
 from client.tests.helpers.fake_fleet import BLOCK
+from client.tests.helpers.fakes import RejectionError
 from client.tests.helpers.moved_streams import BLOCKS, connected, play, told, undisturbed
 from penstock_client import ClientError, StreamOptions
 from penstock_client.batched import client as batched_client
@@ -33,6 +36,26 @@ def test_a_lost_server_costs_no_word(servers, lost_at, marks):
     partials = [one.audio_processed_s for one in results]
     assert partials == sorted(partials)
     assert not second.batch.streams
+
+
+@pytest.mark.parametrize("lost_at", [2, 4, 16])
+def test_a_server_that_has_more_words_of_the_same_audio(servers, lost_at):
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+    second.batch.withheld = 0
+
+    async def lose(stream, i):
+        if i == lost_at:
+            await asyncio.to_thread(first.close)
+
+    async def run():
+        async with connected(first, second) as client:
+            return await play(client, lose)
+
+    results = asyncio.run(run())
+    assert told(results) == expected
+    partials = [one.audio_processed_s for one in results]
+    assert partials == sorted(partials)
 
 
 def test_the_replay_begins_at_the_newest_border_with_a_warm_up(servers):
@@ -81,6 +104,62 @@ def test_a_server_that_is_lost_during_a_replay_is_the_second_of_three(servers, r
 
     assert told(asyncio.run(run())) == expected
     assert second.batch.rows or row == 1
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+def test_late_rejections_of_a_server_that_the_stream_has_left(servers, has_arrived):
+    """Its models are dead: it rejects each request, also that with the stream's end, before or after the arrival."""
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+    turns = threading.Semaphore(0)
+
+    def reject(*_):
+        turns.acquire(timeout=WAIT_S)
+        raise RejectionError("the model is not ready")
+
+    async def run():
+        async with connected(first, second) as client:
+
+            async def die(stream, i):
+                if i != 12:
+                    return
+                link, first.batch.answer = stream._link, reject
+                client._down_until_s[client._servers[0]] = math.inf
+                for count in (1, 2):
+                    await stream.push([])
+                    await until(lambda count=count: len(link._in_flight) == count)
+                if not has_arrived:
+                    second.may_answer.clear()
+                turns.release()
+                await until(lambda: stream._link is not link if has_arrived else stream.is_adrift)
+                turns.release(2)
+                await until(lambda: not link._in_flight and not link._outbox)
+                second.may_answer.set()
+
+            return await play(client, die)
+
+    assert told(asyncio.run(run())) == expected
+    assert len(second.batch.starts) == 1
+
+
+def test_a_lost_server_is_the_last_choice(servers):
+    """It still accepts connections. The stream leaves both in turn, each time for the other one."""
+    expected = undisturbed(servers)
+    first, second = servers(), servers()
+    lost = []
+
+    async def lose(stream, i):
+        server = {7: first, 14: second, 18: first}.get(i)
+        if server is not None:
+            first.batch.before_row = second.batch.before_row = lambda samples, flags: None
+            server.batch.before_row = lambda samples, flags: lost.append(flags) or 1 / 0
+
+    async def run():
+        async with connected(first, second) as client:
+            return await play(client, lose)
+
+    assert told(asyncio.run(run())) == expected
+    assert lost == [0, 0, 0]  # no start
 
 
 def test_a_stream_that_moves_twice(servers):
@@ -178,6 +257,22 @@ def test_all_servers_are_down(servers, monkeypatch):
         asyncio.run(run())
 
 
+def test_closing_ends_streams_whose_moves_have_not_begun(servers):
+    async def run():
+        async with connected(servers(), servers()) as client:
+            early, late = await client.open_stream(), await client.open_stream()
+            reading = [asyncio.create_task(results_of(stream)) for stream in (early, late)]
+            await early.accepted()
+            early._link._lose("early")
+            asyncio.get_running_loop().call_soon(late._link._lose, "late")
+            await client.close()
+            assert early.is_over and late.is_over
+        return await asyncio.wait_for(asyncio.gather(*reading, return_exceptions=True), WAIT_S)
+
+    early, late = asyncio.run(run())
+    assert "early" in str(early) and "late" in str(late)
+
+
 def test_bad_audio_moves_nothing(servers):
     first, second = servers(), servers()
 
@@ -202,7 +297,7 @@ def test_what_is_kept_is_bounded_and_a_stream_without_borders_is_then_not_moved(
             await asyncio.to_thread(first.close)
 
     async def run():
-        async with connected(first, second, max_replay_s=0.5) as client:
+        async with connected(first, second, max_replay_s=0.5, max_unanswered_s=0.5) as client:
             await play(client, lose, options=StreamOptions())
 
     with pytest.raises(ClientError, match="CONNECTION_LOST"):

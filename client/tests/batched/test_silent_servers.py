@@ -11,6 +11,7 @@ from client.tests.helpers.batched_client import WAIT_S, until
 from client.tests.helpers.moved_streams import connected, play, told, undisturbed
 from penstock_client.batched.link import Link
 from penstock_client.batched.wire import START
+from penstock_client.connection import ConnectionOptions
 
 
 def test_a_server_behind_a_black_hole_is_passed_over(servers):
@@ -23,7 +24,8 @@ def test_a_server_behind_a_black_hole_is_passed_over(servers):
             await asyncio.to_thread(first.close)
 
     async def run(hole):
-        async with connected(first, hole, third, timeout_s=1.0) as client:
+        options = ConnectionOptions()  # another attempt to connect would cost as long again
+        async with connected(first, hole, third, timeout_s=1.0, connection_options=options) as client:
             return await play(client, lose)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

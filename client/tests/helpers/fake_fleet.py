@@ -51,6 +51,8 @@ class ContentBatch:
         """Options of all starts but probes."""
         self.probes = 0
         self.is_draining = False
+        self.withheld = 1
+        """Newest words of a partial result that may change: they are not told yet."""
         self.before_row: Callable[[int, int], None] = lambda samples, flags: None
 
     def answer(self, client: str, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -132,7 +134,7 @@ class ContentBatch:
 
     def _result(self, stream: _Stream, end: int, is_final: bool) -> dict:
         words = _words(stream, end)
-        complete = words if is_final else words[:-1]
+        complete = words if is_final else words[: max(0, len(words) - self.withheld)]
         new = complete[stream.told :]
         entry = {
             "SEGMENT": np.array([[stream.segment]], np.int32),

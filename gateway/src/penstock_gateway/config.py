@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
+from penstock_client.connection import Endpoint
 from penstock_client.declaration import About, Options
 from penstock_client.options import EndpointLongest, EndpointSilence, EndpointState
 
@@ -27,10 +28,10 @@ class ReplicaGroup:
 
 def check_address(address: str) -> str:
     """The address, if it is HOST:PORT; else ValueError."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
-        raise ValueError(f"{address!r} is not HOST:PORT")
-    return address
+    try:
+        return Endpoint(address).url
+    except ValueError:
+        raise ValueError(f"{address!r} is not HOST:PORT") from None
 
 
 def parse_replicas(text: str) -> tuple[ReplicaGroup, ...]:

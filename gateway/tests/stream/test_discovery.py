@@ -9,7 +9,7 @@ import pytest
 from client.tests.helpers.fake_fleet import FleetServer, speech
 from penstock_gateway.config import ReplicaGroup, parse_replicas
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream import discovery
+from penstock_gateway.stream import discovery, replica_streams
 from penstock_gateway.stream.discovery import Discovery
 from penstock_gateway.stream.live_stream import StreamOptions
 
@@ -31,7 +31,7 @@ def fleet():
 def test_names_and_files_are_replicas():
     (group,) = parse_replicas("dns:asr.local:8001, file:/etc/replicas,c:1")
     assert group.addresses == ("dns:asr.local:8001", "file:/etc/replicas", "c:1")
-    for wrong in ("dns:asr.local", "dns::8001", "dns:a:0"):
+    for wrong in ("dns:asr.local", "dns::8001", "dns:a:0", "http://10.0.0.7:8001", "a:\N{ARABIC-INDIC DIGIT EIGHT}"):
         with pytest.raises(ValueError, match="is not HOST:PORT"):
             parse_replicas(wrong)
 
@@ -47,7 +47,7 @@ async def test_a_file_is_read_again(tmp_path):
     assert await found.addresses(1.0) == ["d:4", "b:2", "c:3"]
 
 
-@pytest.mark.parametrize("text", ["", "# none\n", "a:1\nnonsense\n", b"\xff\xfe", None], ids=repr)
+@pytest.mark.parametrize("text", ["", "# none\n", "a:1\nnonsense\n", "a:1\nhttp://a:1\n", b"\xff\xfe", None], ids=repr)
 async def test_a_broken_file_changes_nothing_and_is_named_once(tmp_path, caplog, text):
     file = tmp_path / "replicas"
     file.write_text("a:1\n")
@@ -87,6 +87,28 @@ async def test_a_name_is_queried_every_five_seconds(caplog):
 
 async def test_a_name_has_all_its_addresses():
     assert "127.0.0.1:8001" in await discovery.resolve("localhost", 8001)
+
+
+async def test_a_defect_in_one_group_ends_no_round(fleet, open_streams, tmp_path, until, monkeypatch, caplog):
+    monkeypatch.setattr(replica_streams, "_WATCH_S", 0.01)
+    monkeypatch.setattr(replica_streams, "PROBE_S", 0.01)
+    server, other, files = fleet(), fleet(), [tmp_path / "one", tmp_path / "two"]
+    for file in files:
+        file.write_text(server.url)
+    groups = tuple(ReplicaGroup(file.name, (f"file:{file}",)) for file in files)
+    async with open_streams(groups=groups) as streams:
+        for defect in ("discover", "probe"):
+            with monkeypatch.context() as patch:
+                patch.setattr(streams._groups[0], defect, lambda *_, defect=defect: _fail(defect))
+                await until(lambda defect=defect: f"RuntimeError: {defect}" in caplog.text)
+        for file in files:
+            file.write_text(other.url)
+        for group in streams._groups:
+            await until(lambda group=group: [each.address for each in group.candidates()] == [other.url])
+
+
+async def _fail(text):
+    raise RuntimeError(text)
 
 
 async def test_streams_live_on_while_their_address_is_gone(fleet, open_streams, tmp_path, until):

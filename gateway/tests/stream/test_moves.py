@@ -113,6 +113,7 @@ async def test_streams_are_not_moved_without_a_longest_segment(fleet, open_strea
 async def test_a_stream_too_long_to_be_moved_harms_no_replica(fleet, open_streams, until, monkeypatch):
     """One as a direct one, whose client ends no segments."""
     monkeypatch.setattr(batched_client, "MAX_WAIT_S", 0.3)
+    monkeypatch.setattr(replicas, "MAX_UNANSWERED_S", 0.5)
     monkeypatch.setattr(replicas, "_MORE_REPLAY_S", -4.5)
     first, second = fleet(max_streams=9), fleet()
     async with open_streams(first, second, longest_segment_s=5) as streams:
@@ -151,6 +152,21 @@ async def test_a_stream_that_is_cancelled_on_its_way_leaves_no_slot(fleet, open_
         second.may_answer.set()
         await until(lambda: not any(replica.live for replica in streams._groups[0].replicas))
         await until(lambda: not second.batch.streams)
+
+
+async def test_a_move_that_fails_in_any_way_leaves_no_slot(fleet, open_streams, monkeypatch):
+    first, second = fleet(max_streams=9), fleet()
+
+    async def take(stream):
+        raise IndexError("a defect")
+
+    async with open_streams(first, second) as streams:
+        place = streams._streams[await streams.open(StreamOptions(), ANONYMOUS, "test")]
+        (target,) = (each for each in streams._moves._targets(place) if each.replica is not place.replica)
+        monkeypatch.setattr(target.replica.client, "take", take)
+        with pytest.raises(IndexError):
+            await target.take(place.upstream)
+        assert target.replica.live == 0 and place.replica.live == 1
 
 
 async def test_new_streams_are_rejected_where_the_memory_of_moves_is_full(fleet, open_streams, until, monkeypatch):

@@ -2,15 +2,23 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from penstock_client.batched.server import Probe, Server, StreamSettings
 from penstock_client.batched.stream import BatchedStream, OnAnswer
 from penstock_client.batched.wire import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
-from penstock_client.errors import ClientError, ServerReplyError, ServerUnreachableError
+from penstock_client.errors import (
+    ClientError,
+    ConnectionLostError,
+    ReplyTimeoutError,
+    ServerReplyError,
+    ServerUnreachableError,
+)
 from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ
 from penstock_client.transport.grpc_wire import check_certificates
@@ -22,7 +30,9 @@ MAX_WAIT_S = 3.0
 """How long a lost stream waits for a server with room."""
 _PAUSE_S = 0.1
 _DOWN_S = 5.0
-"""A server that was not reached is the last choice for this time."""
+"""A server that was lost or not reached is the last choice for this time."""
+_LOST = (ConnectionLostError.code, ReplyTimeoutError.code)
+"""The codes of errors of a stream whose server is lost."""
 
 
 class BatchedClient:
@@ -35,8 +45,9 @@ class BatchedClient:
     connects anew. With several urls, streams start on the server with the fewest of them, and go on at another one of
     the same model where theirs is lost: their current segment is sent again, and nothing that was received is repeated.
     A server that leaves requests unanswered, but answers an empty stream, has `slow_s`, if that is longer.
-    `max_replay_s` of audio are kept per stream for a move, by default 120 with several urls, else 0. Raises ValueError
-    for an invalid url, protocol, certificate file, number or connection option.
+    `max_replay_s` of audio are kept per stream for a move: by default 120 with several urls, else 0; any other value is
+    at least `max_unanswered_s`. Raises ValueError for an invalid url, protocol, certificate file, number or connection
+    option.
     """
 
     def __init__(
@@ -60,6 +71,10 @@ class BatchedClient:
             raise ValueError(f"protocol is {protocol!r}, expected 'grpc' or 'grpcs': {MODEL_NAME} needs a gRPC stream")
         if not 0 < max_unanswered_s <= _MAX_UNANSWERED_S:
             raise ValueError(f"max_unanswered_s is {max_unanswered_s!r}, expected above 0, up to {_MAX_UNANSWERED_S:g}")
+        if not 0 <= slow_s < math.inf:
+            raise ValueError(f"slow_s is {slow_s!r}, expected 0 or more")
+        if max_replay_s and not max_unanswered_s <= max_replay_s < math.inf:
+            raise ValueError(f"max_replay_s is {max_replay_s!r}, expected 0, or max_unanswered_s or more")
         for name in ("wait_for_slot_s", "reconnect_s"):
             if getattr(options, name):
                 raise ValueError(f"{name} is set, but BatchedClient does not have it: use Client")
@@ -70,7 +85,9 @@ class BatchedClient:
         settings = StreamSettings(samples, align, round(replay_s * SAMPLE_RATE_HZ))
         self._servers = [Server(endpoint, settings, slow_s) for endpoint in endpoints]
         self._down_until_s = dict.fromkeys(self._servers, 0.0)
-        self._moves: set[asyncio.Task[object]] = set()
+        self._moves: dict[asyncio.Task[None], tuple[BatchedStream, ClientError]] = {}
+        """Of which stream, and why it is lost."""
+        self._is_closed = False
 
     async def open_stream(
         self, options: StreamOptions | None = None, on_answer: OnAnswer | None = None
@@ -83,10 +100,10 @@ class BatchedClient:
         *others, last = self._by_room()
         for server in others:
             try:
-                return self._watched(await server.open(options, on_answer))
+                return self._watched(await server.open(options, on_answer), server)
             except (ServerUnreachableError, ServerReplyError):
-                self._down_until_s[server] = time.monotonic() + _DOWN_S
-        return self._watched(await last.open(options, on_answer))
+                self._note_down(server)
+        return self._watched(await last.open(options, on_answer), last)
 
     async def probe(self) -> Probe:
         """As `Server.probe`, of the first server."""
@@ -98,9 +115,14 @@ class BatchedClient:
 
     async def close(self) -> None:
         """Ends the remaining streams and the connections."""
-        for task in self._moves:
+        self._is_closed = True
+        moves = dict(self._moves)
+        for task in moves:
             task.cancel()
-        await asyncio.gather(*self._moves, return_exceptions=True)
+        await asyncio.gather(*moves, return_exceptions=True)
+        for stream, error in moves.values():
+            if stream.is_adrift:  # its task had not begun
+                stream.give_up(error)
         await asyncio.gather(*(server.close() for server in self._servers))
 
     async def __aenter__(self) -> "BatchedClient":
@@ -111,18 +133,31 @@ class BatchedClient:
 
     def _by_room(self) -> list[Server]:
         now_s = time.monotonic()
-        return sorted(self._servers, key=lambda server: (self._down_until_s[server] > now_s, server.live))
+        return sorted(self._servers, key=lambda server: (max(self._down_until_s[server], now_s), server.live))
 
-    def _watched(self, stream: BatchedStream) -> BatchedStream:
+    def _note_down(self, server: Server) -> None:
+        self._down_until_s[server] = time.monotonic() + _DOWN_S
+
+    def _watched(self, stream: BatchedStream, server: Server) -> BatchedStream:
+        """The stream, which is on this server: it moves where that is lost."""
         if len(self._servers) > 1:
-            stream.on_lost = self._note_lost
+            stream.on_lost = partial(self._note_lost, server)
         return stream
 
-    def _note_lost(self, stream: BatchedStream, error: ClientError) -> bool:
-        task = asyncio.create_task(move_to_any(stream, error, self._by_room))
-        self._moves.add(task)
-        task.add_done_callback(self._moves.discard)
+    def _note_lost(self, server: Server, stream: BatchedStream, error: ClientError) -> bool:
+        if error.code in _LOST:
+            self._note_down(server)
+        if self._is_closed:
+            return False
+        task = asyncio.create_task(self._move(stream, error))
+        self._moves[task] = stream, error
+        task.add_done_callback(self._moves.pop)
         return True
+
+    async def _move(self, stream: BatchedStream, error: ClientError) -> None:
+        server = await move_to_any(stream, error, self._by_room)
+        if server is not None:
+            self._watched(stream, server)
 
 
 class Target(Protocol):
@@ -132,9 +167,10 @@ class Target(Protocol):
         """Moves it here. ClientError where that fails."""
 
 
-async def move_to_any(
-    stream: BatchedStream, lost: ClientError, targets: Callable[[], Iterable[Target]]
-) -> Target | None:
+T = TypeVar("T", bound=Target)
+
+
+async def move_to_any(stream: BatchedStream, lost: ClientError, targets: Callable[[], Iterable[T]]) -> T | None:
     """Moves a lost stream to the first target that takes it; else, after 3 s, fails it with the error of its loss.
 
     targets: the best first; called for each attempt. Returns the target, None where the stream is over.

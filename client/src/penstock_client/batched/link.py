@@ -226,5 +226,5 @@ def _reject(rows: Sequence[Pushed], error: StreamError) -> None:
     The client cannot know which model of the server rejected it: its first one, which opens and closes streams, or a
     later one.
     """
-    for stream in dict.fromkeys(pushed.stream for pushed in rows):
-        stream.fail(type(error)(stream.stream_id, error.message, error.code), is_open=True)
+    for pushed in rows:
+        pushed.stream.reject(pushed, type(error)(pushed.stream.stream_id, error.message, error.code))

@@ -86,6 +86,9 @@ class Receiver(Protocol):
     def answer(self, pushed: Pushed, results: Sequence[Result], error: str | None) -> None:
         """Takes the answer to a row: results, or the server's message where it was rejected."""
 
+    def reject(self, pushed: Pushed, error: ClientError) -> None:
+        """The row's request was rejected whole: the server may hold the stream open."""
+
     def fail(self, error: ClientError, is_open: bool | None = None) -> None:
         """Its row or its server is lost; `is_open`: its end has to be sent."""
 
@@ -146,6 +149,10 @@ class Arrival:
             self.fail(stream_error(self.stream_id, error))
         elif not self._answered.done():
             self._answered.set_result(None)
+
+    def reject(self, pushed: Pushed, error: ClientError) -> None:
+        """Takes the rejection of the start's request. Called by the link."""
+        self.fail(error, is_open=True)
 
     def fail(self, error: ClientError, is_open: bool | None = None) -> None:
         """The start is lost; where it may have been accepted, its end is sent."""

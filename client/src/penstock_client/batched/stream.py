@@ -223,6 +223,11 @@ class BatchedStream:
             self._link.forget(self)
         self._changed.give()
 
+    def reject(self, pushed: Pushed, error: ClientError) -> None:
+        """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
+        if not (self._failure or pushed.visit != self._visit or self._is_adrift):
+            self.fail(error, is_open=True)
+
     def _note_answer(self, pushed: Pushed, found: Sequence[StreamResult], round_trip_s: float) -> None:
         self._withheld = []
         self._fruitless_moves = 0

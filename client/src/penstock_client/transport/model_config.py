@@ -54,11 +54,17 @@ def _retried(read: Callable[[Endpoint], Mapping[str, str]], endpoint: Endpoint) 
             return read(endpoint)
         except ConnectionError:
             time.sleep(pause_s)
+        except OSError as error:  # of a timeout or a certificate, which another attempt would meet too
+            raise _unreachable(endpoint, error) from error
     try:
         return read(endpoint)
     except OSError as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ServerUnreachableError(endpoint.url, explain(endpoint, reason)) from error
+        raise _unreachable(endpoint, error) from error
+
+
+def _unreachable(endpoint: Endpoint, error: OSError) -> ServerUnreachableError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return ServerUnreachableError(endpoint.url, explain(endpoint, reason))
 
 
 def _read_grpc(endpoint: Endpoint) -> Mapping[str, str]:

@@ -80,13 +80,14 @@ class Replay(Generic[R]):
         """The caller's index of the current segment; None before the first result."""
         # Of this segment the caller has these words and tokens, and the audio that they cover
         self._words = self._tokens = self._covered_samples = 0
+        self._covered_s = 0.0  # as it was told
         # Of the server's stream
         self._segment_shift: int | None = 0
         self._repeated_words = self._repeated_tokens = 0
         """Still to come again in its current segment."""
         self._restarted_s = -1.0
         self._is_repeating = False
-        """Nothing has come since the restart that the caller had not."""
+        """Since the restart, no result has covered more audio than the caller's."""
         self.offset_samples = 0
         """Where it begins in the caller's."""
 
@@ -178,12 +179,16 @@ class Replay(Generic[R]):
         self.has_results = True
         result = self._without_repeated(self._shifted(result, result.segment + self._segment_shift))
         covered_samples = round(result.audio_processed_s * SAMPLE_RATE_HZ)
-        if not result.is_final:
-            if self._is_repeating and covered_samples <= self._covered_samples:
+        is_behind = self._is_repeating and not result.is_final and covered_samples <= self._covered_samples
+        if is_behind:  # it may have more words of the same audio
+            if not result.new_words and not result.new_tokens:
                 return None
+            result, covered_samples = replace(result, audio_processed_s=self._covered_s), self._covered_samples
+        if not result.is_final:
             self._words += len(result.new_words)
             self._tokens += len(result.new_tokens)
-        self._is_repeating, self._covered_samples, self._segment = False, covered_samples, result.segment
+        self._is_repeating, self._covered_samples, self._segment = is_behind, covered_samples, result.segment
+        self._covered_s = result.audio_processed_s
         if result.is_final:
             self._segment += 1
             self._end_segment(result.is_endpoint, covered_samples)

@@ -53,13 +53,10 @@ class _Target:
         self.replica.live += 1
         try:
             await self.replica.client.take(stream)
-        except ClientError as error:
+        except BaseException as error:
             self.replica.release()
-            if not stream.is_over:
+            if isinstance(error, ClientError) and not stream.is_over:
                 self.replica.note_error(error)
-            raise
-        except asyncio.CancelledError:
-            self.replica.release()
             raise
         if self.place.is_over:  # meanwhile
             self.replica.release()

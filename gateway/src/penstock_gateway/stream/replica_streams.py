@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from penstock_client import (
     BatchedStream,
@@ -33,6 +34,7 @@ from penstock_gateway.stream.replicas import PROBE_S, Group, Replica
 from penstock_gateway.stream.stream_report import StreamReport
 from penstock_gateway.stream.upstream_options import segments_of, upstream_options
 
+log = logging.getLogger(__name__)
 MODEL_ALIASES = frozenset(
     (
         "whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-realtime-whisper",
@@ -175,7 +177,7 @@ class ReplicaStreams:
             await self._discover_all()
 
     async def _discover_all(self) -> None:
-        await asyncio.gather(*(group.discover(time.monotonic()) for group in self._groups))
+        await asyncio.gather(*(_logged(group.discover(time.monotonic()), group) for group in self._groups))
 
     async def _probe(self) -> None:
         while True:
@@ -183,7 +185,7 @@ class ReplicaStreams:
             await self._probe_all()
 
     async def _probe_all(self) -> None:
-        await asyncio.gather(*(group.probe() for group in self._groups))
+        await asyncio.gather(*(_logged(group.probe(), group) for group in self._groups))
         for group in self._groups:
             if group.model is not None:
                 up = sum(replica.information is not None for replica in group.replicas)
@@ -199,6 +201,14 @@ class ReplicaStreams:
                 idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
                 self._moves.leave(place, now_s)
+
+
+async def _logged(round_of_group: Awaitable[None], group: Group) -> None:
+    """A defect in it ends neither the next rounds nor those of other groups."""
+    try:
+        await round_of_group
+    except Exception:
+        log.exception("the replicas of group %r stay as they are", group.name)
 
 
 async def _start_upstream(group: Group, options: StartOptions) -> tuple[Replica, BatchedStream]:
