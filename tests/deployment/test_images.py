@@ -22,7 +22,8 @@ SERVICES = COMPOSE["services"]
 GUIDE = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 DASHBOARD = json.loads((ROOT / "docker" / "grafana" / "dashboards" / "penstock.json").read_text(encoding="utf-8"))
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-DEPLOYED_FILES = [*(ROOT / "docker").rglob("*.*"), ROOT / "docker" / "Dockerfile", ROOT / "compose.yaml"]
+DEPLOYED_FILES = [path for path in (ROOT / "docker").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+DEPLOYED_FILES.append(ROOT / "compose.yaml")
 LOCK_FILES = sorted(set((ROOT / "locks").glob("*.txt")) - {ROOT / "locks" / "pins.txt"})
 LOCKED = ["--no-deps", "--require-hashes"]
 
