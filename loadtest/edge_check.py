@@ -8,7 +8,6 @@ A proxy that is not installed is named and left out: HAProxy is a package of Deb
 import argparse
 import asyncio
 import functools
-import hashlib
 import json
 import os
 import shutil
@@ -28,7 +27,7 @@ import numpy as np
 
 from loadtest.fresh_gateway import RunningGateway, fresh_gateway, is_open
 from loadtest.fresh_server import ServerPlan, fresh_server
-from loadtest.gateway_attack import OTHER, trial
+from loadtest.gateway_attack import OTHER, gateway_flags, samples_of, trial
 from loadtest.gateway_clients import CONNECTION_ERRORS, Texts, realtime_texts, riva_texts
 from loadtest.options import BUNDLE, DEFAULT_RECORDINGS
 from penstock.errors import PenstockError, RunError
@@ -36,7 +35,6 @@ from penstock.evaluation.manifest import read_manifest
 from penstock.reporting import markdown_table
 from penstock.serving.launch import LOOPBACK
 from penstock.serving.ports import Ports, claim_ports
-from penstock_client.sound_file import open_sound
 
 FOLDER = Path(__file__).parents[1] / "docker" / "edge"
 PROTOCOLS = ("riva", "realtime")
@@ -170,10 +168,10 @@ async def seconds_to_stream(edge: Edge, samples: np.ndarray, protocol: str) -> f
                 raise
 
 
-def check(name: str, server_url: str, flags: list[str], folder: Path, seconds: float) -> list[Row]:
+def check(name: str, server_url: str, flags: tuple[str, ...], folder: Path, seconds: float) -> list[Row]:
     """What a proxy before two fresh gateways shows."""
     recording = read_manifest(DEFAULT_RECORDINGS)[0].audio
-    samples = _samples(recording)
+    samples = samples_of(recording)
     with ExitStack() as stack:
         gateways = [stack.enter_context(fresh_gateway(server_url, *flags)) for _ in range(2)]
         edge = stack.enter_context(running_edge(name, gateways, folder))
@@ -212,11 +210,6 @@ def _attack_rows(edge: Edge, samples: np.ndarray, seconds: float) -> list[Row]:
     return rows
 
 
-def _samples(path: Path) -> np.ndarray:
-    with open_sound(path) as reader:
-        return np.concatenate([block.mean(axis=1) for block in reader.blocks()]).astype(np.float32)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Checks each proxy; returns the exit status."""
     parser = argparse.ArgumentParser(prog="loadtest.edge_check", description=__doc__, allow_abbrev=False)
@@ -227,10 +220,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-edge-")))
-            keys = [f"k{i} {hashlib.sha256(key.encode()).hexdigest()} {n}\n" for i, (key, n) in enumerate(_KEYS)]
-            (folder / "keys").write_text("".join(keys))
             server = stack.enter_context(fresh_server(ServerPlan(BUNDLE, None, 16, 1)))
-            flags = ["--keys", str(folder / "keys"), "--endpoint-silence-ms", "0"]
+            flags = gateway_flags(folder, _KEYS)
             for name in options.only:
                 if shutil.which(name) is None:
                     print(f"{name}: not run, it is not installed")

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -281,14 +281,24 @@ async def _latencies(gateway: RunningGateway, samples: np.ndarray) -> list[float
     return [answer.round_trip_s for answer in answers if answer.audio_processed_s > _START_S]
 
 
+def samples_of(path: Path) -> np.ndarray:
+    """A recording, its channels mixed."""
+    with open_sound(path) as reader:
+        return np.concatenate([block.mean(axis=1) for block in reader.blocks()]).astype(np.float32)
+
+
 def speech(seconds: float) -> np.ndarray:
     """The repository's recordings, one after another."""
-    parts = []
-    for utterance in read_manifest(DEFAULT_RECORDINGS):
-        with open_sound(utterance.audio) as reader:
-            parts += [block.mean(axis=1) for block in reader.blocks()]
-    samples = np.concatenate(parts)
-    return np.tile(samples, int(seconds * SAMPLE_RATE_HZ / len(samples)) + 1).astype(np.float32)
+    samples = np.concatenate([samples_of(utterance.audio) for utterance in read_manifest(DEFAULT_RECORDINGS)])
+    return np.tile(samples, int(seconds * SAMPLE_RATE_HZ / len(samples)) + 1)
+
+
+def gateway_flags(folder: Path, keys: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """Of a gateway with these keys, each with its streams; writes their file into the folder."""
+    lines = [f"k{i} {hashlib.sha256(key.encode()).hexdigest()} {streams}\n" for i, (key, streams) in enumerate(keys)]
+    path = folder / "keys"
+    path.write_text("".join(lines))
+    return "--keys", str(path), "--endpoint-silence-ms", "0"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -320,12 +330,10 @@ def main(words: list[str] | None = None) -> int:
 def run(names: list[str], seconds: float) -> list[Trial]:
     """The trials, and before and after them one without an attack."""
     samples = speech(seconds)
-    lines = [f"k{i} {hashlib.sha256(key.encode()).hexdigest()} {streams}\n" for i, (key, streams) in enumerate(_KEYS)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-attack-")))
-        (folder / "keys").write_text("".join(lines))
         server = stack.enter_context(fresh_server(ServerPlan(BUNDLE, None, 16, 1)))
-        flags = ("--keys", str(folder / "keys"), "--endpoint-silence-ms", "0")
+        flags = gateway_flags(folder, _KEYS)
         gateway = stack.enter_context(fresh_gateway(server.url("grpc"), *flags))
         return [asyncio.run(trial(name, gateway, samples, seconds)) for name in ("", *names, "")]
 

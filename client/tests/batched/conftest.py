@@ -1,12 +1,10 @@
 """A server of `asr_batch` on a real socket, with a fake recognizer."""
 
-import contextlib
-
 import pytest
 
 from client.tests.helpers.batched_client import GEOMETRY
 from client.tests.helpers.fake_batch_server import BatchServer
-from client.tests.helpers.fake_fleet import FleetServer
+from client.tests.helpers.fake_fleet import fleet_maker
 from client.tests.helpers.fakes import FakeRecognizer
 
 
@@ -27,11 +25,5 @@ def server(recognizer):
 @pytest.fixture
 def servers():
     """Makes servers of one model."""
-    with contextlib.ExitStack() as stack:
-
-        def make(*arguments, **named):
-            server = FleetServer(*arguments, **named)
-            stack.callback(server.close)
-            return server
-
+    with fleet_maker() as make:
         yield make

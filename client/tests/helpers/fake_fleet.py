@@ -1,8 +1,9 @@
 """Servers of `asr_batch` whose words are the audio's own, wherever a stream begins: for streams that move."""
 
+import contextlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -196,3 +197,16 @@ class FleetServer(BatchServer):
     def close(self) -> None:
         self.may_answer.set()
         super().close()
+
+
+@contextlib.contextmanager
+def fleet_maker() -> Iterator[Callable[..., FleetServer]]:
+    """Makes servers of one model, with the arguments of `FleetServer`; closes them at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments, **named) -> FleetServer:
+            server = FleetServer(*arguments, **named)
+            stack.callback(server.close)
+            return server
+
+        yield make

@@ -4,6 +4,7 @@ import time
 import pytest
 
 from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fake_fleet import fleet_maker
 from client.tests.helpers.fakes import FakeRecognizer
 from penstock_gateway.config import Config, ReplicaGroup
 from penstock_gateway.metrics import Metrics
@@ -23,6 +24,13 @@ def servers():
             stack.callback(server.close)
             return server
 
+        yield make
+
+
+@pytest.fixture
+def fleet():
+    """Makes servers that move streams between them."""
+    with fleet_maker() as make:
         yield make
 
 

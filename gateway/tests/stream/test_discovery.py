@@ -1,12 +1,11 @@
 """Replicas of a DNS name or a file: they come and go, and what cannot be read changes nothing."""
 
-import contextlib
 import os
 import socket
 
 import pytest
 
-from client.tests.helpers.fake_fleet import FleetServer, speech
+from client.tests.helpers.fake_fleet import speech
 from penstock_gateway.config import ReplicaGroup, parse_replicas
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.stream import discovery, replica_streams
@@ -14,18 +13,6 @@ from penstock_gateway.stream.discovery import Discovery
 from penstock_gateway.stream.live_stream import StreamOptions
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def fleet():
-    with contextlib.ExitStack() as stack:
-
-        def make(*arguments, **named):
-            server = FleetServer(*arguments, **named)
-            stack.callback(server.close)
-            return server
-
-        yield make
 
 
 def test_names_and_files_are_replicas():

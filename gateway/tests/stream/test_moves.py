@@ -1,12 +1,11 @@
 """Streams whose replica is lost go on at another one: clients see neither a gap in the words nor a repeated one."""
 
 import asyncio
-import contextlib
 
 import numpy as np
 import pytest
 
-from client.tests.helpers.fake_fleet import BLOCK, FleetServer, speech
+from client.tests.helpers.fake_fleet import BLOCK, speech
 from penstock_client.batched import client as batched_client
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
@@ -18,18 +17,6 @@ from penstock_gateway.stream.moves import Place
 pytestmark = pytest.mark.anyio
 SPEECH = speech(1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 0, 0, 0, 0, 15, 16, 17, 18, 19)
 BLOCKS = len(SPEECH) // BLOCK
-
-
-@pytest.fixture
-def fleet():
-    with contextlib.ExitStack() as stack:
-
-        def make(*arguments, **named):
-            server = FleetServer(*arguments, **named)
-            stack.callback(server.close)
-            return server
-
-        yield make
 
 
 async def play(streams, until, before_block=None, audio=SPEECH, **options):
