@@ -27,7 +27,8 @@ NOT_HERE := not gpu and not oracle and not nightly and not browser
 # What a CPU's instruction set and order of sums could change (docs/decoding.md, "What is exact").
 NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tests/model/nemo/test_importer.py \
 	tests/pipeline/stages/test_stages.py tests/scoring/boosting/test_search.py tests/test_linear.py \
-	$(addprefix tests/test_recognizer.py::test_,golden_words_of_real_speech golden_encoder_output_of_real_speech)
+	$(addprefix tests/test_recognizer.py::test_,golden_words_of_real_speech golden_encoder_output_of_real_speech) \
+	$(addprefix --ignore=tests/decoding/,beam/test_captured_search.py wfst/test_captured_search.py)
 TEST_NUMERIC := $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
 # Lock files name everything, with hashes; torch alone comes by its version, in the build that pip's settings offer.
 LOCKS := locks
