@@ -25,9 +25,9 @@ class Segment:
     def begin(self) -> None:
         self._streams.begin(np.array([1]))
 
-    def add(self, frames: int, stable_end: int, unstable_end: int) -> bool:
+    def add(self, frames: int, stable_end: int, unstable_end: int, has_end_token: bool = False) -> bool:
         ends = np.array([[stable_end, 0], [unstable_end, 0]])
-        is_ended, other = self._streams.add(np.array([1, 2]), frames, *ends)
+        is_ended, other = self._streams.add(np.array([1, 2]), frames, *ends, np.array([has_end_token, True]))
         assert not other, "it has no rules"
         return bool(is_ended)
 
@@ -82,3 +82,11 @@ def test_the_longest_segment_ends_at_a_short_pause():
     with_pauses = {number: end for number, end in speech.items() if number % 10 not in (8, 9)}
     assert ends(rules, 1, with_pauses, chunks=70) == [pytest.approx(5.6)], "the first pause of two frames after 5 s"
     assert ends(rules, 1, speech, chunks=130) == [pytest.approx(10.0)], "no pause for another 5 s"
+
+
+def test_an_end_token_ends_a_segment_with_its_chunk_where_its_rule_is_on():
+    rules = EndpointRules(at_end_tokens=True)
+    assert rules.is_on
+    segment = Segment(rules)
+    assert [segment.add(2, 1, 0), segment.add(2, 0, 0), segment.add(2, 0, 0, True)] == [False, False, True]
+    assert not Segment(EndpointRules(silence_ms=800)).add(2, 1, 0, True)

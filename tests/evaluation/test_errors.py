@@ -103,7 +103,7 @@ def test_the_interval_is_that_of_independent_errors():
     assert high - low == pytest.approx(2 * 1.96 * (0.1 * 0.9 / 20000) ** 0.5, rel=0.1)
 
 
-def test_language_tags_are_no_words():
-    errors = compare("Hello there. <en-US>", "hello there.<de-DE>")
+def test_language_tags_and_end_tokens_are_no_words():
+    errors = compare("Hello there. <en-US>", "hello there.<de-DE> <EOU>")
     assert (errors.words.edits, errors.words.reference_units) == (0, 2)
     assert (errors.reference, errors.hypothesis) == ("hello there.", "hello there.")

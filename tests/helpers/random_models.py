@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from penstock.model.config import (
     TransducerConfig,
 )
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
+from penstock.model.tokenizer import Tokenizer
 from tests.helpers.nemo_files import nemo_members, tokenizer_member
 from tests.helpers.reference.greedy import GreedyReference
 
@@ -97,6 +99,15 @@ def with_prompts(directory: Path, checkpoint: Checkpoint, prompt: PromptConfig) 
         if name not in tensors:
             tensors[name] = _random_tensor(name, shape, generator)
     return write_checkpoint(directory, config, tensors, checkpoint.tokenizer_path.read_bytes(), {})
+
+
+def with_end_tokens(bundle: Path, directory: Path, pieces: Sequence[str]) -> Checkpoint:
+    """The bundle's model, in which these pieces of the tokenizer are end tokens: it writes them at known frames."""
+    checkpoint = Checkpoint(bundle)
+    tokenizer = Tokenizer(checkpoint.tokenizer_path)
+    labels = tuple(label for label in range(tokenizer.size) if tokenizer.piece(label) in pieces)
+    config = dataclasses.replace(checkpoint.config, end_tokens=labels)
+    return write_checkpoint(directory, config, checkpoint.tensors(), checkpoint.tokenizer_path.read_bytes(), {})
 
 
 def random_ctc_checkpoint(

@@ -11,6 +11,7 @@ import torch
 from penstock.encoder.encoder import StreamingEncoder
 from penstock.model.config import AttentionContext
 from tests.helpers.oracle.models import MODEL_NAMES, OracleModel, long_speech, oracle_model, speech
+from tests.helpers.oracle.nemo_models import EOU_SPEC
 
 pytestmark = pytest.mark.oracle
 TOLERANCE = 1e-4  # derived in tests/encoder/test_encoder.py
@@ -64,7 +65,7 @@ def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 32])
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", [*MODEL_NAMES, EOU_SPEC.name])
 def test_streams_of_mixed_ages(name: str, at_once: int):
     one, generator = oracle_model(name), random.Random(at_once)
     whole = [one.mel(samples) for samples in (*one.signals, *speech()[:3])]

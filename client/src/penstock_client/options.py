@@ -49,13 +49,14 @@ EndpointSilence = Off | Annotated[int, Field(ge=MIN_SILENCE_MS, le=MAX_SILENCE_M
 EndpointNoSpeech = Off | Annotated[int, Field(ge=200, le=60_000)]
 EndpointLongest = Off | Annotated[int, Field(ge=5, le=120)]
 EndpointState = Literal["reset", "carry"]
+EndpointTokens = Literal["on", "off"]
 LanguageTags = Literal["remove", "keep"]
 UnknownPhrases = Literal["reject", "ignore"]
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
 LANGUAGES = "a language of the model (`penstock-client --info` names them)"
 ENDPOINTS = ("endpoint_silence_ms", "endpoint_no_speech_ms", "endpoint_longest_s")
-"""The options that end segments."""
+"""The options of rules that end segments, by numbers."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 _SERVERS = "the server's"
 
@@ -178,6 +179,9 @@ class StreamOptions(Options):
     endpoint_state: Annotated[
         EndpointState | None, About("NAME", unset=_SERVERS, page="endpointing.md#reset-or-carry")
     ] = Field(default=None, description="at an endpoint the decoder starts anew, or goes on")
+    endpoint_tokens: Annotated[
+        EndpointTokens | None, About("NAME", unset=_SERVERS, page="endpointing.md#end-tokens")
+    ] = Field(default=None, description="endpoint: an end token of the model, such as `<EOU>`; without any only off")
 
     @model_validator(mode="after")
     def _check_decoder(self) -> Self:

@@ -1,8 +1,12 @@
 """The events of a stream's results."""
 
+import pytest
+
 from penstock_client import Alternative, StreamResult, Word
 from penstock_gateway.stream import events
+from penstock_gateway.stream.live_stream import StreamOptions
 from penstock_gateway.stream.segments import Segments
+from penstock_gateway.stream.upstream_options import segments_of
 
 ONE, TWO = Word("one", 0, 300, 0.5), Word("two", 400, 600)
 
@@ -45,6 +49,21 @@ def test_segments_of_the_client_have_those_of_the_server_as_parts():
     assert (final.alternatives[0].text, len(final.alternatives[0].words)) == ("one two", 2)
     last = segments.add(result("", is_final=True, is_last=True))
     assert (last.segment, last.text, last.words) == (1, "", ())
+
+
+@pytest.mark.parametrize(
+    ("options", "joins"),
+    [
+        ({}, True),
+        ({"extra": {"endpoint_tokens": "off"}}, True),
+        ({"extra": {"endpoint_tokens": "on"}}, False),
+        ({"endpoint_silence_ms": 800}, False),
+    ],
+)
+def test_ends_by_end_tokens_are_the_clients_where_it_ordered_endpoints(options, joins):
+    segments = segments_of(StreamOptions(**{"endpoint_silence_ms": 0, **options}))
+    event = segments.add(result("one", (ONE,), True, is_endpoint=True))
+    assert isinstance(event, events.Partial if joins else events.Final)
 
 
 def test_a_segment_of_silence_alone_is_none_unless_the_client_ended_it():

@@ -136,7 +136,7 @@ def _read(source: str, checkpoint: "Checkpoint") -> _Text:
     from penstock.scoring.ngram.estimation.text import TextTokenizer
 
     name = "standard input" if source == _STANDARD_INPUT else source
-    tokenizer = TextTokenizer(checkpoint.tokenizer_path, checkpoint.config.tags)
+    tokenizer = TextTokenizer(checkpoint.tokenizer_path, checkpoint.config.textless_labels)
     sentences: list[Sentence] = list(tokenizer.read([source]))
     unknown, tokens = tokenizer.unknown_tokens, tokenizer.tokens
     if not sentences:

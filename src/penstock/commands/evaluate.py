@@ -109,7 +109,7 @@ def _pause_s(args: argparse.Namespace) -> float:
 def _streams_made(args: argparse.Namespace) -> dict[str, Any]:
     """`endpointing` and `joined` of the conditions."""
     given = {name: value for name, value in _endpoint_options(args).items() if value}
-    has_endpoints = any(name in given for name in ENDPOINTS)
+    has_endpoints = any(name in given for name in (*ENDPOINTS, "endpoint_tokens"))
     return {
         "endpointing": ", ".join(f"{name} {value}" for name, value in given.items()) if has_endpoints else None,
         "joined": f"{args.join} utterances, pauses of {_pause_s(args):g} s" if args.join else None,

@@ -31,9 +31,10 @@ def run(args: argparse.Namespace) -> int:
     contexts = "offline" if encoder.is_offline else f"contexts {' '.join(map(str, encoder.contexts))}"
     prompt = checkpoint.config.prompt
     languages = f", {len(prompt.languages)} languages" if prompt else ""
+    end_tokens = ", end tokens" if checkpoint.config.end_tokens else ""
     print(
         f"{args.directory}: {checkpoint.source['class']}, {kind}, {encoder.n_layers} layers of {encoder.d_model}, "
-        f"{checkpoint.config.vocabulary_size} tokens, {contexts}{languages}"
+        f"{checkpoint.config.vocabulary_size} tokens, {contexts}{languages}{end_tokens}"
     )
     return 0
 

@@ -109,7 +109,7 @@ def _open_text(args: argparse.Namespace, names: "TokenNames | None" = None) -> "
     if args.words:
         return WordText(names.pieces if names else None)
     checkpoint = _checkpoint(args.model)
-    return TextTokenizer(checkpoint.tokenizer_path, checkpoint.config.tags)
+    return TextTokenizer(checkpoint.tokenizer_path, checkpoint.config.textless_labels)
 
 
 def _check_heldout(args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The rules that end a segment: the silence after its last label, and its duration.
+"""The rules that end a segment: the silence after its last label, its duration, and tokens that mean an end.
 
 Evaluated at the end of each chunk of encoder frames, on the best hypothesis, so that segments depend on the audio
 alone. Works on the host. Independent of searches, of audio and of torch.
@@ -29,11 +29,13 @@ class EndpointRules:
     warm_up_chunks: int = 0
     """A segment ends after exactly these chunks of the stream, and results before are withheld: a client that resumes a
     stream at an endpoint repeats this audio, so that the encoder has its context."""
+    at_end_tokens: bool = False
+    """A segment ends with the chunk in which the model has written an end token, such as `<EOU>`."""
 
     @property
     def is_on(self) -> bool:
         """True if any rule may end a segment."""
-        return any((self.silence_ms, self.no_speech_ms, self.longest_s, self.warm_up_chunks))
+        return any((self.silence_ms, self.no_speech_ms, self.longest_s, self.warm_up_chunks, self.at_end_tokens))
 
 
 NO_ENDPOINTS = EndpointRules()

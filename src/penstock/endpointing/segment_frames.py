@@ -15,23 +15,33 @@ class SegmentFrames:
         self.frames = np.zeros(streams, np.int64)
         """[S], encoder frames of the segment so far."""
         self._rules = np.zeros((3, streams), np.int64)  # silence_ms, no_speech_ms, longest_s
+        self._at_end_tokens = np.zeros(streams, bool)
         self._stable_end = np.zeros(streams, np.int64)  # of the last label that will not change, in frames; 0 before
 
     def open(self, stream: int, rules: EndpointRules) -> None:
         """A stream begins."""
         self.are_on[stream] = rules.is_on
         self._rules[:, stream] = rules.silence_ms, rules.no_speech_ms, rules.longest_s
+        self._at_end_tokens[stream] = rules.at_end_tokens
         self.begin(np.array([stream]))
 
     def begin(self, streams: np.ndarray) -> None:
         """A segment begins in each of `streams` [n]."""
         self.frames[streams] = self._stable_end[streams] = 0
 
-    def add(self, streams: np.ndarray, frames: int, stable_end: np.ndarray, unstable_end: np.ndarray) -> np.ndarray:
+    def add(
+        self,
+        streams: np.ndarray,
+        frames: int,
+        stable_end: np.ndarray,
+        unstable_end: np.ndarray,
+        has_end_token: np.ndarray,
+    ) -> np.ndarray:
         """Adds a chunk to each of `streams` [n], all different; returns where the segment ends with it, [n] bool.
 
         stable_end, unstable_end: [n] in frames from the segment's start, ends of the last label that will not change
-        and of the best hypothesis's last one that may, each 0 without one in the chunk.
+        and of the best hypothesis's last one that may, each 0 without one in the chunk. has_end_token: [n] bool, the
+        best hypothesis has a new end token, which is no label here.
         """
         self.frames[streams] += frames
         self._stable_end[streams] = np.where(stable_end > 0, stable_end, self._stable_end[streams])
@@ -43,4 +53,6 @@ class SegmentFrames:
         # 2) the longest duration, at a short pause or at last without one
         beyond_ms = total * self._frame_ms - 1000 * longest_s
         may_end = (since_ms >= LONGEST_SILENCE_MS) | (beyond_ms >= 1000 * MAX_OVERRUN_S)
-        return is_silent | ((longest_s > 0) & (beyond_ms >= 0) & may_end)
+        is_long = (longest_s > 0) & (beyond_ms >= 0) & may_end
+        # 3) the model's own word for it
+        return is_silent | is_long | (self._at_end_tokens[streams] & has_end_token)

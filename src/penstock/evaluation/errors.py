@@ -64,7 +64,7 @@ class UtteranceErrors:
 
 
 def normalize(text: str) -> str:
-    """Lower case, white space collapsed, without language tags."""
+    """Lower case, white space collapsed, without language tags and end tokens."""
     return " ".join(without_tags(text).lower().split())
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # a configuration can be checked without importing torch
 
 FORMAT = "penstock-bundle"
 FORMAT_VERSION, NEWER_FORMAT_VERSION = 1, 2
-"""The second is that of bundles with a factorized transducer or language prompts and of offline models, which earlier
-versions of Penstock would not understand."""
+"""The second is that of bundles with a factorized transducer, language prompts or end tokens and of offline models,
+which earlier versions of Penstock would not understand."""
 CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE = "config.json", "weights.safetensors", "tokenizer.model"
 
 Shapes = dict[str, tuple[int, ...]]
@@ -255,14 +255,16 @@ def sha256_of(path: Path) -> str:
 
 def _needs_newer_version(config: ModelConfig) -> bool:
     is_factorized = config.transducer is not None and config.transducer.is_factorized
-    return is_factorized or config.prompt is not None or config.encoder.is_offline
+    return is_factorized or config.prompt is not None or config.encoder.is_offline or bool(config.end_tokens)
 
 
 def _model_document(config: ModelConfig) -> dict[str, Any]:
-    """The configuration as JSON values; a model has no keys of the internal language model or prompts it lacks."""
+    """The configuration as JSON values; a model has no keys of what it lacks."""
     model = dataclasses.asdict(config)
     if config.prompt is None:
         del model["prompt"]
+    if not config.end_tokens:
+        del model["end_tokens"]
     if not config.encoder.is_offline:
         del model["features"]["is_normalized"]
     if config.encoder.attention_band is None:
@@ -284,6 +286,7 @@ def _config_from_document(document: dict[str, Any], path: Path) -> ModelConfig:
             transducer=None if model["transducer"] is None else TransducerConfig(**model["transducer"]),
             ctc=_ctc_from_model(model),
             prompt=PromptConfig(**model["prompt"]) if "prompt" in model else None,
+            end_tokens=tuple(model.get("end_tokens", ())),
         )
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error.message}") from error

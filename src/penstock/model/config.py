@@ -330,8 +330,11 @@ class ModelConfig:
     transducer: TransducerConfig | None
     ctc: CtcConfig | None = None
     prompt: PromptConfig | None = None
+    end_tokens: tuple[int, ...] = ()
+    """Labels with which the model ends an utterance (`<EOU>`) or a backchannel (`<EOB>`); ascending."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "end_tokens", tuple(self.end_tokens))
         _require(self.features.mel_bins == self.encoder.mel_bins, "encoder.feat_in", self.encoder.mel_bins,
                  f"preprocessor.features {self.features.mel_bins}")  # fmt: skip
         _require(self.encoder.is_offline or not self.features.is_normalized, "preprocessor.normalize", "per_feature",
@@ -339,11 +342,18 @@ class ModelConfig:
         sizes = {head.vocabulary_size for head in (self.transducer, self.ctc) if head is not None}
         _require(len(sizes) == 1, "vocabulary_size", sorted(sizes), "a transducer, a CTC head, or both of one size")
         _require(max(self.tags, default=0) < max(sizes), "tags", self.tags, f"labels below {max(sizes)}")
+        fits = all(type(label) is int and 0 <= label < max(sizes) for label in self.end_tokens)
+        _require(fits, "end_tokens", self.end_tokens, f"labels from 0 to {max(sizes) - 1}")
 
     @property
     def tags(self) -> tuple[int, ...]:
         """Labels that are language tags; none for a model without prompts."""
         return () if self.prompt is None else tuple(self.prompt.tags)
+
+    @property
+    def textless_labels(self) -> tuple[int, ...]:
+        """Labels that are no text, and that language models and phrases know nothing of: tags and end tokens."""
+        return (*self.tags, *self.end_tokens)
 
     @property
     def vocabulary_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Languages of a checkpoint with prompts, as untrusted data: the keys of its dictionary and the tags it writes."""
+"""Languages of a checkpoint with prompts, and labels that are no text: language tags and end tokens. Untrusted data."""
 
 import re
 
@@ -11,8 +11,10 @@ from penstock.model.section import Section
 MAX_PROMPTS, MAX_LANGUAGES = 1 << 14, 1 << 14
 LANGUAGE_TAG = re.compile(r"<[a-z]{2,3}-[A-Za-z]{2}>")
 """A tag as the models write it after a sentence, such as `<en-US>`."""
+END_TOKEN = re.compile("<EO[UB]>")
+"""What a model writes at the end of an utterance, and of a backchannel such as "uh-huh"."""
 _AUTO, _UNKNOWN = "auto", "unk"
-_SPACE_AND_TAG = re.compile(rf"\s*{LANGUAGE_TAG.pattern}")
+_SPACE_AND_TAG = re.compile(rf"\s*(?:{LANGUAGE_TAG.pattern}|{END_TOKEN.pattern})")
 
 
 def read_languages(section: Section, key: str, prompts: int, hidden: int) -> PromptConfig:
@@ -37,10 +39,19 @@ def read_languages(section: Section, key: str, prompts: int, hidden: int) -> Pro
 
 def tag_labels(tokenizer_model: bytes) -> tuple[int, ...]:
     """The labels of a SentencePiece model that are language tags, ascending."""
+    return _matching_labels(tokenizer_model, LANGUAGE_TAG)
+
+
+def end_labels(tokenizer_model: bytes) -> tuple[int, ...]:
+    """The labels of a SentencePiece model that are end tokens, ascending."""
+    return _matching_labels(tokenizer_model, END_TOKEN)
+
+
+def _matching_labels(tokenizer_model: bytes, pattern: re.Pattern[str]) -> tuple[int, ...]:
     model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer_model)
-    return tuple(i for i in range(model.get_piece_size()) if LANGUAGE_TAG.fullmatch(model.id_to_piece(i)))
+    return tuple(i for i in range(model.get_piece_size()) if pattern.fullmatch(model.id_to_piece(i)))
 
 
 def without_tags(text: str) -> str:
-    """The text without language tags, each with the white space before it."""
+    """The text without language tags and end tokens, each with the white space before it."""
     return _SPACE_AND_TAG.sub("", text).strip()

@@ -122,6 +122,11 @@ PROMPT_SPECS = (
     ),
 )  # fmt: skip
 """Models with language prompts; the first also exists in Transformers format."""
+EOU_SPEC = ModelSpec(
+    "rnnt_eou", seed=76, hybrid=False, mel_bins=128, front_end="mel128", d_model=32, n_heads=4, xscaling=False,
+    contexts=[70, 1], joint_dropout=0.2, tags=("<EOU>", "<EOB>"),
+)  # fmt: skip
+"""The architecture of parakeet_realtime_eou_120m-v1."""
 
 
 def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]) -> ASRModel:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from penstock import AudioRequest, StreamError, StreamingRecognizer, StreamResult
+from penstock import AudioRequest, StreamError, StreamingRecognizer
 from penstock.endpointing.rules import CARRY, RESET
 from penstock.errors import ErrorCode
-from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -21,10 +20,18 @@ from penstock.pipeline.stream_decoders.transducer import Chunk
 from penstock.scoring.wfst.graph_file import write_graph
 from tests.helpers.ctc import GivenLogProbs
 from tests.helpers.decoding_graphs import word_loop
+from tests.helpers.random_models import with_end_tokens
+from tests.helpers.segments import (
+    SAMPLE_RATE_HZ,
+    pieces,
+    recognize,
+    recognize_together,
+    segments,
+    speech_with_pauses,
+)
 from tests.helpers.stage_requests import DecoderRequest, decode
-from tests.helpers.streaming import cut
 
-SAMPLE_RATE_HZ, FRAME_SAMPLES = 16_000, 1280
+FRAME_SAMPLES = 1280
 CHUNK_SAMPLES = 7 * FRAME_SAMPLES
 VIRTUAL_SAMPLES = 7 * 160
 """Of an encoder frame, what audio does not fill: see `MelChunks.covered_samples`."""
@@ -39,10 +46,13 @@ DECODERS = (
     {"decoder": "wfst", "n_best": 2},
 )
 RNNT, TDT = "an4-rnnt-hybrid", "an4-tdt-hybrid"
+END_TOKENS = "end-tokens"
+"""The first model, whose words "four" and "eight" end segments, too."""
 CASES = [
     *((RNNT, options, RESET) for options in DECODERS),
     *((TDT, options, RESET) for options in DECODERS[:4]),  # the others know no durations
     *((model, options, CARRY) for model in (RNNT, TDT) for options in (DECODERS[0], DECODERS[2])),
+    *((END_TOKENS, options, state) for options in (DECODERS[0], DECODERS[2]) for state in (RESET, CARRY)),
 ]
 WORDS = (
     *"adefirtv",
@@ -66,10 +76,13 @@ def recognizers(bundled_model, tmp_path_factory) -> Callable[[str], StreamingRec
 
     @functools.cache
     def get(name: str) -> StreamingRecognizer:
-        model, graph = bundled_model.parent / name, tmp_path_factory.mktemp("graph") / "words.safetensors"
+        graph = tmp_path_factory.mktemp("graph") / "words.safetensors"
+        model = bundled_model.parent / name
+        if name == END_TOKENS:
+            model = with_end_tokens(bundled_model, tmp_path_factory.mktemp("model"), (" four", " eight")).directory
         tokenizer = model / "tokenizer.model"
         write_graph(word_loop(Tokenizer(tokenizer), WORDS, sha256_of(tokenizer)), graph)
-        return StreamingRecognizer(model, (70, 6), max_streams=8, decoding=DecodingConfig(graph=str(graph)))
+        return StreamingRecognizer(model, (70, 6), max_streams=10, decoding=DecodingConfig(graph=str(graph)))
 
     return get
 
@@ -80,65 +93,8 @@ def recognizer(recognizers) -> StreamingRecognizer:
 
 
 @pytest.fixture(scope="module")
-def speech(bundled_model) -> np.ndarray:
-    """Three recordings with pauses of 1 s."""
-    folder, pause = bundled_model.parents[1] / "tests" / "data" / "an4" / "flac", np.zeros(SAMPLE_RATE_HZ, np.float32)
-    names = ("an395-mjwl-b", "an397-miry-b", "cen7-fvap-b")
-    return np.concatenate(
-        [part for name in names for part in (read_audio(folder / f"{name}.flac", SAMPLE_RATE_HZ), pause)]
-    )
-
-
-def recognize(
-    recognizer: StreamingRecognizer, samples: np.ndarray, parts: list[slice], options: dict
-) -> list[StreamResult]:
-    """All entries of one stream."""
-    with recognizer.open_stream(options=options) as stream:
-        results = [stream.push(samples[part]) for part in parts[:-1]]
-        results.append(stream.finish(samples[parts[-1]]))
-    return [entry for result in results for entry in result.entries]
-
-
-def segments(entries: list[StreamResult]) -> list[tuple]:
-    """What each segment is: everything but last bits of scores."""
-    finals = [entry for entry in entries if entry.is_final]
-    assert [final.segment for final in finals] == list(range(len(finals)))
-    return [
-        (
-            final.text,
-            final.audio_processed_s,
-            [word[:3] for entry in entries if entry.segment == final.segment for word in entry.words],
-            [token[:3] for entry in entries if entry.segment == final.segment for token in entry.tokens],
-            [alternative.text for alternative in final.alternatives],
-        )
-        for final in finals
-    ]
-
-
-def pieces(samples: np.ndarray, milliseconds: int) -> list[slice]:
-    size = milliseconds * SAMPLE_RATE_HZ // 1000
-    return [slice(start, start + size) for start in range(0, len(samples), size)]
-
-
-def recognize_together(
-    recognizer: StreamingRecognizer, rows: list[tuple[np.ndarray, dict]], chance: random.Random
-) -> list[list[StreamResult]]:
-    """All entries of each of several streams (samples and options), in random requests and batches."""
-    waiting = [[*cut(len(samples), chance, 30_000), slice(0, 0)] for samples, _ in rows]
-    entries: list[list[StreamResult]] = [[] for _ in rows]
-    begun: set[int] = set()
-    while live := [i for i, parts in enumerate(waiting) if parts]:
-        taken = chance.sample(live, chance.randint(1, len(live)))
-        requests = []
-        for i in taken:
-            part, is_start = waiting[i].pop(0), i not in begun
-            samples, options = rows[i]
-            requests.append(AudioRequest(f"s{i}", samples[part], is_start, not waiting[i], options if is_start else {}))
-        begun.update(taken)
-        for i, result in zip(taken, recognizer.process(requests), strict=True):
-            assert isinstance(result, StreamResult), result
-            entries[i] += result.entries
-    return entries
+def speech() -> np.ndarray:
+    return speech_with_pauses()
 
 
 @pytest.mark.parametrize(("model", "options", "state"), CASES)
@@ -179,7 +135,8 @@ def test_segments_do_not_depend_on_requests_and_batches(recognizers, model, spee
     assert min(map(len, expected)) > 2
     # Mates have other decoders or the other state, and some no endpoints.
     other_state = chosen | {"endpoint_state": RESET if state == CARRY else CARRY}
-    rows = [(signal, chosen) for signal in signals] + [(signals[1], other) for other in DECODERS[:3]]
+    mates = [other | {"endpoint_tokens": "off"} for other in DECODERS[:3]]
+    rows = [(signal, chosen) for signal in signals] + [(signals[1], other) for other in mates]
     rows.append((signals[1], other_state))
     entries = recognize_together(recognizer, rows, random.Random(str(options)))
     assert [segments(found) for found in entries[:2]] == expected

@@ -16,7 +16,7 @@ def segments_of(options: StreamOptions) -> Segments:
     if options.is_as_direct:
         return Segments()
     named = [name for name in ENDPOINTS if options.extra.get(name)]
-    joins = not named and not options.endpoint_silence_ms
+    joins = not named and not options.endpoint_silence_ms and options.extra.get("endpoint_tokens") != "on"
     return Segments(joins, hides_silence="endpoint_no_speech_ms" not in named)
 
 

@@ -25,7 +25,10 @@ from penstock.model.section import REQUIRED, Section
 
 _CTC_MODEL, _HYBRID_MODEL = "EncDecCTCModelBPE", "EncDecHybridRNNTCTCBPEModel"
 _PROMPT_MODELS = ("EncDecRNNTBPEModelWithPrompt", f"{_HYBRID_MODEL}WithPrompt")
-MODEL_CLASSES = ("EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL, *_PROMPT_MODELS)
+_HYBRID_EOU_MODEL = "EncDecHybridRNNTCTCBPEEOUModel"
+_EOU_MODELS = ("EncDecRNNTBPEEOUModel", _HYBRID_EOU_MODEL)
+"""Trained in other ways to write end tokens; the networks are those of the same class without `EOU`."""
+MODEL_CLASSES = ("EncDecRNNTBPEModel", _HYBRID_MODEL, _CTC_MODEL, *_PROMPT_MODELS, *_EOU_MODELS)
 USE_BIAS, PREDNET, JOINTNET = "use_bias", "prednet", "jointnet"
 MAX_LAYERS = 256
 MAX_CONTEXT = 10_000
@@ -75,7 +78,7 @@ def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
         ctc = _ctc_head(root.section("decoder"), encoder.d_model)
     else:
         transducer, joint_has_dropout = _transducer(root, encoder.d_model)
-    if class_name.startswith(_HYBRID_MODEL):
+    if class_name.startswith((_HYBRID_MODEL, _HYBRID_EOU_MODEL)):
         assert transducer is not None
         ctc = _aux_ctc_head(root.section("aux_ctc").section("decoder"), encoder.d_model, transducer.vocabulary_size)
     model = ModelConfig(features, encoder, transducer, ctc, _prompt(root, class_name, encoder.d_model))

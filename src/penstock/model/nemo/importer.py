@@ -7,7 +7,7 @@ import sentencepiece
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint, sha256_of, write_checkpoint
-from penstock.model.languages import tag_labels
+from penstock.model.languages import end_labels, tag_labels
 from penstock.model.nemo.archive import NemoArchive
 from penstock.model.nemo.config import NemoConfig, read_nemo_config
 from penstock.model.nemo.settled import settled
@@ -54,20 +54,19 @@ def _convert_checked(nemo_path: Path, scratch: Path, half: bool, origin: dict[st
         with weights.open("wb") as file:
             archive.copy("model_weights.ckpt", file)
     state = load_state_dict(weights)
-    config = _with_prompt(settled(config, state), state, tokenizer)
+    config = _with_labels(settled(config, state), state, tokenizer)
     tensors = convert_state_dict(state, config, half)
     source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name, **origin}
     write_checkpoint(bundle, config.model, tensors, tokenizer, source)
     return bundle
 
 
-def _with_prompt(config: NemoConfig, state: StateDict, tokenizer: bytes) -> NemoConfig:
-    """Completes the language prompts by what only the tensors and the tokenizer say."""
+def _with_labels(config: NemoConfig, state: StateDict, tokenizer: bytes) -> NemoConfig:
+    """Completes end tokens and language prompts by what only the tensors and the tokenizer say."""
     prompt = config.model.prompt
-    if prompt is None:
-        return config
-    prompt = replace(prompt, hidden=prompt_hidden(state), tags=tag_labels(tokenizer))
-    return config._replace(model=replace(config.model, prompt=prompt))
+    if prompt is not None:
+        prompt = replace(prompt, hidden=prompt_hidden(state), tags=tag_labels(tokenizer))
+    return config._replace(model=replace(config.model, prompt=prompt, end_tokens=end_labels(tokenizer)))
 
 
 def _read_tokenizer(archive: NemoArchive, config: NemoConfig) -> bytes:

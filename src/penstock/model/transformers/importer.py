@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint, write_checkpoint
-from penstock.model.languages import tag_labels
+from penstock.model.languages import end_labels, tag_labels
 from penstock.model.new_bundle import write_new_bundle
 from penstock.model.transformers.config import read_transformers_config
 from penstock.model.transformers.files import content_sha256
@@ -34,8 +34,8 @@ def _convert(source: Path, scratch: Path, half: bool, origin: dict[str, str]) ->
     bundle = scratch / "bundle"
     try:
         config = read_transformers_config(source)
-        model = config.model
-        tokenizer = convert_tokenizer(source, model.vocabulary_size)
+        tokenizer = convert_tokenizer(source, config.model.vocabulary_size)
+        model = replace(config.model, end_tokens=end_labels(tokenizer))
         if model.prompt is not None:
             model = replace(model, prompt=replace(model.prompt, tags=tag_labels(tokenizer)))
         tensors = convert_state_dict(load_state_dict(source), model, half)

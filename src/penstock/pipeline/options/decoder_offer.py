@@ -1,4 +1,4 @@
-"""Decoders that a model and its settings offer to streams; requirements of the others. Does not import torch."""
+"""What the decoders of a model and its settings offer to streams; requirements of others. Does not import torch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -7,6 +7,8 @@ from penstock.errors import SettingError, shown
 from penstock.model.config import IlmPair, ModelConfig, TransducerConfig
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock_client.options import CTC, CTC_DECODERS, DECODERS, GREEDY, TRANSDUCER_DECODERS, WFST
+
+NO_END_TOKENS = "endpoint_tokens is 'on', but the model has no end tokens; accepted: off"
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,8 @@ class DecoderOffer:
     """Requirement of each decoder that is not offered, by its name."""
     ilm: Mapping[str, IlmPair] = field(default_factory=dict)
     """Default weights of the internal language model by decoder; empty for a model without one."""
+    has_end_tokens: bool = False
+    """The model has labels that end segments."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,7 +49,7 @@ class DecoderOffer:
 def offer_decoders(model: ModelConfig, decoding: DecodingConfig) -> DecoderOffer:
     """The decoders of a model with these settings.
 
-    SettingError for a graph, weights or kernels that no decoder of the model can use.
+    SettingError for a graph, weights, kernels or end tokens that no decoder of the model can use.
     """
     needs: dict[str, str] = {}
     if model.transducer is None:
@@ -56,7 +60,9 @@ def offer_decoders(model: ModelConfig, decoding: DecodingConfig) -> DecoderOffer
         needs |= dict.fromkeys(CTC_DECODERS, "a model with a CTC head")
     elif not decoding.graph:
         needs[WFST] = "a decoding graph (--graph, for penstock evaluate wfst:graph=FILE)"
-    return DecoderOffer(needs, _ilm_weights(model.transducer, decoding))
+    if decoding.endpoint_tokens == "on" and not model.end_tokens:
+        raise SettingError(NO_END_TOKENS)
+    return DecoderOffer(needs, _ilm_weights(model.transducer, decoding), bool(model.end_tokens))
 
 
 def without_ilm(name: str, value: float) -> str | None:

@@ -31,6 +31,7 @@ from penstock_client.options import (
     EndpointNoSpeech,
     EndpointSilence,
     EndpointState,
+    EndpointTokens,
     IlmAlpha,
     IlmBeta,
     LmWeight,
@@ -150,6 +151,10 @@ class DecodingConfig(Options):
             decoders=DECODERS,
         ),
     ] = Field(default=None, description="default at an endpoint: the decoder starts anew, or goes on")
+    endpoint_tokens: Annotated[
+        EndpointTokens | None,
+        About("NAME", unset="on if the model has any", page="endpointing.md#end-tokens", decoders=DECODERS),
+    ] = Field(default=None, description="default endpoint: an end token of the model, such as `<EOU>`")
     phrase_memory_mib: Annotated[int, Field(ge=16, le=16_384), About("MIB", page="boosting.md#memory")] = Field(
         default=512, description="memory for the boosted phrases of all streams on the decoder's device, in MiB"
     )
@@ -170,7 +175,7 @@ class DecodingConfig(Options):
         return self
 
 
-ENDPOINT_OPTIONS = tuple(DecodingConfig.option(name) for name in (*ENDPOINTS, "endpoint_state"))
+ENDPOINT_OPTIONS = tuple(DecodingConfig.option(name) for name in (*ENDPOINTS, "endpoint_state", "endpoint_tokens"))
 """Also options of a stream, under the same names."""
 
 DEFAULT_DECODING = DecodingConfig()

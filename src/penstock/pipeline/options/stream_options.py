@@ -13,12 +13,21 @@ from penstock.endpointing.rules import CARRY, MAX_WARM_UP_CHUNKS, RESET, Endpoin
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.config import IlmPair
 from penstock.model.tokenizer import Tokenizer
-from penstock.pipeline.options.decoder_offer import DecoderOffer, without_ilm
+from penstock.pipeline.options.decoder_offer import NO_END_TOKENS, DecoderOffer, without_ilm
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.language_offer import NO_LANGUAGES, LanguageOffer
 from penstock.scoring.boosting.phrases import Phrase, merge_phrases
 from penstock.scoring.boosting.tokenization import TokenPhrases, tokenize_phrases
-from penstock_client.options import BEAM_DECODERS, ENDPOINTS, GREEDY, LM_DECODERS, WFST, Decoder, PhraseError
+from penstock_client.options import (
+    BEAM_DECODERS,
+    ENDPOINTS,
+    GREEDY,
+    LM_DECODERS,
+    WFST,
+    Decoder,
+    EndpointTokens,
+    PhraseError,
+)
 from penstock_client.options import StreamOptions as DeclaredOptions
 
 if TYPE_CHECKING:  # the command line reads the limits here without importing torch
@@ -68,7 +77,12 @@ class StreamOptions(DeclaredOptions):
     def endpoint(self) -> EndpointRules:
         """The rules that end segments."""
         silence_ms, no_speech_ms, longest_s = (getattr(self, name) or 0 for name in ENDPOINTS)
-        return EndpointRules(silence_ms, no_speech_ms, longest_s, self.warm_up_chunks)
+        return EndpointRules(silence_ms, no_speech_ms, longest_s, self.warm_up_chunks, self.ends_at_tokens)
+
+    @property
+    def ends_at_tokens(self) -> bool:
+        """An end token of the model ends the segment."""
+        return self.endpoint_tokens == "on"
 
     @property
     def carries_state(self) -> bool:
@@ -121,6 +135,7 @@ def parse_stream_options(
         tokens = tokenize_phrases(phrases, tokenizer, ignores_unknown)
     chosen |= {"boosted_phrases": (), "boost": None, "unknown_phrases": None, "phrases": tokens}
     chosen |= {"prompt": _prompt(given, languages), WARM_UP: warm_up}
+    chosen["endpoint_tokens"] = _endpoint_tokens(given, config, offer)
     return StreamOptions(**chosen)
 
 
@@ -177,6 +192,14 @@ def _prompt(given: DeclaredOptions, languages: LanguageOffer) -> int:
     if given.language_tags is not None and not languages.names:
         raise _rejection("language_tags is given, but the model writes no language tags; accepted: nothing")
     return languages.prompt(given.language or languages.default)
+
+
+def _endpoint_tokens(given: DeclaredOptions, config: DecodingConfig, offer: DecoderOffer) -> EndpointTokens | None:
+    if offer.has_end_tokens:
+        return given.endpoint_tokens or config.endpoint_tokens or "on"
+    if given.endpoint_tokens == "on":
+        raise _rejection(NO_END_TOKENS)
+    return None
 
 
 def _phrases(given: DeclaredOptions, are_given: bool) -> tuple[Phrase, ...]:

@@ -59,12 +59,21 @@ class StreamText:
     """Accumulates the transcript of one stream on the host."""
 
     def __init__(
-        self, tokenizer: Tokenizer, config: ModelConfig, keeps_tags: bool = False, has_alternatives: bool = True
+        self,
+        tokenizer: Tokenizer,
+        config: ModelConfig,
+        keeps_tags: bool = False,
+        has_alternatives: bool = True,
+        has_end_tokens: bool = True,
     ):
-        """keeps_tags: language tags are in the text and the words, too; has_alternatives: of a stream with N-best."""
+        """keeps_tags: language tags are in the text and the words, too; has_alternatives: of a stream with N-best;
+        has_end_tokens: `tokens` of the results have them, text and words never.
+        """
         self._tokenizer = tokenizer
         self._tags = frozenset(config.tags)
-        self._dropped = frozenset() if keeps_tags else self._tags
+        self._end_tokens = frozenset(config.end_tokens)
+        self._dropped = self._end_tokens if keeps_tags else self._end_tokens | self._tags
+        self._hides_end_tokens = bool(self._end_tokens) and not has_end_tokens
         self._has_alternatives = has_alternatives
         self._sample_rate_hz = config.features.sample_rate_hz
         self._frame_ms = config.encoder_frame_ms
@@ -98,6 +107,8 @@ class StreamText:
         if is_final:
             words += self._transcript.add(decoded.unstable) + self._transcript.finish()
             tokens, self.unstable = decoded.stable + decoded.unstable, []
+        if self._hides_end_tokens:
+            tokens = [token for token in tokens if token.id not in self._end_tokens]
         result = StreamResult(
             segment=self._segment,
             text=self._transcript.text_with(self.unstable),

@@ -243,8 +243,13 @@ class DecoderStage:
             # The phrase cache has the phrases, once for all streams.
             self._options[slot] = options.model_copy(update={"phrases": ()})
             self._decoder_numbers[slot] = self.decoders.index(options.decoder)
-            has_alternatives = options.n_best > 0
-            self._texts[slot] = StreamText(self._tokenizer, self._config, options.keeps_tags, has_alternatives)
+            self._texts[slot] = StreamText(
+                self._tokenizer,
+                self._config,
+                options.keeps_tags,
+                has_alternatives=options.n_best > 0,
+                has_end_tokens=not options.ends_at_tokens,
+            )
             self._has_unstable[slot] = False
             self._endpoints.open(slot, options.endpoint)
             # Greedy CTC has no state but an open token, which must not be reported twice.

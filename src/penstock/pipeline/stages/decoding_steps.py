@@ -46,6 +46,8 @@ class Endpoints:
 
     def __init__(self, slots: int, config: ModelConfig, chunk_encoder_frames: int):
         self.chunk_encoder_frames = chunk_encoder_frames
+        self.end_tokens = frozenset(config.end_tokens)
+        """Labels that are no words but mean an end."""
         self._frame_samples = config.encoder_frame_samples
         # Frames of a chunk's last hop that its audio does not fill: see `MelChunks.covered_samples`.
         virtual_mel_frames = 0 if config.encoder.is_offline else config.encoder.subsampling_factor - 1
@@ -74,12 +76,14 @@ class Endpoints:
         self._warm_up_frames[slots] = 0
         self._segments.begin(slots)
 
-    def add_chunk(self, slots: np.ndarray, stable_end: np.ndarray, unstable_end: np.ndarray) -> np.ndarray:
-        """Adds a whole chunk of each slot [n]; returns where a segment ends with it, [n] bool. Ends of labels as in
+    def add_chunk(
+        self, slots: np.ndarray, stable_end: np.ndarray, unstable_end: np.ndarray, has_end_token: np.ndarray
+    ) -> np.ndarray:
+        """Adds a whole chunk of each slot [n]; returns where a segment ends with it, [n] bool. The others as in
         `SegmentFrames.add`.
         """
         self._encoder_frames[slots] += self.chunk_encoder_frames
-        ends = self._segments.add(slots, self.chunk_encoder_frames, stable_end, unstable_end)
+        ends = self._segments.add(slots, self.chunk_encoder_frames, stable_end, unstable_end, has_end_token)
         return ends | (self._encoder_frames[slots] == self._warm_up_frames[slots])
 
     def warm_up_samples(self, slot: int) -> int:
@@ -140,10 +144,11 @@ class RowSteps:
         self._left[rows] -= step.frames
         self._is_new[rows] = True
         # 1) tokens
-        ends = np.zeros((2, len(rows)), np.int64)
+        ends, end_tokens = np.zeros((3, len(rows)), np.int64), self._endpoints.end_tokens
         for i, (row, one) in enumerate(zip(rows.tolist(), decoded, strict=True)):
             if one is not None and (one is not NOTHING or row in self._found):
-                ends[:, i] = _end(one.stable), _end(one.unstable)
+                has_end_token = bool(end_tokens) and any(token.id in end_tokens for token in one.stable + one.unstable)
+                ends[:, i] = _end(one.stable, end_tokens), _end(one.unstable, end_tokens), has_end_token
                 self._found[row] = _joined(self._found.get(row, NOTHING), one)
         # 2) segments that end
         final = step.is_final.nonzero()[0]
@@ -163,7 +168,10 @@ class RowSteps:
         is_whole = self._has_rules[rows] & ~step.is_final & (step.frames == self._endpoints.chunk_encoder_frames)
         if np.count_nonzero(is_whole):
             whole = rows[is_whole]
-            self._is_endpoint[whole] = self._endpoints.add_chunk(self._slots[whole], *ends[:, is_whole])
+            stable_end, unstable_end, has_end_token = ends[:, is_whole]
+            self._is_endpoint[whole] = self._endpoints.add_chunk(
+                self._slots[whole], stable_end, unstable_end, has_end_token > 0
+            )
 
     def parts(self) -> dict[int, list[SegmentPart]]:
         """By row with news, the parts of segments in order; to be called after the last step.
@@ -183,6 +191,7 @@ def _joined(before: Decoded, after: Decoded) -> Decoded:
     return Decoded(before.stable + after.stable, after.unstable, after.alternatives, after.lattice)
 
 
-def _end(tokens: list[Token]) -> int:
-    """End of the last token, in encoder frames from the segment's start; 0 without one."""
-    return tokens[-1].timestamp + max(tokens[-1].duration, 1) if tokens else 0
+def _end(tokens: list[Token], end_tokens: frozenset[int]) -> int:
+    """End of the last token that is no end token, in encoder frames from the segment's start; 0 without one."""
+    last = next((token for token in reversed(tokens) if token.id not in end_tokens), None)
+    return 0 if last is None else last.timestamp + max(last.duration, 1)

@@ -30,7 +30,7 @@ class StreamFusion:
             names = read_token_names(checkpoint.tokenizer_path)
             self._lm = load_ngram_lm(config.lm, names, device, kernels=config.kernels or TORCH)
         self._phrases = PhraseCache(tokenizer, config.phrase_memory_mib * 2**20, device)
-        self.fusion = Fusion(self._lm, self._phrases.automaton, _is_tag(checkpoint.config, device))
+        self.fusion = Fusion(self._lm, self._phrases.automaton, _is_textless(checkpoint.config, device))
         """The scores for a search; only for batches in which it `is_used`."""
         self.word_boosts: WordBoosts | None = None
         """Boosts of words of the decoding graph, where there is one."""
@@ -86,10 +86,10 @@ class StreamFusion:
         )
 
 
-def _is_tag(config: ModelConfig, device: str) -> torch.Tensor | None:
-    """[V + 1] bool, True for the language tags, of which language model and phrases know nothing; None without any."""
-    if not config.tags:
+def _is_textless(config: ModelConfig, device: str) -> torch.Tensor | None:
+    """[V + 1] bool, True for labels of which language model and phrases know nothing; None without any."""
+    if not config.textless_labels:
         return None
-    is_tag = torch.zeros(config.vocabulary_size + 1, dtype=torch.bool)
-    is_tag[list(config.tags)] = True
-    return is_tag.to(device)
+    is_textless = torch.zeros(config.vocabulary_size + 1, dtype=torch.bool)
+    is_textless[list(config.textless_labels)] = True
+    return is_textless.to(device)

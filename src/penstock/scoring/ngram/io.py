@@ -47,7 +47,7 @@ class TokenNames(NamedTuple):
     unknown_label: int
     """The tokenizer's unknown token; -1 if it has none."""
     control_labels: frozenset[int] = frozenset()
-    """Control tokens and language tags, which no text contains."""
+    """Control tokens, language tags and end tokens, which no text contains."""
 
 
 def load_ngram_lm(
@@ -146,14 +146,14 @@ def _check_tokens(path: Path, metadata: dict[str, str], names: TokenNames) -> No
         raise LanguageModelError(f"{path}: another vocabulary; tokens that the model lacks: {shown}")
 
 
-def read_token_names(tokenizer_path: str | Path, tags: Sequence[int] = ()) -> TokenNames:
-    """Reads the tokens of a SentencePiece model, of which `tags` are language tags; CheckpointError if it is none."""
+def read_token_names(tokenizer_path: str | Path, textless: Sequence[int] = ()) -> TokenNames:
+    """Reads the tokens of a SentencePiece model, of which `textless` are no text; CheckpointError if it is none."""
     model = load_sentencepiece(tokenizer_path)
     size = model.get_piece_size()
     return TokenNames(
         pieces=tuple(model.id_to_piece(label) for label in range(size)),
         unknown_label=next((label for label in range(size) if model.is_unknown(label)), -1),
-        control_labels=frozenset([*tags, *(label for label in range(size) if model.is_control(label))]),
+        control_labels=frozenset([*textless, *(label for label in range(size) if model.is_control(label))]),
     )
 
 

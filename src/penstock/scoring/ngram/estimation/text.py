@@ -15,11 +15,11 @@ STANDARD_INPUT = "-"
 class TextTokenizer:
     """Encodes text as the recognizer's training did, and counts sentences and tokens."""
 
-    def __init__(self, tokenizer_path: str | Path, tags: Sequence[int] = ()):
-        """tags: labels that are language tags; where there are any, the text's tags are left out."""
+    def __init__(self, tokenizer_path: str | Path, textless: Sequence[int] = ()):
+        """textless: labels that are language tags or end tokens; where there are any, the text's are left out."""
         self._model = load_sentencepiece(tokenizer_path)
-        self.names = read_token_names(tokenizer_path, tags)
-        self._has_tags = bool(tags)
+        self.names = read_token_names(tokenizer_path, textless)
+        self._has_textless = bool(textless)
         self.sentences = 0
         self.tokens = 0
         self.unknown_tokens = 0
@@ -38,7 +38,7 @@ class TextTokenizer:
         """
         for source in sources:
             for line in read_lines(source, self._digest.update):
-                text = without_tags(line) if self._has_tags else line
+                text = without_tags(line) if self._has_textless else line
                 labels = self._model.encode(text, add_bos=False, add_eos=False)
                 if labels:
                     self.sentences += 1

@@ -1,0 +1,71 @@
+"""Streams with endpoints in tests: their segments, in one piece, in random requests and beside others."""
+
+import random
+
+import numpy as np
+
+from penstock import AudioRequest, StreamingRecognizer, StreamResult
+from penstock.frontend.audio_file import read_audio
+from tests.helpers.golden import AN4
+from tests.helpers.streaming import cut
+
+SAMPLE_RATE_HZ = 16_000
+
+
+def speech_with_pauses() -> np.ndarray:
+    """Three recordings with pauses of 1 s, 9.9 s in all."""
+    names, pause = ("an395-mjwl-b", "an397-miry-b", "cen7-fvap-b"), np.zeros(SAMPLE_RATE_HZ, np.float32)
+    recordings = [read_audio(AN4 / "flac" / f"{name}.flac", SAMPLE_RATE_HZ) for name in names]
+    return np.concatenate([part for one in recordings for part in (one, pause)])
+
+
+def recognize(
+    recognizer: StreamingRecognizer, samples: np.ndarray, parts: list[slice], options: dict
+) -> list[StreamResult]:
+    """All entries of one stream."""
+    with recognizer.open_stream(options=options) as stream:
+        results = [stream.push(samples[part]) for part in parts[:-1]]
+        results.append(stream.finish(samples[parts[-1]]))
+    return [entry for result in results for entry in result.entries]
+
+
+def segments(entries: list[StreamResult]) -> list[tuple]:
+    """What each segment is: everything but last bits of scores."""
+    finals = [entry for entry in entries if entry.is_final]
+    assert [final.segment for final in finals] == list(range(len(finals)))
+    return [
+        (
+            final.text,
+            final.audio_processed_s,
+            [word[:3] for entry in entries if entry.segment == final.segment for word in entry.words],
+            [token[:3] for entry in entries if entry.segment == final.segment for token in entry.tokens],
+            [alternative.text for alternative in final.alternatives],
+        )
+        for final in finals
+    ]
+
+
+def pieces(samples: np.ndarray, milliseconds: int) -> list[slice]:
+    size = milliseconds * SAMPLE_RATE_HZ // 1000
+    return [slice(start, start + size) for start in range(0, len(samples), size)]
+
+
+def recognize_together(
+    recognizer: StreamingRecognizer, rows: list[tuple[np.ndarray, dict]], chance: random.Random
+) -> list[list[StreamResult]]:
+    """All entries of each of several streams (samples and options), in random requests and batches."""
+    waiting = [[*cut(len(samples), chance, 30_000), slice(0, 0)] for samples, _ in rows]
+    entries: list[list[StreamResult]] = [[] for _ in rows]
+    begun: set[int] = set()
+    while live := [i for i, parts in enumerate(waiting) if parts]:
+        taken = chance.sample(live, chance.randint(1, len(live)))
+        requests = []
+        for i in taken:
+            part, is_start = waiting[i].pop(0), i not in begun
+            samples, options = rows[i]
+            requests.append(AudioRequest(f"s{i}", samples[part], is_start, not waiting[i], options if is_start else {}))
+        begun.update(taken)
+        for i, result in zip(taken, recognizer.process(requests), strict=True):
+            assert isinstance(result, StreamResult), result
+            entries[i] += result.entries
+    return entries
