@@ -48,11 +48,12 @@ DECODERS = (
 RNNT, TDT = "an4-rnnt-hybrid", "an4-tdt-hybrid"
 END_TOKENS = "end-tokens"
 """The first model, whose words "four" and "eight" end segments, too."""
+GREEDY, ALSD = DECODERS[0], DECODERS[2]
 CASES = [
     *((RNNT, options, RESET) for options in DECODERS),
-    *((TDT, options, RESET) for options in DECODERS[:4]),  # the others know no durations
-    *((model, options, CARRY) for model in (RNNT, TDT) for options in (DECODERS[0], DECODERS[2])),
-    *((END_TOKENS, options, state) for options in (DECODERS[0], DECODERS[2]) for state in (RESET, CARRY)),
+    *((TDT, options, RESET) for options in (GREEDY, ALSD)),  # durations
+    *((RNNT, GREEDY, CARRY), (TDT, ALSD, CARRY)),
+    *((END_TOKENS, GREEDY, RESET), (END_TOKENS, ALSD, CARRY)),
 ]
 WORDS = (
     *"adefirtv",
