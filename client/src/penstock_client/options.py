@@ -51,6 +51,9 @@ EndpointLongest = Off | Annotated[int, Field(ge=5, le=120)]
 EndpointState = Literal["reset", "carry"]
 LanguageTags = Literal["remove", "keep"]
 UnknownPhrases = Literal["reject", "ignore"]
+Window = Literal["file", "long"]
+WINDOWS: tuple[Window, ...] = get_args(Window)
+"""What an offline model attends to; `ServerInfo.windows` has those of a server."""
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
 LANGUAGES = "a language of the model (`penstock-client --info` names them)"
@@ -178,6 +181,9 @@ class StreamOptions(Options):
     endpoint_state: Annotated[
         EndpointState | None, About("NAME", unset=_SERVERS, page="endpointing.md#reset-or-carry")
     ] = Field(default=None, description="at an endpoint the decoder starts anew, or goes on")
+    window: Annotated[Window | None, About("NAME", unset="file", page="serving.md#files")] = Field(
+        default=None, description="attention of an offline model: as trained, above 10 min local; or always local"
+    )
 
     @model_validator(mode="after")
     def _check_decoder(self) -> Self:

@@ -323,10 +323,12 @@ def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any
 STREAM_ERRORS: Mapping[str, type[StreamError]] = {
     "STREAM_LIMIT": ServerFullError,
     "PHRASE_MEMORY_FULL": ServerFullError,
+    "AUDIO_MEMORY_FULL": ServerFullError,
     "SERVER_DRAINING": ServerDrainingError,
     "STREAM_NOT_OPEN": StreamNotOpenError,
     "STREAM_LOST": StreamError,
     "AUDIO_INVALID": StreamError,
+    "AUDIO_TOO_LONG": StreamError,
     "OPTION_INVALID": StreamError,
     "PHRASES_INVALID": StreamError,
     "REQUEST_INVALID": StreamError,
