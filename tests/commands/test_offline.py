@@ -114,7 +114,7 @@ def test_serve_says_what_files_it_takes(model, capsys, monkeypatch):
     assert main([*command, "--max-audio-s=7200"]) == 0
     output = capsys.readouterr().out
     assert "offline, files of up to 30 min" in output
-    assert "files: 7200 s of audio at a time, up to 0.4" in output
+    assert "files: 7200 s of audio at a time, up to 0.30 GB (0.15 GB per hour of audio)" in output
     assert main(command) == 0  # as much as fits
     given, default = (Settings.from_environment(options.environment) for options in launched)
     assert (given.context, given.max_file_minutes, given.max_audio_s) == (None, 30, 7200)
