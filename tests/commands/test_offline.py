@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
+from safetensors.torch import load_file, save_file
 
 from penstock import OfflineRecognizer
 from penstock.errors import SettingError
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4
-from tests.helpers.offline_models import offline_bundle, write_offline_nemo
+from tests.helpers.offline_models import offline_bundle, write_offline_nemo, write_offline_transformers
 from tests.helpers.transcribe_command import lines, run
 
 
@@ -98,6 +100,19 @@ def test_import_says_that_it_is_offline(tmp_path):
     done = run_penstock("import", path, tmp_path / "bundle")
     assert done.returncode == 0, done.stderr
     assert "48 tokens, offline" in done.stdout
+
+
+@pytest.mark.parametrize("form", ["nemo", "transformers"])
+def test_a_head_for_voice_activity_is_ignored(tmp_path, form):
+    head = {f"vad_head.{layer}.weight": torch.zeros(3, 4) for layer in range(6)}
+    if form == "nemo":
+        path = write_offline_nemo(tmp_path / "model.nemo", "tdt_hybrid", change_state=lambda state: state.update(head))
+    else:
+        path = write_offline_transformers(tmp_path / "model")
+        save_file(load_file(path / "model.safetensors") | head, path / "model.safetensors")
+    done = run_penstock("import", path, tmp_path / "bundle")
+    assert done.returncode == 0, done.stderr
+    assert "6 tensors vad_head.* are ignored: a head for voice activity" in done.stderr
 
 
 def test_serve_rejects_it(model):
