@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
+from safetensors.torch import load_file, save_file
 
 from penstock import OfflineRecognizer
 from penstock.cli import main
@@ -16,7 +18,7 @@ from penstock.serving.settings import Settings
 from penstock.serving.triton_install import TritonInstall
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4
-from tests.helpers.offline_models import offline_bundle, write_offline_nemo
+from tests.helpers.offline_models import offline_bundle, write_offline_nemo, write_offline_transformers
 from tests.helpers.transcribe_command import lines, run
 
 
@@ -123,3 +125,16 @@ def test_serve_says_what_files_it_takes(model, capsys, monkeypatch):
     assert not {"context", "chunk_ms", "chunk_samples"} & launched[0].information.keys()
     assert main([*command, "--context=70,6"]) == serve.REJECTED
     assert "--context is [70,6], but the model is offline; accepted: no --context" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["nemo", "transformers"])
+def test_a_head_for_voice_activity_is_ignored(tmp_path, form):
+    head = {f"vad_head.{layer}.weight": torch.zeros(3, 4) for layer in range(6)}
+    if form == "nemo":
+        path = write_offline_nemo(tmp_path / "model.nemo", "tdt_hybrid", change_state=lambda state: state.update(head))
+    else:
+        path = write_offline_transformers(tmp_path / "model")
+        save_file(load_file(path / "model.safetensors") | head, path / "model.safetensors")
+    done = run_penstock("import", path, tmp_path / "bundle")
+    assert done.returncode == 0, done.stderr
+    assert "6 tensors vad_head.* are ignored: a head for voice activity" in done.stderr
