@@ -43,6 +43,11 @@ class Part:
         return bool(self.flags & START)
 
     @property
+    def is_end(self) -> bool:
+        """True for the stream's last row."""
+        return bool(self.flags & END)
+
+    @property
     def is_final(self) -> bool:
         """True where a segment ends."""
         return bool(self.flags & (END | FINALIZE))
