@@ -1,5 +1,6 @@
 """The model `asr` of a server with an offline model: results only after a stream's end, by polling."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ class OfflineRecognizer(FakeRecognizer):
         named = {name: value for name, value in self.server_parameters.items() if name not in _STREAMING}
         self.server_parameters = {**named, "windows": "file,long"}
         self.work: dict[object, _Work] = {}
+        self.step_of: Callable[[object], int] = lambda name: STEP
+        """Samples that a request of this stream recognizes."""
         self.cancelled: list[object] = []
         """Streams whose work was dropped by a second end."""
 
@@ -51,9 +54,9 @@ class OfflineRecognizer(FakeRecognizer):
 
     def _step(self, name: object) -> dict[str, np.ndarray]:
         work = self.work[name]
-        done = min(work.done + STEP, work.samples)
+        done = min(work.done + self.step_of(name), work.samples)
         is_last = done == work.samples
-        is_final = is_last or done % SEGMENT == 0
+        is_final = is_last or (done > work.done and done % SEGMENT == 0)
         segment = Segment(work.segment, work.segment * SEGMENT)
         found = outputs(max(work.done, segment.start), done, is_final, self.n_best[name], segment)
         self.work[name] = _Work(work.samples, done, work.segment + is_final)
