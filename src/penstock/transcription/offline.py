@@ -24,17 +24,12 @@ from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import END, START, Column, Ticket
+from penstock.pipeline.stages.admission import MAX_MAGNITUDE, unusable_samples
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.stages.features import MAX_MAGNITUDE, unusable_samples
+from penstock.pipeline.windows import BATCH_AUDIO_S, band_of, check_length, decoded_frames, is_long
 from penstock.runtime import check_device_works
 
 MAX_BATCH = 32
-BATCH_AUDIO_S = 120.0
-FULL_ATTENTION_S = 600.0
-LONG_BAND = Band(128, 128)
-"""Attention of longer recordings: the time of full attention grows with the square of the length. NeMo has the same."""
-_DECODED_CHUNKS = 53
-"""Chunks of one decoding step, 30 s: its tensors grow with frames times labels."""
 
 Options = Mapping[str, Any]
 
@@ -122,18 +117,19 @@ class OfflineRecognizer:
     ) -> list[StreamResult | StreamError]:
         """The results of one batch."""
         answers: list[StreamResult | StreamError | None] = [None] * len(recordings)
-        mels: dict[int, torch.Tensor] = {}
+        mels: dict[int, list[torch.Tensor]] = {}
         chosen: dict[int, StreamOptions] = {}
         for row, (samples, given) in enumerate(zip(recordings, options, strict=True)):
             try:
                 chosen[row] = self._options.read(given)
-                mels[row] = self._mel(torch.from_numpy(self._checked(samples)))
+                mels[row] = self._mel.pieces(torch.from_numpy(self._checked(samples)))
             except StreamError as error:
                 answers[row] = error
             except STEP_ERRORS as error:
                 answers[row] = StreamError(ErrorCode.STREAM_LOST, f"the features failed: {error}")
+        bands = [self._band(len(recordings[row]), chosen[row].window) for row in mels]
         try:
-            encoded = self._encoder.encode(list(mels.values()), [self._band(len(recordings[row])) for row in mels])
+            encoded = self._encoder.encode(list(mels.values()), bands)
         except STEP_ERRORS as error:
             check_device_works(self._device, error)
             failure = StreamError(ErrorCode.STREAM_LOST, f"the encoder failed: {error}")
@@ -145,11 +141,10 @@ class OfflineRecognizer:
         found = iter(self._decode(requests))
         return [next(found) if answer is None else answer for answer in answers]
 
-    def _band(self, samples: int) -> Band | None:
+    def _band(self, samples: int, window: str | None) -> Band | None:
         if self._attention is not None:
             return self._attention[0]
-        is_long = samples > FULL_ATTENTION_S * self.sample_rate_hz
-        return LONG_BAND if is_long and self._encoder.band is None else self._encoder.band
+        return band_of(is_long(samples, self.sample_rate_hz, window), self._encoder.band)
 
     def _checked(self, samples: np.ndarray) -> np.ndarray:
         """The samples as float32. Raises StreamError AUDIO_INVALID."""
@@ -160,9 +155,7 @@ class OfflineRecognizer:
             message = f"samples are {samples.dtype} {list(samples.shape)}; accepted: floats or int16 [n]"
             raise StreamError(ErrorCode.AUDIO_INVALID, message)
         samples = np.ascontiguousarray(samples, np.float32)
-        if len(samples) < (least := self.config.features.hop_samples):
-            message = f"{len(samples)} samples; accepted: at least {least} ({self.config.features.hop_ms:g} ms)"
-            raise StreamError(ErrorCode.AUDIO_INVALID, message)
+        check_length(len(samples), self.config.features)
         is_usable = np.abs(samples) <= MAX_MAGNITUDE  # False for NaN
         if not is_usable.all():
             message = unusable_samples(int((~is_usable).sum()), len(samples))
@@ -177,7 +170,7 @@ class OfflineRecognizer:
 
     def _decode(self, recordings: Sequence["_Recording"]) -> list[StreamResult | StreamError]:
         """Decodes all frames, a few of every recording at a time."""
-        step = _DECODED_CHUNKS * self.config.encoder.decoding_chunk_frames(None)
+        step = decoded_frames(self.config)
         found: list[list[StreamResult | StreamError]] = [[] for _ in recordings]
         begin, running = 0, list(range(len(recordings)))
         while running:

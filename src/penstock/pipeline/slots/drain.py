@@ -86,10 +86,18 @@ class DrainBoard:
         start = _FIRST_SLOT + index * self._slots
         return self._cells[start : start + self._slots]
 
-    def live_streams(self, silent_s: float = float("inf")) -> int:
-        """Live streams, without those that have sent no request for `silent_s`."""
+    def is_live(self, slot: int, generation: int) -> bool:
+        """True if this is the slot's latest stream, and open."""
+        return self.times_ns[slot] > 0 and self.generations[slot] == generation
+
+    def live_streams(self, silent_s: float = float("inf"), ledger: "SlotLedger | None" = None) -> int:
+        """Live streams, without those that have sent no request for `silent_s`; ledger: nor those whose work is done,
+        which the stream table closes with its next call.
+        """
         oldest_ns = 1e9 * (time.monotonic() - silent_s)
-        return sum(1 for time_ns in self.times_ns.tolist() if time_ns > 0 and time_ns >= oldest_ns)
+        ended = ledger.ended_generations().tolist() if ledger else [-1] * self._slots
+        live = zip(self.times_ns.tolist(), self.generations.tolist(), ended, strict=True)
+        return sum(1 for time_ns, own, done in live if time_ns > 0 and time_ns >= oldest_ns and done != own)
 
     def unsettled_slots(self, ledger: "SlotLedger", lost_s: float = float("inf")) -> set[int]:
         """Slots of closed streams with requests that the later stages have not answered yet.
