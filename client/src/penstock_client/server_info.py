@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 
 FINGERPRINT = "penstock_fingerprint"
 """The parameter of `ServerInfo.fingerprint`."""
+_WINDOWS = "windows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,14 @@ class ServerInfo:
     """As the server sent them, in the order of these attributes; those of a later version follow."""
 
 
+def takes_files(parameters: Mapping[str, str]) -> bool:
+    """True for the parameters of an offline model: it recognizes whole files, and results come by polling."""
+    return bool(parameters.get(_WINDOWS))
+
+
 def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
     """Reads the parameters of `asr`. KeyError or ValueError where they are not a Penstock server's."""
-    windows = _names(parameters.get("windows", ""))
+    windows = _names(parameters.get(_WINDOWS, ""))
     return ServerInfo(
         version=parameters["version"],
         model=parameters["model"],
