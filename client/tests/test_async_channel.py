@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -25,9 +26,9 @@ def connected_channel(timeout_s=60.0):
     return channel
 
 
-def deliver(channel):
+def deliver(channel, **changes):
     with channel.update() as session:
-        session.deliver(RESULT)
+        session.deliver(replace(RESULT, **changes))
 
 
 async def pending(coroutine):
@@ -80,7 +81,7 @@ def test_is_complete_only_once_the_last_result_is_taken():
         deliver(channel)
         assert await channel.receive(0)
         await channel.send(END_REQUEST)
-        deliver(channel)
+        deliver(channel, is_final=True)
         assert not channel.is_complete
         assert await channel.receive(0)
         assert channel.is_complete

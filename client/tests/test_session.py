@@ -16,10 +16,11 @@ from penstock_client import (
     StreamError,
     StreamNotOpenError,
 )
-from penstock_client.protocol import END_REQUEST, RequestSplitter, parse_reply
+from penstock_client.protocol import END_REQUEST, POLL_REQUEST, RequestSplitter, parse_reply
 from penstock_client.transport.session import CLOSE_TIMEOUT_S, Session
 
 RESULT = parse_reply("s", outputs(0, 0, False).get)[0]
+RESULT_OF_ALL = replace(RESULT, is_final=True, audio_processed_s=60.0)
 
 
 class Clock:
@@ -74,6 +75,9 @@ def test_cancel_drops_unsent_requests_and_ends_a_stream_that_the_server_may_hold
     session.cancel()
     session.cancel()
     assert [request for request in iter(session.next_request, None)] == remaining
+    for _ in range(sent + len(remaining)):
+        assert not session.is_over
+        session.deliver(RESULT_OF_ALL)
     assert session.is_over
     with pytest.raises(StreamClosedError):
         session.next_result()
@@ -119,6 +123,9 @@ def test_a_request_sent_after_cancel_is_followed_by_the_end_of_the_stream(clock)
     assert not session.is_unsent and not session.is_over
     assert session.next_request() is END_REQUEST
     session.connected()  # for the last request itself
+    assert not session.has_request
+    session.deliver(RESULT)
+    session.deliver(RESULT_OF_ALL)
     assert session.is_over
 
 
@@ -177,6 +184,98 @@ def test_a_lost_connection_is_another_error_than_an_unreachable_server(session, 
 
 def test_a_reply_may_end_a_segment_and_begin_the_next(session):
     enqueue(session, RequestSplitter("s").split(np.zeros(8000), is_end=True))
-    session.deliver(replace(RESULT, is_final=True), replace(RESULT, segment=4, is_final=True))
+    session.deliver(replace(RESULT, is_final=True), replace(RESULT_OF_ALL, segment=4))
     first, is_complete, second = session.next_result(), session.is_complete, session.next_result()
     assert (first.segment, is_complete, second.segment, session.is_complete) == (3, False, 4, True)
+
+
+def ended(session, samples=8000):
+    """A stream whose end was sent."""
+    enqueue(session, RequestSplitter("s").split(np.zeros(samples), is_end=True))
+    assert session.next_request().is_end and session.next_request() is None
+
+
+@pytest.mark.parametrize("samples", [8000, 160_001, 4 * 3600 * 16_000 + 1], ids=["0.5 s", "10 s", "4 h"])
+def test_a_stream_is_polled_until_its_last_result(session, clock, samples):
+    whole_s = np.float32(samples / 16_000).item()
+    before_s = np.nextafter(np.float32(whole_s), np.float32(0)).item()
+    for request in enqueue(session, RequestSplitter("s", max_samples=samples).split(np.zeros(samples), is_end=True)):
+        assert session.next_request() is request
+    for reply in (
+        [replace(RESULT, audio_processed_s=0.25)],
+        [replace(RESULT, is_final=True, audio_processed_s=before_s)],
+        [replace(RESULT, segment=4, audio_processed_s=whole_s)],
+    ):
+        clock.now_s += 1.0
+        session.deliver(*reply)
+        assert session.next_request() is POLL_REQUEST and session.next_request() is None
+        assert not session.is_over
+    clock.now_s += 1.0
+    session.deliver(
+        replace(RESULT, segment=4, is_final=True, audio_processed_s=before_s),
+        replace(RESULT, segment=5, is_final=True, audio_processed_s=whole_s),
+    )
+    results = [session.next_result() for _ in range(5)]
+    assert session.is_over and session.is_complete
+    assert [result.is_endpoint for result in results] == [False, True, False, True, False]
+    assert results[-1].round_trip_s == 4.0  # from the stream's end
+
+
+def test_a_poll_without_a_reply_fails_the_stream(session, clock):
+    ended(session)
+    clock.now_s += 4.0
+    session.deliver(RESULT)
+    session.next_result()
+    assert session.seconds_to_wait(200.0) == 5.0
+    clock.now_s += 5.0
+    assert session.seconds_to_wait(200.0) == 0.0
+    with pytest.raises(ReplyTimeoutError):
+        session.next_result()
+
+
+@pytest.mark.parametrize("is_polling", [True, False])
+def test_cancel_after_the_end_sends_it_again_where_the_server_has_work_left(session, is_polling):
+    ended(session)
+    if is_polling:
+        session.deliver(RESULT)
+        assert session.next_request() is POLL_REQUEST
+    session.cancel()
+    assert session.has_request == is_polling  # else the reply to the end decides
+    if not is_polling:
+        assert not session.is_over
+        session.deliver(RESULT)
+    assert session.next_request() is END_REQUEST
+    assert session.next_request() is None and session.is_over
+    session.deliver(RESULT)
+    assert session.is_over
+
+
+def test_cancel_after_the_end_of_a_stream_without_work_left_sends_nothing(session):
+    ended(session)
+    session.cancel()
+    session.deliver(RESULT_OF_ALL)
+    assert session.is_over and not session.has_request
+
+
+@pytest.mark.parametrize("replies, ends", [([RESULT], 2), ([RESULT_OF_ALL], 1), ([], 1)])
+def test_the_end_of_a_cancelled_stream_is_sent_again_where_it_begins_work(session, replies, ends):
+    enqueue(session, RequestSplitter("s").split(np.zeros(8000)))
+    session.next_request()
+    session.cancel()
+    assert session.next_request() is END_REQUEST
+    session.deliver(RESULT)
+    if replies:
+        session.deliver(*replies)
+    else:
+        session.rejected(StreamError("s", "no"))
+    assert [*iter(session.next_request, None)] == [END_REQUEST] * (ends - 1)
+    assert session.is_over
+
+
+def test_a_poll_that_is_rejected_leaves_the_end_to_cancel(session):
+    ended(session)
+    session.deliver(RESULT)
+    session.next_request()
+    session.rejected(StreamError("s", "lost", "STREAM_LOST"))
+    session.cancel()
+    assert session.is_over and not session.has_request  # the server has dropped it

@@ -16,6 +16,8 @@ class ErrorCode(Enum):
     STREAM_NOT_OPEN = "the stream was never started, has ended, or was idle for too long"
     STREAM_LOST = "a stage failed on the stream or no longer has its state"
     AUDIO_INVALID = "samples or an audio file cannot be used"
+    AUDIO_TOO_LONG = "a stream has more audio than an offline model's server accepts"
+    AUDIO_MEMORY_FULL = "the audio of other streams leaves no memory for this stream's"
     OPTION_INVALID = "a request parameter is unknown, wrong, or not accepted at this point of the stream"
     PHRASES_INVALID = "the boosted phrases cannot be used by this model or are too many"
     PHRASE_MEMORY_FULL = "the phrases of other streams leave no memory for this stream's"
@@ -161,6 +163,8 @@ STREAM_ERROR_KINDS: Mapping[ErrorCode, StreamErrorKind] = {
     ErrorCode.STREAM_NOT_OPEN: StreamErrorKind.NOT_FOUND,
     ErrorCode.STREAM_LOST: StreamErrorKind.INTERNAL,
     ErrorCode.AUDIO_INVALID: StreamErrorKind.INVALID_ARGUMENT,
+    ErrorCode.AUDIO_TOO_LONG: StreamErrorKind.INVALID_ARGUMENT,
+    ErrorCode.AUDIO_MEMORY_FULL: StreamErrorKind.UNAVAILABLE,
     ErrorCode.OPTION_INVALID: StreamErrorKind.INVALID_ARGUMENT,
     ErrorCode.PHRASES_INVALID: StreamErrorKind.INVALID_ARGUMENT,
     ErrorCode.PHRASE_MEMORY_FULL: StreamErrorKind.UNAVAILABLE,

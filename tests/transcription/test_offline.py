@@ -6,11 +6,12 @@ import pytest
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Band
 from penstock.errors import SettingError, StreamError
+from penstock.frontend.window_mel import MelPieces
 from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.wfst.graph_file import write_graph
-from penstock.transcription import offline
 from tests.helpers.decoding_graphs import word_loop
 from tests.helpers.golden import golden_pcm
 from tests.helpers.offline_models import offline_bundle, random_offline_encoder
@@ -59,7 +60,7 @@ def test_a_recording_alone_and_in_any_batch(directories, recordings, case, decod
 def test_results_do_not_depend_on_decoded_steps(directories, recordings, decoder, monkeypatch):
     recognizer = OfflineRecognizer(directories["rnnt_hybrid"], decoding=DecodingConfig(endpoint_silence_ms=200))
     expected = recognizer.transcribe(recordings, {"decoder": decoder})
-    monkeypatch.setattr(offline, "_DECODED_CHUNKS", 1)
+    monkeypatch.setattr(windows, "DECODED_CHUNKS", 1)
     found = recognizer.transcribe(recordings, {"decoder": decoder})
     assert [outcome(one) for one in found] == [outcome(one) for one in expected]
     if decoder != "ctc":
@@ -78,7 +79,7 @@ def test_a_decoding_graph(tmp_path, recordings, monkeypatch):
     assert {word.text for one in together for word in one.words} <= set(words)
     assert sum(len(one.words) for one in together) > 5
     assert all(one.alternatives[0].text == one.text and one.lattice for one in together)
-    monkeypatch.setattr(offline, "_DECODED_CHUNKS", 1)
+    monkeypatch.setattr(windows, "DECODED_CHUNKS", 1)
     alone = [recognizer.transcribe([samples], options)[0] for samples in recordings[:3]]
     assert [outcome(one) for one in alone] == [outcome(one) for one in together]
 
@@ -143,14 +144,14 @@ def test_a_failed_step_fails_its_batch_alone(directories, recordings, monkeypatc
 
 def test_features_that_fail_end_their_recording_alone(directories, recordings, monkeypatch):
     recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
-    compute = recognizer._mel
+    compute = MelPieces.add
 
-    def fail_once(samples):
+    def fail_once(window, samples):
         if len(samples) == len(recordings[1]):
             raise RuntimeError("out of memory")
-        return compute(samples)
+        compute(window, samples)
 
-    monkeypatch.setattr(recognizer, "_mel", fail_once)
+    monkeypatch.setattr(MelPieces, "add", fail_once)
     first, failed, last = recognizer.transcribe(recordings[:3])
     assert str(failed) == "STREAM_LOST: the features failed: out of memory"
     assert not isinstance(first, StreamError) and not isinstance(last, StreamError)
@@ -169,13 +170,13 @@ def test_attention_of_short_and_long_recordings(directories, recordings, monkeyp
     recognizer = OfflineRecognizer(directories["tdt_hybrid"], attention=attention)
     encode, found = recognizer._encoder.encode, []
 
-    def record(mels, bands):
+    def record(mels, bands, note):
         found.extend(bands)
-        return encode(mels, bands)
+        return encode(mels, bands, note)
 
     monkeypatch.setattr(recognizer._encoder, "band", own)
     monkeypatch.setattr(recognizer._encoder, "encode", record)
-    monkeypatch.setattr(offline, "FULL_ATTENTION_S", 2.0)
+    monkeypatch.setattr(windows, "FULL_ATTENTION_S", 2.0)
     recognizer.transcribe([recordings[0], recordings[2]])  # 1.4 and 3.2 s
     assert found == expected
 

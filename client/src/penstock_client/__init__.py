@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from penstock_client.audio import read_audio as read_audio
     from penstock_client.audio_pipe import AudioPipe as AudioPipe
     from penstock_client.batched.client import BatchedClient as BatchedClient
+    from penstock_client.batched.results import Answer as Answer
     from penstock_client.batched.results import StreamResult as StreamResult
-    from penstock_client.batched.stream import Answer as Answer
     from penstock_client.batched.stream import BatchedStream as BatchedStream
     from penstock_client.client import Client as Client
     from penstock_client.connection import ConnectionOptions as ConnectionOptions
@@ -55,8 +55,8 @@ _PUBLIC = {
     "audio": ("load_audio", "read_audio"),
     "audio_pipe": ("AudioPipe",),
     "batched.client": ("BatchedClient",),
-    "batched.results": ("StreamResult",),
-    "batched.stream": ("Answer", "BatchedStream"),
+    "batched.results": ("Answer", "StreamResult"),
+    "batched.stream": ("BatchedStream",),
     "client": ("Client",),
     "connection": ("ConnectionOptions",),
     "errors": (

@@ -52,6 +52,9 @@ EndpointState = Literal["reset", "carry"]
 EndpointTokens = Literal["on", "off"]
 LanguageTags = Literal["remove", "keep"]
 UnknownPhrases = Literal["reject", "ignore"]
+Window = Literal["file", "long"]
+WINDOWS: tuple[Window, ...] = get_args(Window)
+"""What an offline model attends to; `ServerInfo.windows` has those of a server."""
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
 LANGUAGES = "a language of the model (`penstock-client --info` names them)"
@@ -182,6 +185,9 @@ class StreamOptions(Options):
     endpoint_tokens: Annotated[
         EndpointTokens | None, About("NAME", unset=_SERVERS, page="endpointing.md#end-tokens")
     ] = Field(default=None, description="endpoint: an end token of the model, such as `<EOU>`; without any only off")
+    window: Annotated[Window | None, About("NAME", unset="file", page="serving.md#files")] = Field(
+        default=None, description="attention of an offline model: as trained, above 10 min local; or always local"
+    )
 
     @model_validator(mode="after")
     def _check_decoder(self) -> Self:

@@ -6,7 +6,7 @@ The transports send a `Request` in their own format and pass the outputs of the 
 import json
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -88,6 +88,8 @@ class Request:
 
 END_REQUEST = Request(audio=b"", is_start=False, is_end=True)
 """Ends a stream that was cancelled."""
+POLL_REQUEST = Request(audio=b"", is_start=False, is_end=False)
+"""Asks for the next results of a stream that has ended, until `ends_stream`: offline models need several requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,15 @@ class Result:
             self.stable_chars,
             is_endpoint,
         )
+
+
+def ends_stream(results: Sequence[Result], samples: int) -> bool:
+    """True if these are the last results of a stream of `samples` samples, whose end was sent.
+
+    A stream of an offline model has results that end its segments before: they report less audio.
+    """
+    whole_s = np.float32(samples / SAMPLE_RATE_HZ)  # as it arrives
+    return bool(results) and results[-1].is_final and bool(np.float32(results[-1].audio_processed_s) >= whole_s)
 
 
 class RequestSplitter:
@@ -323,10 +334,12 @@ def _row(values: Callable[[str], list[Any] | None], name: str, default: list[Any
 STREAM_ERRORS: Mapping[str, type[StreamError]] = {
     "STREAM_LIMIT": ServerFullError,
     "PHRASE_MEMORY_FULL": ServerFullError,
+    "AUDIO_MEMORY_FULL": ServerFullError,
     "SERVER_DRAINING": ServerDrainingError,
     "STREAM_NOT_OPEN": StreamNotOpenError,
     "STREAM_LOST": StreamError,
     "AUDIO_INVALID": StreamError,
+    "AUDIO_TOO_LONG": StreamError,
     "OPTION_INVALID": StreamError,
     "PHRASES_INVALID": StreamError,
     "REQUEST_INVALID": StreamError,

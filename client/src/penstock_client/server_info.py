@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 
 FINGERPRINT = "penstock_fingerprint"
 """The parameter of `ServerInfo.fingerprint`."""
+_WINDOWS = "windows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,10 @@ class ServerInfo:
     """Name of the checkpoint."""
     architecture: str
     """Its heads, such as "RNN-T, CTC"."""
-    context: tuple[int, int]
-    """Encoder frames of left and right context."""
+    context: tuple[int, int] | None
+    """Encoder frames of left and right context; None for an offline model."""
     chunk_ms: float
-    """Audio of one chunk: words come in steps of this duration."""
+    """Audio of one chunk: words come in steps of this duration; 0 for an offline model."""
     sample_rate_hz: int
     languages: tuple[str, ...]
     """Languages that a stream can choose; empty for a checkpoint without a choice."""
@@ -39,6 +40,9 @@ class ServerInfo:
     """True for a factorized model; servers of earlier versions have none."""
     alphabet: frozenset[str] | None
     """The characters that the model writes; empty where it writes every one, None for servers of earlier versions."""
+    windows: tuple[str, ...]
+    """Values of the option `window` of an offline model, which recognizes whole files: results come by polling after a
+    stream's end. Empty for a streaming model."""
     fingerprint: str
     """The same where checkpoint, context, settings and version are: words do not depend on which server it is; "" for
     servers of earlier versions."""
@@ -46,15 +50,20 @@ class ServerInfo:
     """As the server sent them, in the order of these attributes; those of a later version follow."""
 
 
+def takes_files(parameters: Mapping[str, str]) -> bool:
+    """True for the parameters of an offline model: it recognizes whole files, and results come by polling."""
+    return bool(parameters.get(_WINDOWS))
+
+
 def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
     """Reads the parameters of `asr`. KeyError or ValueError where they are not a Penstock server's."""
-    left, right = map(int, parameters["context"].split(","))
+    windows = _names(parameters.get(_WINDOWS, ""))
     return ServerInfo(
         version=parameters["version"],
         model=parameters["model"],
         architecture=parameters["architecture"],
-        context=(left, right),
-        chunk_ms=float(parameters["chunk_ms"]),
+        context=None if windows else _context(parameters["context"]),
+        chunk_ms=0.0 if windows else float(parameters["chunk_ms"]),
         sample_rate_hz=int(parameters["sample_rate_hz"]),
         languages=_names(parameters["languages"]),
         decoders=_names(parameters["decoders"]),
@@ -66,6 +75,7 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         has_language_model=parameters["has_language_model"] == "true",
         has_internal_language_model=parameters.get("has_internal_language_model") == "true",
         alphabet=frozenset(parameters["alphabet"]) if "alphabet" in parameters else None,
+        windows=windows,
         fingerprint=parameters.get(FINGERPRINT, ""),
         parameters={name: parameters[name] for name in sorted(parameters, key=_position)},
     )
@@ -76,6 +86,11 @@ _ORDER = {field.name: position for position, field in enumerate(fields(ServerInf
 
 def _position(name: str) -> tuple[int, str]:
     return _ORDER.get(name, len(_ORDER)), name
+
+
+def _context(text: str) -> tuple[int, int]:
+    left, right = map(int, text.split(","))
+    return left, right
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -199,8 +199,10 @@ class FakeTransport(AsyncChannel):
 
     async def send(self, request: Request) -> None:
         await super().send(request)
-        with self.update() as session:
-            session.next_request()
+        while (request := self.session.next_request()) is not None:  # also polls
+            self._exchange(request)
+
+    def _exchange(self, request: Request) -> None:
         self.sent_s.append(time.monotonic())
         samples = np.frombuffer(request.audio, "<f4")
         received = ReceivedRequest(self._stream_id, samples, request.is_start, request.is_end, dict(request.parameters))

@@ -23,6 +23,7 @@ class ErrorCode(Enum):
     INVALID_API_KEY = ErrorStatus("the API key is missing or wrong", 401, 4401, "UNAUTHENTICATED")
     ORIGIN_REJECTED = ErrorStatus("the page's origin, or the host, is not allowed", 403, 4403, "PERMISSION_DENIED")
     MODEL_NOT_FOUND = ErrorStatus("no replica group has this name", 404, 1008, "NOT_FOUND")
+    FILES_ONLY = ErrorStatus("the model takes files, not live audio", 400, 1008, "INVALID_ARGUMENT")
     FIELD_INVALID = ErrorStatus("a field of the request is wrong or not supported", 400, 1008, "INVALID_ARGUMENT")
     AUDIO_INVALID = ErrorStatus("the audio cannot be decoded", 400, 1008, "INVALID_ARGUMENT")
     TOO_LARGE = ErrorStatus("a message, an upload or a recording is too large", 413, 1009, "RESOURCE_EXHAUSTED")

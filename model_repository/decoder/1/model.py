@@ -30,10 +30,8 @@ class TritonPythonModel:
             f"loaded: {', '.join(self._stage.decoders)} on {settings.device}, driver {self._stage.driver_name}, "
             f"kernels {self._stage.kernels}, language model: {lm}"
         )
-        frames, config = settings.context.chunk_encoder_frames, settings.checkpoint.config
-        self._metrics = ChunkMetrics(
-            triton_io.make_metric, frames, config.chunk_ms(settings.context), settings.open_latency()
-        )
+        frames, chunk_ms = settings.decoded_chunk
+        self._metrics = ChunkMetrics(triton_io.make_metric, frames, chunk_ms, settings.open_latency())
         self._news = NewsFilter(settings.slots)
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()

@@ -1,16 +1,16 @@
-"""Triton model `encoder`: MEL chunks in, ENCODED frames out. It holds the encoder state of every stream."""
+"""Triton model `encoder`: MEL in, ENCODED frames and their TICKET out. It holds the encoder state of every stream."""
 
 from penstock.errors import StreamError
 from penstock.pipeline.slots.ticket import TicketSigner
-from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.model_log import ModelLog
 from penstock.serving.settings import Settings
+from penstock.serving.stages import encoder_stage
 
 
 class TritonPythonModel:
-    """Adapter of `penstock.pipeline.stages.encoder`."""
+    """Adapter of `penstock.pipeline.stages.encoder` and `window_encoder`."""
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
@@ -19,16 +19,8 @@ class TritonPythonModel:
         settings = Settings.from_environment()
         prepare_process(settings.threads)
         self._signer = TicketSigner.shared(settings.runtime_directory)
-        self._stage = EncoderStage(
-            settings.checkpoint,
-            settings.context,
-            settings.slots,
-            settings.open_ledger(),
-            settings.device,
-            settings.decoding.cuda_graphs,
-            settings.precision,
-        )
-        self.log.stage(f"loaded: {settings.device}, context {settings.context}")
+        self._stage = encoder_stage(settings)
+        self.log.stage(f"loaded: {settings.device}, {settings.context_name}")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
         self.log.stage("warmed up")
@@ -46,7 +38,7 @@ class TritonPythonModel:
                 continue
             for row, error in reply.errors.items():
                 self.log.rejection(error, None, request.request_id(), row)
-            responses.append(triton_io.encoded_response(reply.encoded))
+            responses.append(triton_io.encoded_response(reply, request, self._signer))
         return responses
 
     def finalize(self):

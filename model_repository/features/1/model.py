@@ -5,16 +5,16 @@ import time
 from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
-from penstock.pipeline.stages.features import FeatureStage
 from penstock.runtime import freeze_loaded, prepare_process
 from penstock.serving import triton_io
 from penstock.serving.metrics import StreamMetrics, show_build
 from penstock.serving.model_log import ModelLog, StreamLog
 from penstock.serving.settings import Settings
+from penstock.serving.stages import features_stage
 
 
 class TritonPythonModel:
-    """Adapter of `penstock.pipeline.stages.features`."""
+    """Adapter of `penstock.pipeline.stages.features` and `window_features`."""
 
     def initialize(self, args):
         """Builds the stage from the environment (`penstock.serving.settings`)."""
@@ -31,7 +31,7 @@ class TritonPythonModel:
         )  # fmt: skip
         self._metrics = StreamMetrics(triton_io.make_metric, table, rate_hz)
         show_build(triton_io.make_metric, settings)
-        self._stage = FeatureStage(settings.checkpoint, settings.context, table, settings.decoding)
+        self._stage = features_stage(settings, table)
         self.log.stage(f"loaded: {settings.max_streams} streams, idle timeout {settings.idle_limit_s:g} s")
         self._stage.warm_up(triton_io.max_batch_size(args))
         freeze_loaded()
@@ -42,7 +42,7 @@ class TritonPythonModel:
         received_ns = time.monotonic_ns()
         batch = [triton_io.audio_rows(request, self._stage.max_request_samples) for request in requests]
         replies = self._stage.process_rows(batch)
-        self._metrics.update(self._stage.samples_taken)
+        self._metrics.update(self._stage.samples_taken, self._stage.samples_held)
         return [
             triton_io.error_response(reply, request, self.log)
             if isinstance(reply, StreamError)

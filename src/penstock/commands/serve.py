@@ -15,7 +15,7 @@ from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.decoding_files import check_decoding_files
-from penstock.pipeline.server_memory import ServerMemory, server_memory
+from penstock.pipeline.server_memory import ServerMemory, audio_bytes_per_s, server_memory
 from penstock.pipeline.slots.table import slot_count
 from penstock.runtime import available_memory_bytes, check_device
 from penstock.serving.gateway_process import GatewayOptions, GatewayProcess, check_gateway
@@ -25,7 +25,13 @@ from penstock.serving.limits import raise_open_file_limit
 from penstock.serving.model_repository import find_model_repository
 from penstock.serving.ports import Ports, claim_all_ports
 from penstock.serving.server import TritonServer
-from penstock.serving.settings import FOREIGN_VARIABLES, OTHER_VARIABLES, ServeOptions, select_served_context
+from penstock.serving.settings import (
+    FOREIGN_VARIABLES,
+    OTHER_VARIABLES,
+    ServeOptions,
+    audio_limit_s,
+    select_served_context,
+)
 from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
 from penstock_client.declaration import unknown_variables
@@ -107,8 +113,9 @@ def _prepare_server(
     repository = find_model_repository(values.model_repository)
     install = find_triton()
     served = _load_served(values)
-    information = server_information(*served, values.max_streams, values.idle_seconds, values.drain_seconds)
-    memory = server_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams)
+    model, limits = served[:3], (values.max_streams, values.idle_seconds, values.drain_seconds)
+    information = server_information(*model, *limits)
+    memory = server_memory(model[0].config, *model[1:], values.max_streams, served.max_audio_s)
     for line in _description(values, served, memory):
         console.say(line)
     _check_memory(values, served, memory, console)
@@ -162,8 +169,11 @@ class _Served(NamedTuple):
     """Checkpoint and settings of a server."""
 
     checkpoint: Checkpoint
-    context: AttentionContext
+    context: AttentionContext | None
+    """None for an offline model."""
     decoding: DecodingConfig
+    max_audio_s: int
+    """Audio of all open files of an offline model."""
 
 
 def _load_served(values: ServeOptions) -> _Served:
@@ -173,12 +183,15 @@ def _load_served(values: ServeOptions) -> _Served:
     checkpoint = Checkpoint(resolve_model(values.model or BUNDLED_MODEL))
     checkpoint.verify()
     check_decoding_files(decoding, checkpoint)
-    return _Served(checkpoint, select_served_context(checkpoint, values.context), decoding)
+    context = select_served_context(checkpoint, values.context)
+    return _Served(checkpoint, context, decoding, audio_limit_s(checkpoint.config, values.replace(**paths)))
 
 
 def _environment(values: ServeOptions, served: _Served) -> dict[str, str]:
     """The environment of the model processes, which read all options from it."""
     model = str(served.checkpoint.directory.absolute())
+    if served.context is None:
+        return values.replace(model=model, max_audio_s=served.max_audio_s, **served.decoding.given()).variables()
     resolved = values.replace(model=model, context=served.context, **served.decoding.given())
     return resolved.variables() | {"PENSTOCK_CONTEXT": f"{served.context.left},{served.context.right}"}
 
@@ -196,9 +209,10 @@ def _check_memory(values: ServeOptions, served: _Served, memory: ServerMemory, c
             f"the model needs {memory.at_start / 2**30:.1f} GiB of memory, and {available:.1f} GiB are available; "
             "accepted: a smaller model, or more memory"
         )
+    lower = "--max-audio-s" if served.context is None else "--max-streams or --phrase-memory-mib"
     console.say(
         f"{values.max_streams} streams may need {memory.total / 2**30:.1f} GiB of memory, and {available:.1f} GiB are "
-        f"available: lower --max-streams or --phrase-memory-mib",
+        f"available: lower {lower}",
         "warning",
     )
 
@@ -211,7 +225,8 @@ def _check_device_memory(values: ServeOptions, served: _Served) -> None:
 
     device = values.device or "cuda"
     size = number_bytes(values.precision, device)
-    memory = device_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams, size)
+    audio_s = served.max_audio_s
+    memory = device_memory(served.checkpoint.config, served.context, served.decoding, values.max_streams, size, audio_s)
     memory.check_fits(torch.cuda.mem_get_info(device)[0], device)
 
 
@@ -226,17 +241,33 @@ def _device_of(values: ServeOptions) -> str:
 
 def _description(values: ServeOptions, served: _Served, memory: ServerMemory) -> list[str]:
     """Lines for the user."""
-    checkpoint, context, decoding = served
+    checkpoint, decoding = served.checkpoint, served.decoding
     config = checkpoint.config
-    others = [str(each) for each in config.encoder.contexts if each != context]
-    choice = f" (default; --context also takes {' '.join(others)})" if others else ""
     megabytes = memory.streams / slot_count(values.max_streams) / 1e6
     return [
         *([] if values.model else [BUNDLED_MODEL_NOTICE]),
-        f"{checkpoint.directory.name}: {config.head_name}, context {context}{'' if values.context else choice}, "
-        f"chunks of {config.chunk_ms(context):g} ms",
+        f"{checkpoint.directory.name}: {config.head_name}, {_audio(values, served)}",
         f"{values.max_streams} streams, {megabytes:.2f} MB each, "
         f"decoders {', '.join(offer_decoders(config, decoding).names)}",
         f"memory: weights {memory.weights / 1e9:.2f} GB, phrase lists up to {memory.phrases / 1e9:.2f} GB, "
         f"a decoding step up to {memory.step / 1e9:.2f} GB",
+        *([_file_memory(served, memory)] if served.context is None else []),
     ]
+
+
+def _audio(values: ServeOptions, served: _Served) -> str:
+    """How the model takes audio."""
+    config, context = served.checkpoint.config, served.context
+    if context is None:
+        return f"offline, files of up to {values.max_file_minutes} min"
+    others = [str(each) for each in config.encoder.contexts if each != context]
+    choice = f" (default; --context also takes {' '.join(others)})" if others and not values.context else ""
+    return f"context {context}{choice}, chunks of {config.chunk_ms(context):g} ms"
+
+
+def _file_memory(served: _Served, memory: ServerMemory) -> str:
+    hour_bytes = 3600 * audio_bytes_per_s(served.checkpoint.config)
+    return (
+        f"files: {served.max_audio_s} s of audio at a time, up to {memory.audio / 1e9:.2f} GB "
+        f"({hour_bytes / 1e9:.2f} GB per hour of audio)"
+    )

@@ -37,7 +37,7 @@ _LOWER = {
     "weights": "a smaller model, or --precision float16",
     "streams": "a lower --max-streams, or --precision float16",
     "phrases": "a lower --phrase-memory-mib",
-    "encoder_step": "a lower --max-streams, or --precision float16",
+    "encoder_step": "a lower --max-streams or --max-audio-s, or --precision float16",
     "searches": "--cuda-graphs no_graphs, or a lower --max-streams",
     "decoder_step": "a lower --max-streams or --beam-size",
 }
@@ -74,24 +74,36 @@ class DeviceMemory(NamedTuple):
 
 
 def device_memory(
-    config: ModelConfig, context: AttentionContext, decoding: DecodingConfig, max_streams: int, number_bytes: int
+    config: ModelConfig,
+    context: AttentionContext | None,
+    decoding: DecodingConfig,
+    max_streams: int,
+    number_bytes: int,
+    max_audio_s: int = 0,
 ) -> DeviceMemory:
-    """The memory of `penstock serve` with these options; number_bytes: of a number in the encoder's precision."""
-    slots, frames = slot_count(max_streams), context.chunk_encoder_frames
+    """The memory of `penstock serve` with these options; number_bytes: of a number in the encoder's precision.
+
+    context: None for an offline model, whose encoder step is that of all open files.
+    """
+    slots, frames = slot_count(max_streams), config.encoder.decoding_chunk_frames(context)
     has_graphs = decoding.cuda_graphs != NO_GRAPHS
     rows = min(slots, MAX_CAPTURED_BATCH if has_graphs else MAX_DECODER_STEP)
-    on_host = server_memory(config, context, decoding, max_streams)
+    on_host = server_memory(config, context, decoding, max_streams, max_audio_s)
     encoder_numbers = sum(map(prod, encoder_shapes(config.encoder).values()))
     graph_bytes = Path(decoding.graph).stat().st_size if decoding.graph and Path(decoding.graph).is_file() else 0
     has_wfst = WFST in offer_decoders(config, decoding).names
     links = 3 * decoding.wfst_max_active * frames * rows * _LINK_BYTES if has_wfst else 0
-    spare = encoder_numbers_per_stream(config.encoder, context) * number_bytes
+    spare = 0 if context is None else encoder_numbers_per_stream(config.encoder, context) * number_bytes
     return DeviceMemory(
         weights=on_host.weights + encoder_numbers * (number_bytes - 4) + int(graph_bytes * (MEMORY_PER_FILE - 1)),
         streams=slots * bytes_per_stream(config, context, decoding, number_bytes) + spare,
         phrases=on_host.phrases,
-        encoder_step=_encoder_step_bytes(config.encoder, context, slots, has_graphs, number_bytes),
-        searches=_captured_bytes(config, context, decoding, rows) if has_graphs else 0,
+        encoder_step=(
+            on_host.audio
+            if context is None
+            else _encoder_step_bytes(config.encoder, context, slots, has_graphs, number_bytes)
+        ),
+        searches=_captured_bytes(config, frames, decoding, rows) if has_graphs else 0,
         decoder_step=max(step_bytes(config, context, decoding, rows), links),
     )
 
@@ -123,8 +135,8 @@ def activations(encoder: EncoderConfig, context: AttentionContext) -> int:
     return max(subsampling, windows + attention)
 
 
-def _captured_bytes(config: ModelConfig, context: AttentionContext, decoding: DecodingConfig, rows: int) -> int:
-    names, frames = offer_decoders(config, decoding).names, context.chunk_encoder_frames
+def _captured_bytes(config: ModelConfig, frames: int, decoding: DecodingConfig, rows: int) -> int:
+    names = offer_decoders(config, decoding).names
     beam, found = BeamSizes(decoding.beam_size), 0
     if GREEDY in names and config.transducer is not None:
         found += _greedy_bytes(config.transducer, decoding, frames, rows)

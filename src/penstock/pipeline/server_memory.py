@@ -9,6 +9,7 @@ from penstock.model.config import AttentionContext, ModelConfig, TransducerConfi
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.slots.table import slot_count
 from penstock.pipeline.stream_memory import bytes_per_stream
+from penstock.pipeline.windows import MAX_CALL_PARTS, decoded_frames
 
 MAX_DECODER_STEP = 256
 """Streams of one decoding step: a batched request has up to 1,024, which are decoded one step after another."""
@@ -16,6 +17,10 @@ _FLOAT_BYTES = 4
 _GREEDY_WINDOW_ENCODER_FRAMES = 8
 _SCORE_TENSORS = 6
 """Tensors [rows, V + 1] of a step: logits, log-probabilities, those with forced blanks, external and fused scores."""
+_WINDOW_STEP_BYTES = 150 * 10**6
+"""Temporaries of a block of the window encoder: scores, activations of a tile of the subsampling."""
+_STRIP_TENSORS = 6
+"""Tensors [T, D] of a window: the strip, queries, keys and values, mixed values, inputs of the convolution."""
 _PROCESSES_BYTES = 3 * 300 * 10**6 + 200 * 10**6
 """Three processes with torch, and tritonserver."""
 
@@ -30,7 +35,9 @@ class ServerMemory(NamedTuple):
     phrases: int
     """Upper bound of the phrase lists; taken as lists come on the CPU, and at once on a GPU."""
     step: int
-    """Temporaries of the largest batch's decoding step."""
+    """Temporaries of the largest batch's decoding step, and of an offline model's encoder."""
+    audio: int = 0
+    """Audio of all open files of an offline model."""
     processes: int = _PROCESSES_BYTES
 
     @property
@@ -45,16 +52,28 @@ class ServerMemory(NamedTuple):
 
 
 def server_memory(
-    config: ModelConfig, context: AttentionContext, decoding: DecodingConfig, max_streams: int
+    config: ModelConfig,
+    context: AttentionContext | None,
+    decoding: DecodingConfig,
+    max_streams: int,
+    max_audio_s: int = 0,
 ) -> ServerMemory:
-    """The memory of `penstock serve` with these options."""
+    """The memory of `penstock serve` with these options; context: None for an offline model."""
     slots = slot_count(max_streams)
     return ServerMemory(
         weights=_weight_bytes(config, decoding),
         streams=slots * bytes_per_stream(config, context, decoding),
         phrases=decoding.phrase_memory_mib * 2**20,
         step=step_bytes(config, context, decoding, min(max_streams, MAX_DECODER_STEP)),
+        audio=max_audio_s * audio_bytes_per_s(config) if context is None else 0,
     )
+
+
+def audio_bytes_per_s(config: ModelConfig) -> int:
+    """Bytes for a second of audio of an offline model, while it is encoded."""
+    mel = 1000 / config.features.hop_ms * config.encoder.mel_bins
+    strip = 1000 / config.encoder_frame_ms * config.encoder.d_model * _STRIP_TENSORS
+    return int(_FLOAT_BYTES * (mel + strip))
 
 
 def _weight_bytes(config: ModelConfig, decoding: DecodingConfig) -> int:
@@ -74,9 +93,14 @@ def label_gate_numbers(transducer: TransducerConfig) -> int:
     return labels * (4 - 1) * transducer.predictor_hidden
 
 
-def step_bytes(config: ModelConfig, context: AttentionContext, decoding: DecodingConfig, batch: int) -> int:
+def step_bytes(config: ModelConfig, context: AttentionContext | None, decoding: DecodingConfig, batch: int) -> int:
     """Rows that are scored at once, the most of all searches, times labels."""
+    row = (config.vocabulary_size + 1) * _FLOAT_BYTES * _SCORE_TENSORS
+    if context is None:
+        frames = MAX_CALL_PARTS * decoded_frames(config) if config.ctc is not None else 0
+        per_stream = max(decoding.beam_size, _GREEDY_WINDOW_ENCODER_FRAMES)
+        return max(batch * per_stream, frames) * row + _WINDOW_STEP_BYTES
     per_stream = max(decoding.beam_size, min(_GREEDY_WINDOW_ENCODER_FRAMES, context.chunk_encoder_frames))
     if config.ctc is not None:
         per_stream = max(per_stream, context.chunk_encoder_frames)
-    return batch * per_stream * (config.vocabulary_size + 1) * _FLOAT_BYTES * _SCORE_TENSORS
+    return batch * per_stream * row

@@ -21,9 +21,12 @@ def encoder_numbers_per_stream(encoder: EncoderConfig, context: AttentionContext
 
 
 def bytes_per_stream(
-    config: ModelConfig, context: AttentionContext, decoding: DecodingConfig, number_bytes: int = 4
+    config: ModelConfig, context: AttentionContext | None, decoding: DecodingConfig, number_bytes: int = 4
 ) -> int:
-    """Bytes of the encoder's state and of all decoders that the server offers; number_bytes: of the encoder's."""
+    """Bytes of the encoder's state and of all decoders that the server offers; number_bytes: of the encoder's.
+
+    context: None for an offline model, whose encoder has no state.
+    """
     heads = 0
     if config.transducer is not None:
         heads += greedy_bytes(config.transducer) + beam_bytes(config.transducer, BeamSizes(decoding.beam_size))
@@ -31,7 +34,8 @@ def bytes_per_stream(
         heads += _CTC_BYTES + beam_bytes(None, BeamSizes(decoding.beam_size, carried_encoder_frames=0))
     if WFST in offer_decoders(config, decoding).names:
         heads += WfstSizes(decoding.wfst_max_active).bytes_per_stream
-    return number_bytes * encoder_numbers_per_stream(config.encoder, context) + heads
+    encoder_numbers = 0 if context is None else encoder_numbers_per_stream(config.encoder, context)
+    return number_bytes * encoder_numbers + heads
 
 
 def greedy_bytes(transducer: TransducerConfig) -> int:

@@ -43,12 +43,12 @@ def drain_streams(
     started_s = time.monotonic()
     board.phase = Phase.DRAINING
     wait_while(lambda: board.is_admitting, limit_s)  # by the phase before; then it is on the board
-    if streams := board.live_streams(SILENT_S):
+    if streams := board.live_streams(SILENT_S, ledger):
         on_wait(streams)
-    wait_while(lambda: board.live_streams(SILENT_S), started_s + limit_s - time.monotonic())
-    left, owed = board.live_streams(), board.unsettled_slots(ledger, LOST_S)
+    wait_while(lambda: board.live_streams(SILENT_S, ledger), started_s + limit_s - time.monotonic())
+    left, owed = board.live_streams(ledger=ledger), board.unsettled_slots(ledger, LOST_S)
     board.phase = Phase.CLOSED
-    wait_while(lambda: board.live_streams(SILENT_S), _NOTICE_S)
+    wait_while(lambda: board.live_streams(SILENT_S, ledger), _NOTICE_S)
     wait_while(lambda: len(owed & board.unsettled_slots(ledger)), _ANSWER_S)
     left += len(owed & board.unsettled_slots(ledger))
     board.phase = Phase.OVER

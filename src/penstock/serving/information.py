@@ -7,14 +7,14 @@ from pathlib import Path
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, sha256_of
-from penstock.model.config import AttentionContext
+from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
 from penstock.pipeline.options.stream_options import MAX_REQUEST_S
 from penstock.version import __version__
-from penstock_client.options import MAX_PHRASES
+from penstock_client.options import MAX_PHRASES, WINDOWS
 from penstock_client.server_info import FINGERPRINT
 
 _FASTER_ONLY = ("cuda_graphs", "capture_beams", "kernels", "phrase_memory_mib")
@@ -23,24 +23,23 @@ _FASTER_ONLY = ("cuda_graphs", "capture_beams", "kernels", "phrase_memory_mib")
 
 def server_information(
     checkpoint: Checkpoint,
-    context: AttentionContext,
+    context: AttentionContext | None,
     decoding: DecodingConfig,
     max_streams: int,
     idle_s: float,
     drain_s: float | None = None,
 ) -> dict[str, str]:
-    """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is ""."""
+    """Values by the names of `penstock_client.ServerInfo`; lists are separated by commas, an empty list is "".
+
+    context: None for an offline model, which publishes its windows instead.
+    """
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
     tokenizer = Tokenizer(checkpoint.tokenizer_path)
-    chunks = chunk_geometry(config, context)
     values = {
         "version": __version__,
         "model": checkpoint.directory.name,
         "architecture": config.head_name,
-        "context": f"{context.left},{context.right}",
-        "chunk_ms": f"{config.chunk_ms(context):g}",
-        "chunk_samples": chunks.chunk_samples,
-        "first_chunk_samples": chunks.first_chunk_samples,
+        **({"windows": ",".join(WINDOWS)} if context is None else _chunks(config, context)),
         "sample_rate_hz": config.features.sample_rate_hz,
         "languages": ",".join(offer_languages(config, decoding).names),
         "decoders": ",".join(offer.names),
@@ -58,7 +57,17 @@ def server_information(
     return {name: str(value) for name, value in values.items()}
 
 
-def fingerprint(checkpoint: Checkpoint, context: AttentionContext, decoding: DecodingConfig) -> str:
+def _chunks(config: ModelConfig, context: AttentionContext) -> dict[str, str | int]:
+    geometry = chunk_geometry(config, context)
+    return {
+        "context": f"{context.left},{context.right}",
+        "chunk_ms": f"{config.chunk_ms(context):g}",
+        "chunk_samples": geometry.chunk_samples,
+        "first_chunk_samples": geometry.first_chunk_samples,
+    }
+
+
+def fingerprint(checkpoint: Checkpoint, context: AttentionContext | None, decoding: DecodingConfig) -> str:
     """SHA-256 of all that decides the words of a stream: a stream may go on where it is the same.
 
     Reads the language model and the graph as a whole. The precision is not part of it: it depends on the device.
@@ -70,7 +79,7 @@ def fingerprint(checkpoint: Checkpoint, context: AttentionContext, decoding: Dec
         "version": __version__,
         "sha256": [checkpoint.checksum(name) for name in (WEIGHTS_FILE, TOKENIZER_FILE)],
         "model": repr(checkpoint.config),
-        "context": [context.left, context.right],
+        "context": None if context is None else [context.left, context.right],
         "decoding": settings,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -101,7 +101,7 @@ def show_build(make: MakeMetric, settings: Settings) -> None:
     labels = {
         "version": __version__,
         "model": settings.checkpoint.directory.name,
-        "context": f"{settings.context.left},{settings.context.right}",
+        "context": "offline" if settings.context is None else f"{settings.context.left},{settings.context.right}",
         "device": settings.device,
     }
     make("penstock_build_info", "Always 1; its labels say what is served", "gauge", labels).set(1)
@@ -111,8 +111,9 @@ class StreamMetrics:
     """Metrics of the `features` model: streams and their audio."""
 
     def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int):
-        self._table = table
+        self._make, self._table = make, table
         self._sample_rate_hz = sample_rate_hz
+        self._held: _Gauge | None = None
         self._live = _Gauge(make, "penstock_streams_live", "Streams that are open")
         self._free = _Gauge(make, "penstock_slots_free", "Streams that could start now")
         self._started = _Counter(make, "penstock_streams_started_total", "Streams that got a slot")
@@ -124,8 +125,11 @@ class StreamMetrics:
         self._audio = _Counter(make, "penstock_audio_seconds_total", "Seconds of audio in accepted requests")
         self.update(0)
 
-    def update(self, samples: int) -> None:
-        """Is called once per batch; samples: total of all accepted requests. Expires idle streams."""
+    def update(self, samples: int, samples_held: int | None = None) -> None:
+        """Is called once per batch; samples: total of all accepted requests. Expires idle streams.
+
+        samples_held: of all open streams, of an offline model.
+        """
         self._free.show(self._table.count_free())
         self._live.show(self._table.live_streams)
         self._started.show(self._table.started_streams)
@@ -133,6 +137,9 @@ class StreamMetrics:
         self._expired.show(self._table.expired_streams)
         self._rejected.show(self._table.rejected_starts)
         self._audio.show(samples / self._sample_rate_hz)
+        if samples_held is not None:
+            self._held = self._held or _Gauge(self._make, "penstock_audio_held_seconds", "Audio of all open files")
+            self._held.show(samples_held / self._sample_rate_hz)
 
 
 class DecodedFrames(NamedTuple):

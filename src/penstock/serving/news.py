@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.errors import StreamError
 from penstock.pipeline.results.results import StreamResult
-from penstock.pipeline.slots.ticket import START, Column
+from penstock.pipeline.slots.ticket import POLL, START, Column
 
 
 class NewsFilter:
@@ -18,7 +18,7 @@ class NewsFilter:
     def of_rows(
         self, rows: np.ndarray, answers: Mapping[int, StreamResult | StreamError]
     ) -> dict[int, Sequence[StreamResult] | StreamError]:
-        """The news of the answers to a request, and its errors; rows: those of its ticket."""
+        """The news of the answers to a request, its errors, and all answers to polls; rows: those of its ticket."""
         found: dict[int, Sequence[StreamResult] | StreamError] = {}
         is_start = (rows[:, Column.FLAGS] & START > 0) & (rows[:, Column.SLOT] >= 0)
         starts = set(np.flatnonzero(is_start).tolist())
@@ -27,7 +27,11 @@ class NewsFilter:
             if row in starts:  # also of a row without an answer: the slot's last stream may have ended without a final
                 self._texts[slot] = ""
             if (answer := answers.get(row)) is not None:
-                found[row] = answer if isinstance(answer, StreamError) else self.news(slot, answer.entries)
+                if isinstance(answer, StreamError):
+                    found[row] = answer
+                    continue
+                news = self.news(slot, answer.entries)
+                found[row] = answer.entries if rows[row, Column.FLAGS] & POLL else news
         return found
 
     def news(self, slot: int, results: Sequence[StreamResult]) -> list[StreamResult]:

@@ -22,6 +22,7 @@ from penstock_client.log_lines import LogFormat, LogLevel
 # Only the model processes need these: a launcher or a health check starts without numpy and torch.
 if TYPE_CHECKING:
     from penstock.model.bundle import Checkpoint
+    from penstock.model.config import ModelConfig
     from penstock.pipeline.slots.drain import DrainBoard
     from penstock.pipeline.slots.latency import LatencyTable
     from penstock.pipeline.slots.ledger import SlotLedger
@@ -34,6 +35,9 @@ MAX_STREAM_COUNT = 65_536
 
 MAX_IDLE_S = 60.0
 """The longest time that a stream of a vanished client holds its slot."""
+
+_AUDIO_SHARE, _LEAST_AUDIO_S = 0.8, 600
+"""Of the memory that is available at the start, for everything; and the audio that is accepted in any case."""
 
 SAMPLE_RATE_HZ = 16_000
 """Sample rate of the audio that clients send."""
@@ -73,6 +77,12 @@ class _ProcessOptions(Options):
     idle_seconds: Annotated[float, Field(gt=0, le=MAX_IDLE_S), About("S", page="serving.md#idle-streams")] = Field(
         default=30.0, description="idle timeout of a stream, in seconds"
     )
+    max_file_minutes: Annotated[int, Field(ge=1, le=1440), About("N", page="serving.md#files")] = Field(
+        default=240, description="longest file of an offline model, in minutes"
+    )
+    max_audio_s: Annotated[
+        int | None, Field(ge=1), About("S", unset="as much as fits into the memory", page="serving.md#files")
+    ] = Field(default=None, description="audio of all open files of an offline model, in seconds")
     device: Annotated[
         str | None,
         Field(pattern=r"^(cpu|cuda(:\d+)?)$"),
@@ -87,7 +97,11 @@ class _ProcessOptions(Options):
     queue_delay_ms: Annotated[
         int | None,
         Field(ge=0, le=1000),
-        About("MS", unset="40, or a quarter of the chunk if that is less", page="serving.md#batching-delay"),
+        About(
+            "MS",
+            unset="40, or a quarter of the chunk if that is less; 5 for an offline model",
+            page="serving.md#batching-delay",
+        ),
     ] = Field(default=None, description="batching delay, in milliseconds")
 
 
@@ -147,7 +161,8 @@ class Settings:
     """Configuration of a model process, from the variables of the settings and PENSTOCK_RUNTIME_DIR."""
 
     checkpoint: "Checkpoint"
-    context: AttentionContext
+    context: AttentionContext | None
+    """None for an offline model."""
     max_streams: int
     idle_limit_s: float
     runtime_directory: Path
@@ -155,6 +170,9 @@ class Settings:
     precision: str
     threads: int
     decoding: DecodingConfig
+    max_file_minutes: int
+    max_audio_s: int
+    """Of an offline model."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -177,7 +195,23 @@ class Settings:
             precision=options.precision,
             threads=options.threads,
             decoding=options.decoding,
+            max_file_minutes=options.max_file_minutes,
+            max_audio_s=audio_limit_s(checkpoint.config, options),
         )
+
+    @property
+    def context_name(self) -> str:
+        """For logs."""
+        return "offline" if self.context is None else f"context {self.context}"
+
+    @property
+    def decoded_chunk(self) -> tuple[int, float]:
+        """Encoder frames that are decoded at once, and their duration in ms: of an offline model those of one poll."""
+        from penstock.pipeline.windows import decoded_frames
+
+        config = self.checkpoint.config
+        frames = decoded_frames(config) if self.context is None else self.context.chunk_encoder_frames
+        return frames, frames * config.encoder_frame_ms
 
     @property
     def slots(self) -> int:
@@ -205,14 +239,31 @@ class Settings:
         return SlotLedger(self.slots, self.runtime_directory / LEDGER)
 
 
-def select_served_context(checkpoint: "Checkpoint", wanted: AttentionContext | None) -> AttentionContext:
-    """Like `EncoderConfig.select_context`; CheckpointError for a checkpoint with another sample rate."""
+def select_served_context(checkpoint: "Checkpoint", wanted: AttentionContext | None) -> AttentionContext | None:
+    """Like `EncoderConfig.select_context`, None for an offline model; CheckpointError for another sample rate."""
     rate_hz = checkpoint.config.features.sample_rate_hz
     if rate_hz != SAMPLE_RATE_HZ:
         raise CheckpointError(
             f"{checkpoint.directory}: a checkpoint for audio at {rate_hz} Hz; accepted by a server: {SAMPLE_RATE_HZ} Hz"
         )
+    if checkpoint.config.encoder.is_offline:
+        if wanted is not None:
+            option = ServeOptions.option("context")
+            raise SettingError(f"{option.flag} is {wanted}, but the model is offline; accepted: no {option.flag}")
+        return None
     return checkpoint.config.encoder.select_context(wanted)
+
+
+def audio_limit_s(config: "ModelConfig", options: ServeOptions) -> int:
+    """The audio of all open files of an offline model, by default what fits into the memory that is available now."""
+    if options.max_audio_s is not None or not config.encoder.is_offline:
+        return options.max_audio_s or 0
+    from penstock.pipeline.server_memory import audio_bytes_per_s, server_memory
+    from penstock.runtime import available_memory_bytes
+
+    others = server_memory(config, None, options.decoding, options.max_streams)
+    left = _AUDIO_SHARE * available_memory_bytes() - others.total
+    return max(int(left / audio_bytes_per_s(config)), _LEAST_AUDIO_S)
 
 
 def _best_device() -> str:

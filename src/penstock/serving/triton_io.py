@@ -17,6 +17,7 @@ from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.slots.ticket import END, START, Ticket, TicketSigner
 from penstock.pipeline.stages.audio_rows import AudioRequest, AudioRows, rows_of
 from penstock.pipeline.stages.batched_rows import read_client, read_rows, read_samples
+from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.serving.metrics import Kind, Metric
 from penstock.serving.model_log import ModelLog
 
@@ -142,9 +143,12 @@ def feature_response(mel: torch.Tensor, ticket: Ticket, signer: TicketSigner) ->
     return pb_utils.InferenceResponse([tensor_output("MEL", mel), pb_utils.Tensor("TICKET", packed)])
 
 
-def encoded_response(frames: torch.Tensor) -> Any:
-    """ENCODED [1, T, D] float32."""
-    return pb_utils.InferenceResponse([tensor_output("ENCODED", frames)])
+def encoded_response(reply: EncodedRows, request: Any, signer: TicketSigner) -> Any:
+    """ENCODED [1, T, D] float32 and TICKET [1, n] int64: the request's, with other rows where the reply has them."""
+    packed = pb_utils.get_input_tensor_by_name(request, "TICKET").as_numpy()
+    if reply.rows is not None:
+        packed = signer.with_rows(packed[0], reply.rows)[np.newaxis]
+    return pb_utils.InferenceResponse([tensor_output("ENCODED", reply.encoded), pb_utils.Tensor("TICKET", packed)])
 
 
 def results_response(results: Sequence[StreamResult]) -> Any:

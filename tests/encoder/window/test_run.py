@@ -1,10 +1,14 @@
 """The window encoder against the plain reference, whatever shares its batch."""
 
+import itertools
+from collections.abc import Iterator
+
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from penstock.encoder.precision import MAX_PROBE_ERROR, open_window_encoder, probe_windows
-from penstock.encoder.window import attention
+from penstock.encoder.window import attention, layers
 from penstock.encoder.window.attention import Band, parse_attention
 from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import SettingError
@@ -53,7 +57,7 @@ def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch):
     checkpoint = random_checkpoint(tmp_path, 4, config)
     encoder, mels = WindowEncoder(checkpoint), random_mels(config.mel_bins, 0, (5000, 90))
     expected = encoder.encode(mels)
-    monkeypatch.setattr(attention, "BLOCK_SCORES", 1 << 15)
+    monkeypatch.setattr(attention, "BLOCK_PRODUCTS", config.d_model << 15)
     monkeypatch.setattr(attention, "BLOCK_DISTANCES", 100)
     for found, frames in zip(encoder.encode(mels), expected, strict=True):
         assert_same(found, frames)
@@ -85,21 +89,74 @@ def test_it_yields_between_short_steps_and_can_be_closed(tmp_path):
     encoder = WindowEncoder(random_checkpoint(tmp_path, 2, config))
     mels = random_mels(config.mel_bins, 0, (12_000, 30))
     steps = encoder.run(mels)
-    count = 0
+    count, shares = 0, [0.0]
     while True:
         try:
-            next(steps)
+            shares.append(next(steps))
         except StopIteration as finished:
             frames = finished.value
             break
         count += 1
         encoder.encode([mels[1]])  # another batch in between changes nothing
+    assert shares == sorted(shares) and shares[-1] == 1.0
     assert count > 12_000 / config.subsampling_factor / 512 * config.n_layers
     for found, expected in zip(frames, encoder.encode(mels), strict=True):
         assert torch.equal(found, expected)
     steps = encoder.run(mels)
     next(steps)
     steps.close()
+
+
+@pytest.mark.parametrize("band", [None, Band(20, 20)], ids=str)
+def test_no_step_has_more_work_because_a_window_is_longer(tmp_path, monkeypatch, band):
+    config = random_offline_encoder(2)
+    encoder = WindowEncoder(random_checkpoint(tmp_path, 2, config))
+    monkeypatch.setattr(layers, "BLOCK_NUMBERS", 64 * config.d_model)
+    monkeypatch.setattr(attention, "BLOCK_PRODUCTS", config.d_model << 14)
+    monkeypatch.setattr(attention, "BLOCK_DISTANCES", 128)
+
+    def most_work(length: int) -> int:
+        steps, most = encoder.run(random_mels(config.mel_bins, 0, (length,)), [band]), 0
+        for _ in range(1 << 20):
+            with FlopCounterMode(display=False) as counter:
+                is_done = next(steps, "done") == "done"
+            most = max(most, counter.get_total_flops())
+            if is_done:
+                return most
+        raise AssertionError("the encoder never ends")
+
+    assert 0 < most_work(24_000) <= 1.05 * most_work(8_000)
+
+
+def test_windows_in_pieces_are_the_whole_ones_and_are_emptied(tmp_path):
+    config = random_offline_encoder(5)
+    encoder, mels = WindowEncoder(random_checkpoint(tmp_path, 5, config)), random_mels(config.mel_bins, 5)
+    expected = encoder.encode(mels)
+    sizes = (700, 1, 30, 0, 129)
+    pieces: list = [list(mel.split([*cut_sizes(sizes, len(mel))])) for mel in mels]
+    pieces[3] = mels[3]  # a tensor among them
+    steps, left = encoder.run(pieces), []
+    for _ in range(1 << 20):
+        try:
+            next(steps)
+        except StopIteration as finished:
+            found = finished.value
+            break
+        left.append(sum(map(len, pieces[15])))
+    for frames, alone in zip(found, expected, strict=True):
+        assert torch.equal(frames, alone)
+    assert len(mels[3]) and not any(each for number, each in enumerate(pieces) if number != 3)
+    assert {0, len(mels[15])} < set(left)  # 2,100 frames, some of them between two tiles
+    assert left == sorted(left, reverse=True)
+
+
+def cut_sizes(sizes: tuple[int, ...], length: int) -> Iterator[int]:
+    """`sizes` again and again, until their sum is `length`."""
+    for size in itertools.cycle(sizes):
+        yield min(size, length)
+        length -= min(size, length)
+        if not length:
+            return
 
 
 def test_no_windows_give_no_frames(tmp_path):

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+from penstock_client.batched.results import OnAnswer
 from penstock_client.batched.server import Probe, Server, StreamSettings
-from penstock_client.batched.stream import BatchedStream, OnAnswer
+from penstock_client.batched.stream import BatchedStream
 from penstock_client.batched.wire import MODEL_NAME
 from penstock_client.connection import ConnectionOptions, Endpoint, ProtocolName
 from penstock_client.errors import (

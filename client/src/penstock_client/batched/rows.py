@@ -43,6 +43,11 @@ class Part:
         return bool(self.flags & START)
 
     @property
+    def is_end(self) -> bool:
+        """True for the stream's last row."""
+        return bool(self.flags & END)
+
+    @property
     def is_final(self) -> bool:
         """True where a segment ends."""
         return bool(self.flags & (END | FINALIZE))
@@ -72,6 +77,18 @@ class Pushed(NamedTuple):
     """As that of its part."""
     visit: int = 0
     """Servers of the stream before this one."""
+
+    is_poll: bool = False
+    """True for a row that asks for more of the answer to the last one."""
+
+    @property
+    def flags(self) -> int:
+        """Those of the row that is answered."""
+        return END if self.is_poll else self.row.flags
+
+    def poll(self) -> "Pushed":
+        """Asks for more of the answer to this row, a stream's last; counted and timed as this one."""
+        return self._replace(row=Row(self.row.number, NO_SAMPLES), is_poll=True)
 
 
 class Receiver(Protocol):

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from penstock_client.alignment import ChunkGeometry, read_geometry
 from penstock_client.batched.link import STALL_S, Link
+from penstock_client.batched.results import OnAnswer
 from penstock_client.batched.rows import Part
-from penstock_client.batched.stream import BatchedStream, OnAnswer
+from penstock_client.batched.stream import BatchedStream
 from penstock_client.connection import Endpoint
 from penstock_client.errors import (
     ClientError,
@@ -18,7 +19,7 @@ from penstock_client.errors import (
     StreamClosedError,
 )
 from penstock_client.options import StreamOptions
-from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info
+from penstock_client.server_info import FINGERPRINT, ServerInfo, parse_server_info, takes_files
 from penstock_client.transport.model_config import read_parameters
 from penstock_client.transport.replay import Replay
 
@@ -76,6 +77,7 @@ class Server:
             settings.max_unanswered_samples,
             on_answer,
             replay=Replay[Part](max_samples=most) if most else None,
+            polls=takes_files(self.parameters),
         )
         stream.fingerprint = self.parameters.get(FINGERPRINT, "")
         return stream

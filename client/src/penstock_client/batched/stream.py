@@ -7,17 +7,16 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock_client.alignment import ChunkAligner, ChunkGeometry, Samples
-from penstock_client.batched.results import StreamResult, stream_result
+from penstock_client.batched.results import Answer, Answers, OnAnswer, StreamResult, stream_result
 from penstock_client.batched.rows import MOVABLE, NO_SAMPLES, Arrival, Part, Pushed, RowSender
 from penstock_client.batched.wire import END, FINALIZE, START, Row
 from penstock_client.errors import ClientError, ConnectionLostError, StreamClosedError, StreamNotOpenError
-from penstock_client.protocol import SAMPLE_RATE_HZ, Parameter, Result, as_samples, stream_error
+from penstock_client.protocol import SAMPLE_RATE_HZ, Parameter, Result, as_samples, ends_stream, stream_error
 from penstock_client.transport.async_channel import AsyncSignal
 from penstock_client.transport.replay import Replay
 
@@ -25,19 +24,6 @@ _MAX_REPLAYED_SAMPLES = 8 * SAMPLE_RATE_HZ
 """Of a moved stream, on their way at a time: enough for few round trips, and others are not delayed for long."""
 _MAX_FRUITLESS_MOVES = 3
 """Without a new answer between them: after these, the stream itself may be what ends the servers."""
-
-
-class Answer(NamedTuple):
-    """What the server has answered to one row of a stream."""
-
-    end_samples: int
-    """Samples of the stream up to the row's end."""
-    results: Sequence[StreamResult]
-    """What is new, in order; empty where nothing is."""
-
-
-OnAnswer = Callable[[int, float], object]
-"""Receives the samples of a stream that are answered so far, and the seconds from their push to the answer."""
 
 
 OnLost = Callable[["BatchedStream", ClientError], bool]
@@ -59,17 +45,18 @@ class BatchedStream:
         on_answer: OnAnswer | None = None,
         is_empty: bool = False,
         replay: Replay[Part] | None = None,
+        polls: bool = False,
     ):
-        """is_empty: its first row is its last one; replay: of a stream that may be moved."""
+        """is_empty: its first row is its last one; replay: of a stream that may be moved; polls: an offline model's."""
         self.stream_id = link.next_number()
         self.fingerprint = ""  # of the server's model: the stream moves to no other
         self.on_lost: OnLost = lambda stream, error: False
         self._link = link
         self._aligner = ChunkAligner(geometry)
         self._max_unanswered_samples = max_unanswered_samples
-        self._on_answer = on_answer
         self._replay = replay
-        self._end_samples = self._answered_samples = self._answered_rows = 0
+        self._polls = polls
+        self._end_samples = 0
         self.replayed_samples = 0  # sent again in moves
         self._in_flight_samples = self._visit = self._fruitless_moves = 0
         """In flight: on this visit of a server."""
@@ -78,9 +65,7 @@ class BatchedStream:
         self._is_adrift = self._is_moving = False
         """Adrift: on no server."""
         self._move_error: ClientError = StreamClosedError(self.stream_id, "the stream is on no server")
-        self._withheld: list[StreamResult] = []
-        """Results of repeated rows, for the next answer."""
-        self._answers: deque[Answer] = deque()
+        self._answers = Answers(on_answer)
         self._results: deque[StreamResult] = deque()
         """Of the answer that is being iterated."""
         self._rows = 0
@@ -111,7 +96,7 @@ class BatchedStream:
     @property
     def is_answered(self) -> bool:
         """True while no answer is missing, so that `push` does not wait."""
-        return self._answered_rows == self._rows
+        return self._answers.rows == self._rows
 
     @property
     def is_over(self) -> bool:
@@ -147,7 +132,7 @@ class BatchedStream:
         array = self._copied(samples)
         step = self._max_unanswered_samples
         for start in range(0, max(1, len(array)), step):
-            await self._wait_until(lambda: self._end_samples - self._answered_samples <= step)
+            await self._wait_until(lambda: self._end_samples - self._answers.samples <= step)
             self._check_open()
             part = array[start : start + step]
             ready = self._aligner.add(part)
@@ -201,7 +186,7 @@ class BatchedStream:
         if self._failure or pushed.visit != self._visit or self._is_adrift:
             return  # also where it comes late, from a server that the stream has left
         self._in_flight_samples -= len(pushed.row.samples)
-        flags = pushed.row.flags
+        flags = pushed.flags
         if error is not None:
             failure = stream_error(self.stream_id, error)
             is_closed = flags & (START | END) or isinstance(failure, StreamNotOpenError)
@@ -209,32 +194,31 @@ class BatchedStream:
             return
         self._is_accepted = True
         round_trip_s = self._link.now_s() - pushed.pushed_s
-        last = len(results) - 1
+        is_whole = not flags & END or not self._polls or self._ends(results)
+        flags, last = flags if is_whole else 0, len(results) - 1
         found = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
         if self._replay is not None:
             found = [one for one in map(self._take, found) if one is not None]
-        if pushed.number >= self._answered_rows:
-            self._note_answer(pushed, [*self._withheld, *found], round_trip_s)
-        else:
-            self._withheld += found
+        is_new = self._answers.add(pushed.number, Answer(pushed.end_samples, found, is_whole), round_trip_s)
+        if is_new and (is_whole or found):
+            self._fruitless_moves = 0
         if flags & END:
             self._is_complete = True
             self._replay = None
             self._link.forget(self)
+        elif not is_whole:
+            self._link.enqueue(pushed.poll())
         self._changed.give()
+
+    def _ends(self, results: Sequence[Result]) -> bool:
+        """True for the last results of an offline model's stream, on its present server."""
+        offset_samples = self._replay.offset_samples if self._replay is not None else 0
+        return ends_stream(results, self._end_samples - offset_samples)
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""
         if not (self._failure or pushed.visit != self._visit or self._is_adrift):
             self.fail(error, is_open=True)
-
-    def _note_answer(self, pushed: Pushed, found: Sequence[StreamResult], round_trip_s: float) -> None:
-        self._withheld = []
-        self._fruitless_moves = 0
-        self._answered_rows, self._answered_samples = pushed.number + 1, pushed.end_samples
-        self._answers.append(Answer(pushed.end_samples, found))
-        if self._on_answer is not None:
-            self._on_answer(pushed.end_samples, round_trip_s)
 
     def _take(self, result: StreamResult) -> StreamResult | None:
         """The result with the times of the whole stream, or None where it is told already."""
@@ -277,10 +261,13 @@ class BatchedStream:
     def _leave(self, is_open: bool | None) -> None:
         """Leaves its server; its end is sent there as `fail` says."""
         unsent = self._link.forget(self)
-        if is_open is None:
-            is_open = not self._is_ended or bool(unsent & END)
-        if is_open and not unsent & START:
-            row = Row(self.stream_id, NO_SAMPLES, END)
+        if is_open is None:  # that of an offline model is, until its last result
+            is_open = self._polls or not self._is_ended or bool(unsent & END)
+        if not is_open or unsent & START:
+            return
+        row = Row(self.stream_id, NO_SAMPLES, END)
+        begins_work = self._polls and (not self._is_ended or unsent & END)
+        for _ in range(2 if begins_work else 1):  # a second end drops the work that the first one begins
             self._link.enqueue(Pushed(self, row, self._end_samples, self._link.now_s(), visit=-1))
 
     async def move(self, link: RowSender, geometry: ChunkGeometry | None) -> None:
@@ -383,7 +370,7 @@ class BatchedStream:
     async def _next_answer(self) -> Answer | None:
         """None once the stream is complete."""
         await self._wait_until(lambda: bool(self._answers) or self._is_complete)
-        return self._answers.popleft() if self._answers else None
+        return self._answers.take()
 
     def _check_open(self) -> None:
         if self._failure:

@@ -107,7 +107,7 @@ class AsyncChannel:
         is_repeated = isinstance(error, ServerFullError | ServerDrainingError) and await self.repeat_start()
         if not is_repeated:
             with self.update() as session:
-                session.fail(error)
+                session.rejected(error)
 
     async def repeat_start(self) -> bool:
         """Enqueues the stream's start again after a pause. False, at once, where it does not wait for a slot."""

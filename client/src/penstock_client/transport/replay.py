@@ -2,6 +2,8 @@
 
 A segment after `finalize` is recognized as if its audio were a separate stream. At an endpoint only the decoder starts
 anew: the audio before it is repeated as well, so that the encoder has its context, and the server withholds its words.
+An offline model recognizes a stream as a whole, after its end: it is repeated whole, and segments that are told are
+left out.
 """
 
 import math
@@ -31,6 +33,10 @@ class Repeatable(Protocol):
     @property
     def is_start(self) -> bool:
         """True for the stream's first one."""
+
+    @property
+    def is_end(self) -> bool:
+        """True for the stream's last one."""
 
     @property
     def is_final(self) -> bool:
@@ -78,6 +84,8 @@ class Replay(Generic[R]):
         """Covered by the last segment that an endpoint has ended since then."""
         self._segment: int | None = None
         """The caller's index of the current segment; None before the first result."""
+        self._first_segment = 0
+        """The index of the one that `restart` begins with."""
         # Of this segment the caller has these words and tokens, and the audio that they cover
         self._words = self._tokens = self._covered_samples = 0
         self._covered_s = 0.0  # as it was told
@@ -174,14 +182,19 @@ class Replay(Generic[R]):
 
     def take(self, result: T) -> T | None:
         """The server's result as the caller's next, or None where the caller has it already."""
+        if self._segment is None:
+            self._first_segment = result.segment
         if self._segment_shift is None:
-            self._segment_shift = (self._segment or 0) - result.segment
+            self._segment_shift = self._first_segment - result.segment
         self.has_results = True
-        result = self._without_repeated(self._shifted(result, result.segment + self._segment_shift))
+        segment = result.segment + self._segment_shift
+        if self._segment is not None and segment < self._segment:
+            return None
+        result = self._without_repeated(self._shifted(result, segment))
         covered_samples = round(result.audio_processed_s * SAMPLE_RATE_HZ)
-        is_behind = self._is_repeating and not result.is_final and covered_samples <= self._covered_samples
+        is_behind = self._is_repeating and covered_samples <= self._covered_samples
         if is_behind:  # it may have more words of the same audio
-            if not result.new_words and not result.new_tokens:
+            if not result.new_words and not result.new_tokens and not result.is_final:
                 return None
             result, covered_samples = replace(result, audio_processed_s=self._covered_s), self._covered_samples
         if not result.is_final:
@@ -211,6 +224,9 @@ class Replay(Generic[R]):
     def _end_segment(self, is_endpoint: bool, covered_samples: int) -> None:
         """The next segment begins; what no new stream would need is forgotten."""
         self._words = self._tokens = self._repeated_words = self._repeated_tokens = 0
+        if is_endpoint and self._sent and self._sent[-1].request.is_end:
+            return  # the results of an offline model, whose context is the whole stream, come after its end
+        self._first_segment = self._segment or 0
         if is_endpoint:
             self._endpoint_samples = covered_samples
             first = covered_samples - (WARM_UP_S + _MARGIN_S) * SAMPLE_RATE_HZ

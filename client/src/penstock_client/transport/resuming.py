@@ -16,6 +16,7 @@ from penstock_client.transport.replay import Replay
 from penstock_client.transport.server_chunks import ServerChunks
 
 RESUMABLE = {
+    "AUDIO_MEMORY_FULL",
     "CONNECTION_LOST",
     "PHRASE_MEMORY_FULL",
     "REPLY_TIMEOUT",

@@ -1,13 +1,13 @@
 """The state of one stream: requests to be sent, results received, a failure. No network, threads or event loop.
 
 `AsyncChannel` adds the waiting. The session counts the unanswered requests: time limits and the bound on
-audio in flight follow from them.
+audio in flight follow from them. Where the reply to the stream's end has not its last result, it polls.
 """
 
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock_client.connection import retry_pauses_s
@@ -21,7 +21,7 @@ from penstock_client.errors import (
     StreamId,
     StreamNotOpenError,
 )
-from penstock_client.protocol import END_REQUEST, SAMPLE_RATE_HZ, Request, Result
+from penstock_client.protocol import END_REQUEST, POLL_REQUEST, SAMPLE_RATE_HZ, Request, Result, ends_stream
 
 MAX_UNANSWERED_REQUESTS = 64
 MAX_UNANSWERED_SAMPLES = 60 * SAMPLE_RATE_HZ
@@ -55,8 +55,14 @@ class Session:
         self._outgoing: deque[Request] = deque()
         self._unanswered: deque[_Unanswered] = deque()
         self._unanswered_samples = 0
+        self._samples = 0
+        """Of the stream, without those of requests that were dropped."""
+        self._in_flight = 0
+        """Requests that were sent and are unanswered, also after a failure."""
         self._results: deque[Result] = deque()
         self._end_is_enqueued = self._start_is_sent = self._end_is_sent = False
+        self._end_is_due = self._has_work_left = self._has_rejection = False
+        """The reply to the end is still to come; or it has come, and the stream's last result has not."""
         self._is_connected = self._has_replies = False
         self._cancelled_at_s: float | None = None
         self._slot_pauses_s = retry_pauses_s(wait_for_slot_s)
@@ -85,7 +91,11 @@ class Session:
     def is_over(self) -> bool:
         """True once no further request will be sent."""
         is_held = self._held_start is not None and self.failure is None
-        return not self._outgoing and (self._is_cancelled or (self._end_is_sent and not is_held))
+        if self._outgoing or is_held:
+            return False
+        if self._is_cancelled:
+            return not self._end_is_due
+        return self._is_answered or (self.failure is not None and self._end_is_sent and not self._has_work_left)
 
     @property
     def is_unsent(self) -> bool:
@@ -127,6 +137,7 @@ class Session:
             self._last_activity_s = self.now_s()
         self._unanswered.append(_Unanswered(request.samples, sent_s, request.is_final))
         self._unanswered_samples += request.samples
+        self._samples += request.samples
         self._outgoing.append(request)
 
     def connected(self) -> None:
@@ -148,12 +159,16 @@ class Session:
         request = self._outgoing.popleft()
         if request.is_start and self._waits_for_slot:
             self._held_start = request
+        self._in_flight += 1
         self._start_is_sent |= request.is_start
-        self._end_is_sent |= request.is_end
+        if request.is_end:  # a second one drops the work that is left
+            self._end_is_due, self._has_work_left = not self._end_is_sent, False
+            self._end_is_sent = True
         return request
 
     def deliver(self, *results: Result) -> None:
         """Adds the results of the reply to the oldest unanswered request; they are dropped after a failure."""
+        self._note_reply(results)
         if self.failure:
             return
         if not self._unanswered:
@@ -164,11 +179,33 @@ class Session:
         self._unanswered_samples -= request.samples
         self._has_replies = True
         self._held_start = None
+        is_final = request.is_final
+        if self._end_is_enqueued and not self._unanswered:
+            is_final = ends_stream(results, self._samples)
+            if not is_final:  # round trips of what follows count from the stream's end, too
+                self._unanswered.append(request._replace(samples=0))
+                self._outgoing.append(POLL_REQUEST)
         round_trip_s = self._last_activity_s - request.sent_s
-        last = len(results) - 1 if request.is_final else None
+        last = len(results) - 1 if is_final else None
         self._results += [
             result.after(round_trip_s, result.is_final and number != last) for number, result in enumerate(results)
         ]
+
+    def rejected(self, error: ClientError) -> None:
+        """Fails the stream by the reply to the oldest unanswered request."""
+        self._has_rejection = True  # its samples do not count
+        self._note_reply(())
+        self.fail(error)
+
+    def _note_reply(self, results: Sequence[Result]) -> None:
+        """A reply, also after a failure: that to the end says whether the server has work left, which is dropped."""
+        self._in_flight = max(0, self._in_flight - 1)
+        if not self._in_flight and (self._end_is_due or self._has_work_left):
+            self._end_is_due = False
+            is_unfinished = bool(results) and not ends_stream(results, self._samples)
+            self._has_work_left = is_unfinished and not self._has_rejection
+            if self._is_cancelled and self._is_open_on_server:
+                self._outgoing.append(END_REQUEST)
 
     def slot_pause_s(self) -> float | None:
         """The server is full or stopping: the pause until `repeat_start`; None where the stream waits no longer."""
@@ -177,7 +214,8 @@ class Session:
         self._is_rejected = True
         pause_s = next(self._slot_pauses_s, None)
         if pause_s is not None:
-            self._start_is_sent = self._end_is_sent = False
+            self._start_is_sent = self._end_is_sent = self._end_is_due = False
+            self._in_flight = 0
             self._last_activity_s = self.now_s() + pause_s
         return pause_s
 
@@ -199,7 +237,7 @@ class Session:
         """Ends the stream with an error, unless it is answered or has failed before. Drops the unsent requests."""
         if not self.failure and not self._is_answered:
             self.failure = error
-            self._outgoing.clear()
+            self._drop_unsent()
 
     def connection_lost(self, reason: str) -> None:
         """Fails the stream because its connection did: the server was never reached, or is lost."""
@@ -226,13 +264,13 @@ class Session:
         """Drops unsent requests and results to come. If the server may have the stream open, its end is sent.
 
         Only the stream's last request frees its place in Triton: a rejected request leaves the stream open, and so do
-        a cancelled call and a closed connection.
+        a cancelled call and a closed connection. Where the server has work left after the end, the end is sent again.
         """
         if self._is_cancelled:
             return
         self._cancelled_at_s = self.now_s()
         self.fail(StreamClosedError(self._stream_id, "the stream was closed before its last result"))
-        self._outgoing.clear()
+        self._drop_unsent()
         if self._is_open_on_server:
             self._outgoing.append(END_REQUEST)
 
@@ -247,6 +285,10 @@ class Session:
             self.time_out()
         return 0.0 if self.failure else max(0.0, min(deadline_s - now_s, timeout_s))
 
+    def _drop_unsent(self) -> None:
+        self._samples -= sum(request.samples for request in self._outgoing)
+        self._outgoing.clear()
+
     @property
     def _is_cancelled(self) -> bool:
         return self._cancelled_at_s is not None
@@ -259,4 +301,4 @@ class Session:
     def _is_open_on_server(self) -> bool:
         """True where the server may hold the stream open. After NOT_OPEN its id may be another stream's by now."""
         is_unknown = isinstance(self.failure, StreamNotOpenError)
-        return not self.is_unsent and not self._end_is_sent and not is_unknown
+        return not self.is_unsent and not is_unknown and (self._has_work_left or not self._end_is_sent)

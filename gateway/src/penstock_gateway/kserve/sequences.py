@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from penstock_client import Result
-from penstock_gateway.errors import GatewayError
+from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.kserve.errors import not_open
 from penstock_gateway.kserve.request import InferRequest, SequenceId
 from penstock_gateway.kserve.results import RequestResults
@@ -106,7 +106,11 @@ class _Stream:
 
     async def _open(self, request: InferRequest, key: ApiKey, streams: Streams) -> LiveStream:
         group: ModelGroup = streams.group("")
-        options = StreamOptions(model=group.name, extra=request.options, is_as_direct=True)
+        if group.windows and not request.is_end:
+            accepted = "a file in one request, with sequence_start and sequence_end"
+            message = f"a sequence of requests is not accepted by model {group.name!r}; accepted: {accepted}"
+            raise GatewayError(ErrorCode.FILES_ONLY, message)
+        options = StreamOptions(model=group.name, extra=request.options, is_as_direct=True, is_file=request.is_end)
         live = await streams.open(options, key, PROTOCOL)
         if self._failure is not None:  # cancelled meanwhile
             await live.cancel()
@@ -138,7 +142,7 @@ class _Stream:
         try:
             async for answer in live.answers():
                 results.add(answer)
-                self._answered_rows += 1
+                self._answered_rows += answer.is_whole
                 self._settle()
             self._fail(not_open(self._id, "it has ended"))
         except GatewayError as error:

@@ -122,6 +122,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
         language=language,
         phrases=tuple((text, KEYWORD_NATS) for text in keywords),
         endpoint_silence_ms=form.silence_duration_ms or config.endpoint_silence_ms,
+        is_file=True,
     )
     return TranscriptionRequest(form, group, options, shown_language(group, language, config.language), ignored)
 

@@ -175,8 +175,12 @@ class OpenAISession:
         return alike[round(_DELAYS.index(delay) / (len(_DELAYS) - 1) * (len(alike) - 1))] if alike else named
 
     def options(self, streams: Streams, only_language: str) -> StreamOptions:
-        """The options of a stream; `only_language` is that of a model without a choice. GatewayError as `group`."""
+        """The options of a stream; `only_language` is that of a model without a choice.
+
+        GatewayError as `group`, and FILES_ONLY.
+        """
         group, keywords = self.group(streams), self.transcription.keywords or ()
+        group.check_live()
         path = "session.audio.input.transcription"
         if len(keywords) > group.max_boosted_phrases:
             raise invalid(f"{path}.keywords", f"has {len(keywords)} phrases; accepted: {group.max_boosted_phrases}")

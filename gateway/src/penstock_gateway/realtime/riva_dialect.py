@@ -163,7 +163,9 @@ class RivaDialect:
 def configure(session: Mapping[str, Any], streams: Streams, config: Config) -> Configure:
     """Stream options of a session. GatewayError names a wrong field."""
     recognition = recognition_config(session)
-    request = map_request(recognition, streams.group(recognition.model), config)
+    group = streams.group(recognition.model)
+    group.check_live()
+    request = map_request(recognition, group, config)
     return Configure(raw_format(session), request.options, session["input_audio_format"] == WITH_HEADER)
 
 

@@ -67,7 +67,9 @@ async def _admit(
     gateway.access.check_page(connection.headers.get("origin"), connection.headers.get("host"))
     credential = _credential(gateway, connection, offered)
     know(connection)
-    gateway.streams.group(model)
+    group = gateway.streams.group(model)
+    if all(each.windows for each in gateway.streams.groups):
+        group.check_live()  # else a session may still choose another model
     gateway.streams.check_room(credential.key)
     return credential
 

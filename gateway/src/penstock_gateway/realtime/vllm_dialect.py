@@ -46,9 +46,10 @@ class VllmDialect:
             self._has_audio = True
             return (Audio(read_audio(event)),)
         if kind == "session.update":
-            model = self._streams.group(read_fields(SessionUpdate, event, "").model or "").name
+            group = self._streams.group(read_fields(SessionUpdate, event, "").model or "")
+            group.check_live()
             silence_ms = self._config.endpoint_silence_ms
-            return (Configure(_AUDIO, StreamOptions(model=model, endpoint_silence_ms=silence_ms)),)
+            return (Configure(_AUDIO, StreamOptions(model=group.name, endpoint_silence_ms=silence_ms)),)
         if kind == "input_audio_buffer.commit":
             return self._commit(is_final=bool(read_fields(Commit, event, "").final))
         accepted = "session.update, input_audio_buffer.append and .commit"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 import grpc
@@ -24,6 +25,8 @@ PROTOCOL = "riva"
 SERVICE = "nvidia.riva.asr.RivaSpeechRecognition"
 IGNORED = "penstock-ignored"
 """Key of the initial metadata that names the fields without an effect."""
+_KINDS = ("online", "offline")
+"""For streams and for recordings: an offline model has the second one only."""
 _M = TypeVar("_M", bound=Message)
 
 
@@ -54,11 +57,11 @@ class RivaService:
         self._gateway = gateway
 
     async def recognition_config(self, _: object, context: Context) -> riva.RivaSpeechRecognitionConfigResponse:
-        """The models, each once for streams and once for recordings."""
+        """The models, each once for streams, if it takes live audio, and once for recordings."""
         gateway = self._gateway
         async with rejecting(context, gateway, PROTOCOL), only_message(context, gateway, _model_name) as name:
             groups = [gateway.streams.group(name)] if name else gateway.streams.groups
-            configs = [self._model_config(group, kind) for group in groups for kind in ("online", "offline")]
+            configs = [self._model_config(group, kind) for group in groups for kind in _KINDS[bool(group.windows) :]]
             return riva.RivaSpeechRecognitionConfigResponse(model_config=configs)
 
     async def recognize(self, _: object, context: Context) -> riva.RecognizeResponse:
@@ -67,7 +70,7 @@ class RivaService:
             self._gateway.streams.check_room(call_key())
             async with (
                 only_message(context, self._gateway, _recording) as recording,
-                self._call(recording.config, context) as call,
+                self._call(recording.config, context, is_file=True) as call,
             ):
                 return riva.RecognizeResponse(results=await call.recognize(recording.audio), id=recording.id)
 
@@ -80,12 +83,14 @@ class RivaService:
                 await call.stream(messages, _writer(context), streaming.interim_results)
 
     @asynccontextmanager
-    async def _call(self, config: riva.RecognitionConfig, context: Context) -> AsyncIterator[Call]:
+    async def _call(
+        self, config: riva.RecognitionConfig, context: Context, is_file: bool = False
+    ) -> AsyncIterator[Call]:
         """A stream for this configuration until the block ends, whatever ends it."""
         settings, streams = self._gateway.config, self._gateway.streams
         group = streams.group(config.model)
         request = map_request(config, group, settings)
-        live = await streams.open(request.options, call_key(), PROTOCOL)
+        live = await streams.open(replace(request.options, is_file=is_file), call_key(), PROTOCOL)
         try:
             ignored = ",".join(request.ignored)[:MAX_METADATA_CHARS]
             await context.send_initial_metadata(((IGNORED, ignored),) if ignored else ())

@@ -12,14 +12,16 @@ log = logging.getLogger(__name__)
 _CODES: Mapping[str, ErrorCode] = {
     "STREAM_LIMIT": ErrorCode.STREAMS_EXHAUSTED,
     "PHRASE_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
+    "AUDIO_MEMORY_FULL": ErrorCode.STREAMS_EXHAUSTED,
     "AUDIO_INVALID": ErrorCode.AUDIO_INVALID,
+    "AUDIO_TOO_LONG": ErrorCode.TOO_LARGE,
     "OPTION_INVALID": ErrorCode.FIELD_INVALID,
     "PHRASES_INVALID": ErrorCode.FIELD_INVALID,
 }
 """By the code of the client's error. Every other one means that the replica lost the stream."""
 _STREAM = re.compile(r"^stream \S+( of client '[^']*')?: ")
 """The server's name of a stream, which means nothing to a client."""
-_BY_CLIENT = (ErrorCode.AUDIO_INVALID, ErrorCode.FIELD_INVALID)
+_BY_CLIENT = (ErrorCode.AUDIO_INVALID, ErrorCode.FIELD_INVALID, ErrorCode.TOO_LARGE)
 
 
 def gateway_error(error: ClientError) -> GatewayError:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from penstock_client import Answer
 from penstock_client.phrases import fit_phrase
+from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.stream.events import Event
 
@@ -35,6 +36,8 @@ class StreamOptions:
     """Other start options of the server by name, such as `lm_weight`. The server checks them."""
     is_as_direct: bool = False
     """True where only `model` and `extra` count: what they do not name is as the server is set."""
+    is_file: bool = False
+    """True for a whole file, whose results may all come after its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,10 @@ class ModelGroup:
     model: str
     """Name of the checkpoint."""
     sample_rate_hz: int
-    context: tuple[int, int]
-    """Encoder frames of left and right context."""
+    context: tuple[int, int] | None
+    """Encoder frames of left and right context; None for an offline model."""
     chunk_ms: float
-    """Audio of one chunk: words come in steps of this duration."""
+    """Audio of one chunk: words come in steps of this duration; 0 for an offline model."""
     languages: tuple[str, ...]
     """Languages that a stream can choose; empty for a model without a choice."""
     decoders: tuple[str, ...]
@@ -60,6 +63,14 @@ class ModelGroup:
     """All that its server publishes."""
     alphabet: frozenset[str] | None = None
     """The characters that the model writes; empty where it writes every one, None where the server does not say."""
+    windows: tuple[str, ...] = ()
+    """Of an offline model, which recognizes whole files only; else empty."""
+
+    def check_live(self) -> None:
+        """GatewayError FILES_ONLY for an offline model."""
+        if self.windows:
+            message = f"live audio is not accepted by model {self.name!r}; accepted: files"
+            raise GatewayError(ErrorCode.FILES_ONLY, message, "model")
 
     def unwritable(self, phrases: Iterable[str]) -> list[str]:
         """Those that a stream leaves out, because the model cannot write them."""
@@ -118,5 +129,6 @@ class Streams(Protocol):
     async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
-        Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
+        Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline
+        model, STREAMS_EXHAUSTED, NO_REPLICA.
         """

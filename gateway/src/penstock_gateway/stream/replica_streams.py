@@ -120,11 +120,15 @@ class ReplicaStreams:
     async def open(self, options: StreamOptions, key: ApiKey, protocol: str) -> LiveStream:
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
-        Raises GatewayError: FIELD_INVALID for options that the server rejects, STREAMS_EXHAUSTED, NO_REPLICA.
+        Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline
+        model, STREAMS_EXHAUSTED, NO_REPLICA.
         """
         group, model = self._find(options.model)
+        if not options.is_file:
+            model.check_live()
         ignores_unknown = model.alphabet is not None and not self._is_strict
-        start_options = upstream_options(options, self._endpoint_state, ignores_unknown, self._longest_segment_s)
+        longest_s = 0 if model.windows else self._longest_segment_s  # else for borders that a move can begin from
+        start_options = upstream_options(options, self._endpoint_state, ignores_unknown, longest_s)
         self._check_memory()
         end_admission = self._admission.admit(key)
         try:

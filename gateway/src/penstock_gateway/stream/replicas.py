@@ -268,4 +268,5 @@ def _model_group(name: str, information: ServerInfo) -> ModelGroup:
         max_boosted_phrases=information.max_boosted_phrases,
         parameters=information.parameters,
         alphabet=information.alphabet,
+        windows=information.windows,
     )

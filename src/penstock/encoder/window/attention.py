@@ -15,8 +15,8 @@ from penstock.errors import SettingError, shown
 from penstock.linear import Linear
 from penstock.model.config import MAX_BAND, EncoderConfig
 
-BLOCK_QUERIES, BLOCK_SCORES, BLOCK_DISTANCES = 256, 1 << 21, 2048
-"""Limits of one step: queries, scores of one head, positions to project."""
+BLOCK_QUERIES, BLOCK_PRODUCTS, BLOCK_DISTANCES = 256, 1 << 29, 2048
+"""Limits of one step: queries, products of queries and keys in all heads, positions to project."""
 KEPT_FRAMES = 384
 """Distances up to this are projected once for each layer, 31 s at 8x; longer ones for each batch."""
 
@@ -82,8 +82,8 @@ class WindowAttention:
         self._position_weight = tensors["position.weight"]
         self._position_bias = (tensors["position_bias_v"] - tensors["position_bias_u"]) * config.d_head**-0.5
 
-    def positions(self, frames: int) -> Generator[None, None, Positions]:
-        """Returns those of distances below `frames`, or more; computes a block of them between two yields."""
+    def positions(self, frames: int) -> Generator[int, None, Positions]:
+        """Returns those of distances below `frames`, or more; yields 0 after each block of them."""
         if frames <= KEPT_FRAMES:
             return self._kept
         config, weight = self._config, self._position_weight
@@ -95,23 +95,24 @@ class WindowAttention:
             sinusoids = distance_sinusoids(first, end, config.d_model, weight.device, weight.dtype)
             block = slice(begin, begin + len(sinusoids))
             projected[..., block], bias[..., block] = project_positions(config, sinusoids, weight, self._position_bias)
-            yield
+            yield 0
         return Positions(projected, bias, frames - 1)
 
-    def project(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns queries, keys and values [M, 3 * D] of x [M, D], normalized."""
-        return self._qkv(x)
+    def project(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Writes queries, keys and values of x [M, D], normalized, to out [3, H, M, dh]."""
+        config = self._config
+        out.copy_(self._qkv(x).view(len(x), 3, config.n_heads, config.d_head).permute(1, 2, 0, 3))
 
-    def mix(self, qkv: torch.Tensor, positions: Positions, band: Band | None, out: torch.Tensor) -> Iterator[None]:
-        """Writes what each query of a window mixes to out [T, D], a block between two yields.
+    def mix(self, projected: torch.Tensor, positions: Positions, band: Band | None) -> Iterator[int]:
+        """Replaces the queries of a window by what each mixes; yields the number of each block's.
 
-        qkv: [T, 3 * D]; positions: within `band`.
+        projected: queries, keys and values [3, H, T, dh]; positions: within `band`.
         """
-        config, frames = self._config, len(qkv)
-        query, keys, values = qkv.view(frames, 3, config.n_heads, config.d_head).permute(1, 2, 0, 3).contiguous()
+        query, keys, values = projected
+        frames = query.shape[1]
         left, right = band or (frames, frames)
         keys_seen = max(min(frames, left + right + 1), 1)
-        queries = min(BLOCK_QUERIES, max(BLOCK_SCORES // keys_seen, 1))
+        queries = min(BLOCK_QUERIES, max(BLOCK_PRODUCTS // (keys_seen * self._config.d_model), 1))
         for begin in range(0, frames, queries):
             end = min(begin + queries, frames)
             first, last = max(begin - left, 0), min(end + right, frames)
@@ -126,13 +127,12 @@ class WindowAttention:
             shifted = by_distance.as_strided((len(block), count, size), (count * width, width - 1, 1), count - 1)
             # 2) scores of contents, softmax, mix
             scores = torch.baddbmm(shifted, block, keys[:, first:last].transpose(1, 2))
-            mixed = torch.bmm(torch.softmax(scores, dim=-1), values[:, first:last])  # [H, Q, dh]
-            out[begin:end] = mixed.transpose(0, 1).flatten(1)
-            yield
+            block.copy_(torch.bmm(torch.softmax(scores, dim=-1), values[:, first:last]))
+            yield count
 
     def add_to(self, residual: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
-        """Returns residual [M, D] + the output projection of mixed [M, D]."""
-        return self._out.add_to(residual, mixed)
+        """Returns residual [M, D] + the output projection of mixed [H, M, dh]."""
+        return self._out.add_to(residual, mixed.transpose(0, 1).flatten(1))
 
 
 def _sinusoids(config: EncoderConfig, frames: int, like: torch.Tensor) -> torch.Tensor:

@@ -12,22 +12,23 @@ from penstock.encoder.window.attention import Band, WindowAttention, scored_fram
 from penstock.encoder.window.strip import Strip
 from penstock.model.config import EncoderConfig
 
-BLOCK_FRAMES = 512
-"""Frames of the strip whose activations exist at once."""
+BLOCK_NUMBERS = 1 << 18
+"""Numbers of the strip whose activations exist at once: 512 frames at D = 512, at most 0.1 s of one core's work."""
+LAYER_PARTS = 4
+"""Parts of a layer's work: before, in and after the attention, and from the convolution on."""
 
 
 class Workspace:
     """The memory of a batch beside its strip, the same for all layers. M frames, G zeros between rows."""
 
-    def __init__(self, x: torch.Tensor, strip: Strip):
+    def __init__(self, x: torch.Tensor, strip: Strip, heads: int):
         """x: [M, D], the strip."""
-        d = x.shape[1]
-        self.qkv = x.new_empty(strip.frames, 3 * d)
-        """Queries, keys and values."""
-        self.mixed = x.new_empty(strip.frames, d)
-        """Mixed values."""
-        self.padded = x.new_zeros(strip.padded_frames, d)
-        """Inputs of the depthwise convolution; zeros between rows, which no layer writes."""
+        frames, d = x.shape
+        memory = x.new_empty(max(3 * frames, frames + strip.padded_frames), d)
+        self.projected = memory[: 3 * frames].view(3, heads, frames, -1)
+        """Queries, keys and values [3, H, M, dh]; then what each query mixes in its place."""
+        self.padded = memory[frames : frames + strip.padded_frames]
+        """Inputs of the depthwise convolution [G + M, D], in the place of keys and values."""
 
 
 class WindowLayer:
@@ -41,30 +42,35 @@ class WindowLayer:
         self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"), dtype)
         self._norm_out = Norm(subset(tensors, "norm_out"), dtype)
 
-    def run(self, x: torch.Tensor, strip: Strip, bands: Sequence[Band | None], work: Workspace) -> Iterator[None]:
-        """Replaces x [M, D] by the layer's output, a block between two yields; bands: of each row."""
+    def run(self, x: torch.Tensor, strip: Strip, bands: Sequence[Band | None], work: Workspace) -> Iterator[int]:
+        """Replaces x [M, D] by the layer's output; bands: of each row.
+
+        Yields after each block the number of frames of which one of `LAYER_PARTS` parts is done.
+        """
+        size = max(BLOCK_NUMBERS // x.shape[1], 1)
         # 1) feed-forward, queries, keys and values
-        for block in strip.blocks(BLOCK_FRAMES):
+        for block in strip.blocks(size):
             x[block] = self._feed_forward1.step(x[block])
-            work.qkv[block] = self._attention.project(self._attention_norm(x[block]))
-            yield
+            self._attention.project(self._attention_norm(x[block]), work.projected[:, :, block])
+            yield block.stop - block.start
         # 2) attention within each row
         rows = list(zip(strip.rows(), strip.lengths, bands, strict=True))
         positions = yield from self._attention.positions(max(scored_frames(length, band) for _, length, band in rows))
         within = {band: positions.within(band) for band in set(bands)}
         for row, _, band in rows:
-            yield from self._attention.mix(work.qkv[row], within[band], band, work.mixed[row])
+            yield from self._attention.mix(work.projected[:, :, row], within[band], band)
         # 3) its output, and inputs of the convolution
-        for block in strip.blocks(BLOCK_FRAMES):
-            x[block] = self._attention.add_to(x[block], work.mixed[block])
+        work.padded.index_fill_(0, strip.zeros, 0.0)
+        for block in strip.blocks(size):
+            x[block] = self._attention.add_to(x[block], work.projected[0, :, block])
             value, gate = self._convolution.gates(x[block]).chunk(2, dim=1)
             work.padded.index_copy_(0, strip.places[block], value * gate.sigmoid_())
-            yield
+            yield block.stop - block.start
         # 4) convolution, feed-forward, norm
-        for block in strip.blocks(BLOCK_FRAMES):
+        for block in strip.blocks(size):
             reach = strip.reach(block)
             mixed = self._convolution.mix(work.padded[reach].unsqueeze(0)).view(-1, x.shape[1])
             if len(mixed) > block.stop - block.start:  # also those of zeros between rows
                 mixed = mixed.index_select(0, strip.places[block] - strip.gap - reach.start)
             x[block] = self._norm_out(self._feed_forward2.step(self._convolution.finish(x[block], mixed)))
-            yield
+            yield block.stop - block.start

@@ -24,6 +24,9 @@ class Strip:
         self._host_places: list[int] = places.tolist()
         self.places = places.to(device)
         """[M] int64, the place of each frame among the zeros."""
+        is_zero = torch.ones(self.padded_frames, dtype=torch.bool).index_fill_(0, places, False)
+        self.zeros = is_zero.nonzero().flatten().to(device)
+        """[G] int64, the places of the zeros."""
 
     def rows(self) -> Iterator[slice]:
         """The frames of each row."""

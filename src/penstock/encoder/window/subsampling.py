@@ -18,6 +18,35 @@ TILE_ENCODER_FRAMES = 64
 """Encoder frames of one tile: 5 s at 8x. Its first activation is 16 MB for 128 mel bins and 256 channels."""
 
 
+Mel = torch.Tensor | list[torch.Tensor]
+"""Log-mel of a window [N, F], or a list of consecutive parts of it [n, F], which its reader empties."""
+
+
+class MelReader:
+    """Reads the frames of one window from its beginning to its end."""
+
+    def __init__(self, mel: Mel):
+        self._pieces, self._begin = mel if isinstance(mel, list) else [mel], 0
+        self.frames = sum(map(len, self._pieces))
+        """N"""
+
+    def read(self, begin: int, end: int) -> torch.Tensor:
+        """The frames `begin` .. `end`, [n, F]; removes pieces that end before them."""
+        while self._pieces and self._begin + len(self._pieces[0]) <= begin:
+            self._begin += len(self._pieces.pop(0))
+        found, first = [], self._begin
+        for piece in self._pieces:
+            if first >= end:
+                break
+            found.append(piece[max(begin - first, 0) : end - first])
+            first += len(piece)
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def close(self) -> None:
+        """Removes the other pieces."""
+        self._pieces.clear()
+
+
 class _Inputs(NamedTuple):
     """The inputs of one layer for a range of its outputs."""
 
@@ -32,27 +61,28 @@ class WindowSubsampling:
 
     def __init__(self, config: EncoderConfig, tensors: Tensors, dtype: torch.dtype):
         self._strided = StridedLayers(config, tensors, dtype)
-        self._dtype = dtype
+        self._device, self._dtype = tensors["out.bias"].device, dtype
 
     def encoder_frames(self, mel_frames: int) -> int:
         """Encoder frames of a window: ceil(N / factor)."""
         return self._sizes(mel_frames)[-1]
 
-    def run(self, mel: torch.Tensor, out: torch.Tensor) -> Iterator[None]:
-        """Writes the frames of mel [N, F] to out [T, D], a tile between two yields."""
+    def run(self, mel: MelReader, out: torch.Tensor) -> Iterator[int]:
+        """Writes the frames of a window to out [T, D]; yields the number of each tile's; closes `mel`."""
         for begin in range(0, len(out), TILE_ENCODER_FRAMES):
             end = min(begin + TILE_ENCODER_FRAMES, len(out))
             out[begin:end] = self._tile(mel, begin, end)
-            yield
+            yield end - begin
+        mel.close()
 
-    def _tile(self, mel: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+    def _tile(self, mel: MelReader, begin: int, end: int) -> torch.Tensor:
         """Encoder frames `begin` .. `end` of a window, [T, D]."""
         inputs: list[_Inputs] = []
-        for size in reversed(self._sizes(len(mel))[:-1]):
+        for size in reversed(self._sizes(mel.frames)[:-1]):
             first, last = 2 * begin - 1, 2 * end
             begin, end = max(first, 0), min(last, size)
             inputs.insert(0, _Inputs(begin, end, begin - first, last - end))
-        x = mel[begin:end].to(self._dtype)[None, :, :, None]  # [1, N, F, 1]
+        x = mel.read(begin, end).to(self._device, self._dtype)[None, :, :, None]  # [1, N, F, 1]
         for layer, span in enumerate(inputs):
             x = self._strided.convolve(layer, F.pad(x, (0, 0, 1, 1, span.zeros_before, span.zeros_after)))
         return self._strided.out(x[0].flatten(1))

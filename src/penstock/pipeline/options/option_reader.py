@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
@@ -19,10 +20,14 @@ class OptionReader:
         self._decoding, self._offer = decoding, offer_decoders(checkpoint.config, decoding)
         self._languages = offer_languages(checkpoint.config, decoding)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
+        self._has_windows = checkpoint.config.encoder.is_offline
         self._graph_words = read_words(decoding.graph) if decoding.graph else None
 
     def read(self, options: Mapping[str, Any]) -> StreamOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
+        if options.get("window") is not None and not self._has_windows:
+            message = f"window is {shown(options['window'])}, but the model is a streaming one; accepted: nothing"
+            raise StreamError(ErrorCode.OPTION_INVALID, message)
         return parse_stream_options(
             options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
         )

@@ -86,10 +86,18 @@ class DrainBoard:
         start = _FIRST_SLOT + index * self._slots
         return self._cells[start : start + self._slots]
 
-    def live_streams(self, silent_s: float = float("inf")) -> int:
-        """Live streams, without those that have sent no request for `silent_s`."""
+    def is_live(self, slot: int, generation: int) -> bool:
+        """True if this is the slot's latest stream, and open."""
+        return self.times_ns[slot] > 0 and self.generations[slot] == generation
+
+    def live_streams(self, silent_s: float = float("inf"), ledger: "SlotLedger | None" = None) -> int:
+        """Live streams, without those that have sent no request for `silent_s`; ledger: nor those whose work is done,
+        which the stream table closes with its next call.
+        """
         oldest_ns = 1e9 * (time.monotonic() - silent_s)
-        return sum(1 for time_ns in self.times_ns.tolist() if time_ns > 0 and time_ns >= oldest_ns)
+        done = set(enumerate(ledger.ended_generations().tolist())) if ledger else set()
+        live = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns > 0 and time_ns >= oldest_ns]
+        return sum(1 for slot in live if not self.generations[slot] or (slot, self.generations[slot]) not in done)
 
     def unsettled_slots(self, ledger: "SlotLedger", lost_s: float = float("inf")) -> set[int]:
         """Slots of closed streams with requests that the later stages have not answered yet.

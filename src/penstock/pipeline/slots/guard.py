@@ -102,6 +102,11 @@ class SlotGuard:
         self._ledger.fail(self._stage, slot, generation, code)
         return StreamError(code, why)
 
+    def end(self, slot: int, generation: int) -> None:
+        """Ends a stream whose work is done, after the request that had END: see `SlotLedger.end`."""
+        self._is_closed[slot] |= generation == self._generations[slot]
+        self._ledger.end(self._stage, slot, generation)
+
     def settle(self, slots: np.ndarray, generations: np.ndarray) -> None:
         """Counts requests [n] that the last stage has answered, with a result or an error."""
         is_known = self._are_known(slots)

@@ -12,16 +12,19 @@ import numpy as np
 from penstock.errors import ErrorCode
 
 STAGES = ("encoder", "decoder")
-_SETTLED, _GENERATION, _FAILED_GENERATION, _FAILED_CODE = range(4)
+_SETTLED, _GENERATION, _FAILED_GENERATION, _FAILED_CODE, _ENDED_GENERATION = _FIELDS = range(5)
 _CODES = tuple(ErrorCode)
 
 
 class SlotLedger:
-    """Cells [stage, field, slot] int64; fields: requests settled, their generation, latest failed one, its error."""
+    """Cells [stage, field, slot] int64.
+
+    Fields: requests settled, their generation, latest failed one, its error, latest one whose work is done.
+    """
 
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared by the stages' processes, created with zeros by the first; None within one process."""
-        shape = (len(STAGES), 4, slots)
+        shape = (len(STAGES), len(_FIELDS), slots)
         if path is None:
             self._cells = np.zeros(shape, np.int64)
             return
@@ -96,3 +99,11 @@ class SlotLedger:
         if generation > cell[_FAILED_GENERATION]:
             cell[_FAILED_CODE] = _CODES.index(code)
         cell[_FAILED_GENERATION] = max(int(cell[_FAILED_GENERATION]), generation)
+
+    def end(self, stage: str, slot: int, generation: int) -> None:
+        """Marks a stream whose work is done: its next reply is the last one. Only for streams that go on after END."""
+        self._cells[STAGES.index(stage), _ENDED_GENERATION, slot] = generation
+
+    def ended_generations(self) -> np.ndarray:
+        """Returns the latest generation of each slot whose work is done, [S] int64; 0 if none."""
+        return self._cells[:, _ENDED_GENERATION].max(axis=0)

@@ -58,6 +58,7 @@ class StreamTable:
     - A closed stream's slot is free once the ledger has settled all its requests, at the latest after `idle_limit_s`
       (half a second for an expired stream). A request that arrives even later is rejected by `SlotGuard`.
     - A stream that a later stage has rejected or lost is closed with the next call that needs a slot.
+    - A stream of an offline model is open after its END, until its work is done: `close_due`.
     """
 
     def __init__(
@@ -225,6 +226,10 @@ class StreamTable:
         """Undoes `forward` of requests [n] that go nowhere, because their step failed."""
         np.subtract.at(self._forwarded, slots, 1)
 
+    def open_generation(self, slot: int) -> int:
+        """The generation of the live stream in a slot; 0 without one."""
+        return int(self._generations[slot]) if self._is_live[slot] else 0
+
     def stream_in(self, slot: int) -> Hashable | None:
         """The id of the live stream in a slot."""
         record = self._records[slot]
@@ -234,6 +239,18 @@ class StreamTable:
         """Ends a live stream; does nothing if the id is not live. ended_by: as in `StreamRecord`."""
         if stream_id in self._slot_of:
             self._close(stream_id, self._clock(), why, ended_by)
+
+    def close_due(self) -> None:
+        """Closes the streams that have expired, those that a later stage lost, and those whose last reply is out: their
+        work is done, and all their requests have settled.
+        """
+        now = self._clock()
+        self._expire(now)
+        self._close_lost(now)
+        are_done = (self._ledger.ended_generations() == self._generations) & self._is_live
+        if are_done.any():
+            are_done &= self._ledger.all_settled(self._generations) >= self._forwarded
+            self._close_streams(are_done, now, "has ended", END)
 
     def close_all(self, ended_by: str) -> None:
         """Ends all streams and reports each, also those whose requests have not settled."""
@@ -259,20 +276,21 @@ class StreamTable:
         if len(self._ends) > self._remembered_ends:
             self._ends.popitem(last=False)
 
-    def _close_streams(self, are_due: np.ndarray, now: float, why: str, max_wait_s: float = float("inf")) -> int:
-        """Closes the live streams of slots [S] bool; returns how many."""
+    def _close_streams(
+        self, are_due: np.ndarray, now: float, why: str, ended_by: str = "", max_wait_s: float = float("inf")
+    ) -> int:
+        """Closes the live streams of slots [S] bool; returns how many. ended_by: by default the error in the ledger."""
         due = (are_due & self._is_live).nonzero()[0].tolist()
         for slot in due:
             record = self._records[slot]
             assert record is not None
-            ended_by = self._ledger.failed_code(slot).name if why == _LOST else IDLE
-            self._close(record.stream_id, now, why, ended_by, max_wait_s)
+            self._close(record.stream_id, now, why, ended_by or self._ledger.failed_code(slot).name, max_wait_s)
         return len(due)
 
     def _expire(self, now: float) -> None:
         why = f"expired after {self.idle_limit_s:g} s without a request"
         are_due = now - self._last_request_s > self.idle_limit_s
-        self.expired_streams += self._close_streams(are_due, now, why, _EXPIRED_GRACE_S)
+        self.expired_streams += self._close_streams(are_due, now, why, IDLE, _EXPIRED_GRACE_S)
 
     def _close_lost(self, now: float) -> None:
         """Closes streams that a later stage rejected or lost: their clients may never send another request."""

@@ -28,6 +28,10 @@ _MESSAGE = TypeAdapter(tuple[dict[int, StreamOptions], dict[int, tuple[str, str]
 """Options by row that starts, and code and message by rejected row."""
 START, END, FINALIZE = 1, 2, 4
 """Flags of a row, added up; the first two are those of a Triton sequence request."""
+POLL, COMPLETE, LOCAL = 8, 16, 32
+"""Flags of rows of an offline model, which only `features` sets: all samples of the stream have come, and its client
+polls; with this row's frames the log-mel is complete; the recording is long, so attention is local. END means there
+that nothing of the stream is left."""
 
 
 class Column(IntEnum):
@@ -118,6 +122,13 @@ class TicketSigner:
             packed[head:-1] = np.frombuffer(message, np.int64)
         packed[-1] = self.sign(packed[:-1])
         return packed
+
+    def with_rows(self, packed: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Returns a signed ticket [n] int64 like `packed`, which has been verified, with other rows [R, 8]."""
+        changed = packed.copy()
+        changed[_HEADER : _HEADER + rows.size] = rows.ravel()
+        changed[-1] = self.sign(changed[:-1])
+        return changed
 
     def unpack(self, packed: np.ndarray, reads_rest: bool = False) -> Ticket:
         """Reads a ticket [n] int64. StreamError REQUEST_INVALID for a wrong signature.

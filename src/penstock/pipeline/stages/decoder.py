@@ -26,7 +26,7 @@ from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounte
 from penstock.pipeline.server_memory import MAX_DECODER_STEP
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.ticket import END, FINALIZE, START, Column, Ticket
+from penstock.pipeline.slots.ticket import END, FINALIZE, POLL, START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, rows_of_tickets
 from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
@@ -308,6 +308,9 @@ class DecoderStage:
         found = {
             row: self._without_warm_up(int(slots[row]), parts, is_final[row]) for row, parts in steps.parts().items()
         }
+        for row in ((flags & (POLL | END)) == POLL).nonzero()[0].tolist():  # of files the share of the work is reported
+            if row in found:
+                found[row] = [part._replace(covered_samples=int(covered[row])) for part in found[row]]
         if len(finalized := ((flags & FINALIZE) > 0).nonzero()[0]):
             self._endpoints.restart(slots[finalized], covered[finalized])
             self._begin(slots[finalized].tolist())

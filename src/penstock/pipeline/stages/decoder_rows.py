@@ -9,7 +9,7 @@ import torch
 from penstock.errors import StreamError
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.results import StreamResult
-from penstock.pipeline.slots.ticket import NO_ROW, Column, Ticket
+from penstock.pipeline.slots.ticket import NO_ROW, POLL, Column, Ticket
 
 
 class DecodedRows(NamedTuple):
@@ -40,7 +40,8 @@ class DecoderRows(NamedTuple):
     options: Mapping[int, StreamOptions]
     """By row that starts a stream; a start without any has the defaults."""
     wants_result: np.ndarray
-    """[R] bool; False where the client gets only news: the result of a row that decodes nothing is left out."""
+    """[R] bool; False where the client gets only news: the result of a row that decodes nothing is left out. A poll
+    always has a result, which says how far the work is."""
 
 
 def rows_of_tickets(
@@ -63,5 +64,6 @@ def rows_of_tickets(
     is_direct = np.array([not ticket.is_batched for ticket in tickets])
     slots, generations, numbers, flags, _, _, covered, frames = rows[forwarded].T  # in the order of `Column`
     whole = encoded[0] if len(encoded) == 1 else torch.cat(list(encoded))
-    found = DecoderRows(slots, generations, numbers, flags, covered, frames, whole, options, is_direct[ticket_of])
+    wants_result = is_direct[ticket_of] | (flags & POLL > 0)
+    found = DecoderRows(slots, generations, numbers, flags, covered, frames, whole, options, wants_result)
     return found, ticket_of, forwarded - starts[ticket_of]

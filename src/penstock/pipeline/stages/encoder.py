@@ -31,6 +31,8 @@ class EncodedRows(NamedTuple):
     copied to the host may be overwritten by the next call."""
     errors: dict[int, StreamError]
     """By row rejected here; the decoder finds them in the ledger."""
+    rows: np.ndarray | None = None
+    """[R, 8] int64, of the decoder's ticket; None: those of the request's."""
 
 
 class EncoderStage:

@@ -3,9 +3,6 @@
 Independent of the encoder and of words.
 """
 
-from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
-
 import numpy as np
 import torch
 
@@ -15,33 +12,15 @@ from penstock.frontend.log_mel import FeatureExtractor, LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.options.option_reader import OptionReader
-from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
-from penstock.pipeline.options.stream_options import MAX_REQUEST_S, StreamOptions
+from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
 from penstock.pipeline.slots.ticket import END, FINALIZE, NO_ROW, START, Column, encoder_frame_counts
-from penstock.pipeline.stages.audio_rows import AudioRows, StreamNumber, join_rows
-
-MAX_MAGNITUDE = 2.0
-"""Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
+from penstock.pipeline.stages.admission import AdmittingStage, FeatureRows
+from penstock.pipeline.stages.audio_rows import AudioRows
 
 
-class FeatureRows(NamedTuple):
-    """The replies to R rows."""
-
-    rows: np.ndarray
-    """[R, 8] int64, those of the request's ticket."""
-    mel: torch.Tensor
-    """[C, N, F] float32, the chunks of all rows, one row after another."""
-    options: dict[int, StreamOptions]
-    """By row that starts a stream."""
-    errors: dict[int, StreamError]
-    """By rejected row."""
-    is_batched: bool
-
-
-class FeatureStage:
+class FeatureStage(AdmittingStage):
     """Admits streams and converts their samples to log-mel chunks, on the CPU."""
 
     def __init__(
@@ -51,18 +30,13 @@ class FeatureStage:
         table: StreamTable,
         decoding: DecodingConfig = DEFAULT_DECODING,
     ):
+        super().__init__(checkpoint, table, decoding)
         config = checkpoint.config
         tensors = checkpoint.tensors("features.")
         log_mel = LogMel(config.features, tensors["features.window"], tensors["features.mel_filterbank"])
         geometry = chunk_geometry(config, config.encoder.select_context(context))
-        self.table = table
         self._subsampling_factor = config.encoder.subsampling_factor
         self._extractor = FeatureExtractor(log_mel, geometry, table.slots)
-        self._options = OptionReader(checkpoint, decoding)
-        self.samples_taken = 0
-        """Samples of all accepted requests."""
-        self.max_request_samples = int(MAX_REQUEST_S * config.features.sample_rate_hz)
-        """Of one stream."""
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
@@ -71,34 +45,6 @@ class FeatureStage:
         lengths = np.full(len(slots), self._extractor.geometry.window_samples)
         are_all = np.ones(len(slots), bool)  # reset again when a stream gets the slot
         self._extractor.extract(slots, np.zeros(lengths.sum(), np.float32), lengths, are_all, ~are_all)
-
-    def process_rows(self, batch: list[AudioRows | StreamError]) -> list[FeatureRows | StreamError]:
-        """Returns the replies to a batch of Triton requests, in order within each stream.
-
-        A rejected row leaves its stream unchanged; a rejected start opens nothing, a rejected end closes. A request of
-        one row that is rejected is answered with the row's error.
-        """
-        found = [rows for rows in batch if not isinstance(rows, StreamError)]
-        if not found:
-            return [rows for rows in batch if isinstance(rows, StreamError)]
-        whole = self._process(join_rows(found))
-        chunk_ends = whole.rows[:, Column.CHUNKS].cumsum()
-        answers: list[FeatureRows | StreamError] = []
-        end = chunk_end = 0
-        for rows in batch:
-            if isinstance(rows, StreamError):
-                answers.append(rows)
-                continue
-            start, end = end, end + len(rows.lengths)
-            chunk_start, chunk_end = chunk_end, int(chunk_ends[end - 1])
-            if not rows.is_batched and start in whole.errors:
-                answers.append(whole.errors[start])
-                continue
-            options = {row - start: one for row, one in whole.options.items() if start <= row < end}
-            errors = {row - start: one for row, one in whole.errors.items() if start <= row < end}
-            mel = whole.mel[chunk_start:chunk_end]
-            answers.append(FeatureRows(whole.rows[start:end], mel, options, errors, rows.is_batched))
-        return answers
 
     @torch.inference_mode()
     def _process(self, rows: AudioRows) -> FeatureRows:
@@ -169,79 +115,3 @@ class FeatureStage:
             if rows.flags[row] & END:
                 self.table.close(rows.stream_ids[row])
         return ticket, options, errors
-
-    def _forward(self, rows: AudioRows, ticket: np.ndarray, places: np.ndarray) -> None:
-        """Counts the requests of rows `places` [n], which have slots, and completes their rows of the ticket."""
-        flags = rows.flags[places]
-        flags = np.where(flags & END, flags & ~FINALIZE, flags)
-        slots, is_final = ticket[places, Column.SLOT], (flags & (END | FINALIZE)) > 0
-        generations, numbers = self.table.forward(slots, rows.lengths[places], is_final)
-        ticket[places, Column.GENERATION] = generations
-        ticket[places, Column.NUMBER] = numbers
-        ticket[places, Column.FLAGS] = flags
-
-    def _admit_special(
-        self, rows: AudioRows, row: int, options: dict[int, StreamOptions], problem: StreamError | None
-    ) -> int:
-        """Admits a row that starts or ends a stream or cannot be used; options are checked before it takes a slot."""
-        stream_id, flags, given = rows.stream_ids[row], int(rows.flags[row]), rows.options.get(row, {})
-        is_start = bool(flags & START)
-        if is_start:
-            self._check_number(stream_id)
-        slot = -1 if is_start else self.table.look_up(stream_id).slot
-        try:
-            if is_start:
-                options[row] = self.parse_options(given)
-            elif given:
-                names = ", ".join(map(repr, sorted(given)))
-                message = f"{names} is not accepted after the start; accepted: {FINALIZE_PARAMETER}"
-                raise StreamError(ErrorCode.OPTION_INVALID, message)
-            if problem is not None:
-                raise problem
-        except StreamError as error:
-            options.pop(row, None)
-            if not is_start and flags & END:
-                self.table.close(stream_id, ended_by=error.code.name)
-            raise StreamError(error.code, f"stream {stream_id!r}: {error.message}") from error
-        if not is_start:
-            return slot
-        try:
-            is_probe = bool(flags & END) and not rows.lengths[row]
-            return self.table.open(stream_id, options[row].decoder, is_probe).slot
-        except StreamError:
-            del options[row]
-            raise
-
-    def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
-        """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
-        return self._options.read(options)
-
-    def _check_number(self, stream_id: Hashable) -> None:
-        """StreamError if a stream number starts that is open: its client gives each stream another one."""
-        if isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
-            raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
-
-    def _audio_problems(self, rows: AudioRows) -> dict[int, StreamError]:
-        """By row: why its samples cannot be used."""
-        most = self.max_request_samples
-        problems = {
-            row: f"{rows.lengths[row]} samples in one request, at most {most} ({MAX_REQUEST_S:g} s)"
-            for row in (rows.lengths > most).nonzero()[0].tolist()
-        }
-        # NaN compares false, and a minimum or maximum with it is NaN: so each comparison also finds NaN.
-        samples = rows.samples
-        if len(samples) and not (samples.min() >= -MAX_MAGNITUDE and samples.max() <= MAX_MAGNITUDE):
-            usable = np.abs(samples) <= MAX_MAGNITUDE
-            ends = rows.lengths.cumsum()
-            unusable = np.bincount(np.searchsorted(ends, np.flatnonzero(~usable), side="right"), minlength=len(ends))
-            for row in np.flatnonzero(unusable).tolist():
-                problems.setdefault(row, unusable_samples(int(unusable[row]), int(rows.lengths[row])))
-        return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}
-
-
-def unusable_samples(count: int, of: int) -> str:
-    """The problem with samples beyond `MAX_MAGNITUDE`, NaN included."""
-    return (
-        f"{count} of {of} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
-        "expected float32 in -1 .. 1 (int16 divided by 32768)"
-    )

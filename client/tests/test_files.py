@@ -1,0 +1,131 @@
+"""Files to a server with an offline model, over both protocols: polled until their last result."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from client.tests.helpers.fake_offline import SEGMENT, STEP, OfflineRecognizer, whole
+from client.tests.helpers.fake_servers import eventually
+from client.tests.helpers.fakes import RejectionError
+from penstock_client import AsyncClient, Client, ConnectionOptions, StreamClosedError, StreamError
+
+SAMPLES = 3 * SEGMENT + 1000
+
+
+@pytest.fixture
+def recognizer():
+    return OfflineRecognizer()
+
+
+@pytest.fixture
+def noise():
+    return np.random.default_rng(0).normal(0, 0.1, SAMPLES).astype(np.float32)
+
+
+def texts(transcript):
+    return [(segment.text, segment.tokens) for segment in transcript.segments]
+
+
+def test_a_file_is_polled_until_its_last_result(served_client, recognizer, noise):
+    progress = []
+    transcript = served_client.transcribe(noise, on_progress=lambda each: progress.append(each.audio_processed_s))
+    assert texts(transcript) == whole(SAMPLES)
+    assert transcript.is_complete and transcript.audio_processed_s == SAMPLES / 16_000
+    assert [request.is_end for request in recognizer.requests].count(True) == 1
+    polls = recognizer.requests[-(-(-SAMPLES // STEP) - 1) :]
+    assert not any(request.is_start or request.is_end or request.samples.size for request in polls)
+    assert progress == sorted(progress)
+    assert not recognizer.received and not recognizer.cancelled
+
+
+@pytest.mark.parametrize("samples", [0, 100, STEP])
+def test_a_short_file_may_need_no_poll(served_client, recognizer, samples):
+    transcript = served_client.transcribe(np.full(samples, 0.1, np.float32))
+    assert texts(transcript) == whole(samples) and transcript.is_complete
+    assert len(recognizer.requests) == 1
+
+
+def test_samples_are_sent_at_once_as_there_are_no_chunks(served_client, recognizer):
+    with served_client.open_stream() as stream:
+        stream.send(np.zeros(123, np.float32))
+        assert stream.held_samples == 0
+        eventually(lambda: len(recognizer.requests) == 1)
+
+
+def test_files_of_one_client_are_polled_side_by_side(url, protocol, noise):
+    async def scenario():
+        async with AsyncClient(url, protocol, timeout_s=60) as client:
+            lengths = [SAMPLES, STEP, 0, 2 * SEGMENT]
+            found = await asyncio.gather(*(client.transcribe(noise[:length]) for length in lengths))
+            assert [texts(each) for each in found] == [whole(length) for length in lengths]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("polls", [0, 1, 3])
+def test_cancel_drops_the_work_on_the_server(served_client, recognizer, noise, polls):
+    may_answer, is_reached = threading.Event(), threading.Event()
+
+    def hold(request):
+        if recognizer.work or request.is_end:
+            held.append(request)
+            if len(held) == polls + 1:
+                is_reached.set()
+                may_answer.wait(60)
+
+    held = []
+    recognizer.before_answer = hold
+    with served_client.open_stream("s") as stream:
+        stream.finish(noise)
+        assert is_reached.wait(60)
+        stream.cancel()
+        may_answer.set()
+        with pytest.raises(StreamClosedError):
+            list(stream)
+    eventually(lambda: recognizer.cancelled == ["s"])
+    assert not recognizer.received
+
+
+def test_closing_before_the_end_drops_the_audio(served_client, recognizer, noise):
+    with served_client.open_stream("s") as stream:
+        stream.send(noise)
+        eventually(lambda: recognizer.received)
+    eventually(lambda: recognizer.cancelled == ["s"])
+    assert not recognizer.received
+
+
+def fail_once(recognizer, message, at, wire=None):
+    """The reply to this request is an error, or the connection is cut."""
+
+    def answer(request):
+        if len(recognizer.requests) == at:
+            recognizer.work.clear()
+            recognizer.received.clear()
+            if wire is not None:
+                wire.cut()
+            raise RejectionError(message, 500)
+
+    recognizer.before_answer = answer
+
+
+@pytest.mark.parametrize("at", [1, 2, 4, 6, 7])
+def test_an_interrupted_file_is_sent_again_whole(url, protocol, wire, recognizer, noise, at):
+    """Nothing that was received is repeated, wherever the connection was lost, also after endpoints."""
+    options = ConnectionOptions(reconnect_s=60, connect_retry_s=60)
+    fail_once(recognizer, "lost", at + 1, wire)
+    with Client(url, protocol, timeout_s=60, connection_options=options) as client:
+        transcript = client.transcribe(noise)
+    assert texts(transcript) == whole(SAMPLES) and transcript.is_complete
+    assert transcript.tokens == [token for _, count in whole(SAMPLES) for token in range(count)]
+    assert [request.is_start for request in recognizer.requests].count(True) == 2
+    again = recognizer.requests[[request.is_start for request in recognizer.requests].index(True, 1) :]
+    assert np.array_equal(np.concatenate([request.samples for request in again]), noise)
+
+
+def test_without_reconnections_a_lost_file_fails(served_client, recognizer, noise):
+    fail_once(recognizer, "STREAM_LOST: the encoder failed", 4)
+    with pytest.raises(StreamError) as caught:
+        served_client.transcribe(noise)
+    assert caught.value.code == "STREAM_LOST"

@@ -1,0 +1,180 @@
+"""A group with an offline model: every protocol for files, and live audio, which is rejected. On real sockets."""
+
+import asyncio
+import base64
+import contextlib
+import json
+
+import grpc
+import httpx2
+import numpy as np
+import pytest
+import websockets
+
+from client.tests.helpers.fake_batch_server import BatchServer
+from client.tests.helpers.fake_offline import SEGMENT, OfflineRecognizer, whole
+from client.tests.helpers.sound_files import sound_file
+from gateway.tests.helpers.riva_client import Client, audio, configuration
+from gateway.tests.helpers.running import running
+from gateway.tests.stream.conftest import metrics, open_streams, servers, until  # noqa: F401
+from penstock_gateway.config import Config, ReplicaGroup
+from penstock_gateway.gateway import Gateway
+from penstock_gateway.security.access import Access, Origins
+from penstock_gateway.security.client_secrets import ClientSecrets
+from penstock_gateway.security.keys import KeyRing
+
+pytestmark = pytest.mark.anyio
+SAMPLES = 3 * SEGMENT + 1000
+NOISE = np.random.default_rng(0).uniform(-0.1, 0.1, SAMPLES).astype(np.float32)
+PCM = (NOISE * 32767).astype("<i2").tobytes()
+TEXTS = [text for text, _ in whole(SAMPLES)]
+TEXT = " ".join(TEXTS)
+FILES_ONLY = "live audio is not accepted by model"
+
+
+@pytest.fixture
+def recognizer():
+    return OfflineRecognizer()
+
+
+@pytest.fixture
+def offline(recognizer):
+    """Its server."""
+    server = BatchServer(recognizer)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def serve(open_streams, metrics):  # noqa: F811
+    """`async with serve(server, ...)`: the ports of a gateway on real sockets."""
+
+    @contextlib.asynccontextmanager
+    async def make(*replicas, **options):
+        access = Access(KeyRing(), ClientSecrets(b"k" * 32, KeyRing()), Origins(()))
+        async with (
+            open_streams(*replicas, **options) as streams,
+            running(Gateway(Config(), streams, access, metrics)) as ports,
+        ):
+            yield ports
+
+    return make
+
+
+@pytest.fixture
+async def http(serve, offline):
+    async with serve(offline) as ports, httpx2.AsyncClient(base_url=ports.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+async def riva(serve, offline):
+    async with serve(offline) as ports, grpc.aio.insecure_channel(ports.grpc_address) as channel:
+        with grpc.insecure_channel(ports.grpc_address) as threaded_channel:
+            yield Client(channel, threaded_channel)
+
+
+def upload(client, **fields):
+    file = ("speech.wav", sound_file(NOISE, form="WAV"))
+    return client.post("/v1/audio/transcriptions", data=fields, files={"file": file})
+
+
+async def test_openai_files(http, recognizer):
+    assert (await upload(http)).json()["text"] == TEXT
+    assert (await upload(http, response_format="text")).text == TEXT + "\n"
+    body = (await upload(http, response_format="verbose_json")).json()
+    assert [segment["text"] for segment in body["segments"]] == TEXTS
+    subtitles = (await upload(http, response_format="srt")).text
+    assert all(text.split()[0] in subtitles for text in TEXTS)
+    starts = [request.parameters for request in recognizer.requests if request.is_start and request.parameters]
+    assert {(one["endpoint_silence_ms"], one["endpoint_longest_s"]) for one in starts} == {(800, 0)}
+    assert not recognizer.received and not recognizer.cancelled
+
+
+async def test_openai_events(http):
+    lines = (await upload(http, stream="true")).text.split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
+    assert "".join(event["delta"] for event in events[:-1]) == events[-1]["text"] == TEXT
+    assert len(events) > 3
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+async def test_a_client_that_disconnects_frees_the_work(http, recognizer, until, stream):  # noqa: F811
+    recognizer.step_of = lambda name: 0  # it would be polled for ever
+    request = asyncio.create_task(upload(http, stream=stream))
+    await until(lambda: recognizer.work)
+    request.cancel()
+    await until(lambda: recognizer.cancelled)
+    assert not recognizer.received
+
+
+async def test_riva_recognize(riva):
+    results = (await riva.recognize(PCM, enable_word_time_offsets=True)).results
+    assert [result.alternatives[0].transcript.strip() for result in results] == TEXTS
+    config = await riva.config()
+    assert [one.parameters["type"] for one in config.model_config] == ["offline"]
+
+
+async def test_riva_streams_are_rejected(riva, recognizer):
+    with pytest.raises(grpc.RpcError) as caught:
+        await riva.send_all([configuration(), audio(PCM)])
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details().startswith(f"FILES_ONLY: {FILES_ONLY}")
+    assert not any(request.samples.size for request in recognizer.requests)
+
+
+def kserve(**parameters):
+    tensor = {"name": "AUDIO", "shape": [1, SAMPLES], "datatype": "FP32", "data": NOISE.tolist()}
+    return {"inputs": [tensor], "parameters": {"sequence_id": "s", **parameters}}
+
+
+async def test_kserve_requests_of_a_whole_file(http, recognizer):
+    response = await http.post("/v2/models/asr/infer", json=kserve(sequence_start=True, sequence_end=True))
+    found = {output["name"]: output["data"] for output in response.json()["outputs"]}
+    assert found["TEXT"] == TEXTS and found["IS_FINAL"] == [True] * 4
+    assert found["AUDIO_PROCESSED"][-1] == np.float32(SAMPLES / 16_000).item()
+    assert len(found["TOKENS"]) == sum(tokens for _, tokens in whole(SAMPLES))
+    assert not recognizer.received
+
+
+async def test_kserve_sequences_are_rejected(http, recognizer):
+    response = await http.post("/v2/models/asr/infer", json=kserve(sequence_start=True))
+    assert response.status_code == 400
+    assert response.json()["error"].startswith("FILES_ONLY: a sequence of requests is not accepted by model")
+    assert not any(request.samples.size for request in recognizer.requests)
+
+
+async def test_realtime_is_rejected_at_the_handshake(http, serve, offline):
+    response = await http.get("/v1/realtime")
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "files_only")
+    async with serve(offline) as ports:
+        with pytest.raises(websockets.InvalidStatus) as caught:
+            await websockets.connect(ports.ws_url + "/v1/realtime?intent=transcription")
+        assert caught.value.response.status_code == 400
+
+
+async def test_groups_of_both_kinds(serve, offline, servers):  # noqa: F811
+    """A session chooses the streaming model; the offline one is rejected by name. Files go to both."""
+    streaming = servers(model="streaming")
+    groups = (
+        ReplicaGroup("files", (f"127.0.0.1:{offline.port}",)), ReplicaGroup("live", (f"127.0.0.1:{streaming.port}",))
+    )  # fmt: skip
+    async with serve(groups=groups) as ports:
+        async with httpx2.AsyncClient(base_url=ports.url, timeout=60) as client:
+            for name in ("files", "live"):
+                assert (await upload(client, model=name)).json()["text"].split()[:3] == TEXT.split()[:3]
+        async with websockets.connect(ports.ws_url + "/v1/realtime?intent=transcription") as socket:
+            for name, kind in (("files", "error"), ("live", "session.updated")):
+                transcription = {"audio": {"input": {"transcription": {"model": name}}}}
+                await socket.send(json.dumps({"type": "session.update", "session": transcription}))
+                while (event := json.loads(await asyncio.wait_for(socket.recv(), 60)))["type"] == "session.created":
+                    pass
+                assert event["type"] == kind
+                if kind == "error":
+                    assert (event["error"]["code"], FILES_ONLY in event["error"]["message"]) == ("files_only", True)
+            data = base64.b64encode(PCM).decode()
+            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": data}))
+            await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+            while event["type"] != "conversation.item.input_audio_transcription.completed":
+                event = json.loads(await asyncio.wait_for(socket.recv(), 60))
+            assert event["transcript"]

@@ -1,0 +1,162 @@
+"""Admits the rows of requests to the features stage: samples, options and the stream table. Independent of log-mel."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.errors import ErrorCode, StreamError
+from penstock.model.bundle import Checkpoint
+from penstock.pipeline.options.decoding_config import DecodingConfig
+from penstock.pipeline.options.option_reader import OptionReader
+from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
+from penstock.pipeline.options.stream_options import MAX_REQUEST_S, StreamOptions
+from penstock.pipeline.slots.table import StreamTable
+from penstock.pipeline.slots.ticket import END, FINALIZE, START, Column
+from penstock.pipeline.stages.audio_rows import AudioRows, StreamNumber, join_rows
+
+MAX_MAGNITUDE = 2.0
+"""Full scale is 1. Codecs and resampling overshoot by less than 6 dB; speech scaled as int16 reaches thousands."""
+_ENDING = (ErrorCode.AUDIO_TOO_LONG, ErrorCode.AUDIO_MEMORY_FULL)
+"""Errors after which a stream cannot go on."""
+
+
+class FeatureRows(NamedTuple):
+    """The replies to R rows."""
+
+    rows: np.ndarray
+    """[R, 8] int64, those of the request's ticket."""
+    mel: torch.Tensor
+    """[C, N, F] float32, the chunks of all rows, one row after another; of an offline model a mel frame each."""
+    options: dict[int, StreamOptions]
+    """By row that starts a stream."""
+    errors: dict[int, StreamError]
+    """By rejected row."""
+    is_batched: bool
+
+
+class AdmittingStage:
+    """Base class of the features stages: answers requests, and admits rows one by one or in runs."""
+
+    def __init__(self, checkpoint: Checkpoint, table: StreamTable, decoding: DecodingConfig):
+        self.table = table
+        self._options = OptionReader(checkpoint, decoding)
+        self.samples_taken = 0
+        """Samples of all accepted requests."""
+        self.samples_held: int | None = None
+        """Samples of all open streams, of an offline model."""
+        self.max_request_samples = int(MAX_REQUEST_S * checkpoint.config.features.sample_rate_hz)
+        """Of one stream."""
+
+    def process_rows(self, batch: list[AudioRows | StreamError]) -> list[FeatureRows | StreamError]:
+        """Returns the replies to a batch of Triton requests, in order within each stream.
+
+        A rejected row leaves its stream unchanged; a rejected start opens nothing, a rejected end closes. A request of
+        one row that is rejected is answered with the row's error.
+        """
+        found = [rows for rows in batch if not isinstance(rows, StreamError)]
+        if not found:
+            return [rows for rows in batch if isinstance(rows, StreamError)]
+        whole = self._process(join_rows(found))
+        chunk_ends = whole.rows[:, Column.CHUNKS].cumsum()
+        answers: list[FeatureRows | StreamError] = []
+        end = chunk_end = 0
+        for rows in batch:
+            if isinstance(rows, StreamError):
+                answers.append(rows)
+                continue
+            start, end = end, end + len(rows.lengths)
+            chunk_start, chunk_end = chunk_end, int(chunk_ends[end - 1])
+            if not rows.is_batched and start in whole.errors:
+                answers.append(whole.errors[start])
+                continue
+            options = {row - start: one for row, one in whole.options.items() if start <= row < end}
+            errors = {row - start: one for row, one in whole.errors.items() if start <= row < end}
+            mel = whole.mel[chunk_start:chunk_end]
+            answers.append(FeatureRows(whole.rows[start:end], mel, options, errors, rows.is_batched))
+        return answers
+
+    def _process(self, rows: AudioRows) -> FeatureRows:
+        """The replies to the rows of all requests of a batch."""
+        raise NotImplementedError
+
+    def _forward(self, rows: AudioRows, ticket: np.ndarray, places: np.ndarray) -> None:
+        """Counts the requests of rows `places` [n], which have slots, and completes their rows of the ticket."""
+        flags = rows.flags[places]
+        flags = np.where(flags & END, flags & ~FINALIZE, flags)
+        slots, is_final = ticket[places, Column.SLOT], (flags & (END | FINALIZE)) > 0
+        generations, numbers = self.table.forward(slots, rows.lengths[places], is_final)
+        ticket[places, Column.GENERATION] = generations
+        ticket[places, Column.NUMBER] = numbers
+        ticket[places, Column.FLAGS] = flags
+
+    def _admit_special(
+        self, rows: AudioRows, row: int, options: dict[int, StreamOptions], problem: StreamError | None
+    ) -> int:
+        """Admits a row by itself and returns its slot; options are checked before a start takes one."""
+        stream_id, flags, given = rows.stream_ids[row], int(rows.flags[row]), rows.options.get(row, {})
+        is_start = bool(flags & START)
+        if is_start:
+            self._check_number(stream_id)
+        slot = -1 if is_start else self.table.look_up(stream_id).slot
+        try:
+            if is_start:
+                options[row] = self.parse_options(given)
+            elif given:
+                names = ", ".join(map(repr, sorted(given)))
+                message = f"{names} is not accepted after the start; accepted: {FINALIZE_PARAMETER}"
+                raise StreamError(ErrorCode.OPTION_INVALID, message)
+            if problem is not None:
+                raise problem
+            self._check_row(rows, row, slot)
+        except StreamError as error:
+            options.pop(row, None)
+            if not is_start and (flags & END or error.code in _ENDING):
+                self.table.close(stream_id, ended_by=error.code.name)
+            raise StreamError(error.code, f"stream {stream_id!r}: {error.message}") from error
+        if not is_start:
+            return slot
+        try:
+            is_probe = bool(flags & END) and not rows.lengths[row]
+            return self.table.open(stream_id, options[row].decoder, is_probe).slot
+        except StreamError:
+            del options[row]
+            raise
+
+    def _check_row(self, rows: AudioRows, row: int, slot: int) -> None:
+        """StreamError for a row that its stream cannot take at this point; slot: -1 for a start."""
+
+    def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
+        """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
+        return self._options.read(options)
+
+    def _check_number(self, stream_id: Hashable) -> None:
+        """StreamError if a stream number starts that is open: its client gives each stream another one."""
+        if isinstance(stream_id, StreamNumber) and self.table.is_open(stream_id):
+            raise StreamError(ErrorCode.REQUEST_INVALID, f"stream {stream_id!r} is open; accepted: START once")
+
+    def _audio_problems(self, rows: AudioRows) -> dict[int, StreamError]:
+        """By row: why its samples cannot be used."""
+        most = self.max_request_samples
+        problems = {
+            row: f"{rows.lengths[row]} samples in one request, at most {most} ({MAX_REQUEST_S:g} s)"
+            for row in (rows.lengths > most).nonzero()[0].tolist()
+        }
+        # NaN compares false, and a minimum or maximum with it is NaN: so each comparison also finds NaN.
+        samples = rows.samples
+        if len(samples) and not (samples.min() >= -MAX_MAGNITUDE and samples.max() <= MAX_MAGNITUDE):
+            usable = np.abs(samples) <= MAX_MAGNITUDE
+            ends = rows.lengths.cumsum()
+            unusable = np.bincount(np.searchsorted(ends, np.flatnonzero(~usable), side="right"), minlength=len(ends))
+            for row in np.flatnonzero(unusable).tolist():
+                problems.setdefault(row, unusable_samples(int(unusable[row]), int(rows.lengths[row])))
+        return {row: StreamError(ErrorCode.AUDIO_INVALID, message) for row, message in problems.items()}
+
+
+def unusable_samples(count: int, of: int) -> str:
+    """The problem with samples beyond `MAX_MAGNITUDE`, NaN included."""
+    return (
+        f"{count} of {of} samples are not finite or beyond {MAX_MAGNITUDE:g}; "
+        "expected float32 in -1 .. 1 (int16 divided by 32768)"
+    )

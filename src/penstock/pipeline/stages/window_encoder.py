@@ -1,0 +1,192 @@
+"""Second stage of an offline model: log-mel of whole streams in, piece by piece, encoder frames out, part by part.
+
+Its tickets are not those of the features stage: only here is it known when a stream has which frames. Independent of
+words and searches.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from penstock.decoding.host_copy import copy_to_host
+from penstock.encoder.precision import FLOAT32, open_window_encoder
+from penstock.errors import ErrorCode, StreamError
+from penstock.model.bundle import Checkpoint
+from penstock.pipeline.slots.drain import DrainBoard
+from penstock.pipeline.slots.guard import SlotGuard
+from penstock.pipeline.slots.ledger import SlotLedger
+from penstock.pipeline.slots.ticket import COMPLETE, END, LOCAL, NO_ROW, POLL, START, Column, Ticket
+from penstock.pipeline.stages.encoder import EncodedRows
+from penstock.pipeline.stages.window_jobs import JobQueue, WindowFile
+from penstock.pipeline.windows import MAX_CALL_PARTS, decoded_frames
+from penstock.runtime import check_device
+
+_MAX_COVERED = 0.999
+"""Share of a stream's samples that is reported before its last reply: AUDIO_PROCESSED is float32."""
+
+
+class WindowEncoderStage:
+    """Collects the log-mel of streams, encodes those that are complete, and passes on their frames with their polls."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        slots: int,
+        ledger: SlotLedger,
+        board: DrainBoard,
+        device: str = "cpu",
+        precision: str = FLOAT32,
+    ):
+        """board: tells which streams the features stage has closed."""
+        check_device(device)
+        config = checkpoint.config
+        self._encoder = open_window_encoder(checkpoint, device, precision)
+        self._config, self._features = config.encoder, config.features
+        self._device = torch.device(device)
+        self._queue = JobQueue(self._encoder, self._device, self._features.hop_ms)
+        self._part_frames = decoded_frames(config)
+        self._guard = SlotGuard("encoder", slots, ledger)
+        self._board = board
+        self._files: dict[int, WindowFile] = {}
+        """By slot."""
+
+    @torch.inference_mode()
+    def warm_up(self, streams: int) -> None:
+        """Encodes 20 s, so that its memory is allocated before the first request."""
+        mel = torch.zeros(int(20_000 / self._features.hop_ms), self._config.mel_bins)
+        for is_local in (False, True):
+            self._encoder.encode([mel], [self._queue.band(is_local)])
+
+    @torch.inference_mode()
+    def process_tickets(
+        self, tickets: list[Ticket | StreamError], mels: list[torch.Tensor], to_host: bool = True
+    ) -> list[EncodedRows | StreamError]:
+        """Returns for each request of a batch its frames and its rows of the decoder's ticket, or why it is rejected.
+
+        mels: of each request [n, 1, F], the mel frames of all rows. Rows of a stream are processed in order. Works for
+        at most a step (`penstock.pipeline.stages.window_jobs.STEP_S`). to_host: False leaves the frames on the device.
+        Raises DeviceLostError if no later step can succeed.
+        """
+        answers: list[EncodedRows | StreamError | None] = []
+        requests: list[_Request] = []
+        complete: list[WindowFile] = []
+        for ticket, mel in zip(tickets, mels, strict=True):
+            if isinstance(ticket, StreamError):
+                answers.append(ticket)
+                continue
+            problem = self._shape_problem(ticket, mel)
+            answers.append(problem)
+            if problem is None:
+                requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}))
+                complete += self._collect(requests[-1])
+        self._drop_closed()
+        self._queue.add(file for file in complete if self._files.get(file.slot) is file)
+        for job, error in self._queue.advance():
+            self._fail([file for file in job.files if self._is_live(file)], error, requests)
+        found = iter(self._reply(requests, to_host))
+        return [next(found) if answer is None else answer for answer in answers]
+
+    def _shape_problem(self, ticket: Ticket, mel: torch.Tensor) -> StreamError | None:
+        expected = [1, self._config.mel_bins]
+        if list(mel.shape[1:]) != expected:
+            message = f"log-mel is {list(mel.shape[1:])} for each frame, expected {expected}"
+            return StreamError(ErrorCode.REQUEST_INVALID, message)
+        if len(mel) != ticket.rows[:, Column.CHUNKS].sum():
+            return StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} mel frames are not those of the ticket")
+        return None
+
+    def _collect(self, request: "_Request") -> list[WindowFile]:
+        """Takes the log-mel of a request's rows; returns the streams that are complete with it."""
+        rows, complete = request.rows, []
+        forwarded = (rows[:, Column.SLOT] != NO_ROW[Column.SLOT]).nonzero()[0]
+        slots, generations, numbers, flags, chunks, _, covered, _ = rows[forwarded].T
+        found = self._guard.admit(slots, generations, numbers, flags)
+        request.errors.update({int(forwarded[place]): error for place, error in found.items()})
+        ends = chunks.cumsum()
+        for place in range(len(forwarded)):
+            slot, flag = int(slots[place]), int(flags[place])
+            if place in found:
+                continue
+            if flag & END:  # cancelled, or a probe
+                self._files.pop(slot, None)
+                continue
+            if flag & START:
+                self._files[slot] = WindowFile(slot, int(generations[place]))
+            file = self._files.get(slot)
+            if file is None:  # closed by the features stage since
+                why = "the stream has been closed; start it again"
+                request.errors[int(forwarded[place])] = self._guard.reject(slot, int(generations[place]), why)
+                continue
+            if chunks[place]:  # copied: the request's memory is Triton's
+                file.pieces.append(request.mel[ends[place] - chunks[place] : ends[place]].clone())
+                file.mel_frames += int(chunks[place])
+            if flag & COMPLETE:
+                file.samples, file.band = int(covered[place]), self._queue.band(flag & LOCAL > 0)
+                complete.append(file)
+        return complete
+
+    def _is_live(self, file: WindowFile) -> bool:
+        return self._files.get(file.slot) is file
+
+    def _drop_closed(self) -> None:
+        """Drops the streams that the features stage has closed, and the work that is left to none."""
+        closed = [file for file in self._files.values() if not self._board.is_live(file.slot, file.generation)]
+        for file in closed:
+            del self._files[file.slot]
+        self._queue.drop(self._is_live)
+
+    def _fail(self, files: list[WindowFile], error: Exception, requests: list["_Request"]) -> None:
+        """Ends streams whose job has failed, and rejects their rows of this call."""
+        for file in files:
+            rejection = self._guard.reject(file.slot, file.generation, f"the encoder failed: {error}")
+            del self._files[file.slot]
+            for request in requests:
+                own = request.rows[:, Column.SLOT] == file.slot
+                request.errors.update(dict.fromkeys(own.nonzero()[0].tolist(), rejection))
+
+    def _reply(self, requests: list["_Request"], to_host: bool) -> list[EncodedRows]:
+        """Fills the rows for the decoder, and gives each the frames that its stream has ready, fewest first."""
+        polls = [
+            (self._files[slot], request, row)
+            for request in requests
+            for row, (slot, flags) in enumerate(request.rows[:, [Column.SLOT, Column.FLAGS]].tolist())
+            if flags & POLL and row not in request.errors and slot in self._files
+        ]
+        room = MAX_CALL_PARTS * self._part_frames
+        for file, request, row in sorted(polls, key=lambda poll: poll[0].frames_left):
+            count = min(file.frames_left, self._part_frames, room)
+            if count:
+                request.parts[row] = file.emit(count)
+                room -= count
+            is_done = file.is_done and self._is_live(file)
+            samples = int(request.rows[row, Column.COVERED])
+            covered = samples if file.is_done else int(min(file.progress, _MAX_COVERED) * samples)
+            request.rows[row, [Column.FRAMES, Column.COVERED]] = count, covered
+            if is_done:
+                request.rows[row, Column.FLAGS] |= END
+                self._guard.end(file.slot, file.generation)
+                del self._files[file.slot]
+        return [self._encoded(request, copy_to_host if to_host else lambda frames: frames) for request in requests]
+
+    def _encoded(self, request: "_Request", copied: Callable[[torch.Tensor], torch.Tensor]) -> EncodedRows:
+        rows = request.rows
+        rows[:, [Column.CHUNKS, Column.LAST_VALID]] = 0
+        rows[:, Column.FLAGS] &= START | END | POLL
+        parts = [request.parts[row] for row in sorted(request.parts)]
+        frames = copied(torch.cat(parts)) if parts else torch.zeros(0, self._config.d_model)
+        return EncodedRows(frames, request.errors, rows)
+
+
+class _Request(NamedTuple):
+    """One request of a call."""
+
+    rows: np.ndarray
+    """[R, 8] int64, of its ticket, changed into those of the decoder's."""
+    mel: torch.Tensor
+    """[n, F], of all rows."""
+    errors: dict[int, StreamError]
+    """By row."""
+    parts: dict[int, torch.Tensor]
+    """Frames [T, D] by row."""

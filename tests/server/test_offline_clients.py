@@ -1,0 +1,201 @@
+"""Files through clients and a gateway, before a real server of a tiny offline model: the tokens of the process."""
+
+import asyncio
+from collections.abc import Iterator
+
+import grpc
+import httpx2
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as triton
+
+from client.tests.helpers.sound_files import sound_file
+from penstock import OfflineRecognizer
+from penstock.model.bundle import Checkpoint
+from penstock_client import AsyncClient, Client, ConnectionOptions, StreamOptions, Transcript
+from penstock_client.batched.client import BatchedClient
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva
+from penstock_gateway.riva.service import SERVICE
+from tests.helpers.golden import golden_samples
+from tests.helpers.offline_models import offline_bundle
+from tests.helpers.server.gateway import Addresses, running_gateway
+from tests.helpers.server.running import RunningServer, running_server
+
+pytestmark = [pytest.mark.server, pytest.mark.anyio]
+RATE_HZ, SLOTS = 16_000, 8
+LENGTHS_S = (95.0, 29.0, 5.0, 31.25, 0.5)
+SEGMENTS = StreamOptions(endpoint_longest_s=5)
+RETRY = ConnectionOptions(wait_for_slot_s=45.0)
+"""Less than the idle timeout: so slots that are not freed are noticed."""
+Tokens = tuple[str, list[int]]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Checkpoint:
+    return offline_bundle(tmp_path_factory.mktemp("offline"), "tdt_hybrid")
+
+
+@pytest.fixture(scope="module")
+def files() -> list[np.ndarray]:
+    """As 16-bit audio has them."""
+    speech = np.concatenate([golden_samples(name).numpy() for name in ("medium", "short", "long")] * 20)
+    speech = (np.clip(speech, -1, 1) * 32767).astype("<i2").astype(np.float32) / 32768
+    return [speech[: round(seconds * RATE_HZ)] for seconds in LENGTHS_S]
+
+
+@pytest.fixture(scope="module")
+def recognizer(checkpoint) -> OfflineRecognizer:
+    return OfflineRecognizer(checkpoint.directory)
+
+
+@pytest.fixture(scope="module")
+def expected(recognizer, files) -> list[Tokens]:
+    """Of each file, in this process."""
+    return [(one.text, [token.id for token in one.tokens]) for one in recognizer.transcribe(files)]
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint) -> Iterator[RunningServer]:
+    yield from running_server(checkpoint.directory, SLOTS, 60.0, {"PENSTOCK_CONTEXT": ""})
+
+
+@pytest.fixture(scope="module")
+def gateway(served) -> Iterator[Addresses]:
+    with running_gateway(served) as addresses:
+        yield addresses
+
+
+def found(transcript: Transcript) -> Tokens:
+    return transcript.text, transcript.tokens
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_threads(served, files, expected, protocol):
+    with Client(served.url(protocol), protocol, timeout_s=60) as client:
+        for samples, tokens in zip(files, expected, strict=True):
+            progress = []
+            transcript = client.transcribe(samples, on_progress=lambda each, seen=progress: seen.append(each))
+            assert found(transcript) == tokens and transcript.is_complete
+            assert transcript.audio_processed_s == np.float32(len(samples) / RATE_HZ)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+async def test_asyncio_side_by_side(served, files, expected, protocol):
+    async with AsyncClient(served.url(protocol), protocol, timeout_s=60, connection_options=RETRY) as client:
+        assert list(map(found, await asyncio.gather(*map(client.transcribe, files)))) == expected
+
+
+async def batched_tokens(client: BatchedClient, samples: np.ndarray, options: StreamOptions | None = None):
+    stream, transcript = await client.open_stream(options), Transcript()
+
+    async def read():
+        async for result in stream:
+            transcript.add(result)
+
+    reading = asyncio.create_task(read())
+    for start in range(0, len(samples), RATE_HZ):
+        await stream.push(samples[start : start + RATE_HZ])
+    await stream.finish()
+    await reading
+    return transcript
+
+
+async def test_batched_side_by_side(served, files, expected):
+    async with BatchedClient(served.url("grpc"), timeout_s=60) as client:
+        transcripts = await asyncio.gather(*(batched_tokens(client, samples) for samples in files))
+        assert list(map(found, transcripts)) == expected
+
+
+async def test_segments_are_those_of_the_process(served, files, recognizer):
+    (whole,) = recognizer.transcribe([files[0]], SEGMENTS.parameters())
+    assert len(whole.entries) > 2
+    with Client(served.url("grpc"), timeout_s=60) as client:
+        one = await asyncio.to_thread(client.transcribe, files[0], options=SEGMENTS)
+    async with BatchedClient(served.url("grpc"), timeout_s=60) as client:
+        other = await batched_tokens(client, files[0], SEGMENTS)
+    for transcript in (one, other):
+        segments = [(each.text, each.tokens) for each in transcript.segments]
+        assert segments == [(entry.text, len(entry.tokens)) for entry in whole.entries]
+        assert [(word.text, word.start_ms) for word in transcript.words] == [
+            (word.text, round(word.start_ms)) for entry in whole.entries for word in entry.words
+        ]
+
+
+async def openai_text(gateway: Addresses, samples: np.ndarray) -> str:
+    async with httpx2.AsyncClient(base_url=f"http://{gateway.http}", timeout=300) as client:
+        file = ("a.wav", sound_file(samples, form="WAV"))
+        response = await client.post("/v1/audio/transcriptions", files={"file": file})
+        assert response.status_code == 200, response.text
+        return response.json()["text"]
+
+
+async def riva_text(gateway: Addresses, samples: np.ndarray) -> str:
+    config = riva.RecognitionConfig(verbatim_transcripts=True)
+    request = riva.RecognizeRequest(config=config, audio=(samples * 32768).astype("<i2").tobytes())
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        recognize = channel.unary_unary(
+            f"/{SERVICE}/Recognize", response_deserializer=riva.RecognizeResponse.FromString
+        )
+        results = (await recognize(request.SerializeToString())).results
+    return " ".join(result.alternatives[0].transcript.strip() for result in results)
+
+
+async def kserve_tokens(gateway: Addresses, samples: np.ndarray, name: str) -> Tokens:
+    audio = triton.InferInput("AUDIO", [1, len(samples)], "FP32")
+    audio.set_data_from_numpy(samples[None])
+    async with triton.InferenceServerClient(gateway.grpc) as client:
+        reply = await client.infer("asr", [audio], sequence_id=name, sequence_start=True, sequence_end=True)
+    return b" ".join(reply.as_numpy("TEXT")[0]).decode(), reply.as_numpy("TOKENS")[0].tolist()
+
+
+async def check_gateway(gateway: Addresses, samples: np.ndarray, tokens: Tokens, name: str) -> None:
+    assert await openai_text(gateway, samples) == tokens[0]
+    assert await riva_text(gateway, samples) == tokens[0]
+    if len(samples) <= 30 * RATE_HZ:
+        assert await kserve_tokens(gateway, samples, name) == tokens
+
+
+async def test_gateway_alone(gateway, files, expected):
+    for number, (samples, tokens) in enumerate(zip(files, expected, strict=True)):
+        await check_gateway(gateway, samples, tokens, f"alone {number}")
+
+
+async def test_all_side_by_side(served, gateway, files, expected):
+    async with (
+        AsyncClient(served.url("http"), "http", timeout_s=60) as client,
+        BatchedClient(served.url("grpc"), timeout_s=60) as batched,
+    ):
+        direct, many, *_ = await asyncio.gather(
+            client.transcribe(files[0]),
+            batched_tokens(batched, files[3]),
+            *(check_gateway(gateway, files[i], expected[i], f"beside {i}") for i in (1, 2, 4)),
+        )
+    assert (found(direct), found(many)) == (expected[0], expected[3])
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+async def test_cancelled_files_free_their_slots(served, files, expected, protocol):
+    url = served.url(protocol)
+    async with AsyncClient(url, protocol, timeout_s=60, connection_options=RETRY) as client:
+        for _ in range(2):
+            streams = [client.open_stream() for _ in range(SLOTS)]
+            for number, stream in enumerate(streams):
+                await stream.send(files[0])
+                if number % 2:
+                    await stream.finish()
+                assert await stream.poll(60)
+                await stream.close()
+        transcripts = await asyncio.gather(*(client.transcribe(files[1]) for _ in range(SLOTS)))
+    assert list(map(found, transcripts)) == [expected[1]] * SLOTS
+
+
+async def test_clients_of_the_gateway_that_disconnect_free_their_slots(served, gateway, files, expected):
+    for call in (openai_text, riva_text):
+        requests = [asyncio.create_task(call(gateway, files[0])) for _ in range(SLOTS - 1)]
+        await asyncio.sleep(1.0)  # they are anywhere by now
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+    async with AsyncClient(served.url("grpc"), timeout_s=60, connection_options=RETRY) as client:
+        transcripts = await asyncio.gather(*(client.transcribe(files[1]) for _ in range(SLOTS)))
+    assert list(map(found, transcripts)) == [expected[1]] * SLOTS
