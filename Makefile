@@ -38,7 +38,7 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check chart-check sbom capacity soak fault-trials fleet-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check chart-check sbom capacity soak offline-soak fault-trials fleet-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -196,6 +196,10 @@ capacity: setup ## the most streams that this machine sustains
 soak: MINUTES = 60
 soak: setup ## a long load test: memory, lost streams, late chunks
 	$(LOADTEST).soak --model $(MODEL) --context $(CONTEXT) --streams $(STREAMS) --minutes $(MINUTES) $(LOADTEST_ARGS)
+
+# Three hours of audio: about half an hour on two cores. SOAK_ARGS="--minutes 20 --files 8" is a small one.
+offline-soak: setup ## one long file beside 32 short ones on a server of an offline model
+	$(BIN)/python -m scripts.offline_soak --json build/offline-soak.json $(SOAK_ARGS)
 
 fault-trials: setup ## what clients, networks and servers that fail do to streams
 	$(BIN)/python scripts/fault_trials.py --json build/faults/faults.json $(FAULT_ARGS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from benchmarks.random_models import ENCODERS, FEATURES, RNNT, RandomEncoder, RandomTransducer, TransducerSizes
+from benchmarks.random_models import ENCODERS, RNNT, EncoderSizes, RandomEncoder, RandomTransducer, TransducerSizes
 from penstock.model.bundle import write_checkpoint
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
@@ -14,21 +14,29 @@ from penstock.model.mel_filterbank import hann_window, mel_filterbank
 _WORDS, _WORDS_PER_SENTENCE, _MAX_LETTERS = 16_000, 8, 8
 
 
-def write_random_bundle(directory: Path, encoder: str, sizes: TransducerSizes, context: AttentionContext) -> Path:
-    """Writes an RNN-T; encoder: a key of `ENCODERS`. Returns `directory`.
+def write_random_bundle(
+    directory: Path,
+    encoder: str | EncoderSizes,
+    sizes: TransducerSizes,
+    context: AttentionContext | None,
+    kind: str = RNNT,
+    mel_bins: int = 80,
+) -> Path:
+    """Writes a Transducer of a kind of `KINDS`; returns `directory`.
 
-    Raises CheckpointError for a context that no encoder can have, ValueError if the widths of encoder and joint differ.
+    encoder: a key of `ENCODERS`, or sizes; context: None for an offline model. Raises CheckpointError for a context
+    that no encoder can have, ValueError if the widths of encoder and joint differ.
     """
-    source = RandomEncoder(ENCODERS[encoder], context)
-    width = source.config.encoder.d_model
+    source = RandomEncoder(ENCODERS[encoder] if isinstance(encoder, str) else encoder, context, mel_bins=mel_bins)
+    width, features = source.config.encoder.d_model, source.features
     if width != sizes.d_model:
         raise ValueError(f"sizes: d_model is {sizes.d_model}, the encoder has {width}")
-    transducer = RandomTransducer(RNNT, sizes)
-    config = ModelConfig(FEATURES, source.config.encoder, transducer.config.transducer)
+    transducer = RandomTransducer(kind, sizes)
+    config = ModelConfig(features, source.config.encoder, transducer.config.transducer)
     tensors = source.tensors("encoder.") | transducer.tensors()
-    tensors["features.window"] = hann_window(FEATURES.window_samples)
+    tensors["features.window"] = hann_window(features.window_samples)
     tensors["features.mel_filterbank"] = mel_filterbank(
-        FEATURES.sample_rate_hz, FEATURES.fft_samples, FEATURES.mel_bins
+        features.sample_rate_hz, features.fft_samples, features.mel_bins
     )
     return write_checkpoint(directory, config, tensors, _tokenizer(sizes.vocabulary_size), {}).directory
 

@@ -5,7 +5,7 @@ trained model.
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from string import ascii_lowercase
 from typing import NamedTuple
@@ -60,6 +60,7 @@ ENCODERS = {
     "small": EncoderSizes(8, 144, 4, 64),
     "large": EncoderSizes(17, 512, 8, 256),
     "xlarge": EncoderSizes(24, 1024, 8, 256),
+    "xxlarge": EncoderSizes(42, 1024, 8, 256),
 }
 """The bundled models' size, and NeMo's FastConformer configurations of these names."""
 
@@ -96,12 +97,21 @@ class RandomEncoder:
     """The part of a `Checkpoint` that a `StreamingEncoder` reads."""
 
     def __init__(
-        self, sizes: EncoderSizes, context: AttentionContext, seed: int = 0, device: str | torch.device = "cpu"
+        self,
+        sizes: EncoderSizes,
+        context: AttentionContext | None,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        mel_bins: int = _MEL_BINS,
     ):
-        """device: where values are drawn. Raises CheckpointError for a context that no encoder can have."""
+        """context: None for an offline model; device: where values are drawn.
+
+        Raises CheckpointError for a context that no encoder can have.
+        """
+        self.features = replace(FEATURES, mel_bins=mel_bins, is_normalized=context is None)
         self.config = _EncoderOnly(
             EncoderConfig(
-                mel_bins=_MEL_BINS,
+                mel_bins=mel_bins,
                 n_layers=sizes.layers,
                 d_model=sizes.width,
                 n_heads=sizes.heads,
@@ -112,7 +122,7 @@ class RandomEncoder:
                 xscaling=False,
                 subsampling_factor=_FACTOR,
                 subsampling_channels=sizes.subsampling_channels,
-                contexts=(context,),
+                contexts=() if context is None else (context,),
             )
         )
         self._device, self._seed = torch.device(device), seed
@@ -120,12 +130,14 @@ class RandomEncoder:
 
     def tensors(self, prefix: str) -> dict[str, torch.Tensor]:
         """`Checkpoint.tensors`; a tensor has the same values in every call."""
-        shapes = tensor_shapes(ModelConfig(FEATURES, self.config.encoder, _UNUSED_TRANSDUCER))
+        shapes = tensor_shapes(ModelConfig(self.features, self.config.encoder, _UNUSED_TRANSDUCER))
         return {name: self._draw(name, shape) for name, shape in shapes.items() if name.startswith(prefix)}
 
     def mel(self, chunks: int, batch: int, mel_frames: int) -> torch.Tensor:
         """Random log-mel [C, B, N, F] float32; every call draws new values."""
-        return torch.randn(chunks, batch, mel_frames, _MEL_BINS, generator=self._generator, device=self._device)
+        return torch.randn(
+            chunks, batch, mel_frames, self.features.mel_bins, generator=self._generator, device=self._device
+        )
 
     def _draw(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """Scales keep activations near 1 in every layer."""

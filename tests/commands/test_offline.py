@@ -1,4 +1,4 @@
-"""The commands with an offline model: transcribe, evaluate, import, and serve, which rejects it."""
+"""The commands with an offline model: transcribe, evaluate, import and serve."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
+from safetensors.torch import load_file, save_file
 
 from penstock import OfflineRecognizer
+from penstock.cli import main
+from penstock.commands import serve
 from penstock.errors import SettingError
+from penstock.serving.ports import Ports
+from penstock.serving.settings import Settings
+from penstock.serving.triton_install import TritonInstall
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4
-from tests.helpers.offline_models import offline_bundle, write_offline_nemo
+from tests.helpers.offline_models import offline_bundle, write_offline_nemo, write_offline_transformers
 from tests.helpers.transcribe_command import lines, run
 
 
@@ -100,9 +107,34 @@ def test_import_says_that_it_is_offline(tmp_path):
     assert "48 tokens, offline" in done.stdout
 
 
-def test_serve_rejects_it(model):
-    done = run_penstock("serve", "--model", model)
-    assert done.returncode == 2
-    assert "SETTING_INVALID: " in done.stderr
-    assert "this model has no live window" in done.stderr
-    assert "accepted: penstock transcribe, penstock evaluate and OfflineRecognizer" in done.stderr
+def test_serve_says_what_files_it_takes(model, capsys, monkeypatch):
+    monkeypatch.setattr(serve, "find_triton", lambda: TritonInstall(Path("tritonserver")))
+    launched = []
+    monkeypatch.setattr(serve, "serve_until_signal", lambda server, *_: launched.append(server._options))
+    ports = [f"--{name}-port=0" for name in Ports._fields]
+    command = ["serve", *ports, "--model", model, "--device=cpu", "--max-file-minutes=30"]
+    assert main([*command, "--max-audio-s=7200"]) == 0
+    output = capsys.readouterr().out
+    assert "offline, files of up to 30 min" in output
+    assert "files: 7200 s of audio at a time, up to 0.30 GB (0.15 GB per hour of audio)" in output
+    assert main(command) == 0  # as much as fits
+    given, default = (Settings.from_environment(options.environment) for options in launched)
+    assert (given.context, given.max_file_minutes, given.max_audio_s) == (None, 30, 7200)
+    assert default.max_audio_s >= 600
+    assert launched[0].information["windows"] == "file,long"
+    assert not {"context", "chunk_ms", "chunk_samples"} & launched[0].information.keys()
+    assert main([*command, "--context=70,6"]) == serve.REJECTED
+    assert "--context is [70,6], but the model is offline; accepted: no --context" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["nemo", "transformers"])
+def test_a_head_for_voice_activity_is_ignored(tmp_path, form):
+    head = {f"vad_head.{layer}.weight": torch.zeros(3, 4) for layer in range(6)}
+    if form == "nemo":
+        path = write_offline_nemo(tmp_path / "model.nemo", "tdt_hybrid", change_state=lambda state: state.update(head))
+    else:
+        path = write_offline_transformers(tmp_path / "model")
+        save_file(load_file(path / "model.safetensors") | head, path / "model.safetensors")
+    done = run_penstock("import", path, tmp_path / "bundle")
+    assert done.returncode == 0, done.stderr
+    assert "6 tensors vad_head.* are ignored: a head for voice activity" in done.stderr

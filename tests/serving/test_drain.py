@@ -100,3 +100,11 @@ def test_a_server_that_ends_meanwhile_is_not_waited_for(board, tmp_path):
 
 def test_a_repository_without_a_stream_table_is_left_to_triton(tmp_path):
     assert drain(tmp_path, 600.0) == (0, [])
+
+
+def test_a_file_whose_work_is_done_is_not_waited_for(board, tmp_path):
+    """The stream table closes it with its next call, which may never come."""
+    for slot in (0, 1):
+        board.times_ns[slot], board.generations[slot] = int(1e9 * (time.monotonic() + 1000)), 7
+    SlotLedger(SLOTS, tmp_path / LEDGER).end("encoder", 1, 7)
+    assert drain(tmp_path, 0.1) == (1, [1])

@@ -88,6 +88,14 @@ def test_what_happens_to_streams_is_counted(rig):
     }  # fmt: skip
 
 
+def test_the_audio_of_open_files_is_shown_for_an_offline_model_only(rig):
+    rig.metrics.update(16_000)
+    assert "penstock_audio_held_seconds" not in rig.board.shown
+    for samples in (32_000, 0):
+        rig.metrics.update(32_000, samples)
+        assert rig.board["audio_held_seconds"] == samples / 16_000
+
+
 def test_gauges_go_down_when_streams_expire_without_a_call_of_the_table(rig):
     rig.table.open("a")
     assert rig.counts()["streams_live"] == 1

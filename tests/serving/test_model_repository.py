@@ -84,6 +84,11 @@ def test_by_default_requests_wait_a_quarter_of_a_chunk_at_most(tmp_path, chunk_m
     assert delays_us(copy) == {"features": first_us, "encoder": 3000, "decoder": 3000}
 
 
+def test_polls_of_an_offline_model_wait_shortly(tmp_path):
+    copy = copy_models(find_model_repository(), tmp_path / "models", None, {"windows": "file,long"})
+    assert delays_us(copy) == {"features": 5000, "encoder": 3000, "decoder": 3000}
+
+
 def test_information_becomes_parameters_of_the_ensembles(tmp_path):
     model_config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
     information = {"model": 'an "odd" \\ näme', "languages": ""}

@@ -5,7 +5,7 @@ import numpy as np
 from penstock.errors import ErrorCode, StreamError
 from penstock.pipeline.results.results import StreamResult
 from penstock.pipeline.results.words import Token, Word
-from penstock.pipeline.slots.ticket import START, Column
+from penstock.pipeline.slots.ticket import POLL, START, Column
 from penstock.serving.news import NewsFilter
 
 
@@ -62,3 +62,9 @@ def test_results_of_one_request_are_compared_one_after_the_other():
     assert news.news(0, ends) == ends[:1]
     more = [result("one", segment=1, is_final=True), result("two", segment=2)]
     assert news.news(0, more) == more
+
+
+def test_a_poll_is_always_answered():
+    news, no_text = NewsFilter(1), result("")
+    assert news.of_rows(ticket_row(0), {0: no_text}) == {0: []}
+    assert news.of_rows(ticket_row(0, POLL), {0: no_text}) == {0: (no_text,)}

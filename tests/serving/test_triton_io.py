@@ -11,6 +11,7 @@ from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.results.results import Alternative, StreamResult
 from penstock.pipeline.results.words import Token, Word
 from penstock.pipeline.slots.ticket import Ticket, TicketSigner
+from penstock.pipeline.stages.encoder import EncodedRows
 from penstock.scoring.boosting.tokenization import TokenPhrase
 from tests.helpers.fake_triton import Request, triton_module
 
@@ -132,15 +133,34 @@ def test_what_says_nothing_new_is_made_once(triton_io):
     other = triton_io.results_response([StreamResult(1, "ten", False, 0.5, (), ())]).tensors
     assert [name for name in first if other[name] is not first[name]] == ["SEGMENT"]
     shapes = [(0, 7), (0, 7), (0, 8)]
-    frames = [triton_io.encoded_response(torch.zeros(*shape)).tensors["ENCODED"] for shape in shapes]
+    frames = [encoded(triton_io, torch.zeros(*shape)).tensors["ENCODED"] for shape in shapes]
     assert frames[0] is frames[1]
     assert [one.as_numpy().shape for one in frames] == [(1, 0, 7), (1, 0, 7), (1, 0, 8)]
     triton_io.release_outputs()
-    assert triton_io.encoded_response(torch.zeros(0, 7)).tensors["ENCODED"] is not frames[0]
+    assert encoded(triton_io, torch.zeros(0, 7)).tensors["ENCODED"] is not frames[0]
+
+
+SIGNER = TicketSigner(b"key")
+PACKED = SIGNER.pack(Ticket(np.arange(16).reshape(2, 8), 9, True, {1: OPTIONS}))
+
+
+def encoded(triton_io, frames: torch.Tensor, rows: np.ndarray | None = None):
+    request = Request({"TICKET": PACKED[None]})
+    return triton_io.encoded_response(EncodedRows(frames, {}, rows), request, SIGNER)
+
+
+def test_a_ticket_goes_on_with_the_frames(triton_io):
+    """As it came, or signed again with other rows and the same options."""
+    assert encoded(triton_io, torch.zeros(2, 3))["TICKET"][0].tolist() == PACKED.tolist()
+    rows = np.arange(16, 32).reshape(2, 8)
+    (changed,) = encoded(triton_io, torch.zeros(2, 3), rows)["TICKET"]
+    ticket = SIGNER.unpack(changed, reads_rest=True)
+    assert ticket.rows.tolist() == rows.tolist()
+    assert (ticket.received_ns, ticket.is_batched, ticket.options) == (9, True, {1: OPTIONS})
 
 
 def test_frames_are_never_shared(triton_io):
-    sent = [triton_io.encoded_response(torch.full((2, 3), value))["ENCODED"] for value in (1.0, 2.0)]
+    sent = [encoded(triton_io, torch.full((2, 3), value))["ENCODED"] for value in (1.0, 2.0)]
     assert [values.tolist() for values in sent] == [[[[value] * 3] * 2] for value in (1.0, 2.0)]
 
 

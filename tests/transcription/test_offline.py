@@ -6,6 +6,7 @@ import pytest
 from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.encoder.window.attention import Band
 from penstock.errors import SettingError, StreamError
+from penstock.frontend.window_mel import MelPieces
 from penstock.model.bundle import sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline import windows
@@ -143,14 +144,14 @@ def test_a_failed_step_fails_its_batch_alone(directories, recordings, monkeypatc
 
 def test_features_that_fail_end_their_recording_alone(directories, recordings, monkeypatch):
     recognizer = OfflineRecognizer(directories["rnnt_hybrid"])
-    compute = recognizer._mel
+    compute = MelPieces.add
 
-    def fail_once(samples):
+    def fail_once(window, samples):
         if len(samples) == len(recordings[1]):
             raise RuntimeError("out of memory")
-        return compute(samples)
+        compute(window, samples)
 
-    monkeypatch.setattr(recognizer, "_mel", fail_once)
+    monkeypatch.setattr(MelPieces, "add", fail_once)
     first, failed, last = recognizer.transcribe(recordings[:3])
     assert str(failed) == "STREAM_LOST: the features failed: out of memory"
     assert not isinstance(first, StreamError) and not isinstance(last, StreamError)
@@ -169,9 +170,9 @@ def test_attention_of_short_and_long_recordings(directories, recordings, monkeyp
     recognizer = OfflineRecognizer(directories["tdt_hybrid"], attention=attention)
     encode, found = recognizer._encoder.encode, []
 
-    def record(mels, bands):
+    def record(mels, bands, note):
         found.extend(bands)
-        return encode(mels, bands)
+        return encode(mels, bands, note)
 
     monkeypatch.setattr(recognizer._encoder, "band", own)
     monkeypatch.setattr(recognizer._encoder, "encode", record)

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from penstock.commands.transcribe import ATTENTION_HELP
+from penstock.commands.transcribe import ATTENTION_HELP, check_attention
 from penstock.errors import PackageError, SettingError
 from penstock.extras import install_command
 from penstock.pipeline.options.decoding_config import ENDPOINT_OPTIONS
@@ -168,8 +168,7 @@ def _in_process(args: argparse.Namespace, utterances: list["Utterance"]) -> Iter
     for decoder in decoders:
         _check_decoder(decoder, checkpoint)
     contexts = _contexts(checkpoint.config.encoder, args.context)
-    if args.attention is not None and not checkpoint.config.encoder.is_offline:
-        raise SettingError("--attention is given, but the model is a streaming model; accepted: none")
+    check_attention(args, checkpoint.config.encoder.is_offline)
     threads, device = args.threads or 1, args.device or "cpu"
     check_device(device, "--device")
     wanted = args.processes or (None if device == "cpu" else 1)  # a GPU is used from one process

@@ -29,7 +29,7 @@ from penstock.serving.settings import (
     FOREIGN_VARIABLES,
     OTHER_VARIABLES,
     ServeOptions,
-    fitting_audio_s,
+    audio_limit_s,
     select_served_context,
 )
 from penstock.serving.supervisor import Console, serve_until_signal
@@ -173,7 +173,7 @@ class _Served(NamedTuple):
     """None for an offline model."""
     decoding: DecodingConfig
     max_audio_s: int
-    """Audio of all open files of an offline model; else 0."""
+    """Audio of all open files of an offline model."""
 
 
 def _load_served(values: ServeOptions) -> _Served:
@@ -184,10 +184,7 @@ def _load_served(values: ServeOptions) -> _Served:
     checkpoint.verify()
     check_decoding_files(decoding, checkpoint)
     context = select_served_context(checkpoint, values.context)
-    max_audio_s = 0
-    if context is None:
-        max_audio_s = values.max_audio_s or fitting_audio_s(checkpoint.config, values.replace(**paths))
-    return _Served(checkpoint, context, decoding, max_audio_s)
+    return _Served(checkpoint, context, decoding, audio_limit_s(checkpoint.config, values.replace(**paths)))
 
 
 def _environment(values: ServeOptions, served: _Served) -> dict[str, str]:

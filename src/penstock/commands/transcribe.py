@@ -91,6 +91,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=run)
 
 
+def check_attention(args: argparse.Namespace, is_offline: bool) -> None:
+    """SettingError for `--attention` with a streaming model."""
+    if args.attention is not None and not is_offline:
+        raise SettingError("--attention is given, but the model is a streaming model; accepted: none")
+
+
 class _Job(NamedTuple):
     """A file to transcribe."""
 
@@ -161,8 +167,7 @@ def _open_transcriber(
         offline = OfflineRecognizer(checkpoint.directory, streams, decoding=decoding, attention=args.attention)
         offline.check_options(options)
         return OfflineFileTranscriber(offline, options, channel)
-    if args.attention is not None:
-        raise SettingError("--attention is given, but the model is a streaming model; accepted: none")
+    check_attention(args, is_offline=False)
     recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=streams, decoding=decoding)
     recognizer.check_options(options)
     chunk_ms = recognizer.config.chunk_ms(recognizer.context)

@@ -14,7 +14,7 @@ DEFAULT_CHUNK_MEL_FRAMES = 56
 MAX_BAND = 10_000
 """Encoder frames on either side of local attention."""
 NO_LIVE_WINDOW = "this model has no live window: it is an offline model, which needs whole recordings"
-FOR_FILES = "penstock transcribe, penstock evaluate and OfflineRecognizer"
+FOR_FILES = "penstock serve, transcribe and evaluate without a context, and OfflineRecognizer"
 """What recognizes with offline models."""
 
 

@@ -1,5 +1,6 @@
 """Takes each of a checkpoint's tensors once, checks it and converts it to the type of a bundle, for all importers."""
 
+import logging
 import re
 from typing import NamedTuple
 
@@ -11,8 +12,12 @@ from penstock.model.config import ModelConfig
 StateDict = dict[str, torch.Tensor]
 NOT_NEEDED = re.compile(r".*\.num_batches_tracked")
 """Names of tensors that change nothing at inference."""
+_IGNORED = re.compile(r"vad_head\..*")
+"""Names of the tensors of a head beside those of recognition: Parakeet Ultra's, for voice activity."""
 BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 _BATCH_NORM_EPSILON = 1e-5  # the default of torch, NeMo and Transformers
+
+_log = logging.getLogger(__name__)
 
 
 class SourceTensor(NamedTuple):
@@ -32,6 +37,15 @@ def take(file: str, remaining: StateDict, source: SourceTensor) -> torch.Tensor:
             f"{file}: tensor {source.name} is {tensor.dtype} {tuple(tensor.shape)}, expected floating {source.shape}"
         )
     return tensor
+
+
+def reject_rest(file: str, remaining: StateDict) -> None:
+    """Raises CheckpointError for a tensor that no part of the model has taken; a head for voice activity is logged."""
+    unknown = [name for name in remaining if not NOT_NEEDED.fullmatch(name) and not _IGNORED.fullmatch(name)]
+    if unknown:
+        raise CheckpointError(f"{file}: tensor {unknown[0]} is not expected, one of {len(unknown)} such")
+    if ignored := [name for name in remaining if _IGNORED.fullmatch(name)]:
+        _log.warning("%s: %d tensors vad_head.* are ignored: a head for voice activity", file, len(ignored))
 
 
 def prompt_input_sources(place: str, config: ModelConfig) -> tuple[SourceTensor, ...]:

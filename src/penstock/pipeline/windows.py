@@ -18,6 +18,8 @@ LONG_BAND = (128, 128)
 """Local attention of longer recordings, as in NeMo: the time of full attention grows with the square of the length."""
 DECODED_CHUNKS = 53
 """Chunks of one decoding step, 30 s: its tensors grow with frames times labels."""
+ENCODING_SHARE = 0.9
+"""Of the work, about; the rest is decoding."""
 MAX_CALL_PARTS = 8
 """Recordings with such a step in one call of a server; others' follow with their next polls."""
 

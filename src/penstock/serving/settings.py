@@ -172,6 +172,7 @@ class Settings:
     decoding: DecodingConfig
     max_file_minutes: int
     max_audio_s: int
+    """Of an offline model."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Settings":
@@ -195,7 +196,7 @@ class Settings:
             threads=options.threads,
             decoding=options.decoding,
             max_file_minutes=options.max_file_minutes,
-            max_audio_s=options.max_audio_s or fitting_audio_s(checkpoint.config, options),
+            max_audio_s=audio_limit_s(checkpoint.config, options),
         )
 
     @property
@@ -253,8 +254,10 @@ def select_served_context(checkpoint: "Checkpoint", wanted: AttentionContext | N
     return checkpoint.config.encoder.select_context(wanted)
 
 
-def fitting_audio_s(config: "ModelConfig", options: ServeOptions) -> int:
-    """The audio of all open files of an offline model that fits into what memory is available now, in seconds."""
+def audio_limit_s(config: "ModelConfig", options: ServeOptions) -> int:
+    """The audio of all open files of an offline model, by default what fits into the memory that is available now."""
+    if options.max_audio_s is not None or not config.encoder.is_offline:
+        return options.max_audio_s or 0
     from penstock.pipeline.server_memory import audio_bytes_per_s, server_memory
     from penstock.runtime import available_memory_bytes
 

@@ -1,6 +1,6 @@
 """OfflineRecognizer: whole recordings through an offline model, several at once; samples in, words out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
 from penstock.pipeline.slots.ticket import END, START, Column, Ticket
-from penstock.pipeline.stages.admission import MAX_MAGNITUDE, unusable_samples
 from penstock.pipeline.stages.decoder import DecoderStage
-from penstock.pipeline.windows import BATCH_AUDIO_S, band_of, check_length, decoded_frames, is_long
+from penstock.pipeline.windows import BATCH_AUDIO_S, ENCODING_SHARE, band_of, decoded_frames, is_long
 from penstock.runtime import check_device_works
+from penstock.transcription.recording import Recording
 
 MAX_BATCH = 32
 
@@ -99,8 +99,21 @@ class OfflineRecognizer:
         each = [options or {}] * len(recordings) if options is None or isinstance(options, Mapping) else options
         answers: list[StreamResult | StreamError] = []
         for batch in self._batches([np.size(samples) for samples in recordings]):
-            answers += self._transcribe(recordings[batch], each[batch])
+            answers += self.recognize([self._read(*one) for one in zip(recordings[batch], each[batch], strict=True)])
         return answers
+
+    def open(self, options: Options) -> Recording:
+        """A recording whose samples come in parts. Raises StreamError as `check_options`."""
+        return Recording(self._mel.open(), self.config.features, self._options.read(options))
+
+    def _read(self, samples: np.ndarray, options: Options) -> Recording | StreamError:
+        try:
+            recording = self.open(options)
+        except StreamError as error:
+            return error
+        recording.add(samples)
+        recording.end()
+        return recording
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[slice]:
         begin, limit = 0, self.batch_audio_s * self.sample_rate_hz
@@ -112,55 +125,34 @@ class OfflineRecognizer:
             begin = end
 
     @torch.inference_mode()
-    def _transcribe(
-        self, recordings: Sequence[np.ndarray], options: Sequence[Options]
+    def recognize(
+        self, recordings: Sequence[Recording | StreamError], note: Callable[[float], None] = lambda share: None
     ) -> list[StreamResult | StreamError]:
-        """The results of one batch."""
-        answers: list[StreamResult | StreamError | None] = [None] * len(recordings)
-        mels: dict[int, list[torch.Tensor]] = {}
-        chosen: dict[int, StreamOptions] = {}
-        for row, (samples, given) in enumerate(zip(recordings, options, strict=True)):
-            try:
-                chosen[row] = self._options.read(given)
-                mels[row] = self._mel.pieces(torch.from_numpy(self._checked(samples)))
-            except StreamError as error:
-                answers[row] = error
-            except STEP_ERRORS as error:
-                answers[row] = StreamError(ErrorCode.STREAM_LOST, f"the features failed: {error}")
-        bands = [self._band(len(recordings[row]), chosen[row].window) for row in mels]
+        """Returns the results of recordings that have ended, in one batch; they lose their log-mel.
+
+        recordings: with errors, which are passed on; note: called with the share of the work that is done, 0 .. 1.
+        """
+        good = [one for one in recordings if isinstance(one, Recording) and one.error is None]
+        bands = [self._band(one.samples, one.options.window) for one in good]
+        failure: StreamError | None = None
+        found: Iterator[StreamResult | StreamError] = iter(())
         try:
-            encoded = self._encoder.encode(list(mels.values()), bands)
+            mels = [one.take() for one in good]
+            encoded = self._encoder.encode(mels, bands, lambda share: note(ENCODING_SHARE * share))
         except STEP_ERRORS as error:
             check_device_works(self._device, error)
             failure = StreamError(ErrorCode.STREAM_LOST, f"the encoder failed: {error}")
-            return [failure if answer is None else answer for answer in answers]
-        requests = [
-            _Recording(lease, frames.float(), len(recordings[row]), chosen[row])
-            for (row, frames), lease in zip(zip(mels, encoded, strict=True), self._leases(len(mels)), strict=True)
-        ]
-        found = iter(self._decode(requests))
-        return [next(found) if answer is None else answer for answer in answers]
+        else:
+            leased = zip(self._leases(len(good)), encoded, good, strict=True)
+            rows = [_Frames(lease, frames, one.samples, one.options) for lease, frames, one in leased]
+            found = iter(self._decode(rows, note))
+        errors = [one if isinstance(one, StreamError) else one.error or failure for one in recordings]
+        return [next(found) if error is None else error for error in errors]
 
     def _band(self, samples: int, window: str | None) -> Band | None:
         if self._attention is not None:
             return self._attention[0]
         return band_of(is_long(samples, self.sample_rate_hz, window), self._encoder.band)
-
-    def _checked(self, samples: np.ndarray) -> np.ndarray:
-        """The samples as float32. Raises StreamError AUDIO_INVALID."""
-        samples = np.asarray(samples)
-        if samples.dtype == np.int16:
-            samples = samples / np.float32(32768)
-        if samples.ndim != 1 or samples.dtype.kind != "f":
-            message = f"samples are {samples.dtype} {list(samples.shape)}; accepted: floats or int16 [n]"
-            raise StreamError(ErrorCode.AUDIO_INVALID, message)
-        samples = np.ascontiguousarray(samples, np.float32)
-        check_length(len(samples), self.config.features)
-        is_usable = np.abs(samples) <= MAX_MAGNITUDE  # False for NaN
-        if not is_usable.all():
-            message = unusable_samples(int((~is_usable).sum()), len(samples))
-            raise StreamError(ErrorCode.AUDIO_INVALID, message)
-        return samples
 
     def _leases(self, count: int) -> Iterator[Lease]:
         """One slot for each recording of a batch."""
@@ -168,10 +160,13 @@ class OfflineRecognizer:
             self._generation += 1
             yield Lease(slot, self._generation)
 
-    def _decode(self, recordings: Sequence["_Recording"]) -> list[StreamResult | StreamError]:
+    def _decode(
+        self, recordings: Sequence["_Frames"], note: Callable[[float], None]
+    ) -> list[StreamResult | StreamError]:
         """Decodes all frames, a few of every recording at a time."""
         step = decoded_frames(self.config)
         found: list[list[StreamResult | StreamError]] = [[] for _ in recordings]
+        most = max((recording.frames for recording in recordings), default=0)
         begin, running = 0, list(range(len(recordings)))
         while running:
             parts = [recordings[row].part(begin, step, self.config.encoder_frame_samples) for row in running]
@@ -182,11 +177,12 @@ class OfflineRecognizer:
             for place, row in enumerate(running):
                 found[row].append(reply.answers[place])
             begin += step
+            note(ENCODING_SHARE + (1 - ENCODING_SHARE) * min(begin / most, 1.0))
             running = [row for row in running if begin < recordings[row].frames and _is_result(found[row][-1])]
         return [_joined(parts) for parts in found]
 
 
-class _Recording:
+class _Frames:
     """The frames of one recording on their way through the decoder."""
 
     def __init__(self, lease: Lease, encoded: torch.Tensor, samples: int, options: StreamOptions):
@@ -202,7 +198,7 @@ class _Recording:
         row[Column.FLAGS] = START * (begin == 0) + END * is_end
         row[Column.COVERED] = self._samples if is_end else end * frame_samples
         row[Column.FRAMES] = end - begin
-        return row, self._encoded[begin:end]
+        return row, self._encoded[begin:end].float()
 
 
 def _is_result(answer: StreamResult | StreamError) -> bool:

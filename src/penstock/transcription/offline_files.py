@@ -1,27 +1,32 @@
 """Transcribes audio files through an offline model: whole files, several in one batch."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from penstock.errors import AudioError, StreamError
-from penstock.frontend.audio_file import load_audio
+from penstock.frontend.audio_blocks import AudioBlocks
 from penstock.transcription.files import FileTranscript, Transcriber
 from penstock.transcription.offline import OfflineRecognizer
+from penstock.transcription.recording import Recording
 from penstock_client.channels import MIX, Channel
+
+_READ_SAMPLES = 1 << 16
 
 
 class _File(NamedTuple):
-    """A file in memory; its lists have one entry per track."""
+    """A file that has been read; its lists have one entry per track."""
 
     number: int
     transcripts: list[FileTranscript]
-    samples: list[np.ndarray]
-    options: Mapping[str, Any]
+    recordings: list[Recording | StreamError]
     problem: str | None
     warning: str | None
+
+    @property
+    def audio_s(self) -> float:
+        """Of all tracks."""
+        return sum(transcript.audio_s for transcript in self.transcripts)
 
 
 class OfflineFileTranscriber(Transcriber):
@@ -59,32 +64,58 @@ class OfflineFileTranscriber(Transcriber):
         yield from self._recognize(batch, on_audio)
 
     def _read(self, index: int, path: str | Path) -> _File:
-        """Raises AudioError."""
-        audio = load_audio(path, self._recognizer.sample_rate_hz, self._channel)
-        options = self._options if isinstance(self._options, dict) else self._options[index]
-        samples = [track.samples for track in audio.tracks]
+        """Reads a file block by block, of which only the log-mel is kept. Raises AudioError."""
+        rate_hz = self._recognizer.sample_rate_hz
+        audio = AudioBlocks(path, rate_hz, self._channel)
+        try:
+            recordings = [self._open(index) for _ in audio.tracks]
+            samples = [0] * len(recordings)
+            while not all(track.is_done for track in audio.tracks):
+                for number, (track, recording) in enumerate(zip(audio.tracks, recordings, strict=True)):
+                    block = track.read(_READ_SAMPLES)
+                    samples[number] += len(block)
+                    if isinstance(recording, Recording):
+                        recording.add(block)
+        finally:
+            audio.close()
+        for recording in recordings:
+            if isinstance(recording, Recording):
+                recording.end()
         transcripts = [
-            FileTranscript(str(path), track.channel, len(track.samples) / self._recognizer.sample_rate_hz)
-            for track in audio.tracks
+            FileTranscript(str(path), track.channel, count / rate_hz)
+            for track, count in zip(audio.tracks, samples, strict=True)
         ]
-        return _File(index, transcripts, samples, options, audio.problem, audio.warning)
+        return _File(index, transcripts, recordings, audio.problem, audio.warning)
+
+    def _open(self, index: int) -> Recording | StreamError:
+        try:
+            return self._recognizer.open(self._options if isinstance(self._options, dict) else self._options[index])
+        except StreamError as error:
+            return error
 
     def _fits(self, batch: Sequence[_File]) -> bool:
-        samples = sum(len(track) for file in batch for track in file.samples)
-        tracks = sum(len(file.samples) for file in batch)
-        seconds = samples / self._recognizer.sample_rate_hz
+        tracks, seconds = sum(len(file.recordings) for file in batch), sum(file.audio_s for file in batch)
         return tracks <= self._recognizer.max_batch and seconds <= self._recognizer.batch_audio_s
 
     def _has_room(self, batch: Sequence[_File]) -> bool:
-        return sum(len(file.samples) for file in batch) < self._recognizer.max_batch and self._fits(batch)
+        return sum(len(file.recordings) for file in batch) < self._recognizer.max_batch and self._fits(batch)
 
     def _recognize(
         self, batch: Sequence[_File], on_audio: Callable[[float], None]
     ) -> Iterator[tuple[int, list[FileTranscript]]]:
         if not batch:
             return
-        samples = [track for file in batch for track in file.samples]
-        results = iter(self._recognizer.transcribe(samples, [file.options for file in batch for _ in file.samples]))
+        shown_s = 0.0
+
+        def note(share: float) -> None:
+            nonlocal shown_s
+            done_s = share * audio_s
+            on_audio(done_s - shown_s)
+            shown_s = done_s
+
+        audio_s = sum(file.audio_s for file in batch)
+        results = iter(self._recognizer.recognize([one for file in batch for one in file.recordings], note))
+        note(1.0)
         for file in batch:
             for transcript in file.transcripts:
                 result = next(results)
@@ -92,7 +123,6 @@ class OfflineFileTranscriber(Transcriber):
                     transcript.error = f"{result.code}: {transcript.audio}: {result.message}"
                 else:
                     transcript.add_all(result)
-                on_audio(transcript.audio_s)
             last = file.transcripts[-1]
             last.warning = file.warning
             if file.problem and not last.error:

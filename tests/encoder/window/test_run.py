@@ -89,15 +89,16 @@ def test_it_yields_between_short_steps_and_can_be_closed(tmp_path):
     encoder = WindowEncoder(random_checkpoint(tmp_path, 2, config))
     mels = random_mels(config.mel_bins, 0, (12_000, 30))
     steps = encoder.run(mels)
-    count = 0
+    count, shares = 0, [0.0]
     while True:
         try:
-            next(steps)
+            shares.append(next(steps))
         except StopIteration as finished:
             frames = finished.value
             break
         count += 1
         encoder.encode([mels[1]])  # another batch in between changes nothing
+    assert shares == sorted(shares) and shares[-1] == 1.0
     assert count > 12_000 / config.subsampling_factor / 512 * config.n_layers
     for found, expected in zip(frames, encoder.encode(mels), strict=True):
         assert torch.equal(found, expected)

@@ -66,6 +66,21 @@ def test_a_live_stream_may_be_restarted_in_a_full_table(rig):
     assert rig.table.look_up("one") == second
 
 
+def test_a_stream_that_goes_on_after_its_end_is_closed_with_its_last_reply(rig):
+    leases = [rig.table.open(name) for name in ("one", "two")]
+    for lease in leases:
+        forward(rig.table, lease)
+    rig.ledger.end("encoder", *leases[0])
+    rig.table.close_due()
+    assert rig.table.live_streams == 2  # the reply is on its way
+    for lease in leases:
+        rig.ledger.settle("decoder", *lease)
+    rig.table.close_due()
+    assert (rig.table.live_streams, rig.table.ended_streams) == (1, 1)
+    assert "it has ended" in str(rejection(rig.table.look_up, "one"))
+    assert [rig.table.open_generation(lease.slot) for lease in leases] == [0, leases[1].generation]
+
+
 def hold_all_slots(rig: Rig) -> list[Lease]:
     """Streams that have ended, each with one request on its way."""
     leases = []

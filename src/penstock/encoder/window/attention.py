@@ -82,8 +82,8 @@ class WindowAttention:
         self._position_weight = tensors["position.weight"]
         self._position_bias = (tensors["position_bias_v"] - tensors["position_bias_u"]) * config.d_head**-0.5
 
-    def positions(self, frames: int) -> Generator[None, None, Positions]:
-        """Returns those of distances below `frames`, or more; computes a block of them between two yields."""
+    def positions(self, frames: int) -> Generator[int, None, Positions]:
+        """Returns those of distances below `frames`, or more; yields 0 after each block of them."""
         if frames <= KEPT_FRAMES:
             return self._kept
         config, weight = self._config, self._position_weight
@@ -95,7 +95,7 @@ class WindowAttention:
             sinusoids = distance_sinusoids(first, end, config.d_model, weight.device, weight.dtype)
             block = slice(begin, begin + len(sinusoids))
             projected[..., block], bias[..., block] = project_positions(config, sinusoids, weight, self._position_bias)
-            yield
+            yield 0
         return Positions(projected, bias, frames - 1)
 
     def project(self, x: torch.Tensor, out: torch.Tensor) -> None:
@@ -103,8 +103,8 @@ class WindowAttention:
         config = self._config
         out.copy_(self._qkv(x).view(len(x), 3, config.n_heads, config.d_head).permute(1, 2, 0, 3))
 
-    def mix(self, projected: torch.Tensor, positions: Positions, band: Band | None) -> Iterator[None]:
-        """Replaces the queries of a window by what each mixes, a block between two yields.
+    def mix(self, projected: torch.Tensor, positions: Positions, band: Band | None) -> Iterator[int]:
+        """Replaces the queries of a window by what each mixes; yields the number of each block's.
 
         projected: queries, keys and values [3, H, T, dh]; positions: within `band`.
         """
@@ -128,7 +128,7 @@ class WindowAttention:
             # 2) scores of contents, softmax, mix
             scores = torch.baddbmm(shifted, block, keys[:, first:last].transpose(1, 2))
             block.copy_(torch.bmm(torch.softmax(scores, dim=-1), values[:, first:last]))
-            yield
+            yield count
 
     def add_to(self, residual: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
         """Returns residual [M, D] + the output projection of mixed [H, M, dh]."""

@@ -14,6 +14,8 @@ from penstock.model.config import EncoderConfig
 
 BLOCK_NUMBERS = 1 << 18
 """Numbers of the strip whose activations exist at once: 512 frames at D = 512, at most 0.1 s of one core's work."""
+LAYER_PARTS = 4
+"""Parts of a layer's work: before, in and after the attention, and from the convolution on."""
 
 
 class Workspace:
@@ -40,14 +42,17 @@ class WindowLayer:
         self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"), dtype)
         self._norm_out = Norm(subset(tensors, "norm_out"), dtype)
 
-    def run(self, x: torch.Tensor, strip: Strip, bands: Sequence[Band | None], work: Workspace) -> Iterator[None]:
-        """Replaces x [M, D] by the layer's output, a block between two yields; bands: of each row."""
+    def run(self, x: torch.Tensor, strip: Strip, bands: Sequence[Band | None], work: Workspace) -> Iterator[int]:
+        """Replaces x [M, D] by the layer's output; bands: of each row.
+
+        Yields after each block the number of frames of which one of `LAYER_PARTS` parts is done.
+        """
         size = max(BLOCK_NUMBERS // x.shape[1], 1)
         # 1) feed-forward, queries, keys and values
         for block in strip.blocks(size):
             x[block] = self._feed_forward1.step(x[block])
             self._attention.project(self._attention_norm(x[block]), work.projected[:, :, block])
-            yield
+            yield block.stop - block.start
         # 2) attention within each row
         rows = list(zip(strip.rows(), strip.lengths, bands, strict=True))
         positions = yield from self._attention.positions(max(scored_frames(length, band) for _, length, band in rows))
@@ -60,7 +65,7 @@ class WindowLayer:
             x[block] = self._attention.add_to(x[block], work.projected[0, :, block])
             value, gate = self._convolution.gates(x[block]).chunk(2, dim=1)
             work.padded.index_copy_(0, strip.places[block], value * gate.sigmoid_())
-            yield
+            yield block.stop - block.start
         # 4) convolution, feed-forward, norm
         for block in strip.blocks(size):
             reach = strip.reach(block)
@@ -68,4 +73,4 @@ class WindowLayer:
             if len(mixed) > block.stop - block.start:  # also those of zeros between rows
                 mixed = mixed.index_select(0, strip.places[block] - strip.gap - reach.start)
             x[block] = self._norm_out(self._feed_forward2.step(self._convolution.finish(x[block], mixed)))
-            yield
+            yield block.stop - block.start

@@ -3,15 +3,15 @@
 Windows have no state and share nothing but the batch: each gives the frames that it gives alone, up to rounding.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import torch
 
 from penstock.encoder.modules import Tensors
 from penstock.encoder.window.attention import Band
-from penstock.encoder.window.layers import WindowLayer, Workspace
+from penstock.encoder.window.layers import LAYER_PARTS, WindowLayer, Workspace
 from penstock.encoder.window.strip import Strip
-from penstock.encoder.window.subsampling import Mel, MelPieces, WindowSubsampling
+from penstock.encoder.window.subsampling import Mel, MelReader, WindowSubsampling
 from penstock.model.bundle import Checkpoint
 from penstock.runtime import prepare_device, trim_heap
 
@@ -38,36 +38,51 @@ class WindowEncoder:
             self._layers.append(WindowLayer(self.config, read(f"layers.{i}"), dtype))
             trim_heap()
 
-    def encode(self, mels: Sequence[Mel], bands: Sequence[Band | None] | None = None) -> list[torch.Tensor]:
-        """Returns what `run` returns, at once."""
+    def encode(
+        self,
+        mels: Sequence[Mel],
+        bands: Sequence[Band | None] | None = None,
+        note: Callable[[float], None] = lambda share: None,
+    ) -> list[torch.Tensor]:
+        """Returns what `run` returns, at once; note: called with what it yields."""
         steps = self.run(mels, bands)
         while True:
             try:
-                next(steps)
+                note(next(steps))
             except StopIteration as finished:
                 return finished.value
 
     @torch.inference_mode()
     def run(
         self, mels: Sequence[Mel], bands: Sequence[Band | None] | None = None
-    ) -> Generator[None, None, list[torch.Tensor]]:
+    ) -> Generator[float, None, list[torch.Tensor]]:
         """Encodes windows of log-mel [N, F] and returns the frames [T, D] of each, T = ceil(N / factor).
 
-        Yields after each block of a layer, at most 0.1 s of one core's work, however long a window is; closing the
-        generator ends the work. mels: of each window a tensor, or a list of consecutive ones [n, F], N = sum of n,
-        from which each is removed when it has been read. bands: what each frame of a window attends to, None for all
-        of it; by default the checkpoint's. A window without mel frames has no frames.
+        Yields the share of its work that is done, 0 .. 1, after each block of a layer: at most 0.1 s of one core,
+        however long a window is. Closing the generator ends the work. mels: of each window a tensor, or a list of
+        consecutive ones [n, F], N = sum of n, from which each is removed when it has been read. bands: what each frame
+        of a window attends to, None for all of it; by default the checkpoint's. A window without mel frames has no
+        frames.
         """
-        pieces = [MelPieces(mel) for mel in mels]
-        lengths = [self._subsampling.encoder_frames(mel.frames) for mel in pieces]
+        readers = [MelReader(mel) for mel in mels]
+        lengths = [self._subsampling.encoder_frames(mel.frames) for mel in readers]
         if bands is None:
             bands = [self.band] * len(mels)
         strip = Strip(lengths, self.config.conv_kernel_size // 2, self._device)
         x = torch.empty(strip.frames, self.config.d_model, dtype=self.dtype, device=self._device)
         if strip.frames:
-            for mel, out in zip(pieces, strip.split(x), strict=True):
-                yield from self._subsampling.run(mel, out)
-            work = Workspace(x, strip, self.config.n_heads)
-            for layer in self._layers:
-                yield from layer.run(x, strip, bands, work)
+            done, all_work = 0, strip.frames * (1 + LAYER_PARTS * len(self._layers))
+            for work in self._run(readers, strip, x, bands):
+                done += work
+                yield done / all_work
         return strip.split(x)
+
+    def _run(
+        self, mels: Sequence[MelReader], strip: Strip, x: torch.Tensor, bands: Sequence[Band | None]
+    ) -> Iterator[int]:
+        """Writes all frames to x; yields the frames of one part of a layer, or of the subsampling, that are done."""
+        for mel, out in zip(mels, strip.split(x), strict=True):
+            yield from self._subsampling.run(mel, out)
+        work = Workspace(x, strip, self.config.n_heads)
+        for layer in self._layers:
+            yield from layer.run(x, strip, bands, work)

@@ -22,7 +22,7 @@ Mel = torch.Tensor | list[torch.Tensor]
 """Log-mel of a window [N, F], or a list of consecutive parts of it [n, F], which its reader empties."""
 
 
-class MelPieces:
+class MelReader:
     """Reads the frames of one window from its beginning to its end."""
 
     def __init__(self, mel: Mel):
@@ -67,15 +67,15 @@ class WindowSubsampling:
         """Encoder frames of a window: ceil(N / factor)."""
         return self._sizes(mel_frames)[-1]
 
-    def run(self, mel: MelPieces, out: torch.Tensor) -> Iterator[None]:
-        """Writes the frames of a window to out [T, D], a tile between two yields; closes `mel`."""
+    def run(self, mel: MelReader, out: torch.Tensor) -> Iterator[int]:
+        """Writes the frames of a window to out [T, D]; yields the number of each tile's; closes `mel`."""
         for begin in range(0, len(out), TILE_ENCODER_FRAMES):
             end = min(begin + TILE_ENCODER_FRAMES, len(out))
             out[begin:end] = self._tile(mel, begin, end)
-            yield
+            yield end - begin
         mel.close()
 
-    def _tile(self, mel: MelPieces, begin: int, end: int) -> torch.Tensor:
+    def _tile(self, mel: MelReader, begin: int, end: int) -> torch.Tensor:
         """Encoder frames `begin` .. `end` of a window, [T, D]."""
         inputs: list[_Inputs] = []
         for size in reversed(self._sizes(mel.frames)[:-1]):

@@ -14,11 +14,11 @@ from penstock.model.config import FeatureConfig
 from penstock.model.mel_filterbank import hann_window, mel_filterbank
 from penstock.model.nemo.config import MelBand, NemoConfig
 from penstock.model.source_tensors import (
-    NOT_NEEDED,
     SourceTensor,
     StateDict,
     folded_depthwise,
     prompt_input,
+    reject_rest,
     source_shape,
     stored,
     take,
@@ -107,9 +107,7 @@ def convert_state_dict(state: StateDict, config: NemoConfig, half: bool) -> Stat
         else:
             tensors[name] = take(_WEIGHTS, remaining, source_of(name, shape, config)).reshape(shape)
     tensors |= _features(remaining, config.model.features, config.mel_band)
-    unknown = [name for name in remaining if not NOT_NEEDED.fullmatch(name)]
-    if unknown:
-        raise CheckpointError(f"{_WEIGHTS}: tensor {unknown[0]} is not expected, one of {len(unknown)} such")
+    reject_rest(_WEIGHTS, remaining)
     # Copies, because tied tensors share their memory, which safetensors rejects.
     return {name: stored(_WEIGHTS, name, tensor, half, copy=True) for name, tensor in tensors.items()}
 

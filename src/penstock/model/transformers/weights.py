@@ -17,6 +17,7 @@ from penstock.model.source_tensors import (
     folded_depthwise,
     prompt_input,
     prompt_input_sources,
+    reject_rest,
     source_shape,
     stored,
     take,
@@ -107,8 +108,7 @@ def convert_state_dict(state: StateDict, config: ModelConfig, half: bool) -> Sta
             tensors |= folded_depthwise(WEIGHTS, remaining, name, source, "norm", config.encoder.use_bias)
         else:
             tensors[name] = take(WEIGHTS, remaining, source_of(name, shape, config.encoder.is_offline)).reshape(shape)
-    for name in remaining:
-        raise CheckpointError(f"{WEIGHTS}: tensor {name} is not expected, one of {len(remaining)} such")
+    reject_rest(WEIGHTS, remaining)
     return {name: stored(WEIGHTS, name, tensor, half, copy=False) for name, tensor in tensors.items()}
 
 

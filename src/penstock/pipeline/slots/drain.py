@@ -95,9 +95,9 @@ class DrainBoard:
         which the stream table closes with its next call.
         """
         oldest_ns = 1e9 * (time.monotonic() - silent_s)
-        ended = ledger.ended_generations().tolist() if ledger else [-1] * self._slots
-        live = zip(self.times_ns.tolist(), self.generations.tolist(), ended, strict=True)
-        return sum(1 for time_ns, own, done in live if time_ns > 0 and time_ns >= oldest_ns and done != own)
+        done = set(enumerate(ledger.ended_generations().tolist())) if ledger else set()
+        live = [slot for slot, time_ns in enumerate(self.times_ns.tolist()) if time_ns > 0 and time_ns >= oldest_ns]
+        return sum(1 for slot in live if not self.generations[slot] or (slot, self.generations[slot]) not in done)
 
     def unsettled_slots(self, ledger: "SlotLedger", lost_s: float = float("inf")) -> set[int]:
         """Slots of closed streams with requests that the later stages have not answered yet.

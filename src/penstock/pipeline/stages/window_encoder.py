@@ -54,12 +54,10 @@ class WindowEncoderStage:
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
-        """Encodes 20 s: its memory is allocated before the first request, and its time is known."""
+        """Encodes 20 s, so that its memory is allocated before the first request."""
         mel = torch.zeros(int(20_000 / self._features.hop_ms), self._config.mel_bins)
         for is_local in (False, True):
-            self._queue.add([WindowFile(0, 0, [mel.clone()], len(mel), band=self._queue.band(is_local))])
-            while self._queue.jobs:
-                self._queue.advance()
+            self._encoder.encode([mel], [self._queue.band(is_local)])
 
     @torch.inference_mode()
     def process_tickets(

@@ -10,19 +10,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from penstock.encoder.window.attention import Band, scored_frames
+from penstock.encoder.window.attention import Band
 from penstock.encoder.window.run import WindowEncoder
 from penstock.pipeline.slots.guard import STEP_ERRORS
-from penstock.pipeline.windows import BATCH_AUDIO_S, band_of
+from penstock.pipeline.windows import BATCH_AUDIO_S, ENCODING_SHARE, band_of
 from penstock.runtime import check_device_works, trim_heap
 
 STEP_S = 0.25
 """Encoder work of one call."""
 _OLDEST_TURNS = 4
 """The shortest job works, and at each of these turns the oldest one: so no job waits for ever."""
-_ENCODING_SHARE = 0.9  # of a stream's work; the rest is decoding
 _TRIMMED_S = 600.0  # audio of a job whose memory is returned to the system
-_MAX_PROGRESS = 0.99  # of a job that is not finished
 
 
 @dataclass(eq=False)
@@ -64,35 +62,29 @@ class WindowFile:
     def progress(self) -> float:
         """Share of the work that is done, 0 .. 1."""
         if self.frames is not None:
-            return _ENCODING_SHARE + (1 - _ENCODING_SHARE) * self.emitted / len(self.frames)
-        return 0.0 if self.job is None else _ENCODING_SHARE * self.job.progress
+            return ENCODING_SHARE + (1 - ENCODING_SHARE) * self.emitted / len(self.frames)
+        return 0.0 if self.job is None else ENCODING_SHARE * self.job.progress
 
 
 class Job:
     """Streams that are encoded together."""
 
-    def __init__(self, encoder: WindowEncoder, files: Sequence[WindowFile], s_per_cost: float):
+    def __init__(self, encoder: WindowEncoder, files: Sequence[WindowFile]):
         self.files = files
         self.mel_frames = sum(file.mel_frames for file in files)
-        self.cost = sum(_cost(encoder, file) for file in files)
-        self._expected_s = s_per_cost * self.cost
         self._steps = encoder.run([file.pieces for file in files], [file.band for file in files])
-        self.worked_s = 0.0
+        self.progress = 0.0
+        """Share of the work that is done, 0 .. 1."""
         self.longest_s = 0.0
         """The longest work between two yields."""
         for file in files:
             file.job = self
 
-    @property
-    def progress(self) -> float:
-        """Share of the work that is done, by the time of earlier jobs."""
-        return min(self.worked_s / self._expected_s, _MAX_PROGRESS)
-
     def advance(self, clock: Callable[[], float], device: torch.device) -> bool:
         """Works until the next yield; returns True once the files have their frames. Raises what torch raises."""
         begin = clock()
         try:
-            next(self._steps)
+            self.progress = next(self._steps)
             if device.type == "cuda":  # else work would only queue up
                 torch.cuda.synchronize(device)
         except StopIteration as finished:
@@ -100,9 +92,7 @@ class Job:
                 file.frames = frames
             return True
         finally:
-            took_s = clock() - begin
-            self.worked_s += took_s
-            self.longest_s = max(self.longest_s, took_s)
+            self.longest_s = max(self.longest_s, clock() - begin)
         return False
 
     def close(self) -> None:
@@ -111,12 +101,6 @@ class Job:
         for file in self.files:
             file.pieces.clear()
             file.job = None
-
-
-def _cost(encoder: WindowEncoder, file: WindowFile) -> float:
-    """Work of a stream in any unit: products of its frames with weights, and with the keys that they attend to."""
-    frames = file.mel_frames / encoder.config.subsampling_factor
-    return frames * (46 * encoder.config.d_model + 6 * min(frames, scored_frames(int(frames) + 1, file.band)))
 
 
 class JobQueue:
@@ -128,7 +112,6 @@ class JobQueue:
         self._encoder, self._device, self._clock = encoder, device, clock
         self._batch_mel_frames = int(1000 * BATCH_AUDIO_S / hop_ms)
         self._trimmed_mel_frames = int(1000 * _TRIMMED_S / hop_ms)
-        self._s_per_cost = 1e-9
         self._turn = 0
         self.jobs: list[Job] = []
         """Unfinished ones, oldest first."""
@@ -149,7 +132,7 @@ class JobQueue:
             self._start(batch)
 
     def _start(self, files: Sequence[WindowFile]) -> None:
-        self.jobs.append(Job(self._encoder, files, self._s_per_cost))
+        self.jobs.append(Job(self._encoder, files))
 
     def drop(self, is_live: Callable[[WindowFile], bool]) -> None:
         """Ends the jobs of which no stream is live."""
@@ -171,7 +154,6 @@ class JobQueue:
             self._turn += 1
             try:
                 if job.advance(self._clock, self._device):
-                    self._s_per_cost = job.worked_s / job.cost or self._s_per_cost
                     self._end(job)
             except STEP_ERRORS as error:
                 check_device_works(self._device, error)
