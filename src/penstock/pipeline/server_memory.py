@@ -20,7 +20,7 @@ _SCORE_TENSORS = 6
 _WINDOW_STEP_BYTES = 150 * 10**6
 """Temporaries of a block of the window encoder: scores, activations of a tile of the subsampling."""
 _STRIP_TENSORS = 6
-"""Tensors [T, D] of a window: the strip, queries, keys and values, mixed values, inputs of the convolution."""
+"""Tensors [T, D] of a window, at most: the strip, queries, keys and values, and two for what they become."""
 _PROCESSES_BYTES = 3 * 300 * 10**6 + 200 * 10**6
 """Three processes with torch, and tritonserver."""
 

@@ -111,9 +111,8 @@ class StreamMetrics:
     """Metrics of the `features` model: streams and their audio."""
 
     def __init__(self, make: MakeMetric, table: StreamTable, sample_rate_hz: int):
-        self._make, self._table = make, table
+        self._table = table
         self._sample_rate_hz = sample_rate_hz
-        self._held: _Gauge | None = None
         self._live = _Gauge(make, "penstock_streams_live", "Streams that are open")
         self._free = _Gauge(make, "penstock_slots_free", "Streams that could start now")
         self._started = _Counter(make, "penstock_streams_started_total", "Streams that got a slot")
@@ -123,12 +122,13 @@ class StreamMetrics:
         self._expired = _Counter(make, "penstock_streams_expired_total", "Streams that reached the idle timeout")
         self._rejected = _Counter(make, "penstock_streams_refused_total", "Streams rejected because no slot was free")
         self._audio = _Counter(make, "penstock_audio_seconds_total", "Seconds of audio in accepted requests")
+        self._held = _Gauge(make, "penstock_audio_held_seconds", "Audio of all open files, of an offline model")
         self.update(0)
 
-    def update(self, samples: int, samples_held: int | None = None) -> None:
+    def update(self, samples: int, samples_held: int = 0) -> None:
         """Is called once per batch; samples: total of all accepted requests. Expires idle streams.
 
-        samples_held: of all open streams, of an offline model.
+        samples_held: of all open streams, of an offline model; else 0.
         """
         self._free.show(self._table.count_free())
         self._live.show(self._table.live_streams)
@@ -137,9 +137,7 @@ class StreamMetrics:
         self._expired.show(self._table.expired_streams)
         self._rejected.show(self._table.rejected_starts)
         self._audio.show(samples / self._sample_rate_hz)
-        if samples_held is not None:
-            self._held = self._held or _Gauge(self._make, "penstock_audio_held_seconds", "Audio of all open files")
-            self._held.show(samples_held / self._sample_rate_hz)
+        self._held.show(samples_held / self._sample_rate_hz)
 
 
 class DecodedFrames(NamedTuple):

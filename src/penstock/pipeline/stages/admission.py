@@ -44,8 +44,8 @@ class AdmittingStage:
         self._options = OptionReader(checkpoint, decoding)
         self.samples_taken = 0
         """Samples of all accepted requests."""
-        self.samples_held: int | None = None
-        """Samples of all open streams, of an offline model."""
+        self.samples_held = 0
+        """Samples of all open streams, of an offline model; else 0."""
         self.max_request_samples = int(MAX_REQUEST_S * checkpoint.config.features.sample_rate_hz)
         """Of one stream."""
 

@@ -54,7 +54,6 @@ class WindowFeatureStage(AdmittingStage):
         self._mel, self._limits = WindowMel(log_mel), limits
         self._files: dict[int, _File] = {}
         """By slot, of open streams."""
-        self.samples_held: int = 0
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
