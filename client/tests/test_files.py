@@ -1,6 +1,8 @@
 """Files to a server with an offline model, over both protocols: polled until their last result."""
 
 import asyncio
+import io
+import re
 import threading
 
 import numpy as np
@@ -9,7 +11,15 @@ import pytest
 from client.tests.helpers.fake_offline import SEGMENT, STEP, OfflineRecognizer, whole
 from client.tests.helpers.fake_servers import eventually
 from client.tests.helpers.fakes import RejectionError
-from penstock_client import AsyncClient, Client, ConnectionOptions, StreamClosedError, StreamError
+from penstock_client import (
+    AsyncClient,
+    Client,
+    ConnectionOptions,
+    FilesOnlyError,
+    StreamClosedError,
+    StreamError,
+)
+from penstock_client.cli.output import AudioName, PlainReport, Streamed
 
 SAMPLES = 3 * SEGMENT + 1000
 
@@ -129,3 +139,38 @@ def test_without_reconnections_a_lost_file_fails(served_client, recognizer, nois
     with pytest.raises(StreamError) as caught:
         served_client.transcribe(noise)
     assert caught.value.code == "STREAM_LOST"
+
+
+def test_live_audio_is_rejected_by_name(run, url, protocol, audio_file, noise, recognizer):
+    with Client(url, protocol, timeout_s=60, align=False) as client, pytest.raises(FilesOnlyError, match="'fake'"):
+        client.transcribe(noise, realtime=True)
+
+    async def scenario():
+        async with AsyncClient(url, protocol, timeout_s=60) as client:
+            await client.transcribe(noise, realtime=True)
+
+    with pytest.raises(FilesOnlyError, match="accepted: files"):
+        asyncio.run(scenario())
+    for arguments in ((audio_file, "--simulate-realtime"), ("--microphone",)):
+        status, out, errors = run(*arguments)
+        assert (status, out) == (1, "")
+        assert "error: FILES_ONLY: " in errors and "live audio is not accepted by model 'fake'" in errors
+    assert not recognizer.requests
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("interim", [False, True])
+def test_the_command_shows_the_share_of_a_file_on_a_terminal(served_client, noise, interim, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    out, notes, name = Screen(), Screen(), AudioName("a.wav", audio_s=SAMPLES / 16_000)
+    report = PlainReport(out, notes, names=False, interim=interim, word_times=False)
+    transcript = served_client.transcribe(noise, on_progress=lambda each: report.progress(name, each, []))
+    report.finish(name, Streamed(transcript, SAMPLES / 16_000, 1.0))
+    shown = (out if interim else notes).getvalue()
+    shares = [int(share) for share in re.findall(r"a\.wav: (\d+)% of 2 s", shown)]
+    assert shares == sorted(shares) and len(shares) > 3
+    assert out.getvalue().endswith(f"{transcript.text}\n")

@@ -13,6 +13,7 @@ from penstock_client.cli.subtitles import (
     MAX_PAUSE_MS,
     MIN_CUE_MS,
     cues,
+    sentences,
     srt,
     vtt,
 )
@@ -99,3 +100,11 @@ def test_a_short_cue_is_extended_up_to_the_next():
     alone, followed = cues([spoken("hm")]), cues([spoken("hm"), spoken("so", start_ms=700)])
     assert [cue.end_ms for cue in alone] == [MIN_CUE_MS]
     assert [cue.end_ms for cue in followed] == [700, 700 + MIN_CUE_MS]
+
+
+def test_sentences_keep_every_word_and_end_with_their_marks():
+    words = [Word(text, 0, 1) for text in ["Is", "it", "3.5?", "Yes.", "Wait", "...", "go", "on"]]
+    assert [[word.text for word in part] for part in sentences(words)] == [
+        ["Is", "it", "3.5?"], ["Yes."], ["Wait", "..."], ["go", "on"]
+    ]  # fmt: skip
+    assert list(sentences([])) == []

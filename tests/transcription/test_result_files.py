@@ -1,6 +1,7 @@
 """Transcripts as files: formats, names, and what exists already."""
 
 import json
+from itertools import islice
 from pathlib import PurePath
 
 import pytest
@@ -69,11 +70,15 @@ def test_a_lattice_has_the_alternatives_as_paths_that_openfst_reads(tmp_path):
     assert (words, cost.value) == ([1, 2], 1.5)
 
 
-def test_subtitles_are_those_of_the_client(tmp_path):
-    ResultFiles(tmp_path, ["srt", "vtt"]).write(AUDIO, transcript())
-    words = [ClientWord(text, *times, 0.5) for text, times in zip(TEXTS, TIMES_MS, strict=True)]
-    cues = subtitles.cues([words])
-    assert len(cues) == 2
+@pytest.mark.parametrize("lengths, expected", [([7], 2), ([2, 3, 2], 4)])
+def test_subtitles_are_those_of_the_client(tmp_path, lengths, expected):
+    """Cues end with segments, sentences and pauses."""
+    given = transcript()
+    given.segments = [FileSegment(words=count) for count in lengths]
+    ResultFiles(tmp_path, ["srt", "vtt"]).write(AUDIO, given)
+    words = iter([ClientWord(text, *times, 0.5) for text, times in zip(TEXTS, TIMES_MS, strict=True)])
+    cues = subtitles.cues([list(islice(words, count)) for count in lengths])
+    assert len(cues) == expected
     assert (tmp_path / "day" / "a.b.srt").read_text() == subtitles.srt(cues)
     assert (tmp_path / "day" / "a.b.vtt").read_text() == subtitles.vtt(cues)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock_client.errors import AudioError as AudioError
     from penstock_client.errors import ClientError as ClientError
     from penstock_client.errors import ConnectionLostError as ConnectionLostError
+    from penstock_client.errors import FilesOnlyError as FilesOnlyError
     from penstock_client.errors import MicrophoneError as MicrophoneError
     from penstock_client.errors import PackageError as PackageError
     from penstock_client.errors import ProtocolError as ProtocolError
@@ -60,9 +61,9 @@ _PUBLIC = {
     "client": ("Client",),
     "connection": ("ConnectionOptions",),
     "errors": (
-        "AudioError", "ClientError", "ConnectionLostError", "MicrophoneError", "PackageError", "ProtocolError",
-        "ReplyTimeoutError", "ServerDrainingError", "ServerFullError", "ServerReplyError", "ServerUnreachableError",
-        "StreamClosedError", "StreamError", "StreamId", "StreamNotOpenError",
+        "AudioError", "ClientError", "ConnectionLostError", "FilesOnlyError", "MicrophoneError", "PackageError",
+        "ProtocolError", "ReplyTimeoutError", "ServerDrainingError", "ServerFullError", "ServerReplyError",
+        "ServerUnreachableError", "StreamClosedError", "StreamError", "StreamId", "StreamNotOpenError",
     ),
     "microphone": ("Microphone",),
     "options": ("StreamOptions",),

@@ -37,7 +37,7 @@ class AsyncClient(ClientBase):
         align: bool = True,
     ):
         endpoint = Endpoint(url, protocol, model, timeout_s, connection_options or ConnectionOptions())
-        super().__init__(endpoint, align and connection is None)
+        super().__init__(endpoint, align, connection is None)
         self._connection = connection or connect(endpoint, self._chunks)
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
 
@@ -72,6 +72,8 @@ class AsyncClient(ClientBase):
 
         The arguments are those of `Client.transcribe`. A file is decoded in a thread, which does not block the loop.
         """
+        if realtime and self._server is not None:
+            await asyncio.to_thread(self._server.check_live)
         recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime), channel)
         report = on_progress or (lambda transcript: None)
         async with self.open_stream(stream_id, options) as stream:

@@ -27,10 +27,11 @@ from penstock_client.transport.server_chunks import ServerChunks
 class ClientBase:
     """The part of a client without I/O, shared by `Client` and `AsyncClient`."""
 
-    def __init__(self, endpoint: Endpoint, aligns: bool):
+    def __init__(self, endpoint: Endpoint, align: bool, has_network: bool):
         self.url = endpoint.url
         self._endpoint = endpoint
-        self._chunks = ServerChunks(endpoint) if aligns else None
+        self._server = ServerChunks(endpoint) if has_network else None
+        self._chunks = self._server if align else None
         self._timeout_s = endpoint.timeout_s
         self._is_closed = False
 
@@ -75,7 +76,7 @@ class Client(ClientBase):
         align: bool = True,
     ):
         endpoint = Endpoint(url, protocol, model, timeout_s, connection_options or ConnectionOptions())
-        super().__init__(endpoint, align and connection is None)
+        super().__init__(endpoint, align, connection is None)
         self._connection = connection or BlockingConnection(partial(connect, endpoint, self._chunks))
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # Also at the end of the program: a gRPC channel that is still open then never lets it end.
@@ -97,6 +98,11 @@ class Client(ClientBase):
         """The server's model, limits and decoders. Raises ServerUnreachableError and ServerReplyError."""
         return read_server_info(self._endpoint)
 
+    def check_live(self) -> None:
+        """Raises FilesOnlyError where the server has an offline model; nothing where it does not say, or answer."""
+        if self._server is not None:
+            self._server.check_live()
+
     def transcribe(
         self,
         audio: str | Path | npt.ArrayLike,
@@ -112,9 +118,12 @@ class Client(ClientBase):
 
         Of a file with several channels, `channel` is transcribed: "mix", "left", "right" or a number from 1.
         Audio is sent in parts of `request_ms` (default: 100 with `realtime`, else 1000), of which the stream makes
-        requests. With `realtime` it is sent at the pace of speech. `on_progress` receives the growing transcript after
-        every new result. Raises ClientError, and ValueError for unsuitable arguments.
+        requests. With `realtime` it is sent at the pace of speech, which an offline model rejects (FilesOnlyError).
+        `on_progress` receives the growing transcript after every new result. Raises ClientError, and ValueError for
+        unsuitable arguments.
         """
+        if realtime:
+            self.check_live()
         recording = Recording(audio, choose_request_ms(request_ms, realtime), channel)
 
         def report(transcript: Transcript, results: Sequence[Result]) -> None:

@@ -55,6 +55,15 @@ class ServerReplyError(ClientError):
     code = "REPLY_INVALID"
 
 
+class FilesOnlyError(ClientError):
+    """Live audio for an offline model, which recognizes whole files."""
+
+    code = "FILES_ONLY"
+
+    def __init__(self, model: str):
+        super().__init__(f"live audio is not accepted by model {model!r}; accepted: files")
+
+
 class StreamError(ClientError):
     """One stream has failed and accepts no more audio. Other streams are not affected.
 

@@ -10,8 +10,12 @@ import pytest
 from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.fake_streams import speech
 from gateway.tests.helpers.running import running
+from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
+from penstock_gateway.openai.formats import Transcription, render
+from penstock_gateway.openai.request import parse_fields
 from penstock_gateway.security import limits
+from penstock_gateway.stream.events import Final, Word
 
 pytestmark = pytest.mark.anyio
 AUDIO = speech(0.3, 1.2, 0.2)
@@ -315,3 +319,19 @@ async def test_pages_of_other_origins(make_gateway):
         rejected = await client.post(path, headers={"Origin": "https://bad.example"})
         assert error(rejected, 403)[0] == "origin_rejected"
         assert "access-control-allow-origin" not in rejected.headers
+
+
+def test_segments_of_verbose_json_end_at_pauses_and_with_sentences(streams):
+    words = tuple(Word(text, 100 * i, 100 * i + 90, 1.0) for i, text in enumerate(["One", "two.", "Three?", "Four"]))
+    finals = [Final(0, "One two. Three? Four", words, (), 1.0, 1.0, False, False)]
+    finals.append(Final(1, "five", (Word("five", 900, 990, 1.0),), (), 1.0, 1.0, True, False))
+    request = parse_fields({"response_format": ["verbose_json"]}, streams, Config())
+    body = json.loads(render(Transcription(finals, 1.0), request)[0])
+    assert body["text"] == "One two. Three? Four five"
+    segments = [(each["id"], each["text"], each["start"], each["end"]) for each in body["segments"]]
+    assert segments == [
+        (0, "One two.", 0.0, 0.19),
+        (1, "Three?", 0.2, 0.29),
+        (2, "Four", 0.3, 0.39),
+        (3, "five", 0.9, 0.99),
+    ]

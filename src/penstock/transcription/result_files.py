@@ -5,8 +5,9 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import OutputError, PackageError, SettingError
 from penstock.transcription.audio_inputs import AudioInput
@@ -47,13 +48,19 @@ def _json(transcript: "FileTranscript") -> str:
 def _srt(transcript: "FileTranscript") -> str:
     from penstock_client.cli import subtitles
 
-    return subtitles.srt(subtitles.cues([cast(Any, transcript.words)]))  # words of the core have the same fields
+    return subtitles.srt(subtitles.cues(_words_of_segments(transcript)))
 
 
 def _vtt(transcript: "FileTranscript") -> str:
     from penstock_client.cli import subtitles
 
-    return subtitles.vtt(subtitles.cues([cast(Any, transcript.words)]))
+    return subtitles.vtt(subtitles.cues(_words_of_segments(transcript)))
+
+
+def _words_of_segments(transcript: "FileTranscript") -> list[Any]:
+    """The words of each segment; those of the core have the fields of the client's."""
+    ends = list(accumulate(segment.words for segment in transcript.segments))
+    return [transcript.words[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def _lattice(transcript: "FileTranscript") -> str:

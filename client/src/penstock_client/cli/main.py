@@ -26,7 +26,7 @@ from penstock_client.cli.terminal import printable
 from penstock_client.client import Client
 from penstock_client.errors import AudioError, ClientError
 from penstock_client.playback import Progress
-from penstock_client.protocol import Result
+from penstock_client.protocol import SAMPLE_RATE_HZ, Result
 from penstock_client.transcript import Transcript
 
 _FAILED = 1
@@ -138,7 +138,7 @@ def _transcribe_audio(path: str, streamer: Streamer, report: Report) -> bool:
         else:
             tracks, problem, warning = load_audio(path, args.channel)
             for track in tracks:
-                name = AudioName(path, track.channel)
+                name = AudioName(path, track.channel, track.samples.size / SAMPLE_RATE_HZ)
                 done.append(_transcribe(name, partial(streamer.track, track.samples), report))
         report.end_file()
         if warning:

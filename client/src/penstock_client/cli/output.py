@@ -20,6 +20,8 @@ class AudioName(NamedTuple):
 
     path: str
     channel: str | None = None
+    audio_s: float | None = None
+    """Its duration, where that is known before it is streamed."""
 
     def __str__(self) -> str:
         return self.path if self.channel is None else f"{self.path} [{self.channel}]"
@@ -64,7 +66,7 @@ class PlainReport:
     """One line per file, after its name if there are several; the latency or the speed goes to `notes`.
 
     Word times (with `word_times`) and alternatives follow that line. With `interim` the growing transcript is shown:
-    in place on a terminal, else as one line per change.
+    in place on a terminal, else as one line per change. On a terminal, the share of a file that is recognized is shown.
     """
 
     def __init__(self, out: TextIO, notes: TextIO, *, names: bool, interim: bool, word_times: bool):
@@ -74,20 +76,25 @@ class PlainReport:
         self._interim = interim
         self._word_times = word_times
         self._live = LiveText(out) if interim and is_terminal(out) else None
+        self._share = LiveText(notes) if self._live is None and is_terminal(notes) else self._live
+        """Where the share is shown: below the text that is shown in place, or alone."""
         self._shown: dict[AudioName, str] = {}
         """The growing text of each channel."""
 
     def progress(self, name: AudioName, transcript: Transcript, results: Sequence[Result]) -> None:
-        """Shows the transcript where its text has changed."""
+        """Shows the transcript where its text has changed, and how much of the file is recognized."""
+        if transcript.is_complete:
+            return
         text = printable(transcript.text)
         text = text if name.channel is None else f"{name}: {text}"
-        if not self._interim or transcript.is_complete or text == self._shown.get(name, ""):
-            return
-        self._shown[name] = text
-        if self._live:
-            self._live.draw("\n".join(self._shown.values()))
-        else:
+        is_news = self._interim and text != self._shown.get(name, "")
+        if is_news:
+            self._shown[name] = text
+        if is_news and self._live is None:
             print_line(self._out, text)
+        if self._share is not None:
+            lines = [*self._shown.values()] if self._live else []
+            self._share.draw("\n".join([*lines, *_share(name, transcript)]))
 
     def finish(self, name: AudioName, streamed: Streamed) -> None:
         """Prints the text, the words and alternatives, and the latency or the speed."""
@@ -105,8 +112,8 @@ class PlainReport:
     def abort(self) -> None:
         """Removes what was drawn of a file that failed."""
         self._shown.clear()
-        if self._live:
-            self._live.clear()
+        if self._share:
+            self._share.clear()
 
     def end_file(self) -> None:
         """Does nothing: each channel has its line."""
@@ -164,6 +171,13 @@ class SubtitleReport:
             return
         self._out.write(self._write(sorted(self._cues, key=lambda cue: cue.start_ms)))
         self._out.flush()
+
+
+def _share(name: AudioName, transcript: Transcript) -> list[str]:
+    """A line with the share of a file that is recognized; none where its duration is not known, or nothing is."""
+    if not name.audio_s or not transcript.audio_processed_s:
+        return []
+    return [f"{name}: {min(1.0, transcript.audio_processed_s / name.audio_s):.0%} of {name.audio_s:.0f} s"]
 
 
 def timing(streamed: Streamed) -> str:

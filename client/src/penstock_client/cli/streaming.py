@@ -34,6 +34,7 @@ class Streamer:
 
     def track(self, samples: npt.NDArray[np.float32], on_progress: Progress) -> Streamed:
         """Streams the samples [n] of a file at 16 kHz."""
+        self._check_live(self.args.simulate_realtime)
         recording = Recording(samples, self.args.request_ms)
         start_s = time.monotonic()
         with self._open() as stream:
@@ -43,6 +44,7 @@ class Streamer:
 
     def pipe(self, pipe: AudioPipe, on_progress: Sequence[Progress]) -> list[Streamed]:
         """Streams the channels side by side until the end of the pipe, or until Ctrl-C."""
+        self._check_live(self.args.simulate_realtime)
         start_s = time.monotonic()
         with contextlib.ExitStack() as opened:
             streams = [opened.enter_context(self._open()) for _ in on_progress]
@@ -56,6 +58,7 @@ class Streamer:
 
     def microphone(self, on_progress: Progress) -> Streamed:
         """Streams until Ctrl-C or until the microphone is unplugged."""
+        self._check_live(True)
         with (
             self._segment_end_key() as is_segment_over,
             Microphone(self.args.microphone, self.args.request_ms) as microphone,
@@ -63,6 +66,11 @@ class Streamer:
         ):
             audio_s = dictate(stream, microphone, on_progress, self._segment_ends(), is_segment_over)
         return Streamed(stream.transcript, audio_s)
+
+    def _check_live(self, is_live: bool) -> None:
+        """Raises FilesOnlyError for live audio to an offline model."""
+        if is_live:
+            self.client.check_live()
 
     def _open(self) -> Stream:
         return self.client.open_stream(self.args.stream_id, self.options)

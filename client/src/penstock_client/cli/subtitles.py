@@ -6,7 +6,7 @@ sentence.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from penstock_client.cli.terminal import cells, printable
 from penstock_client.protocol import Word
@@ -22,8 +22,19 @@ token, while the word may still be heard."""
 MAX_PAUSE_MS = 1_500
 """A longer silence between two words ends a cue."""
 
-_SENTENCE_ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f")
+SENTENCE_ENDS = (".", "!", "?", "\u3002", "\uff01", "\uff1f")
 _VTT_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class Written(Protocol):
+    """A word, as a sentence needs it."""
+
+    @property
+    def text(self) -> str:
+        """With its punctuation."""
+
+
+W = TypeVar("W", bound=Written)
 
 
 class Cue(NamedTuple):
@@ -34,13 +45,28 @@ class Cue(NamedTuple):
     lines: tuple[str, ...]
 
 
+def sentences(words: Iterable[W]) -> Iterator[list[W]]:
+    """The words of one segment, a list per sentence: a word that ends with a mark of `SENTENCE_ENDS` is its last one.
+
+    Models without punctuation have one.
+    """
+    sentence: list[W] = []
+    for word in words:
+        sentence.append(word)
+        if word.text.endswith(SENTENCE_ENDS):
+            yield sentence
+            sentence = []
+    if sentence:
+        yield sentence
+
+
 def cues(segments: Iterable[Sequence[Word]], speaker: str | None = None) -> list[Cue]:
     """The cues of a stream: every word once, in order; cues do not overlap.
 
     A cue holds words of one segment. A single word that exceeds a limit is a cue of its own. Each cue starts with the
     speaker, if given.
     """
-    groups = [group for words in segments for group in _groups(words, speaker)]
+    groups = [group for words in segments for part in sentences(words) for group in _groups(part, speaker)]
     drafts: list[Cue] = []
     for group in groups:
         earliest_ms = drafts[-1].end_ms if drafts else 0
@@ -71,7 +97,7 @@ def vtt(all_cues: Iterable[Cue]) -> str:
 
 
 def _groups(words: Sequence[Word], speaker: str | None) -> Iterator[list[Word]]:
-    """The words of one segment, a list per cue."""
+    """The words of one sentence, a list per cue."""
     group: list[Word] = []
     for word in words:
         if group and not _fits(group, word, speaker):
@@ -85,7 +111,7 @@ def _groups(words: Sequence[Word], speaker: str | None) -> Iterator[list[Word]]:
 def _fits(group: list[Word], word: Word, speaker: str | None) -> bool:
     """True where the word belongs to the cue of the group and fits into it."""
     last = group[-1]
-    is_same_phrase = word.start_ms - last.end_ms <= MAX_PAUSE_MS and not last.text.endswith(_SENTENCE_ENDS)
+    is_same_phrase = word.start_ms - last.end_ms <= MAX_PAUSE_MS
     is_short = max(each.end_ms for each in (*group, word)) - group[0].start_ms <= MAX_CUE_MS
     return is_same_phrase and is_short and len(_lines([*group, word], speaker)) <= MAX_LINES
 

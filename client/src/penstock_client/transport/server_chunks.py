@@ -1,4 +1,4 @@
-"""Chunk sizes of a server's model: read once per connection, and again after it was lost."""
+"""What streams need to know of a server's model: read once per connection, and again after it was lost."""
 
 import asyncio
 import threading
@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from penstock_client.alignment import ChunkGeometry, read_geometry
 from penstock_client.connection import Endpoint
-from penstock_client.errors import ClientError
+from penstock_client.errors import ClientError, FilesOnlyError
+from penstock_client.server_info import takes_files
 from penstock_client.transport.model_config import try_parameters
 
 _MAX_READ_S = 2.0
@@ -18,7 +19,7 @@ _LOST = {"CONNECTION_LOST", "REPLY_TIMEOUT", "SERVER_DRAINING", "SERVER_UNREACHA
 
 
 class ServerChunks:
-    """The geometry of one server's model. Thread-safe.
+    """The geometry of one server's model, and whether it takes live audio. Thread-safe.
 
     No failure to read it is an error: the streams then send as they do to a server that does not publish it, and their
     own connection says what is wrong.
@@ -28,6 +29,8 @@ class ServerChunks:
         self._endpoint = replace(endpoint, timeout_s=min(endpoint.timeout_s, _MAX_READ_S))
         self._lock = threading.Lock()
         self._geometry: ChunkGeometry | None = None
+        self._files_only: str | None = None
+        """The name of an offline model."""
         self._losses = 0
         self._known_after: int | None = None
         """The number of losses before the geometry was read."""
@@ -46,6 +49,12 @@ class ServerChunks:
         """As `get`, without blocking the event loop."""
         return self._geometry if self._is_known else await asyncio.to_thread(self.get)
 
+    def check_live(self) -> None:
+        """Raises FilesOnlyError for an offline model."""
+        self.get()
+        if self._files_only is not None:
+            raise FilesOnlyError(self._files_only)
+
     def forget(self) -> None:
         """The connection was lost. Does not wait for a thread that reads."""
         self._losses += 1
@@ -60,6 +69,7 @@ class ServerChunks:
         losses = self._losses
         parameters = try_parameters(self._endpoint)
         self._geometry = read_geometry(parameters or {})
+        self._files_only = parameters.get("model", "") if parameters and takes_files(parameters) else None
         self._known_after = None if parameters is None else losses
         self._next_attempt_s = time.monotonic() + _RETRY_S
 

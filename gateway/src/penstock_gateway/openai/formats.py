@@ -4,11 +4,11 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock_client import Word as ClientWord
-from penstock_client.cli.subtitles import cues, srt, vtt
+from penstock_client.cli.subtitles import cues, sentences, srt, vtt
 from penstock_gateway.openai.request import TranscriptionRequest
 from penstock_gateway.openai_objects import logprob, logprobs
 from penstock_gateway.stream.events import Final
@@ -64,7 +64,8 @@ def _verbose_json(transcription: Transcription, request: TranscriptionRequest) -
         "usage": usage(transcription.duration_s),
     }
     if "segment" in request.form.timestamp_granularities:
-        body["segments"] = [_segment(index, final) for index, final in enumerate(spoken)]
+        parts = [part for final in spoken for part in _sentences(final)]
+        body["segments"] = [_segment(index, final) for index, final in enumerate(parts)]
     if "word" in request.form.timestamp_granularities:
         body["words"] = [
             {"word": word.text, "start": word.start_ms / 1000, "end": word.end_ms / 1000}
@@ -72,6 +73,14 @@ def _verbose_json(transcription: Transcription, request: TranscriptionRequest) -
             for word in final.words
         ]
     return body
+
+
+def _sentences(final: Final) -> list[Final]:
+    """A segment for each sentence, with its words; as it is where it has one."""
+    parts = list(sentences(final.words))
+    if len(parts) < 2:
+        return [final]
+    return [replace(final, text=" ".join(word.text for word in part), words=tuple(part)) for part in parts]
 
 
 def _segment(index: int, final: Final) -> dict[str, Any]:
