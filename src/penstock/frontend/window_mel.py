@@ -22,7 +22,7 @@ class WindowMel:
 
     def __init__(self, log_mel: LogMel):
         self._log_mel = log_mel
-        self._piece_samples = PIECE_MEL_FRAMES * log_mel.config.hop_samples
+        self._part_samples = PIECE_MEL_FRAMES * log_mel.config.hop_samples
 
     def open(self) -> "MelPieces":
         """A window whose samples come in parts."""
@@ -31,7 +31,7 @@ class WindowMel:
     def pieces(self, samples: torch.Tensor) -> list[torch.Tensor]:
         """Returns log-mel of samples [L] float32 as consecutive pieces [n, F] float32, floor(L / hop) frames in all."""
         window = self.open()
-        for part in samples.split(self._piece_samples):
+        for part in samples.split(self._part_samples):
             window.add(part)
         window.end()
         return [window.take() for _ in range(window.pieces_left)]
