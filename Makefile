@@ -39,7 +39,7 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check chart-check sbom capacity soak offline-soak fault-trials fleet-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check chart-check sbom capacity soak offline-soak fault-trials fleet-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -160,6 +160,9 @@ benchmark: setup oracle-setup ## all benchmarks, also beside NeMo
 # The bundled model in one process beside the same weights in NeMo and sherpa-onnx, in interleaved rounds.
 side-by-side: $(ORACLE_VENV)/.sherpa ## the recognizer beside NeMo and sherpa-onnx
 	$(ORACLE_VENV)/bin/python -m recipes.an4.export_nemo $(MODEL) build/side-by-side/model.nemo && $(ORACLE_VENV)/bin/python scripts/export_sherpa.py build/side-by-side/model.nemo build/side-by-side/sherpa && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --model $(MODEL) --rounds 5 --contexts 70,6 70,1 70,0 --with-nemo build/side-by-side/model.nemo --with-sherpa build/side-by-side/sherpa --json build/side-by-side/recognizer.json $(BENCHMARK_ARGS)
+
+side-by-side-offline: $(ORACLE_VENV)/.sherpa ## an offline model beside NeMo, Transformers and ONNX Runtime
+	$(ORACLE_VENV)/bin/python -m scripts.random_offline build/side-by-side-offline && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --offline build/side-by-side-offline --json build/side-by-side-offline/offline.json $(BENCHMARK_ARGS)
 
 host-budget: setup ## host work per row of a batched request
 	$(BIN)/python -m benchmarks.host_budget $(BENCHMARK_ARGS)

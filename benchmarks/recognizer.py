@@ -3,6 +3,8 @@
     python -m benchmarks.recognizer [--quick] [--model BUNDLE] [--contexts 70,6 ...] [--streams 1 32]
         [--with-nemo FILE.nemo] [--with-transformers DIR] [--with-sherpa DIR] [--manifest FILE] [--threads 1]
         [--json FILE]
+    python -m benchmarks.recognizer --offline DIR [--cases short long many] [--files 64] [--batches 8] [--quick]
+        [--threads 1] [--json FILE]
 
 Every stream transcribes recordings one after another, each as one utterance, so that a batch has streams of all ages.
 Each step sends one chunk of samples of every stream as one batch. RTFx: audio seconds processed per wall-clock second.
@@ -11,7 +13,7 @@ Shares of the time are given per stage; the rest is the recognizer itself.
 Baselines are NeMo, Transformers (a folder from `scripts/export_transformers.py`), both in the environment of the extra
 `oracle`, and sherpa-onnx (a folder from `scripts/export_sherpa.py`). They transcribe the same recordings in the same
 process with the same number of threads, in interleaved rounds; ratios are medians over the rounds. Word errors of the
-first stream's recordings show that all systems do the same work.
+first stream's recordings show that all systems do the same work. `--offline`: see `benchmarks.offline`.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -132,6 +134,9 @@ def main(argv: list[str] | None = None) -> None:
     prepare_process(arguments.threads)
     here = environment(arguments.threads)
     recordings = read_recordings(arguments.manifest)
+    if arguments.offline:
+        measure_offline(arguments, here, recordings)
+        return
     results = []
     for context in map(parse_context, arguments.contexts):
         alone: dict[int, str] = {}
@@ -155,6 +160,12 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--with-nemo", type=Path, metavar="FILE.nemo", help="NeMo as baseline")
     parser.add_argument("--with-transformers", type=Path, metavar="DIR", help="Transformers as baseline")
     parser.add_argument("--with-sherpa", type=Path, metavar="DIR", help="sherpa-onnx as baseline")
+    parser.add_argument("--offline", type=Path, metavar="DIR", help="an offline model, from scripts/random_offline.py")
+    parser.add_argument("--cases", nargs="+", default=["short", "long", "many"], help="with --offline (all of them)")
+    parser.add_argument("--files", type=int, default=64, metavar="N", help="files of 2 to 30 s with --offline (64)")
+    parser.add_argument(
+        "--batches", type=int, nargs="*", default=[8], metavar="N", help="batches of baselines with --offline (8)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (1)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which each system transcribes everything (5)")
     parser.add_argument("--quick", action="store_true", help="one round")
@@ -183,15 +194,9 @@ def run_case(
         system.run(workload.utterances[:1], [[0]])
     penstock = systems[0]
     penstock.stage_s.update(dict.fromkeys(penstock.stage_s, 0.0))
-    seconds, cpu_seconds = ({system.name: list[float]() for system in systems} for _ in range(2))
-    texts: dict[str, dict[int, str]] = {}
-    for _ in range(arguments.rounds):
-        for system in systems:
-            started, started_cpu = time.perf_counter(), time.process_time()
-            texts[system.name] = system.run(workload.utterances, workload.playlists)
-            seconds[system.name].append(time.perf_counter() - started)
-            cpu_seconds[system.name].append(time.process_time() - started_cpu)
-            progress(f"  {system.name}: RTFx {workload.audio_s / seconds[system.name][-1]:.1f}")
+    texts, seconds, cpu_seconds = timed_rounds(
+        arguments.rounds, systems, lambda system: system.run(workload.utterances, workload.playlists), workload.audio_s
+    )
     check_texts(texts[penstock.name], workload.playlists[0], alone)
     results = [summarize(name, context, streams, workload, seconds, texts[name]) for name in seconds]
     for result in results:
@@ -199,6 +204,53 @@ def run_case(
     total_s = sum(seconds[penstock.name])
     results[0]["share"] = {stage: stage_s / total_s for stage, stage_s in penstock.stage_s.items()}
     return results
+
+
+def timed_rounds(
+    rounds: int, systems: list, run: Callable[[Any], Any], audio_s: float
+) -> tuple[dict[str, Any], dict[str, list[float]], dict[str, list[float]]]:
+    """Runs every system in every round; returns by name its last result, and seconds and CPU seconds of each round."""
+    found: dict[str, Any] = {}
+    seconds, cpu_seconds = ({system.name: list[float]() for system in systems} for _ in range(2))
+    for _ in range(rounds):
+        for system in systems:
+            started, started_cpu = time.perf_counter(), time.process_time()
+            found[system.name] = run(system)
+            seconds[system.name].append(time.perf_counter() - started)
+            cpu_seconds[system.name].append(time.process_time() - started_cpu)
+            progress(f"  {system.name}: RTFx {audio_s / cpu_seconds[system.name][-1]:.1f} by CPU time")
+    return found, seconds, cpu_seconds
+
+
+def measure_offline(arguments: argparse.Namespace, here: dict, recordings: list[Recording]) -> None:
+    """Prints the table of offline models; RTFx and ratios by CPU time."""
+    from benchmarks.offline import PENSTOCK, cases, systems
+
+    everything, results = list(systems(arguments.offline, arguments.batches)), []
+    for case in cases(arguments.cases, [recording.samples for recording in recordings], arguments.files):
+        progress(f"{case.name}, {case.audio_s:.0f} s of audio")
+        chosen = [system for system, is_for_several in everything if len(case.recordings) > 1 or not is_for_several]
+        for system in chosen:
+            system.run([case.recordings[0][: 2 * SAMPLE_RATE_HZ]])
+        texts, seconds, cpu_s = timed_rounds(
+            arguments.rounds, chosen, lambda system, case=case: system.run(case.recordings), case.audio_s
+        )
+        for name in seconds:
+            ratios = [other / ours for other, ours in zip(cpu_s[name], cpu_s[PENSTOCK], strict=True)]
+            equal = sum(a == b for a, b in zip(texts[name], texts[PENSTOCK], strict=True))
+            results.append({
+                "case": case.name, "files": len(case.recordings), "audio_s": case.audio_s, "system": name,
+                "cpu_rtfx": case.audio_s / statistics.median(cpu_s[name]),
+                "penstock_speed_up": statistics.median(ratios), "equal_texts": equal,
+                "seconds": seconds[name], "cpu_seconds": cpu_s[name],
+            })  # fmt: skip
+    rows = [
+        [r["case"], r["system"], r["cpu_rtfx"], f"{r['penstock_speed_up']:.2f}", f"{r['equal_texts']} of {r['files']}"]
+        for r in results
+    ]
+    header = ["audio", "system", "RTFx by CPU time", "Penstock's speed-up", "equal texts"]
+    markdown = f"{markdown_table(header, rows, left=2)}\n\n{arguments.rounds} rounds; {describe(here)}"
+    publish(markdown, {"environment": here, "results": results}, arguments.json)
 
 
 def open_systems(arguments: argparse.Namespace, context: AttentionContext, streams: int) -> list:

@@ -9,7 +9,17 @@ from pathlib import Path
 from penstock.reporting import commit, core_count, date_utc, describe_hardware, package_versions, write_report
 
 ROOT = Path(__file__).resolve().parents[1]
-_PACKAGES = ("torch", "numpy", "cuda-bindings", "triton", "nemo_toolkit", "sherpa-onnx", "tritonclient")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "cuda-bindings",
+    "triton",
+    "nemo_toolkit",
+    "transformers",
+    "onnxruntime",
+    "sherpa-onnx",
+    "tritonclient",
+)
 
 
 def environment(threads: int, device: str = "cpu") -> dict[str, object]:

@@ -21,6 +21,7 @@ declare -A arguments=(
     [soak]="STREAMS=2 MINUTES=1 LOADTEST_ARGS='--max-growth 100000'" # a minute is all warm-up
     [capacity]="LOADTEST_ARGS='--first 1 --max 2 --trial-seconds 5 --confirm-seconds 5'"
     [side-by-side]="BENCHMARK_ARGS='--quick --contexts 70,6'"
+    [side-by-side-offline]="BENCHMARK_ARGS='--quick --cases short many --files 2'"
     [fault-trials]="FAULT_ARGS='--scale 0.1 --only after_the_end started_twice'"
     [train-demo]="AN4=$logs/an4 TRAIN_ARGS='--models rnnt --steps 2 --synthetic 0 --vocabulary 28'"
 )

@@ -24,8 +24,8 @@ echo "nvidia-pytriton ; python_version < '3'" | lock dev pyproject.toml $client 
 lock oracle pyproject.toml $client --extra oracle --extra oracle-hf --extra dev --overrides build/lock/overrides.txt # make oracle-setup
 # All that the extra `train` adds; apart, because it comes as source for some versions of Python and needs a C compiler.
 echo pocketsphinx | lock train --constraints locks/oracle.txt -
-# sherpa-onnx, to compare with, and onnx to export models for it (make side-by-side).
-printf 'onnx\nsherpa-onnx\n' | lock sherpa --constraints locks/oracle.txt -
+# sherpa-onnx and ONNX Runtime, to compare with, and onnx to export models (make side-by-side, side-by-side-offline).
+printf 'onnx\nonnxruntime\nsherpa-onnx\n' | lock sherpa --constraints locks/oracle.txt -
 # make client-compat: packages that the gateway serves unchanged; NVIDIA's does not name all that it imports.
 printf '%s\n' nvidia-riva-client==2.28.0 'openai[realtime]==3.54.0' requests | lock compat -
 # Without dependencies: the server in the Triton wheel needs none of those of its Python API.

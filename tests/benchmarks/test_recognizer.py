@@ -2,7 +2,9 @@
 
 import json
 
-from benchmarks import recognizer
+import numpy as np
+
+from benchmarks import offline, recognizer
 
 
 def test_the_result(tmp_path, monkeypatch, capsys):
@@ -17,3 +19,11 @@ def test_the_result(tmp_path, monkeypatch, capsys):
         assert (result["words"], result["word_errors"]) == (34, 2)
         assert 0 < sum(result["share"].values()) <= 1
     assert "Penstock's speed-up" in capsys.readouterr().out
+
+
+def test_cases_of_offline_models_are_cut_from_speech():
+    speech = [np.full(40_000, number, np.float32) for number in range(8)]
+    short, long, many = offline.cases(offline.CASES, speech, 5)
+    assert (short.audio_s, long.audio_s, len(many.recordings)) == (15.0, 300.0, 5)
+    assert all(2.0 <= len(samples) / offline.SAMPLE_RATE_HZ <= 30.0 for samples in many.recordings)
+    assert [case.name for case in offline.cases(["many"], speech, 5)] == [many.name]

@@ -128,7 +128,7 @@ class OfflineRecognizer:
     def recognize(
         self, recordings: Sequence[Recording | StreamError], note: Callable[[float], None] = lambda share: None
     ) -> list[StreamResult | StreamError]:
-        """Returns the results of recordings that have ended, in one batch; they lose their log-mel.
+        """Returns the results of recordings that have ended, in one batch, and forgets the log-mel of each.
 
         recordings: with errors, which are passed on; note: called with the share of the work that is done, 0 .. 1.
         """
