@@ -23,16 +23,20 @@ class FrameLooping(GreedySearch):
     """Greedy search, one frame after another for all streams together."""
 
     def _program(self, workspace: GreedyWorkspace) -> Program:
-        steps = (self._search_frame, self._emit, self._move_on)
-        loop = While(IS_SEARCHING, tuple(partial(step, workspace) for step in steps))
-        return Program(workspace.flags, (partial(self._begin, workspace), loop, partial(self._finish, workspace)))
+        time = torch.zeros(1, dtype=torch.int64, device=workspace.lengths.device)
+        emit = partial(self._emit, workspace)
+        loop = While(
+            IS_SEARCHING,
+            (partial(self._search_frame, workspace, time), emit, partial(self._move_on, workspace, time)),
+        )
+        begin = partial(self._begin, workspace)
+        return Program(workspace.flags, (begin, time.zero_, loop, partial(self._finish, workspace)))
 
-    def _search_frame(self, workspace: GreedyWorkspace) -> None:
-        """Scores the frame `workspace.time`; streams with blank there advance."""
+    def _search_frame(self, workspace: GreedyWorkspace, time: torch.Tensor) -> None:
+        """Scores the common frame `time` [1] int64; streams with blank there advance."""
         # 1) score the common frame: [B, 1, J]
-        is_active = _is_active(workspace)
-        time = workspace.time.clamp(max=workspace.max_frames - 1)
-        frames = workspace.projected_frames.index_select(1, time)
+        is_active = _is_active(workspace, time)
+        frames = workspace.projected_frames.index_select(1, time.clamp(max=workspace.max_frames - 1))
         states = workspace.states
         choice = self.network.choose(frames, states.projected_predictions, ilm=states.ilm)
         # 2) store the choice: [B]
@@ -46,14 +50,14 @@ class FrameLooping(GreedySearch):
         torch.logical_and(is_active, ~is_blank, out=workspace.is_label)
         workspace.frame += workspace.jump * (is_active & is_blank)
 
-    def _move_on(self, workspace: GreedyWorkspace) -> None:
-        workspace.time += ~_is_active(workspace).any()
-        torch.any(workspace.time < workspace.lengths, out=workspace.is_searching)
+    def _move_on(self, workspace: GreedyWorkspace, time: torch.Tensor) -> None:
+        time += ~_is_active(workspace, time).any()
+        torch.any(time < workspace.lengths, out=workspace.is_searching)
 
 
-def _is_active(workspace: GreedyWorkspace) -> torch.Tensor:
-    """[B] bool, True for streams at the frame `workspace.time`."""
-    return (workspace.frame == workspace.time) & (workspace.time < workspace.lengths)
+def _is_active(workspace: GreedyWorkspace, time: torch.Tensor) -> torch.Tensor:
+    """[B] bool, True for streams at the frame `time` [1]."""
+    return (workspace.frame == time) & (time < workspace.lengths)
 
 
 class UnprojectedNetwork(StandardNetwork):

@@ -29,7 +29,7 @@ class Linear:
         """Maps x [M, in] to [M, out]."""
         if (plain := self._plain_weight(x)) is not None:
             return torch.mm(x, plain) if self.bias is None else torch.addmm(self.bias, x, plain)
-        if not len(x):  # oneDNN has no product without rows
+        if not x.shape[0]:  # oneDNN has no product without rows
             return x.new_zeros(0, self._outputs)
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
 
@@ -42,7 +42,7 @@ class Linear:
 
     def _plain_weight(self, x: torch.Tensor) -> torch.Tensor | None:
         """The weight where its plain layout is the only one, or the faster one for x."""
-        return self._weight if self._packed is None or len(x) == 1 else None
+        return self._weight if self._packed is None or x.shape[0] == 1 else None
 
 
 def _is_packed(weight: torch.Tensor) -> bool:

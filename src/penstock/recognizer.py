@@ -8,7 +8,6 @@ from collections.abc import Hashable
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from penstock.encoder.precision import AUTO
 from penstock.errors import SettingError, StreamError
@@ -148,7 +147,6 @@ class StreamingRecognizer:
     def __repr__(self) -> str:
         return f"<StreamingRecognizer {self._name} {self.context} {self._device}>"
 
-    @torch.inference_mode()
     def process(self, requests: list[AudioRequest]) -> list[StreamResult | StreamError]:
         """Processes one request each of different streams in one batch; results in the order of the requests.
 

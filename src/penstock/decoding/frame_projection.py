@@ -41,7 +41,8 @@ class FrameProjection:
         if self._prompts is not None:
             assert prompts is not None, "a model with language prompts needs one for each stream"
             frames = self._prompts.apply(frames, prompts.repeat_interleave(encoded.shape[1]))
-        return self._layer(frames).unflatten(0, encoded.shape[:2])
+        rows = self._layer(frames)
+        return rows.view(*encoded.shape[:2], rows.shape[1])
 
 
 class _Prompts:

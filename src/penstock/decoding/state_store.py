@@ -1,5 +1,6 @@
 """StateStore: the search states of all streams, one slot each, on the device. Base of the greedy and beam stores."""
 
+import copy
 from typing import Generic, TypeVar
 
 import torch
@@ -16,13 +17,20 @@ class StateStore(Generic[States]):
         """fresh: the state of a new stream, tensors [1, ...]; all `slots` begin with it."""
         self._fresh = fresh
         self._states: States = map_tensors(lambda t: t.expand(slots, *t.shape[1:]).clone(), fresh)
+        self._leaves = leaves(self._states)
         self.slots = slots
         self.device = leaves(fresh)[0].device
+
+    def _sharing(self, states: States) -> "StateStore[States]":
+        """A store of some of these tensors, in the same memory."""
+        store = copy.copy(self)
+        store._states, store._leaves = states, leaves(states)
+        return store
 
     @property
     def bytes_per_slot(self) -> int:
         """Device memory of one stream."""
-        return sum(t.numel() * t.element_size() for t in leaves(self._states)) // self.slots
+        return sum(t.numel() * t.element_size() for t in self._leaves) // self.slots
 
     def gather(self, slots: torch.Tensor) -> States:
         """Copies the states of `slots` [B] int64, tensors [B, ...]."""
@@ -30,7 +38,7 @@ class StateStore(Generic[States]):
 
     def scatter(self, slots: torch.Tensor, states: States) -> None:
         """Writes the states [B, ...] of `slots` [B] int64 back."""
-        for storage, new in zip(leaves(self._states), leaves(states), strict=True):
+        for storage, new in zip(self._leaves, leaves(states), strict=True):
             storage.index_copy_(0, slots, new)
 
     def _fresh_states(self, batch: int) -> States:

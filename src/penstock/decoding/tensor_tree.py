@@ -15,7 +15,10 @@ def map_tensors(function: Callable[..., torch.Tensor], *trees: Any) -> Any:
         return None
     if not isinstance(first_tree, tuple):
         return function(*trees)
-    children = [map_tensors(function, *same) for same in zip(*trees, strict=True)]
+    children = [
+        function(*same) if isinstance(same[0], torch.Tensor) else map_tensors(function, *same)
+        for same in zip(*trees, strict=True)
+    ]
     return type(first_tree)(*children) if hasattr(first_tree, "_fields") else tuple(children)
 
 
@@ -23,7 +26,10 @@ def leaves(tree: Any) -> list[torch.Tensor]:
     """The tensors of a tree, in order."""
     if not isinstance(tree, tuple):
         return [tree]
-    return [tensor for child in tree for tensor in leaves(child)]
+    found: list[torch.Tensor] = []
+    for child in tree:
+        found += leaves(child) if isinstance(child, tuple) else [child]
+    return found
 
 
 def first(tree: Tree, batch: int) -> Tree:
@@ -51,7 +57,8 @@ def overwrite(target: Any, condition: torch.Tensor, new: Any, old: Any) -> None:
 
     condition: bool, of the tensors' first axes, [B] or [B, K]. Tensors that are the same object in all three are left.
     """
-    for place, a, b in zip(leaves(target), leaves(new), leaves(old), strict=True):
+    places = leaves(target)
+    for place, a, b in zip(places, leaves(new), places if old is target else leaves(old), strict=True):
         if not (a is place and b is place):
             torch.where(condition.view(*condition.shape, *(1,) * (a.dim() - condition.dim())), a, b, out=place)
 

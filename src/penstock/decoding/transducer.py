@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from penstock.decoding.host_copy import copy_to_device
-from penstock.decoding.tensor_tree import map_tensors, overwrite
+from penstock.decoding.tensor_tree import overwrite
 from penstock.errors import CheckpointError
 from penstock.kernels.capability import TORCH
 from penstock.model.bundle import Checkpoint
@@ -165,11 +165,12 @@ class TransducerNetwork(ABC):
         extra: [B, V] float32, added to the ranking of labels only: not to blank's, nor to the score returned. ilm:
         fields [B]. NaN input gives arbitrary choices, but always valid indices.
         """
-        shape = projected_frames.shape[:2]
-        # 1) score every pair of frame and prediction: [B * W, V]
-        ilm = map_tensors(lambda weights: weights.unsqueeze(1), ilm)
+        # 1) score every pair of frame and prediction: [B * W, V + 1], then [B, W, V + 1]
+        ilm = IlmRows(ilm.alphas.unsqueeze(1), ilm.betas.unsqueeze(1)) if ilm else ilm
         scores = self.score(projected_frames, projected_predictions.unsqueeze(1), ilm)
-        blank, labels = scores.blank.view(shape), scores.labels.unflatten(0, shape)
+        shape = projected_frames.shape[:2]
+        log_probs = scores.log_probs.view(*shape, scores.log_probs.shape[1])
+        blank, labels = log_probs[..., -1], log_probs[..., :-1]
         # 2) blank or label: decided by the network alone, [B, W]
         ranking = labels if scores.extra is None else labels + scores.extra
         score, label = ranking.max(dim=-1)

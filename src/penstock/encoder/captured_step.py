@@ -71,6 +71,7 @@ class CapturedStep:
         self.driver_name = driver.name
         """CUDA graph mode of the steps, for the log."""
 
+    @torch.inference_mode()
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
         """As `StreamingEncoder.step`, for 1 .. `max_batch` rows."""
         batch = len(slots)

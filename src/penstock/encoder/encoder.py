@@ -63,7 +63,6 @@ class StreamingEncoder:
         """Assigns `slots` [n] int64 to new streams."""
         self.state.reset(slots)
 
-    @torch.inference_mode()
     def step(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
         """Encodes one chunk of each stream and updates its state. Never synchronizes with the host.
 

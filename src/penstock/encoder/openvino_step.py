@@ -99,11 +99,11 @@ class OpenVinoStep:
 
     def __call__(self, slots: torch.Tensor, mel: torch.Tensor, valid_mel_frames: torch.Tensor) -> Encoded:
         """As `StreamingEncoder.step`."""
-        valid, parts, first = valid_mel_frames.numpy(), [], 0
-        while first < len(slots):
-            for size in self._plans[min(len(slots) - first, BATCH_SIZES[-1])]:
+        batch, valid, parts, first = slots.shape[0], valid_mel_frames.numpy(), [], 0
+        while first < batch:
+            for size in self._plans[min(batch - first, BATCH_SIZES[-1])]:
                 part = slice(first, first + size)
-                whole = (slots, mel) if size >= len(slots) else (slots[part], mel[part])
+                whole = (slots, mel) if size >= batch else (slots[part], mel[part])
                 parts.append(self._step(size, *whole, valid[part]))
                 first += size
         frames = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -114,9 +114,9 @@ class OpenVinoStep:
 
         Numbers per stream are NumPy arrays, whose operations take less time than torch's.
         """
-        state, pages, run = self._state, self._state.pages_per_slot, self._run(size).first(len(slots))
-        # 1) the inputs; streams to spare keep what was there, and their results are dropped
         own = slots.numpy()
+        state, pages, run = self._state, self._state.pages_per_slot, self._run(size).first(len(own))
+        # 1) the inputs; streams to spare keep what was there, and their results are dropped
         seen = self._chunks_seen[own]
         page = seen % pages
         run.mel.copy_(mel)
@@ -125,7 +125,7 @@ class OpenVinoStep:
         run.row[:] = page + pages * (seen >= pages)  # the pages of the streams, by their ages
         rows = torch.from_numpy((self._first_pages[own] + page[:, np.newaxis]).ravel())
         # 2) run the network
-        run.request.infer()
+        run.request.infer(share_outputs=True)  # they are in `run`: no copies
         # 3) write the state back
         self._chunks_seen[own] = seen + 1
         state.scatter_chunk(slots, rows, run.keys_values, run.tails, run.columns)

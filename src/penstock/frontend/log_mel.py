@@ -61,11 +61,12 @@ class LogMel:
             position = torch.arange(1, samples, device=windows.device)
             emphasized.masked_fill_(position >= filled_samples.unsqueeze(1), 0.0)
         # 2) power spectrum of frames centered in the FFT as offline, so that weak bins are rounded alike
-        frames = padded.unfold(1, config.fft_samples, config.hop_samples)
+        frames = padded.unfold(1, config.fft_samples, config.hop_samples)  # [B, N, fft_samples]
         squares = torch.view_as_real(torch.fft.rfft(frames * self._window)).square_()  # [B, N, bins, 2]
         power = squares[..., 0] + squares[..., 1]
         # 3) mel filterbank and logarithm, [B, N, bins] -> [B, N, F]
-        return torch.mm(power.flatten(0, 1), self._filterbank).add_(config.log_guard).log_().unflatten(0, (batch, -1))
+        mel = torch.mm(power.flatten(0, 1), self._filterbank).add_(config.log_guard).log_()
+        return mel.view(batch, frames.shape[1], mel.shape[1])
 
 
 class SampleState:
@@ -129,6 +130,8 @@ class SampleState:
             # 3) go on with the rows that have more
             left = left - taken
             more = left.nonzero()[0]
+            if not len(more):
+                break
             rows, left, start = rows[more], left[more], (start + taken)[more]
         return complete
 
@@ -147,6 +150,8 @@ class SampleState:
             is_same = kinds == kinds[0]
             self.windows[slots[is_same], at : at + count] = parts[starts[is_same]]
             others = (~is_same).nonzero()[0]
+            if not len(others):
+                break
             kinds, slots, filled, starts, counts = (each[others] for each in (kinds, slots, filled, starts, counts))
 
     def received_samples(self, slots: np.ndarray) -> np.ndarray:
@@ -215,7 +220,7 @@ class FeatureExtractor:
         """
         state, geometry = self._state, self.geometry
         samples, starts = np.ascontiguousarray(samples), lengths.cumsum() - lengths
-        chunks, last_valid, covered = (np.zeros(len(slots), np.int64) for _ in range(3))
+        chunks, last_valid, covered = np.zeros((3, len(slots)), np.int64)
         owners: list[np.ndarray] = []
         windows: list[np.ndarray] = []
         filled: list[np.ndarray] = []

@@ -49,7 +49,7 @@ class BatchedHyps:
     @property
     def max_labels(self) -> int:
         """Labels that a hypothesis can hold."""
-        return len(self._storage) - 2
+        return self._storage.shape[0] - 2
 
     def clear(self) -> None:
         """Removes all labels."""
@@ -118,7 +118,7 @@ class BatchedHyps:
     def _bind(self, storage: torch.Tensor) -> None:
         """storage: [max + 2, B, 4]: the lengths, then a place for each label, then one for discarded writes."""
         self._storage = storage
-        self._nowhere = len(storage) - 1
+        self._nowhere = storage.shape[0] - 1
         self.lengths = storage[0, :, 0]
 
     @property

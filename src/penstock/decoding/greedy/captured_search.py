@@ -43,7 +43,8 @@ class CapturedSearch:
             return self._search.decode(projected_frames, lengths, states, overwrites_states)
         self._buffers.load_states(states)
         hyps = self._decode_parts(bucket, projected_frames, lengths)
-        return hyps.first(batch), first(bucket.workspace.states, batch)
+        found = bucket.workspace.states
+        return hyps.first(batch), first(found if states.fusion else found._replace(fusion=()), batch)
 
     def _decode_parts(
         self, bucket: Bucket[GreedyWorkspace], projected_frames: torch.Tensor, lengths: torch.Tensor

@@ -42,7 +42,8 @@ class LabelLooping(GreedySearch):
     def _program(self, workspace: GreedyWorkspace) -> Program:
         offsets = torch.arange(min(self.window_encoder_frames, workspace.max_frames), device=workspace.lengths.device)
         skip_blanks = While(IS_SEARCHING, (partial(self._search_window, workspace, offsets),))
-        leave_out = (partial(_leave_out, workspace),) if workspace.is_narrowable else ()
+        can_leave_out = workspace.is_narrowable and workspace.lengths.shape[0] > _LEAST_LEFT_OUT
+        leave_out = (partial(_leave_out, workspace),) if can_leave_out else ()
         emit_labels = While(IS_EMITTING, (*leave_out, partial(self._emit, workspace), skip_blanks))
         begin, finish = partial(self._begin, workspace), partial(self._finish, workspace)
         return Program(workspace.flags, (begin, skip_blanks, emit_labels, finish))
@@ -58,11 +59,12 @@ class LabelLooping(GreedySearch):
         states = workspace.states
         choice = self.network.choose(workspace.frames_at(frames), states.projected_predictions, ilm=states.ilm)
         # 2) follow the blanks' jumps to the first label, or out of the window or chunk: [B]
-        jump = self._advance(choice.duration, choice.is_blank)
         keeps_searching = choice.is_blank & (frames < workspace.lengths.unsqueeze(1))
+        jump = None
         if self.network.config.is_tdt:
+            jump = self._advance(choice.duration, choice.is_blank)
             stop = _follow(torch.where(keeps_searching, offsets + jump, offsets), window)
-        else:  # each jump is one frame
+        else:  # each blank's jump is one frame, and a label's 0, as `workspace.jump` is
             stop = keeps_searching.cumprod(1).sum(1)
         # 3) store the choice there
         at = stop.clamp(max=window - 1).unsqueeze(1)
@@ -70,7 +72,8 @@ class LabelLooping(GreedySearch):
         def pick_(place: torch.Tensor, values: torch.Tensor) -> None:
             torch.gather(values, 1, at, out=place.unsqueeze(1))
 
-        pick_(workspace.jump, jump)
+        if jump is not None:
+            pick_(workspace.jump, jump)
         if workspace.label_scores is None:
             pick_(workspace.label, choice.label)
             pick_(workspace.score, choice.score)

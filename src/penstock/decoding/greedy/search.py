@@ -31,7 +31,6 @@ class GreedySearch(ABC):
         self._fusion = None if fusion is None or fusion.is_empty else fusion
         self._advance = FrameAdvance(network.config, network.device)
 
-    @torch.inference_mode()
     def decode(
         self,
         projected_frames: torch.Tensor,
@@ -64,7 +63,6 @@ class GreedySearch(ABC):
     def _begin(self, workspace: GreedyWorkspace) -> None:
         workspace.hyps.clear()
         torch.sub(workspace.states.next_frame, workspace.states.frames_seen, out=workspace.frame)
-        workspace.time.zero_()
         workspace.is_emitting.zero_()
         torch.any(workspace.frame < workspace.lengths, out=workspace.is_searching)
 
@@ -99,6 +97,7 @@ class GreedySearch(ABC):
         hypothesis.
         """
         states, label = workspace.states, workspace.label
+        assert states.fusion, "a search with external scores needs their states"
         transitions = fusion.score_all(states.fusion)  # scores [B, V]
         if workspace.label_scores is None:
             frames = workspace.frames_at(workspace.frame.unsqueeze(1))  # [B, 1, J]

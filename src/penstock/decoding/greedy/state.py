@@ -23,8 +23,9 @@ class GreedyStates(NamedTuple):
     """[B] int64, encoder frames of all earlier chunks."""
     labels_at_frame: torch.Tensor
     """[B] int64, labels already emitted at `next_frame`."""
-    fusion: FusionStates
-    """Tensors [B]; all 0 in a fresh state, which has no effect: no phrases, and a language model of weight 0."""
+    fusion: FusionStates | tuple[()]
+    """Tensors [B]; all 0 in a fresh state, which has no effect: no phrases, and a language model of weight 0. A search
+    without external scores needs none."""
     ilm: IlmWeights
     """Fields [B], the internal language model's weights; in a fresh state the checkpoint's."""
 
@@ -34,6 +35,8 @@ class GreedyStateStore(StateStore[GreedyStates]):
 
     def __init__(self, network: TransducerNetwork, slots: int):
         super().__init__(fresh_states(network, 1), slots)
+        self.plain = self._sharing(self._states._replace(fusion=()))
+        """The same states for a search without external scores."""
 
     def reset(self, slots: torch.Tensor, fusion: FusionStates | None = None, ilm: IlmWeights = ()) -> None:
         """Makes `slots` [B] int64 hypotheses without labels.

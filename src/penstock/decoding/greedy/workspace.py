@@ -16,9 +16,9 @@ class GreedyWorkspace:
 
     Input: projected_frames [B, T, J], lengths [B] int64. Input and output: states. Output: hyps.
     Scratch: frame [B] int64, each hypothesis's frame in this chunk, which is done at `lengths` or beyond; label, jump
-    [B] int64, score [B], is_label [B] bool, the result of the last search step; time [1] int64, the common frame of
-    frame-by-frame search; label_scores [B, V], the log-probabilities of all labels at the frame of a label found, where
-    fusion needs them and the network writes them; flags [2] bool.
+    [B] int64, score [B], is_label [B] bool, the result of the last search step; label_scores [B, V], the
+    log-probabilities of all labels at the frame of a label found, where fusion needs them and the network writes them;
+    flags [2] bool. Steps write before they read, except for `jump`, which is 0 in the searches of an RNN-T.
     """
 
     def __init__(
@@ -33,10 +33,9 @@ class GreedyWorkspace:
         batch, device = projected_frames.shape[0], projected_frames.device
         self.projected_frames, self.lengths, self.states, self.hyps = projected_frames, lengths, states, hyps
         self.frame, self.label, self.jump = torch.zeros(3, batch, dtype=torch.int64, device=device).unbind()
-        self.score = torch.zeros(batch, dtype=projected_frames.dtype, device=device)
-        self.is_label = torch.zeros(batch, dtype=torch.bool, device=device)
-        self.time = torch.zeros(1, dtype=torch.int64, device=device)
-        self.flags = torch.zeros(2, dtype=torch.bool, device=device)
+        self.score = torch.empty(batch, dtype=projected_frames.dtype, device=device)
+        self.is_label = torch.empty(batch, dtype=torch.bool, device=device)
+        self.flags = torch.empty(2, dtype=torch.bool, device=device)
         self.is_searching, self.is_emitting = self.flags.unbind()
         self.label_scores: torch.Tensor | None = None
         self.is_narrowable = is_narrowable
@@ -121,4 +120,5 @@ class GreedyBuffers:
 
     def load_states(self, states: GreedyStates) -> None:
         """Copies the states of b streams in."""
-        copy_into(first(self._states, len(states.frames_seen)), states)
+        places = self._states if states.fusion else self._states._replace(fusion=())
+        copy_into(first(places, len(states.frames_seen)), states)

@@ -357,9 +357,9 @@ class DecoderStage:
 
 def _padded(encoded: torch.Tensor, first: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
     """Runs of `encoded` [T, D] as [B, max, D] with zeros after them; first, lengths: [B] int64, in ascending order."""
-    longest, total = int(lengths.max()), int(lengths.sum())
-    batch, width = len(lengths), encoded.shape[1]
-    has_all = total == len(encoded)  # each frame belongs to one of the runs
+    counts = lengths.tolist()
+    batch, longest, total, width = len(counts), max(counts), sum(counts), encoded.shape[1]
+    has_all = total == encoded.shape[0]  # each frame belongs to one of the runs
     if has_all and total == batch * longest:
         return encoded.view(batch, longest, width)
     within = np.arange(total) - np.repeat(lengths.cumsum() - lengths, lengths)

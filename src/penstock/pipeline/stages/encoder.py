@@ -136,7 +136,7 @@ class EncoderStage:
         if errors:
             is_admitted[list(errors)] = False
         # Of each chunk: its row, and the mel frames that hold audio, fewer in the last chunk of a segment.
-        owner = np.repeat(np.arange(len(rows)), chunks)
+        owner = np.arange(len(rows)).repeat(chunks)
         last = chunks.nonzero()[0]
         valid = np.full(len(owner), self._chunk_shape[0])
         valid[chunks.cumsum()[last] - 1] = last_valid[last]
@@ -177,9 +177,11 @@ class EncoderStage:
         # 1) chunks of the stream in this batch before each row
         before = sums_before(slots, chunks)
         # 2) where streams and segments begin: a start before the row's chunks, finalize after them
-        starts, ends = (((flags & flag > 0) & is_admitted).nonzero()[0] for flag in (START, FINALIZE))
-        begin_slots = np.concatenate([slots[starts], slots[ends]])
-        begin_steps = np.concatenate([before[starts], (before + chunks)[ends]])
+        begin_slots = begin_steps = np.zeros(0, np.int64)
+        if np.count_nonzero(flags & (START | FINALIZE)):
+            starts, ends = (((flags & flag > 0) & is_admitted).nonzero()[0] for flag in (START, FINALIZE))
+            begin_slots = np.concatenate([slots[starts], slots[ends]])
+            begin_steps = np.concatenate([before[starts], (before + chunks)[ends]])
         # 3) the step of each chunk
         step_of = np.arange(len(owner)) + (before + chunks - chunks.cumsum())[owner]
         step_of[~is_admitted[owner]] = -1
@@ -200,10 +202,11 @@ class EncoderStage:
         for start in range(0, len(step.chunks), largest):
             chunks = step.chunks[start : start + largest]
             # One copy to the device for all three
-            numbers = send_to_device(torch.from_numpy(np.stack([slots[chunks], valid[chunks], chunks])), self._device)
+            numbers = torch.from_numpy(np.array([slots[chunks], valid[chunks], chunks]))
+            own, counts, places = send_to_device(numbers, self._device).unbind()
             assert mel is not None
-            chosen = mel if len(chunks) == len(mel) else mel.index_select(0, numbers[2])
-            yield numbers[2], self._encoder.step(numbers[0], chosen, numbers[1]).frames.float()
+            chosen = mel if len(chunks) == len(mel) else mel.index_select(0, places)
+            yield places, self._encoder.step(own, chosen, counts).frames.float()
 
     def _no_frames(self, chunks: int, device: str | None = None) -> torch.Tensor:
         """Zeros [C, T, D], by default on the stage's device."""

@@ -88,7 +88,8 @@ class FeatureStage(AdmittingStage):
         Runs of rows that start and end nothing are looked up at once.
         """
         count = len(rows.flags)
-        ticket = np.tile(NO_ROW, (count, 1))
+        ticket = np.empty((count, len(NO_ROW)), np.int64)
+        ticket[:] = NO_ROW
         slots = ticket[:, Column.SLOT]
         options: dict[int, StreamOptions] = {}
         errors, problems = dict(rows.errors), {**self._audio_problems(rows), **rows.problems}

@@ -121,10 +121,11 @@ class GreedyStreamDecoder(StreamDecoder):
     def decode(self, chunk: Chunk) -> list[Decoded]:
         """Every label is stable."""
         slots = copy_to_device(chunk.slots, torch.int64, self._device)
-        search = self._fused if self._fusion.is_used(chunk.slots) else self._plain
+        is_fused = self._fusion.is_used(chunk.slots)
+        search, store = (self._fused, self._state) if is_fused else (self._plain, self._state.plain)
         projected = self._network.project_encoder(chunk.encoded, chunk.prompts)
-        hyps, states = search.decode(projected, chunk.lengths, self._state.gather(slots), overwrites_states=True)
-        self._state.scatter(slots, states)
+        hyps, states = search.decode(projected, chunk.lengths, store.gather(slots), overwrites_states=True)
+        store.scatter(slots, states)
         return [Decoded(tokens, [], []) if tokens else NOTHING for tokens in _greedy_tokens(hyps)]
 
 
