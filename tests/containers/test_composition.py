@@ -11,7 +11,15 @@ import pytest
 from loadtest.edge_check import PROTOCOLS, upload, words
 from loadtest.gateway_attack import OTHER
 from loadtest.report import REPORT
-from tests.helpers.containers import Composition, docker, inspect, try_docker, wait_until, wait_until_healthy
+from tests.helpers.containers import (
+    Composition,
+    docker,
+    inspect,
+    servers_up,
+    try_docker,
+    wait_until,
+    wait_until_healthy,
+)
 from tests.helpers.golden import golden_utterances
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(7200)]
@@ -102,4 +110,5 @@ def test_a_service_that_ends_is_started_again(running, recordings, service):
     try_docker("exec", container, "python", "-c", END_ALL)
     wait_until(lambda: inspect(container)["RestartCount"] > before, f"{service} is not started again")
     wait_until_healthy([container])
+    wait_until(lambda: servers_up(running.containers("gateway")[0]) == 1, "the gateway has no server")
     test_the_client_image_has_the_words_of_the_gateway(running, recordings)

@@ -1,6 +1,5 @@
 """Two servers, two gateways and HAProxy in containers: a server is lost under ten live streams, and no word is."""
 
-import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -8,15 +7,19 @@ import pytest
 
 from loadtest.fresh_gateway import RunningGateway
 from loadtest.gateway_attack import OTHER
-from tests.helpers.containers import Composition, docker, inspect, wait_until, wait_until_healthy
+from tests.helpers.containers import (
+    Composition,
+    docker,
+    gateway_metrics,
+    inspect,
+    servers_up,
+    wait_until,
+    wait_until_healthy,
+)
 from tests.nightly.trials_fleet import Played, audio, moves_told, outcome, play_all
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(7200)]
 STREAMS = 10
-READ_METRICS = (
-    "import urllib.request as r; print(r.urlopen('http://localhost:8081/metrics', timeout=60).read().decode())"
-)
-_REPLICAS = re.compile(r"^penstock_gateway_replicas_up\{.*\} (\d+)\.0$", re.M)
 
 
 class Fault(NamedTuple):
@@ -53,7 +56,7 @@ class Fleet:
 
     def metrics(self) -> str:
         """The pages of all gateways."""
-        return "\n".join(docker("exec", gateway, "python", "-c", READ_METRICS) for gateway in self.gateways)
+        return "\n".join(map(gateway_metrics, self.gateways))
 
     def docker(self, words: tuple[str, ...]) -> None:
         """A Docker command about the first server."""
@@ -63,7 +66,8 @@ class Fleet:
     def wait_until_whole(self) -> None:
         """Waits until every gateway has both servers."""
         wait_until_healthy([*self.servers, *self.gateways])
-        wait_until(lambda: _REPLICAS.findall(self.metrics()) == ["2"] * len(self.gateways), "a gateway lacks a server")
+        for gateway in self.gateways:
+            wait_until(lambda gateway=gateway: servers_up(gateway) == len(self.servers), f"{gateway} lacks a server")
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +93,8 @@ def expected(play) -> list[Played]:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_lost_server_costs_no_word(fleet, play, expected, figures, name):
     before = moves_told(fleet.metrics())
-    played = play(lambda: fleet.docker(FAULTS[name].begin))
     try:
+        played = play(lambda: fleet.docker(FAULTS[name].begin))
         found = outcome(expected, played, moves_told(fleet.metrics()) - before)
     finally:
         fleet.docker(FAULTS[name].end)

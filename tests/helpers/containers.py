@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -12,6 +13,10 @@ ROOT = Path(__file__).parents[2]
 FILES = (ROOT / "compose.yaml", ROOT / "tests" / "containers" / "compose.yaml")
 PROFILES = ("gateway", "loadtest", "monitoring", "client", "edge")
 _LONG_S = 1800.0
+_READ_METRICS = (
+    "import urllib.request as r; print(r.urlopen('http://localhost:8081/metrics', timeout=60).read().decode())"
+)
+_SERVERS = re.compile(r"^penstock_gateway_replicas_up\{.*\} (\S+)$", re.M)
 
 
 def docker(*words: str, input_text: str | None = None) -> str:
@@ -99,6 +104,16 @@ def wait_until(is_so: Callable[[], object], otherwise: str, timeout_s: float = 6
     while not is_so():
         assert time.monotonic() < deadline_s, otherwise
         time.sleep(0.5)
+
+
+def gateway_metrics(gateway: str) -> str:
+    """The metrics page of a gateway's container, whose port is not published."""
+    return docker("exec", gateway, "python", "-c", _READ_METRICS)
+
+
+def servers_up(gateway: str) -> int:
+    """The servers that a gateway's container knows as up."""
+    return sum(int(float(count)) for count in _SERVERS.findall(gateway_metrics(gateway)))
 
 
 def _is_well(state: dict) -> bool:
