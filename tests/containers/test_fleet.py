@@ -43,7 +43,8 @@ class Fleet:
     """Servers that gateways find by the name `server`, and the edge before the gateways."""
 
     def __init__(self, composition: Composition):
-        composition.up("--scale", "server=2", "--scale", "gateway=2", "server", "gateway")
+        for service in ("server", "gateway"):
+            composition.up("--no-deps", "--scale", f"{service}=2", service)
         self.servers, self.gateways = (composition.containers(name) for name in ("server", "gateway"))
         self.network = composition.network()
         for i, gateway in enumerate(self.gateways, 1):
