@@ -92,7 +92,7 @@ def running_edge(name: str, gateways: list[RunningGateway], folder: Path) -> Ite
     """The proxy before the gateways; stopped at the end. Raises RunError if it does not start."""
     file, fill, options = ENGINES[name]
     ports = list(claim_ports(Ports(), LOOPBACK))[:2]
-    certificate = _certificate(folder)
+    certificate = make_certificate(folder)
     path = folder / file
     path.write_text(fill((FOLDER / file).read_text(), gateways, ports, certificate))
     edge = Edge(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}", 0)
@@ -108,7 +108,8 @@ def running_edge(name: str, gateways: list[RunningGateway], folder: Path) -> Ite
             process.terminate()
 
 
-def _certificate(folder: Path) -> Path:
+def make_certificate(folder: Path) -> Path:
+    """A certificate of this machine with its key, in the file edge.pem; made where it is missing."""
     path = folder / "edge.pem"
     if not path.exists():
         command = (
