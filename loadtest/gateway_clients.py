@@ -43,13 +43,16 @@ Texts = AsyncGenerator[Text, None]
 
 
 async def riva_texts(
-    address: str, parts: AsyncIterable[np.ndarray], rate_hz: int = 16_000, key: str | None = None
+    address: str, parts: AsyncIterable[np.ndarray], rate_hz: int = 16_000, key: str | None = None, **fields: Any
 ) -> Texts:
-    """Of a StreamingRecognize call over a connection of its own. Segments end as the gateway is set."""
+    """Of a StreamingRecognize call over a connection of its own. Segments end as the gateway is set.
+
+    `fields`: further ones of its `RecognitionConfig`.
+    """
 
     async def messages() -> AsyncIterator[riva_pb2.StreamingRecognizeRequest]:
         config = riva_pb2.RecognitionConfig(
-            encoding=1, sample_rate_hertz=rate_hz, enable_word_time_offsets=True, verbatim_transcripts=True
+            encoding=1, sample_rate_hertz=rate_hz, enable_word_time_offsets=True, verbatim_transcripts=True, **fields
         )
         streaming = riva_pb2.StreamingRecognitionConfig(config=config, interim_results=True)
         yield riva_pb2.StreamingRecognizeRequest(streaming_config=streaming)

@@ -148,9 +148,12 @@ class ReplicaStreams:
 
     def _check_memory(self) -> None:
         """New streams are rejected where the audio that moves would need has filled its memory; live ones go on."""
-        if sum(place.replay_bytes for place in self._streams.values()) >= self._max_replay_bytes:
+        if self._replay_bytes() >= self._max_replay_bytes:
             message = f"the audio of live streams fills {self._max_replay_bytes >> 20} MiB"
             raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
+
+    def _replay_bytes(self) -> int:
+        return sum(place.replay_bytes for place in self._streams.values())
 
     def _check_running(self) -> None:
         if self._is_draining:
@@ -201,6 +204,7 @@ class ReplicaStreams:
                 idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
                 self._moves.leave(place, now_s)
+            self._metrics.replay_bytes.set(self._replay_bytes())
 
 
 async def _logged(round_of_group: Awaitable[None], group: Group) -> None:
