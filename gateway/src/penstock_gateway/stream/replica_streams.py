@@ -44,6 +44,8 @@ MODEL_ALIASES = frozenset(
 """Names of OpenAI's models that mean the first group, so that a client changes only its address. Those of conversations
 stand in the address of Realtime connections that transcribe, too."""
 _WATCH_S = 1.0
+_STALL_S = 0.5
+"""A watch that wakes later by more than this: the process was stopped, as by SIGSTOP."""
 _MAX_KEEP_ALIVE_S = 10.0
 _GONE = (ConnectionLostError, ReplyTimeoutError, ServerReplyError, ServerUnreachableError, StreamClosedError)
 
@@ -195,10 +197,14 @@ class ReplicaStreams:
                 self._metrics.replicas_up.labels(group.model.name).set(up)
 
     async def _watch(self) -> None:
+        last_s = time.monotonic()
         while True:
             await asyncio.sleep(_WATCH_S)
             now_s = time.monotonic()
+            late_s, last_s = now_s - last_s - _WATCH_S, now_s
             for stream, place in list(self._streams.items()):
+                if late_s > _STALL_S:
+                    stream.note_stall(late_s)
                 self._admission.add_audio(place.key, stream.take_audio_s())
                 information = place.replica.information
                 idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
