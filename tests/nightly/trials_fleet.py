@@ -4,15 +4,19 @@ Every stream must tell the words and times of an undisturbed run, each once.
 """
 
 import asyncio
+import itertools
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from loadtest.gateway_clients import GatewayFullError
 from tests.helpers.server import fleet as faults
 from tests.helpers.server.fleet import Fleet
-from tests.helpers.server.fleet_streams import Run, make_streams, run_during, undisturbed
+from tests.helpers.server.fleet_streams import KINDS, Run, Stream, make_streams, run_during, undisturbed
 from tests.helpers.server.recordings import Recording
 from tests.helpers.server.resources import Figures, read_metrics, wait_until_free
 
@@ -21,6 +25,9 @@ _SILENCE_S = 60.0
 _BEFORE_S = 12.0
 _BACK_S = 60.0
 _ROUNDS = 3
+_ATTEMPTS_S, _PART_SAMPLES = 15.0, 1600
+_PACED = sum(kind != "file" for kind, _ in zip(itertools.cycle(KINDS), range(_STREAMS), strict=False))
+"""Streams that stay open: a file's does only while it is recognized."""
 
 
 def killed_replica(model: Path, recordings: list[Recording]) -> Figures:
@@ -86,7 +93,50 @@ def scaled(model: Path, recordings: list[Recording]) -> Figures:
         found["new_server_used_s"] = time.monotonic() - begin_s
         fleet.offer(0)
 
-    return _trial(model, recordings, scale, moves=False, offered=(0,), slots=_STREAMS + _SPARE_SLOTS) | found
+    return _trial(model, recordings, scale, moves=False, offered=(0,)) | found
+
+
+def overloaded(model: Path, recordings: list[Recording]) -> Figures:
+    """All slots are taken, and others try for 15 s: each is rejected with a code, and no stream is disturbed."""
+    took_s: list[float] = []
+
+    def attempt(fleet: Fleet) -> None:
+        end_s, samples = time.monotonic() + _ATTEMPTS_S, np.zeros(_PART_SAMPLES, np.int16)
+        for kind in itertools.cycle(("segments", "one segment")):
+            if time.monotonic() > end_s:
+                return
+            begin_s = time.monotonic()
+            try:
+                asyncio.run(Stream(kind, samples).expected(fleet))
+            except GatewayFullError:
+                took_s.append(time.monotonic() - begin_s)
+            else:
+                raise AssertionError(f"{kind}: accepted, although all slots are taken")
+
+    figures = _trial(model, recordings, attempt, moves=False, slots=_STREAMS // 2, only="silence")
+    return figures | {"rejected": len(took_s), "rejected_after_ms_p95": 1000 * float(np.quantile(took_s, 0.95))}
+
+
+def killed_gateway_slots(model: Path, recordings: list[Recording]) -> Figures:
+    """SIGKILL of the only gateway: the slots of its streams become free by the servers' idle timeout."""
+    streams = make_streams(recordings, _STREAMS)
+    with Fleet(model, _STREAMS + _SPARE_SLOTS) as fleet:
+
+        async def lose() -> float:
+            playing = [asyncio.create_task(stream.play(fleet, ())) for stream in streams]
+            while sum(read_metrics(fleet.running(number))["streams_live"] for number in range(2)) < _PACED:
+                await asyncio.sleep(0.1)
+            begin_s = time.monotonic()
+            os.kill(fleet.gateways[0].process_id, signal.SIGKILL)
+            for number in range(2):
+                await asyncio.to_thread(wait_until_free, fleet.running(number), _BACK_S, None)
+            back_s = time.monotonic() - begin_s
+            for task in playing:
+                task.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+            return back_s
+
+        return {"streams": _PACED, "slots_back_s": asyncio.run(lose())}
 
 
 def _trial(
@@ -97,9 +147,13 @@ def _trial(
     moves: bool = True,
     offered: Sequence[int] = (0, 1),
     slots: int = _STREAMS + _SPARE_SLOTS,
+    only: str = "",
 ) -> Figures:
-    """The fault comes when the streams have run for 12 s. moves: some streams must move; else none may."""
-    streams = make_streams(recordings, _STREAMS, _SILENCE_S)
+    """The fault comes when the streams have run for 12 s. moves: some streams must move; else none may.
+
+    only: the kind of all streams.
+    """
+    streams = make_streams(recordings, _STREAMS, _SILENCE_S, list(KINDS) if not only else [only])
     with Fleet(model, slots, gateways) as fleet:
         expected = asyncio.run(undisturbed(fleet, streams))
         fleet.offer(*offered)
@@ -135,5 +189,5 @@ def _figures(run: Run, moved: float, replayed_s: float, at_s: Sequence[float]) -
 
 TRIALS: tuple[Callable[[Path, list[Recording]], Figures], ...] = (
     killed_replica, stalled_replica, drained_replica, killed_stage, slowed_replica, stalled_gateway, killed_gateway,
-    drained_gateway, rolling_restart, scaled,
+    drained_gateway, killed_gateway_slots, rolling_restart, scaled, overloaded,
 )  # fmt: skip

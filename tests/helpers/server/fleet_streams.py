@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -122,14 +123,16 @@ async def _unpaced(samples: np.ndarray) -> Parts:
         yield samples[start : start + _PART_SAMPLES]
 
 
-def make_streams(recordings: Sequence[Recording], count: int, silence_s: float = _SILENCE_S) -> list[Stream]:
-    """Streams of all kinds in turn, each with other audio: utterances with pauses of 1 s."""
+def make_streams(
+    recordings: Sequence[Recording], count: int, silence_s: float = _SILENCE_S, kinds: Sequence[str] = tuple(KINDS)
+) -> list[Stream]:
+    """Streams of these kinds in turn, each with other audio: utterances with pauses of 1 s."""
     pause = np.zeros(_PAUSE_SAMPLES, np.float32)
     parts = np.concatenate([part for recording in recordings for part in (recording.samples, pause)])
     speech = np.round(np.resize(parts, _STREAM_S * RATE_HZ) * 32767).astype(np.int16)
     silence = np.zeros(round(silence_s * RATE_HZ), np.int16)
     streams = []
-    for number, kind in zip(range(count), list(KINDS) * count, strict=False):
+    for number, kind in zip(range(count), itertools.cycle(kinds), strict=False):
         samples = np.roll(speech, 7 * _PART_SAMPLES * number)
         if kind == "silence":
             cut = len(samples) // 4
