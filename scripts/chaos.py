@@ -4,8 +4,9 @@
 
 The seed chooses the faults and the pauses between them; a fault waits until everything runs again. Every stream must
 tell each word of an undisturbed run once, in order; a stream whose gateway was killed begins anew. At the end no audio
-is kept for moves. The run is added to the JSON file, which has the sums of all runs. The exit status is 1 where a word
-was wrong, or where memory of the gateway that is never killed grew by 2 MiB per hour or more in a run of half an hour.
+is kept for moves. The run is added to the JSON file, which has the sums of all runs; logs of the gateways are in
+build/chaos. The exit status is 1 where a word was wrong, or where memory of the gateway that is never killed grew by
+2 MiB per hour or more in a run of half an hour.
 """
 
 import argparse
@@ -36,7 +37,7 @@ from tests.helpers.server.resources import wait_until_free  # noqa: E402
 from tests.helpers.server.running import CONTEXT  # noqa: E402
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
-SUMS = ("chunks", "streams", "words", "moved", "replayed_s", "reconnections", "problems")
+SUMS = ("chunks", "streams", "words", "words_changed", "moved", "replayed_s", "reconnections", "problems")
 _SPARE_SLOTS = 6
 _PAUSE_S = (5.0, 30.0)
 _READ_S = 5.0
@@ -90,7 +91,11 @@ def run_chaos(args: argparse.Namespace) -> dict:
     """The figures of one run."""
     recordings = make_recordings(BUNDLE)
     gateways = 2 if shutil.which("haproxy") else 1
-    with Fleet(BUNDLE, args.streams + _SPARE_SLOTS, gateways) as fleet:
+    logs = ROOT / "build" / "chaos"
+    logs.mkdir(parents=True, exist_ok=True)
+    for log in logs.glob("*.log"):
+        log.unlink()
+    with Fleet(BUNDLE, args.streams + _SPARE_SLOTS, gateways, logs) as fleet:
         streams = make_streams(recordings, args.streams)
         expected = asyncio.run(undisturbed(fleet, streams))
         progress(f"{sum(map(len, expected))} words without a fault")
@@ -110,12 +115,14 @@ def work(fleet: Fleet, args: argparse.Namespace, done: list[str]) -> Callable[[]
     """What runs the schedule until its time is over, and names what it did in `done`."""
 
     def run() -> None:
-        end_s = time.monotonic() + 60 * args.minutes
+        begin_s = time.monotonic()
+        end_s = begin_s + 60 * args.minutes
         for event in schedule(args.seed, 1 + round(60 * args.minutes / _PAUSE_S[0])):
             if time.monotonic() + event.pause_s > end_s:
                 return
             time.sleep(event.pause_s)
-            progress(f"{event.fault} {event.number}, load {os.getloadavg()[0]:.1f}")
+            after_s = time.monotonic() - begin_s
+            progress(f"{event.fault} {event.number} after {after_s:.0f} s, load {os.getloadavg()[0]:.1f}")
             FAULTS[event.fault](fleet, event.number)
             done.append(event.fault)
 
@@ -129,10 +136,11 @@ def figures_of(run: Run) -> dict:
         "streams": len(run.played),
         "chunks": round(run.audio_s / chunk_s),
         "words": run.words,
+        "words_changed": run.changed,
         "reconnections": run.reconnections,
         "text_late_s_max": round(run.late_s(), 2),
         "problems": len(run.problems),
-        "reasons": run.problems[:10],
+        "reasons": [problem[:400] for problem in run.problems[:20]],
     }
 
 
@@ -162,7 +170,7 @@ def add_run(path: Path, row: dict) -> None:
     """Adds a run to the file, and to the sums in it."""
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
     runs.append(row)
-    sums = {name: sum(run[name] for run in runs) for name in SUMS}
+    sums = {name: sum(run.get(name, 0) for run in runs) for name in SUMS}
     faults: Counter[str] = sum((Counter(run["faults"]) for run in runs), Counter())
     document = {"sums": sums | {"faults": dict(sorted(faults.items()))}, "runs": runs}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

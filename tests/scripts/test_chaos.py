@@ -4,11 +4,15 @@ import importlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.helpers.server.fleet_streams import Stream
+
 ROW = {
-    "minutes": 30.0, "chunks": 10, "streams": 2, "words": 7, "moved": 1, "replayed_s": 12, "reconnections": 0,
-    "problems": 0, "replay_bytes": 0, "gateway_mib_per_hour": 0.4, "faults": {"kill_server": 2},
+    "minutes": 30.0, "chunks": 10, "streams": 2, "words": 7, "words_changed": 1, "moved": 1,
+    "replayed_s": 12, "reconnections": 0, "problems": 0, "replay_bytes": 0, "gateway_mib_per_hour": 0.4,
+    "faults": {"kill_server": 2},
 }  # fmt: skip
 
 
@@ -60,3 +64,29 @@ def test_runs_add_up(script, tmp_path):
 )
 def test_what_fails(script, change, fails):
     assert script.is_failed(ROW | change) == fails
+
+
+WORDS = [("one", 0, 100), ("nine", 500, 600), ("two", 900, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("told", "changed"),
+    [
+        (WORDS, 0),
+        ([WORDS[0], ("ninety", 520, 640), WORDS[2]], 1),
+        (WORDS[:2], None),
+        ([*WORDS, WORDS[2]], None),
+        ([WORDS[0], *WORDS], None),
+        ([WORDS[1], WORDS[0], WORDS[2]], None),
+        ([(f"other {word}", start, end) for word, start, end in WORDS], None),
+        ([], None),
+    ],
+    ids=["equal", "changed", "lost", "repeated", "repeated first", "order", "another stream", "none"],
+)
+def test_words_are_told_once_in_order(told, changed):
+    stream = Stream("segments", np.zeros(0, np.int16))
+    if changed is not None:
+        assert stream._check(told, WORDS) == changed
+    else:
+        with pytest.raises(AssertionError, match="segments: word "):
+            stream._check(told, WORDS)

@@ -39,8 +39,8 @@ _STAGES = ("features", "encoder", "decoder")
 class Fleet:
     """Servers of `slots` streams each, and gateways with their defaults. Use as a context manager."""
 
-    def __init__(self, model: Path, slots: int, gateways: int = 1):
-        """gateways: 2 have HAProxy before them, as docker/edge has it."""
+    def __init__(self, model: Path, slots: int, gateways: int = 1, logs: Path | None = None):
+        """gateways: 2 have HAProxy before them, as docker/edge has it. logs: the folder for those of gateways."""
         environment = server_environment(model, slots, IDLE_S) | {"PENSTOCK_QUEUE_DELAY_MS": ""}
         options = ServerOptions(
             find_model_repository(), drain_s=8, environment=environment, information=information(environment)
@@ -50,7 +50,7 @@ class Fleet:
         self.gateways: list[RunningGateway] = []
         self.gateway_fault_s = 0.0
         """Until then (monotonic clock) streams may have been lost with their gateway; infinity during such a fault."""
-        self._count = gateways
+        self._count, self._logs = gateways, logs
         self._open: list[ExitStack] = []
         """Of each gateway."""
         self._gone = (0.0, 0.0)
@@ -145,7 +145,9 @@ class Fleet:
 
     def _start_gateway(self, number: int, ports: Ports) -> RunningGateway:
         flags = zip(("--http-port", "--grpc-port", "--metrics-port"), map(str, ports), strict=True)
-        opened = fresh_gateway(f"file:{self._folder / 'replicas'}", *itertools.chain(*flags))
+        log = self._logs / f"gateway-{number}.log" if self._logs else None
+        replicas = f"file:{self._folder / 'replicas'}"
+        opened = fresh_gateway(replicas, *itertools.chain(*flags), kept_log=log)
         return self._open[number].enter_context(opened)
 
 
