@@ -78,7 +78,7 @@ async def test_a_name_has_all_its_addresses():
 
 
 async def test_a_name_with_fifty_addresses(fleet, open_streams, until, monkeypatch):
-    """Most of which nobody listens at; then one is left, with the live streams of all others still there."""
+    """At most of them no server listens. Then one is left, and live streams of the others go on."""
     servers = [fleet(), fleet()]
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
