@@ -70,6 +70,7 @@ class Fleet:
                 self._open.append(ExitStack())
                 stack.callback(self._open[number].close)
                 self.gateways.append(self._start_gateway(number, claim_ports(Ports(), LOOPBACK)))
+            self.wait_until_up()
             self.http, self.grpc = self.gateways[0].http, self.gateways[0].grpc
             if self._count > 1:
                 edge = stack.enter_context(running_edge("haproxy", self.gateways, self._folder))
