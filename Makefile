@@ -39,7 +39,7 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check compose-test chart-check sbom capacity soak offline-soak fault-trials fleet-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check compose-test chart-check sbom capacity soak offline-soak fault-trials fleet-trials chaos train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -212,8 +212,14 @@ offline-soak: setup ## one long file beside 32 short ones on a server of an offl
 fault-trials: setup ## what clients, networks and servers that fail do to streams
 	$(BIN)/python scripts/fault_trials.py --json build/faults/faults.json $(FAULT_ARGS)
 
-fleet-trials: setup ## two servers and a gateway: one server is killed, stalls or stops under ten live streams
-	$(BIN)/python scripts/fault_trials.py --json build/faults/fleet.json --only fleet
+fleet-trials: setup ## two servers behind gateways: faults, restarts and scaling under twenty live streams
+	$(BIN)/python scripts/fault_trials.py --json build/faults/fleet.json --only fleet $(FAULT_ARGS)
+
+# Half an hour by default; CHAOS_ARGS="--json docs/reliability.json" adds the run to the sums.
+SEED ?= 1
+chaos: MINUTES = 30
+chaos: setup ## random faults for MINUTES minutes under twenty live streams; SEED repeats them
+	$(BIN)/python scripts/chaos.py --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
 
 # AN4: the release, a folder or an archive; NOISE: manifests of sounds without speech (docs/training.md).
 train-demo: $(ORACLE_VENV)/.train ## train the bundled models on the release AN4

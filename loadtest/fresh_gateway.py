@@ -28,11 +28,11 @@ class RunningGateway(NamedTuple):
 
 
 @contextmanager
-def fresh_gateway(replicas: str, *flags: str) -> Iterator[RunningGateway]:
+def fresh_gateway(replicas: str, *flags: str, kept_log: Path | None = None) -> Iterator[RunningGateway]:
     """Starts a gateway on free ports and stops it at the end; `replicas` and `flags`: of `penstock-gateway`.
 
-    It is ready: its ports are open, and it knows a server. Its log goes to a file, and to stderr if the test fails.
-    Raises RunError if it does not start.
+    It is ready: its ports are open, and it knows a server. Its log goes to a file, and to stderr if the test fails; it
+    is appended to `kept_log`. Raises RunError if it does not start.
     """
     command = [sys.executable, "-m", "penstock_gateway", "--replicas", replicas]
     command += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", *flags]
@@ -46,6 +46,10 @@ def fresh_gateway(replicas: str, *flags: str) -> Iterator[RunningGateway]:
                 raise
             finally:
                 process.terminate()
+                if kept_log is not None:
+                    process.wait()
+                    with kept_log.open("ab") as kept:
+                        kept.write(path.read_bytes())
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> RunningGateway:

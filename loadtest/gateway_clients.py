@@ -43,13 +43,16 @@ Texts = AsyncGenerator[Text, None]
 
 
 async def riva_texts(
-    address: str, parts: AsyncIterable[np.ndarray], rate_hz: int = 16_000, key: str | None = None
+    address: str, parts: AsyncIterable[np.ndarray], rate_hz: int = 16_000, key: str | None = None, **fields: Any
 ) -> Texts:
-    """Of a StreamingRecognize call over a connection of its own. Segments end as the gateway is set."""
+    """Of a StreamingRecognize call over a connection of its own. Segments end as the gateway is set.
+
+    `fields`: further ones of its `RecognitionConfig`.
+    """
 
     async def messages() -> AsyncIterator[riva_pb2.StreamingRecognizeRequest]:
         config = riva_pb2.RecognitionConfig(
-            encoding=1, sample_rate_hertz=rate_hz, enable_word_time_offsets=True, verbatim_transcripts=True
+            encoding=1, sample_rate_hertz=rate_hz, enable_word_time_offsets=True, verbatim_transcripts=True, **fields
         )
         streaming = riva_pb2.StreamingRecognitionConfig(config=config, interim_results=True)
         yield riva_pb2.StreamingRecognizeRequest(streaming_config=streaming)
@@ -82,6 +85,7 @@ async def realtime_texts(
 ) -> Texts:
     """Of OpenAI's Realtime protocol, in one segment, with the interim texts and words that are extensions.
 
+    A gateway that stops ends the segment by itself: its text comes, then ConnectionError.
     `connection`: arguments of `websockets.connect`.
     """
     audio = {"format": {"type": "audio/pcm", "rate": rate_hz}, "turn_detection": None}
@@ -90,10 +94,14 @@ async def realtime_texts(
     async with websockets.connect(url, compression=None, max_queue=None, **connection) as socket:
         await socket.send(json.dumps({"type": "session.update", "session": session}))
 
+        is_committed = False
+
         async def send() -> None:
+            nonlocal is_committed
             async for part in parts:
                 data = base64.b64encode(part.tobytes()).decode()
                 await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": data}))
+            is_committed = True
             await socket.send('{"type": "input_audio_buffer.commit"}')
 
         async with _sending(send()):
@@ -106,7 +114,8 @@ async def realtime_texts(
                     yield Text(interim, False, event["audio_end_ms"] / 1000)
                 elif kind.endswith(_COMPLETED):
                     yield Text(event["transcript"], True, None, _words(event.get("words", [])))
-                    return
+                    if is_committed:
+                        return
 
 
 async def _events(socket: websockets.ClientConnection) -> AsyncIterator[dict]:

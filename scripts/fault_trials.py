@@ -144,8 +144,8 @@ def own_trials() -> Iterator[Trial]:
     """Yields the trials with a server of their own, which most of them end."""
     yield Trial("stopped_under_load", lambda recordings: trials_server.stopped_under_load(BUNDLE, recordings))
     yield Trial("restarted_server", lambda recordings: trials_restarts.restarted_server(BUNDLE, recordings))
-    for name in ("killed_replica", "stalled_replica", "drained_replica"):
-        yield Trial(f"fleet {name}", lambda recordings, name=name: getattr(trials_fleet, name)(BUNDLE, recordings))
+    for trial in trials_fleet.TRIALS:
+        yield Trial(f"fleet {trial.__name__}", lambda recordings, trial=trial: trial(BUNDLE, recordings))
     for model in MODELS:
         for number in SIGNALS:
             yield Trial(

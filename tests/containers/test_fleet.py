@@ -1,11 +1,14 @@
 """Two servers, two gateways and HAProxy in containers: a server is lost under ten live streams, and no word is."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
-from loadtest.fresh_gateway import RunningGateway
+from loadtest.gateway_clients import Word
 from loadtest.gateway_attack import OTHER
 from tests.helpers.containers import (
     Composition,
@@ -16,10 +19,11 @@ from tests.helpers.containers import (
     wait_until,
     wait_until_healthy,
 )
-from tests.nightly.trials_fleet import Played, audio, moves_told, outcome, play_all
+from tests.helpers.server.fleet import moves_told
+from tests.helpers.server.fleet_streams import Stream, make_streams, run_during, undisturbed
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(7200)]
-STREAMS = 10
+STREAMS, BEFORE_S = 10, 12.0
 
 
 class Fault(NamedTuple):
@@ -42,6 +46,9 @@ FAULTS = {
 class Fleet:
     """Servers that gateways find by the name `server`, and the edge before the gateways."""
 
+    key, gateway_fault_s = OTHER, 0.0
+    """As of `tests.helpers.server.fleet.Fleet`."""
+
     def __init__(self, composition: Composition):
         for service in ("server", "gateway"):
             composition.up("--no-deps", "--scale", f"{service}=2", service)
@@ -51,13 +58,12 @@ class Fleet:
             address = inspect(gateway)["NetworkSettings"]["Networks"][self.network]["IPAddress"]
             composition.environment[f"GATEWAY_{i}"] = address
         composition.up("--no-deps", "haproxy")
-        address = composition.address("haproxy", 8000)
-        self.edge = RunningGateway(address, address, "", 0)
+        self.http = self.grpc = composition.address("haproxy", 8000)
         self.wait_until_whole()
 
-    def metrics(self) -> str:
-        """The pages of all gateways."""
-        return "\n".join(map(gateway_metrics, self.gateways))
+    def moves(self) -> np.ndarray:
+        """[streams moved, seconds sent again]."""
+        return np.array(moves_told("\n".join(map(gateway_metrics, self.gateways))))
 
     def docker(self, words: tuple[str, ...]) -> None:
         """A Docker command about the first server."""
@@ -80,24 +86,30 @@ def fleet(composition) -> Iterator[Fleet]:
 
 
 @pytest.fixture(scope="module")
-def play(fleet, recordings) -> Callable[..., list[Played]]:
-    """Plays the streams through the edge, beside a fault."""
-    return lambda fault=None: play_all(fleet.edge, audio(recordings), STREAMS, fault, OTHER)
+def streams(recordings) -> list[Stream]:
+    return make_streams(recordings, STREAMS, kinds=("segments", "one segment"))
 
 
 @pytest.fixture(scope="module")
-def expected(play) -> list[Played]:
+def expected(fleet, streams) -> list[list[Word]]:
     """Without a fault."""
-    return play()
+    return asyncio.run(undisturbed(fleet, streams))
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_lost_server_costs_no_word(fleet, play, expected, figures, name):
-    before = moves_told(fleet.metrics())
+def test_a_lost_server_costs_no_word(fleet, streams, expected, figures, name):
+    before = fleet.moves()
+
+    def disturb() -> None:
+        time.sleep(BEFORE_S)
+        fleet.docker(FAULTS[name].begin)
+
     try:
-        played = play(lambda: fleet.docker(FAULTS[name].begin))
-        found = outcome(expected, played, moves_told(fleet.metrics()) - before)
+        run = asyncio.run(run_during(fleet, streams, expected, disturb))
+        moved, replayed_s = (fleet.moves() - before).tolist()
+        assert not run.problems and len(run.played) == STREAMS and moved
     finally:
         fleet.docker(FAULTS[name].end)
-    figures.append((name, ", ".join(f"{what} {figure:.3g}" for what, figure in found.items())))
+    told = f"{moved:.0f} of {STREAMS} streams moved, {replayed_s / moved:.1f} s each sent again"
+    figures.append((name, f"{told}; {run.words} words, {run.changed} changed; late {run.late_s():.1f} s"))
     fleet.wait_until_whole()

@@ -1,168 +1,197 @@
-"""Fault trials of two servers and a gateway: one server dies, stalls or stops under live streams of the gateway."""
+"""Fault trials of two servers behind gateways: faults under live streams of all kinds, restarts, scaling, overload.
+
+Every stream must tell the words and times of an undisturbed run, each once.
+"""
 
 import asyncio
+import itertools
 import os
-import re
 import signal
 import time
-import urllib.request
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import websockets
 
-from loadtest.fresh_gateway import RunningGateway, fresh_gateway
-from loadtest.gateway_clients import Word, realtime_texts, riva_texts
-from penstock.serving.launch import ServerOptions
-from penstock.serving.model_repository import find_model_repository
-from penstock.serving.server import TritonServer
-from penstock.serving.triton_install import find_triton
-from tests.helpers.server.gateway_client import spoken
+from loadtest.gateway_clients import GatewayFullError
+from tests.helpers.server import fleet as faults
+from tests.helpers.server.fleet import Fleet
+from tests.helpers.server.fleet_streams import KINDS, Run, Stream, make_streams, run_during, undisturbed
 from tests.helpers.server.recordings import Recording
 from tests.helpers.server.resources import Figures, read_metrics, wait_until_free
-from tests.helpers.server.running import RunningServer, information, server_environment
 
-_IDLE_S = 30.0
-_STREAM_S = 40
-_FAULT_S = 12.0
-_PAUSE_SAMPLES = 16_000
-"""Between utterances: the gateway ends a segment in it."""
-
-
-@dataclass
-class Played:
-    """What a stream was told."""
-
-    words: list[Word]
-    late_s: float
-    """The longest time from the end of the audio that a text covers, as spoken, to the text."""
+_STREAMS, _SPARE_SLOTS = 20, 6
+_SILENCE_S = 25.0
+"""Two borders of a segment without words; `make chaos` has 3 minutes."""
+_BEFORE_S = 12.0
+_BACK_S = 60.0
+_ROUNDS = 3
+_ATTEMPTS_S, _PART_SAMPLES = 15.0, 1600
+_PACED = sum(kind != "file" for kind, _ in zip(itertools.cycle(KINDS), range(_STREAMS), strict=False))
+"""Streams that stay open: a file's does only while it is recognized."""
 
 
-def killed_replica(model: Path, recordings: list[Recording], count: int = 10) -> Figures:
-    """SIGKILL of all processes of a server."""
-    return _trial(model, recordings, count, lambda server: os.killpg(server.process_id, signal.SIGKILL))
+def killed_replica(model: Path, recordings: list[Recording]) -> Figures:
+    """SIGKILL of all processes of a server, which starts again."""
+    return _trial(model, recordings, lambda fleet: faults.kill_server(fleet, 0))
 
 
-def stalled_replica(model: Path, recordings: list[Recording], count: int = 10) -> Figures:
-    """SIGSTOP of all processes of a server: connections stay open, and nothing answers."""
-    return _trial(model, recordings, count, lambda server: os.killpg(server.process_id, signal.SIGSTOP))
+def stalled_replica(model: Path, recordings: list[Recording]) -> Figures:
+    """SIGSTOP of all processes of a server for 8 s."""
+    return _trial(model, recordings, lambda fleet: faults.stall_server(fleet, 0))
 
 
-def drained_replica(model: Path, recordings: list[Recording], count: int = 10) -> Figures:
-    """What SIGTERM does to `penstock serve`: a drain of 8 s."""
-    return _trial(model, recordings, count, lambda server: server.stop())
+def drained_replica(model: Path, recordings: list[Recording]) -> Figures:
+    """What SIGTERM does to `penstock serve`, which starts again."""
+    return _trial(model, recordings, lambda fleet: faults.drain_server(fleet, 0))
 
 
-def _trial(model: Path, recordings: list[Recording], count: int, fault: Callable[[TritonServer], object]) -> Figures:
-    samples = audio(recordings)
-    environment = server_environment(model, count + 4, _IDLE_S) | {"PENSTOCK_QUEUE_DELAY_MS": ""}
-    options = ServerOptions(
-        find_model_repository(), drain_s=8, environment=environment, information=information(environment)
-    )
-    with ExitStack() as stack:
-        servers = [stack.enter_context(TritonServer(find_triton(), options)) for _ in range(2)]
-        for server in servers:
-            stack.callback(server.kill)  # also a stopped one, which would not end by itself
-        replicas = ",".join(f"127.0.0.1:{server.ports.grpc}" for server in servers)
-        with fresh_gateway(replicas) as gateway:
-            expected = play_all(gateway, samples, count)
-            before = _moves(gateway)
-            played = play_all(gateway, samples, count, lambda: fault(servers[0]))
-            moves = _moves(gateway) - before
-        left = RunningServer(servers[1].ports, count + 4, _IDLE_S, servers[1].process_id)
-        back_s = wait_until_free(left, 60.0)
-        assert read_metrics(left)["slots_free"] == count + 4
-    return outcome(expected, played, moves) | {"slots_back_s": back_s}
+def killed_stage(model: Path, recordings: list[Recording]) -> Figures:
+    """SIGKILL of the encoder's process."""
+    return _trial(model, recordings, lambda fleet: faults.kill_stage(fleet, 2))
 
 
-def outcome(expected: list[Played], played: list[Played], moves: np.ndarray) -> Figures:
-    """What a fault did to streams, by those without it and `moves_told`; AssertionError if a word differs."""
-    moved, replayed_s = moves.tolist()
-    same = sum(one.words == other.words for one, other in zip(played, expected, strict=True))
-    figures = {
-        "streams": len(played),
-        "moved": int(moved),
-        "replayed_s_per_stream": replayed_s / max(1, moved),
-        "text_late_s_max": max(one.late_s for one in played),
-        "undisturbed_late_s_max": max(one.late_s for one in expected),
-        "streams_with_equal_words": same,
-        "words": sum(len(one.words) for one in played),
-    }
-    assert moved > 0 and same == len(played), (figures, _difference(expected, played))
+def slowed_replica(model: Path, recordings: list[Recording]) -> Figures:
+    """A server has a third of its speed for 10 s: nothing moves."""
+    return _trial(model, recordings, lambda fleet: faults.slow_server(fleet, 0), moves=False)
+
+
+def stalled_gateway(model: Path, recordings: list[Recording]) -> Figures:
+    """SIGSTOP of the gateway for 5 s: nothing moves after it."""
+    return _trial(model, recordings, lambda fleet: faults.stall_gateway(fleet, 0), moves=False)
+
+
+def killed_gateway(model: Path, recordings: list[Recording]) -> Figures:
+    """SIGKILL of one of two gateways behind HAProxy: its clients connect again."""
+    return _trial(model, recordings, lambda fleet: faults.kill_gateway(fleet, 0), gateways=2, moves=False)
+
+
+def drained_gateway(model: Path, recordings: list[Recording]) -> Figures:
+    """SIGTERM of one of two gateways behind HAProxy."""
+    return _trial(model, recordings, lambda fleet: faults.drain_gateway(fleet, 0), gateways=2, moves=False)
+
+
+def rolling_restart(model: Path, recordings: list[Recording]) -> Figures:
+    """Both servers drain and start again in turn, three times."""
+
+    def roll(fleet: Fleet) -> None:
+        for number in range(2 * _ROUNDS):
+            faults.drain_server(fleet, number)
+
+    return _trial(model, recordings, roll)
+
+
+def scaled(model: Path, recordings: list[Recording]) -> Figures:
+    """Of two servers one, two and one are in the gateway's file: no stream fails, and new ones use the second."""
+    found: dict[str, float] = {}
+
+    def scale(fleet: Fleet) -> None:
+        begin_s = time.monotonic()
+        fleet.offer(0, 1)
+        while not read_metrics(fleet.running(1))["streams_live"]:
+            assert time.monotonic() < begin_s + _BACK_S, "no stream on the new server"
+            time.sleep(0.1)
+        found["new_server_used_s"] = time.monotonic() - begin_s
+        fleet.offer(0)
+
+    return _trial(model, recordings, scale, moves=False, offered=(0,)) | found
+
+
+def overloaded(model: Path, recordings: list[Recording]) -> Figures:
+    """All slots are taken, and others try for 15 s: each is rejected with a code, and no stream is disturbed."""
+    took_s: list[float] = []
+
+    def attempt(fleet: Fleet) -> None:
+        end_s, samples = time.monotonic() + _ATTEMPTS_S, np.zeros(_PART_SAMPLES, np.int16)
+        for kind in itertools.cycle(("segments", "one segment")):
+            if time.monotonic() > end_s:
+                return
+            begin_s = time.monotonic()
+            try:
+                asyncio.run(Stream(kind, samples).expected(fleet))
+            except (GatewayFullError, websockets.InvalidStatus) as error:
+                assert not isinstance(error, websockets.InvalidStatus) or error.response.status_code == 429, error
+                took_s.append(time.monotonic() - begin_s)
+            else:
+                raise AssertionError(f"{kind}: accepted, although all slots are taken")
+
+    figures = _trial(model, recordings, attempt, moves=False, slots=_STREAMS // 2, only="silence")
+    return figures | {"rejected": len(took_s), "rejected_after_ms_p95": 1000 * float(np.quantile(took_s, 0.95))}
+
+
+def killed_gateway_slots(model: Path, recordings: list[Recording]) -> Figures:
+    """SIGKILL of the only gateway: the slots of its streams become free by the servers' idle timeout."""
+    streams = make_streams(recordings, _STREAMS)
+    with Fleet(model, _STREAMS + _SPARE_SLOTS) as fleet:
+
+        async def lose() -> float:
+            playing = [asyncio.create_task(stream.play(fleet, ())) for stream in streams]
+            while sum(read_metrics(fleet.running(number))["streams_live"] for number in range(2)) < _PACED:
+                await asyncio.sleep(0.1)
+            begin_s = time.monotonic()
+            os.kill(fleet.gateways[0].process_id, signal.SIGKILL)
+            for number in range(2):
+                await asyncio.to_thread(wait_until_free, fleet.running(number), _BACK_S, None)
+            back_s = time.monotonic() - begin_s
+            for task in playing:
+                task.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+            return back_s
+
+        return {"streams": _PACED, "slots_back_s": asyncio.run(lose())}
+
+
+def _trial(
+    model: Path,
+    recordings: list[Recording],
+    fault: Callable[[Fleet], object],
+    gateways: int = 1,
+    moves: bool = True,
+    offered: Sequence[int] = (0, 1),
+    slots: int = _STREAMS + _SPARE_SLOTS,
+    only: str = "",
+) -> Figures:
+    """The fault comes when the streams have run for 12 s. moves: some streams must move; else none may.
+
+    only: the kind of all streams.
+    """
+    streams = make_streams(recordings, _STREAMS, _SILENCE_S, list(KINDS) if not only else [only])
+    with Fleet(model, slots, gateways) as fleet:
+        expected = asyncio.run(undisturbed(fleet, streams))
+        fleet.offer(*offered)
+        before, at_s = fleet.moves(), [0.0, 0.0]
+
+        def work() -> None:
+            time.sleep(_BEFORE_S)
+            at_s[0] = time.monotonic()
+            fault(fleet)
+            at_s[1] = time.monotonic()
+
+        run = asyncio.run(run_during(fleet, streams, expected, work))
+        moved, replayed_s = np.subtract(fleet.moves(), before).tolist()
+        figures = _figures(run, moved, replayed_s, at_s)
+        figures["slots_back_s"] = max(wait_until_free(fleet.running(number), _BACK_S) for number in range(2))
+    assert not run.problems, (figures, run.problems[:3])
+    assert (moved > 0) == moves, figures
     return figures
 
 
-def audio(recordings: list[Recording]) -> np.ndarray:
-    """int16 [n] of 40 s: utterances with pauses."""
-    pause = np.zeros(_PAUSE_SAMPLES, np.float32)
-    parts = [part for recording in recordings for part in (recording.samples, pause)]
-    samples = np.resize(np.concatenate(parts), _STREAM_S * 16_000)
-    return np.round(samples * 32767).astype(np.int16)
+def _figures(run: Run, moved: float, replayed_s: float, at_s: Sequence[float]) -> Figures:
+    return {
+        "streams": len(run.played),
+        "moved": int(moved),
+        "replayed_s_per_stream": replayed_s / max(1, moved),
+        "text_late_s_max": run.late_s(at_s[0]),
+        "text_late_before_s_max": run.late_s(0.0, at_s[0]),
+        "reconnections": run.reconnections,
+        "words": run.words,
+        "words_changed": run.changed,
+        "fault_s": at_s[1] - at_s[0],
+    }
 
 
-def play_all(
-    gateway: RunningGateway,
-    samples: np.ndarray,
-    count: int,
-    fault: Callable[[], object] | None = None,
-    key: str | None = None,
-) -> list[Played]:
-    """Streams that begin 130 ms apart, each at the pace of speech; the fault comes when they have run for 12 s."""
-
-    async def play(number: int) -> Played:
-        await asyncio.sleep(0.13 * number)
-        return await _read(gateway, np.roll(samples, 1600 * 7 * number), number % 3 == 2, key)
-
-    async def play_each() -> list[Played]:
-        jobs = [asyncio.create_task(play(number)) for number in range(count)]
-        await asyncio.sleep(_FAULT_S)
-        if fault is not None:
-            await asyncio.to_thread(fault)
-        return list(await asyncio.wait_for(asyncio.gather(*jobs), 300))
-
-    return asyncio.run(play_each())
-
-
-async def _read(gateway: RunningGateway, samples: np.ndarray, is_realtime: bool, key: str | None) -> Played:
-    """Of a Riva stream, or of a Realtime stream in one segment."""
-    words: list[Word] = []
-    begin_s = late_s = 0.0
-
-    async def parts() -> AsyncIterator[np.ndarray]:
-        nonlocal begin_s
-        begin_s = time.monotonic()
-        async for part in spoken(samples):
-            yield part
-
-    if is_realtime:
-        header = {"Authorization": f"Bearer {key}"} if key else None
-        opened = realtime_texts(gateway.http, parts(), additional_headers=header)
-    else:
-        opened = riva_texts(gateway.grpc, parts(), key=key)
-    async with aclosing(opened) as texts:
-        async for text in texts:
-            if text.processed_s is not None:
-                late_s = max(late_s, time.monotonic() - begin_s - text.processed_s)
-            if text.is_final:
-                words += text.words
-    return Played(words, late_s)
-
-
-def _difference(expected: list[Played], played: list[Played]) -> list[tuple[list[Word], list[Word]]]:
-    pairs = ((one.words, other.words) for one, other in zip(expected, played, strict=True))
-    return list(islice((pair for pair in pairs if pair[0] != pair[1]), 1))
-
-
-def _moves(gateway: RunningGateway) -> np.ndarray:
-    with urllib.request.urlopen(f"http://{gateway.metrics}/metrics", timeout=10) as page:
-        return moves_told(page.read().decode())
-
-
-def moves_told(metrics: str) -> np.ndarray:
-    """[streams moved, seconds sent again] of gateways' metrics pages."""
-    moved = re.findall(r"^penstock_gateway_streams_moved_total\{.*\} (\S+)$", metrics, re.M)
-    replayed = re.findall(r"^penstock_gateway_replayed_seconds_total (\S+)$", metrics, re.M)
-    return np.array([sum(map(float, moved)), sum(map(float, replayed))])
+TRIALS: tuple[Callable[[Path, list[Recording]], Figures], ...] = (
+    killed_replica, stalled_replica, drained_replica, killed_stage, slowed_replica, stalled_gateway, killed_gateway,
+    drained_gateway, killed_gateway_slots, rolling_restart, scaled, overloaded,
+)  # fmt: skip

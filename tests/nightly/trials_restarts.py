@@ -113,6 +113,5 @@ async def _text(gateway: RunningGateway, kind: str, samples: np.ndarray, going: 
     except (ClientError, *CONNECTION_ERRORS) as error:
         assert going is not None and "STREAM_LOST" in str(error).upper(), error
         return text
-    # The client of Realtime reads no further than the final text, which comes before the error.
-    assert going is None or kind == REALTIME, f"the stream of {kind} ended without an error"
+    assert going is None, f"the stream of {kind} ended without an error"
     return text

@@ -40,8 +40,7 @@ def script(monkeypatch):
         "lost_stage",
         lambda model, recordings, name, number: {"model": name, "signal": number.name, "reason": f"model {name} ended"},
     )
-    for name in ("killed_replica", "stalled_replica", "drained_replica"):
-        monkeypatch.setattr(module.trials_fleet, name, lambda model, recordings: {"moved": 5})
+    monkeypatch.setattr(module.trials_fleet, "TRIALS", (lambda model, recordings: {"moved": 5},))
     monkeypatch.setattr(module.trials_restarts, "restarted_server", lambda model, recordings: {"words": 200})
     module.ran = ran
     return module
@@ -56,7 +55,7 @@ def test_all_trials_run_and_one_that_fails_ends_no_other(script, tmp_path, capsy
     assert script.main(["--scale", "0.1", "--json", str(path)]) == 1
     assert script.ran == [("failing_streams", 20, 100), ("passing_streams", 20, 2)]
     rows = read(path)
-    assert len(rows) == 2 + 2 + 3 + 6
+    assert len(rows) == 2 + 2 + 1 + 6
     assert rows["failing_streams"]["failed"].startswith("AssertionError: 2 problems")
     assert (rows["passing_streams"]["streams"], rows["passing_streams"]["freed_s_max"]) == (2, 0.25)
     assert all(row["took_s"] >= 0 and row["cpu_s"] >= 0 for row in rows.values())

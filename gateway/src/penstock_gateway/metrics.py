@@ -33,6 +33,12 @@ class Metrics:
         self.replayed_seconds = Counter(
             f"{name}replayed_seconds", "Audio sent again to another replica", registry=registry
         )
+        self.replay_bytes = Gauge(
+            f"{name}replay_bytes",
+            "Audio of live streams kept for moves",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.audio_seconds = Counter(f"{name}audio_seconds", "Audio sent to replicas", _LABELS, registry=registry)
         self.key_requests = Counter(
             f"{name}key_requests", "Streams accepted by a replica, by API key", ("key",), registry=registry

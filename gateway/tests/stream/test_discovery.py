@@ -2,13 +2,14 @@
 
 import os
 import socket
+from functools import partial
 
 import pytest
 
 from client.tests.helpers.fake_fleet import speech
 from penstock_gateway.config import ReplicaGroup, parse_replicas
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream import discovery, replica_streams
+from penstock_gateway.stream import discovery, replica_streams, replicas
 from penstock_gateway.stream.discovery import Discovery
 from penstock_gateway.stream.live_stream import StreamOptions
 
@@ -76,6 +77,33 @@ async def test_a_name_has_all_its_addresses():
     assert "127.0.0.1:8001" in await discovery.resolve("localhost", 8001)
 
 
+async def test_a_name_with_fifty_addresses(fleet, open_streams, until, monkeypatch):
+    """At most of them no server listens. Then one is left, and live streams of the others go on."""
+    servers = [fleet(), fleet()]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    answer = [f"127.0.0.{host}:{port}" for host in range(2, 50)] + [server.url for server in servers]
+
+    async def resolve(name, port):
+        return answer
+
+    monkeypatch.setattr(replicas, "Discovery", partial(Discovery, resolve=resolve))
+    monkeypatch.setattr(discovery, "_DNS_S", 0.01)
+    async with open_streams(groups=(ReplicaGroup("", ("dns:asr.local:8001",)),)) as streams:
+        (group,) = streams._groups
+        assert len(group.replicas) == 50
+        await until(lambda: len(group.candidates()) == 2)
+        opened = [await streams.open(StreamOptions(), ANONYMOUS, "test") for _ in range(4)]
+        assert sum(len(server.batch.streams) for server in servers) == 4
+        answer = [servers[0].url]
+        await until(lambda: [replica.address for replica in group.candidates()] == answer)
+        for stream in opened:
+            await stream.push(speech(1, 2, 3))
+            await stream.finish()
+            assert [event async for event in stream.events()][-1].text == "w1 w2 w3"
+        await until(lambda: [replica.address for replica in group.replicas] == answer)
+
+
 async def test_a_defect_in_one_group_ends_no_round(fleet, open_streams, tmp_path, until, monkeypatch, caplog):
     monkeypatch.setattr(replica_streams, "_WATCH_S", 0.01)
     monkeypatch.setattr(replica_streams, "PROBE_S", 0.01)
@@ -112,6 +140,6 @@ async def test_streams_live_on_while_their_address_is_gone(fleet, open_streams, 
         await live.finish()
         assert [event async for event in live.events()][-1].text == "w1 w2 w3"
         await until(lambda: [replica.address for replica in group.replicas] == [second.url])
-        file.write_text(f"{first.url}\n{second.url}\n")
+        file.write_text(f"{first.url}\n{second.url}\n{first.url}\n")  # one of them twice
         await until(lambda: len(group.candidates()) == 2)
         await other.cancel()

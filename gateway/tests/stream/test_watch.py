@@ -11,7 +11,7 @@ import pytest
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
 from penstock_gateway.security.limits import MAX_AGE_S, MAX_SILENT_S
-from penstock_gateway.stream import replica_stream
+from penstock_gateway.stream import replica_stream, replica_streams
 from penstock_gateway.stream.live_stream import StreamOptions
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +33,26 @@ async def test_a_silent_or_old_stream_ends_with_its_reason(server, open_streams,
             await stream.push(np.zeros(1, np.float32))
         assert streams.live == 0
         await until(lambda: not server.batch.recognizer.received)
+
+
+async def test_a_process_that_was_stopped_finds_no_client_silent(server, open_streams, until, monkeypatch):
+    """Its clock jumps by more than the limit of silence."""
+    jump_s, looks = 0.0, []
+
+    def monotonic():
+        looks.append(jump_s)
+        return time.monotonic() + jump_s
+
+    for module in (replica_stream, replica_streams):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(replica_streams, "_WATCH_S", 0.01)
+    async with open_streams(server) as streams:
+        stream = await streams.open(StreamOptions(), ANONYMOUS, "test")
+        jump_s = 10 * MAX_SILENT_S
+        await until(lambda: looks.count(jump_s) > 10)
+        await stream.push(np.ones(800, np.float32))
+        await stream.finish()
+        assert [event async for event in stream.events()][-1].is_last
 
 
 async def test_a_push_without_samples_is_not_silence_and_sends_nothing(server, open_streams, monkeypatch):

@@ -69,9 +69,14 @@ async def _kserve_texts(address: str, samples: np.ndarray) -> Texts:
             sending.cancel()
 
 
-async def spoken(samples: np.ndarray, rate_hz: int = RATE_HZ) -> AsyncIterator[np.ndarray]:
-    """Parts of 100 ms, each at the moment when its last sample is spoken."""
-    begin_s, size = time.monotonic(), rate_hz // 10
+async def spoken(
+    samples: np.ndarray, rate_hz: int = RATE_HZ, begin_s: float | None = None
+) -> AsyncIterator[np.ndarray]:
+    """Parts of 100 ms, each at the moment when its last sample is spoken; what was spoken before now comes at once.
+
+    begin_s: of the monotonic clock (now).
+    """
+    begin_s, size = time.monotonic() if begin_s is None else begin_s, rate_hz // 10
     for start in range(0, len(samples), size):
         part = samples[start : start + size]
         await asyncio.sleep(begin_s + (start + len(part)) / rate_hz - time.monotonic())

@@ -138,6 +138,10 @@ class ReplicaStream:
         """Seconds of audio that were sent since the last call."""
         return self._report.take_audio_s()
 
+    def note_stall(self, seconds: float) -> None:
+        """This process was stopped for this long: its client was not silent, its audio waits to be read."""
+        self._last_audio_s += seconds
+
     async def watch(self, now_s: float, keep_alive_s: float) -> None:
         """Called regularly: keeps the stream open on the server, and fails one that is too old or silent."""
         if self._over.is_set():

@@ -44,6 +44,8 @@ MODEL_ALIASES = frozenset(
 """Names of OpenAI's models that mean the first group, so that a client changes only its address. Those of conversations
 stand in the address of Realtime connections that transcribe, too."""
 _WATCH_S = 1.0
+_STALL_S = 0.5
+"""A watch that wakes later by more than this: the process was stopped, as by SIGSTOP."""
 _MAX_KEEP_ALIVE_S = 10.0
 _GONE = (ConnectionLostError, ReplyTimeoutError, ServerReplyError, ServerUnreachableError, StreamClosedError)
 
@@ -152,9 +154,12 @@ class ReplicaStreams:
 
     def _check_memory(self) -> None:
         """New streams are rejected where the audio that moves would need has filled its memory; live ones go on."""
-        if sum(place.replay_bytes for place in self._streams.values()) >= self._max_replay_bytes:
+        if self._replay_bytes() >= self._max_replay_bytes:
             message = f"the audio of live streams fills {self._max_replay_bytes >> 20} MiB"
             raise GatewayError(ErrorCode.OVERLOADED, message, retry_after_s=RETRY_AFTER_S)
+
+    def _replay_bytes(self) -> int:
+        return sum(place.replay_bytes for place in self._streams.values())
 
     def _check_running(self) -> None:
         if self._is_draining:
@@ -196,15 +201,20 @@ class ReplicaStreams:
                 self._metrics.replicas_up.labels(group.model.name).set(up)
 
     async def _watch(self) -> None:
+        last_s = time.monotonic()
         while True:
             await asyncio.sleep(_WATCH_S)
             now_s = time.monotonic()
+            late_s, last_s = now_s - last_s - _WATCH_S, now_s
             for stream, place in list(self._streams.items()):
+                if late_s > _STALL_S:
+                    stream.note_stall(late_s)
                 self._admission.add_audio(place.key, stream.take_audio_s())
                 information = place.replica.information
                 idle_s = information.idle_s if information else _MAX_KEEP_ALIVE_S
                 await stream.watch(now_s, min(_MAX_KEEP_ALIVE_S, idle_s / 3))
                 self._moves.leave(place, now_s)
+            self._metrics.replay_bytes.set(self._replay_bytes())
 
 
 async def _logged(round_of_group: Awaitable[None], group: Group) -> None:

@@ -1,0 +1,50 @@
+"""What a stream keeps for a move, over hours."""
+
+import numpy as np
+import pytest
+
+from penstock_client.alignment import ChunkGeometry
+from penstock_client.batched.results import StreamResult
+from penstock_client.batched.rows import Part
+from penstock_client.batched.wire import START
+from penstock_client.protocol import SAMPLE_RATE_HZ, Word
+from penstock_client.transport.replay import WARM_UP_S, Replay
+
+CHUNK = 8960
+"""Of a model at [70,6]; its results cover 70 ms less."""
+NOT_COVERED = 1120
+SILENT_CHUNKS = 18
+"""Until a segment without words ends."""
+
+
+@pytest.mark.parametrize("hours", [0.01, 4])
+def test_hours_of_silence_keep_and_repeat_as_much_as_seconds_do(hours):
+    replay, audio = Replay(lambda: 0.0), np.zeros(CHUNK, np.int16)
+    chunks, segment, most = round(hours * 3600 * SAMPLE_RATE_HZ / CHUNK), 0, 0
+    for number in range(chunks):
+        replay.add(Part(audio, 0 if number else START, (number + 1) * CHUNK, number, {"beam_size": 4}))
+        most = max(most, replay.held_samples)
+        if number % SILENT_CHUNKS == SILENT_CHUNKS - 1:
+            assert replay.take(result(segment, covered_s(number + 1), is_final=True)).segment == segment
+            segment += 1
+    border = segment * SILENT_CHUNKS * CHUNK
+    assert replay.held_samples <= most <= (WARM_UP_S + 3 + 11) * SAMPLE_RATE_HZ
+    parts = replay.restart(ChunkGeometry(CHUNK - NOT_COVERED, CHUNK))
+    assert parts[0].parameters["beam_size"] == 4 and not any(part.is_start for part in parts[1:])
+    warm_up = parts[0].parameters["warm_up_chunks"] * CHUNK
+    assert replay.offset_samples == border - warm_up and warm_up >= WARM_UP_S * SAMPLE_RATE_HZ
+    assert sum(part.samples for part in parts) == chunks * CHUNK - replay.offset_samples
+    end_s = (chunks * CHUNK - replay.offset_samples) / SAMPLE_RATE_HZ
+    taken = replay.take(result(1, end_s, words=(Word("ON", 10_000, 10_200, 1.0),)))
+    assert taken.segment == segment
+    (word,) = taken.new_words
+    assert word.start_ms == 10_000 + 1000 * replay.offset_samples // SAMPLE_RATE_HZ
+
+
+def covered_s(chunks: int) -> float:
+    """As the server sends it."""
+    return float(np.float32((chunks * CHUNK - NOT_COVERED) / SAMPLE_RATE_HZ))
+
+
+def result(segment: int, processed_s: float, is_final: bool = False, words: tuple[Word, ...] = ()) -> StreamResult:
+    return StreamResult(segment, "", is_final, processed_s, words, (), (), is_endpoint=is_final)

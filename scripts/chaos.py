@@ -1,0 +1,181 @@
+"""Random faults under streams of all kinds: two servers, two gateways, HAProxy before them where it is installed.
+
+    python scripts/chaos.py [--minutes 30] [--seed 1] [--streams 20] [--json docs/reliability.json]
+
+The seed chooses the faults and the pauses between them; a fault waits until everything runs again. Every stream must
+tell each word of an undisturbed run once, in order; a stream whose gateway was killed begins anew. At the end no audio
+is kept for moves. The run is added to the JSON file, which has the sums of all runs; logs of the gateways are in
+build/chaos. The exit status is 1 where a word was wrong, or where memory of the gateway that is never killed grew by
+2 MiB per hour or more in a run of half an hour.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.results import environment, progress  # noqa: E402
+from loadtest.processes import read_usage  # noqa: E402
+from loadtest.soak import Readings, memory_slope  # noqa: E402
+from penstock.model.bundle import Checkpoint  # noqa: E402
+from penstock.model.config import parse_context  # noqa: E402
+from tests.helpers.server.fleet import FAULTS, Fleet  # noqa: E402
+from tests.helpers.server.fleet_streams import Run, make_streams, run_during, undisturbed  # noqa: E402
+from tests.helpers.server.recordings import make_recordings  # noqa: E402
+from tests.helpers.server.resources import wait_until_free  # noqa: E402
+from tests.helpers.server.running import CONTEXT  # noqa: E402
+
+BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
+SUMS = ("chunks", "streams", "words", "words_changed", "moved", "replayed_s", "reconnections", "problems")
+_SPARE_SLOTS = 6
+_PAUSE_S = (5.0, 30.0)
+_READ_S = 5.0
+_WARM_UP_SHARE = 1 / 6
+_MAX_SLOPE_MIB_PER_H, _SLOPE_MINUTES = 2.0, 30.0
+_ZERO_S = 30.0
+
+
+class Event(NamedTuple):
+    """One fault."""
+
+    pause_s: float
+    """Since the end of the fault before it."""
+    fault: str
+    number: int
+
+
+def schedule(seed: int, count: int) -> list[Event]:
+    """The first faults of a seed."""
+    chance = random.Random(seed)
+    return [
+        Event(round(chance.uniform(*_PAUSE_S), 1), chance.choice(list(FAULTS)), chance.randrange(6))
+        for _ in range(count)
+    ]
+
+
+def main(words: list[str] | None = None) -> int:
+    """Runs the faults; returns the exit status."""
+    args = read_arguments(words)
+    where = environment(1)
+    row = {name: where[name] for name in ("date", "commit", "hardware", "load_average_before")}
+    row |= {"minutes": args.minutes, "seed": args.seed, "parallel_streams": args.streams}
+    row |= run_chaos(args)
+    if args.json:
+        add_run(args.json, row)
+    print(json.dumps(row, indent=1))
+    return int(is_failed(row))
+
+
+def read_arguments(words: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30.0, help="until the last fault (30)")
+    parser.add_argument("--seed", type=int, default=1, help="chooses the faults (1)")
+    parser.add_argument("--streams", type=int, default=20, help="live streams at a time (20)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the sums of all runs, to which this one is added")
+    return parser.parse_args(words)
+
+
+def run_chaos(args: argparse.Namespace) -> dict:
+    """The figures of one run."""
+    recordings = make_recordings(BUNDLE)
+    gateways = 2 if shutil.which("haproxy") else 1
+    logs = ROOT / "build" / "chaos"
+    logs.mkdir(parents=True, exist_ok=True)
+    for log in logs.glob("*.log"):
+        log.unlink()
+    with Fleet(BUNDLE, args.streams + _SPARE_SLOTS, gateways, logs) as fleet:
+        streams = make_streams(recordings, args.streams)
+        expected = asyncio.run(undisturbed(fleet, streams))
+        progress(f"{sum(map(len, expected))} words without a fault")
+        faults: list[str] = []
+        with Readings(lambda: read_usage(gateway_id=fleet.gateways[0].process_id), _READ_S) as taken:
+            run = asyncio.run(run_during(fleet, streams, expected, work(fleet, args, faults)))
+        moved, replayed_s = fleet.moves()
+        figures = figures_of(run) | {"moved": int(moved), "replayed_s": round(replayed_s), "faults": Counter(faults)}
+        for number in range(2):
+            wait_until_free(fleet.running(number), _ZERO_S)
+        figures["replay_bytes"] = bytes_kept(fleet)
+        figures["gateway_mib_per_hour"] = slope(taken) if gateways > 1 else None
+        return figures
+
+
+def work(fleet: Fleet, args: argparse.Namespace, done: list[str]) -> Callable[[], None]:
+    """What runs the schedule until its time is over, and names what it did in `done`."""
+
+    def run() -> None:
+        begin_s = time.monotonic()
+        end_s = begin_s + 60 * args.minutes
+        for event in schedule(args.seed, 1 + round(60 * args.minutes / _PAUSE_S[0])):
+            if time.monotonic() + event.pause_s > end_s:
+                return
+            time.sleep(event.pause_s)
+            after_s = time.monotonic() - begin_s
+            progress(f"{event.fault} {event.number} after {after_s:.0f} s, load {os.getloadavg()[0]:.1f}")
+            FAULTS[event.fault](fleet, event.number)
+            done.append(event.fault)
+
+    return run
+
+
+def figures_of(run: Run) -> dict:
+    """Of the streams."""
+    chunk_s = Checkpoint(BUNDLE).config.chunk_ms(parse_context(",".join(map(str, CONTEXT)))) / 1000
+    return {
+        "streams": len(run.played),
+        "chunks": round(run.audio_s / chunk_s),
+        "words": run.words,
+        "words_changed": run.changed,
+        "reconnections": run.reconnections,
+        "text_late_s_max": round(run.late_s(), 2),
+        "problems": len(run.problems),
+        "reasons": [problem[:400] for problem in run.problems[:20]],
+    }
+
+
+def bytes_kept(fleet: Fleet) -> int:
+    """Audio kept for moves once no stream is live."""
+    end_s = time.monotonic() + _ZERO_S
+    while (kept := fleet.replay_bytes()) and time.monotonic() < end_s:
+        time.sleep(1.0)
+    return int(kept)
+
+
+def slope(taken: Readings) -> float:
+    """Of the memory of the gateway that is never killed."""
+    counted = taken.readings[round(_WARM_UP_SHARE * len(taken.readings)) :]
+    found = memory_slope([each.time_s for each in counted], [each.pss_mib["gateway"] for each in counted])
+    return round(found, 2)
+
+
+def is_failed(row: dict) -> bool:
+    """Whether the run shows a defect."""
+    grown = row["gateway_mib_per_hour"] or 0.0
+    has_grown = row["minutes"] >= _SLOPE_MINUTES and grown >= _MAX_SLOPE_MIB_PER_H
+    return bool(row["problems"] or row["replay_bytes"] or has_grown)
+
+
+def add_run(path: Path, row: dict) -> None:
+    """Adds a run to the file, and to the sums in it."""
+    runs = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    runs.append(row)
+    sums = {name: sum(run.get(name, 0) for run in runs) for name in SUMS}
+    faults: Counter[str] = sum((Counter(run["faults"]) for run in runs), Counter())
+    document = {"sums": sums | {"faults": dict(sorted(faults.items()))}, "runs": runs}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    del __file__  # else every client process would import this file first, torch included
+    sys.exit(main())

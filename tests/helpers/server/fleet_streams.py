@@ -1,0 +1,221 @@
+"""Streams of mixed kinds over a fleet: what each must tell, and what it told beside faults."""
+
+import asyncio
+import io
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import httpx2
+import numpy as np
+import soundfile
+
+from loadtest.gateway_clients import CONNECTION_ERRORS, Text, Texts, Word, realtime_texts, riva_texts
+from penstock_gateway.riva.proto import riva_asr_pb2 as riva_pb2
+from tests.helpers.server.fleet import Fleet
+from tests.helpers.server.gateway_client import RATE_HZ, spoken
+from tests.helpers.server.recordings import Recording
+
+_STREAM_S, _SILENCE_S = 40, 180
+_PAUSE_SAMPLES = RATE_HZ
+"""Between utterances: the gateway ends a segment in it."""
+_PART_SAMPLES = RATE_HZ // 10
+_PHRASES = riva_pb2.SpeechContext(phrases=["RUBOUT", "ENTER SIX"], boost=50)
+_SAME_PLACE_MS, _MAX_CHANGED = 400, 2
+_RETRY_S, _WAIT_S, _STAGGER_S = 0.2, 300.0, 0.13
+_NEVER = ("the server of the stream failed", "replicas are full", "no replica answers", "FIELD_INVALID")
+"""In errors that the death of a gateway does not excuse."""
+Parts = AsyncIterator[np.ndarray]
+
+
+def _headers(fleet: Fleet) -> dict[str, str]:
+    return {"Authorization": f"Bearer {fleet.key}"} if fleet.key else {}
+
+
+def _riva(fleet: Fleet, parts: Parts, **fields: object) -> Texts:
+    return riva_texts(fleet.grpc, parts, key=fleet.key, **fields)
+
+
+async def _upload(fleet: Fleet, parts: Parts) -> Texts:
+    """A recording, once all of it is there."""
+    file = io.BytesIO()
+    soundfile.write(file, np.concatenate([part async for part in parts]), RATE_HZ, format="WAV", subtype="PCM_16")
+    form = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    async with httpx2.AsyncClient(timeout=_WAIT_S, headers=_headers(fleet)) as client:
+        url = f"http://{fleet.http}/v1/audio/transcriptions"
+        reply = await client.post(url, files={"file": ("a.wav", file.getvalue())}, data=form)
+    if reply.status_code != 200:
+        raise ConnectionError(f"{reply.status_code}: {reply.text}")
+    body = json.loads(reply.text)
+    words = [(word["word"], round(1000 * word["start"]), round(1000 * word["end"])) for word in body["words"]]
+    yield Text(body["text"], True, None, tuple(words))
+
+
+KINDS: dict[str, Callable[[Fleet, Parts], Texts]] = {
+    "segments": _riva,
+    "one segment": lambda fleet, parts: realtime_texts(fleet.http, parts, additional_headers=_headers(fleet)),
+    "beam": lambda fleet, parts: _riva(fleet, parts, max_alternatives=3),
+    "phrases": lambda fleet, parts: _riva(fleet, parts, speech_contexts=[_PHRASES]),
+    "file": _upload,
+    "silence": _riva,
+}
+"""Segments as the gateway ends them, `turn_detection: null`, and 3 minutes of silence between words."""
+
+
+@dataclass
+class Played:
+    """What one stream told."""
+
+    words: list[Word] = field(default_factory=list)
+    lates: list[tuple[float, float]] = field(default_factory=list)
+    """Of each text: when it came, and the seconds since the end of the audio that it covers was spoken. Without those
+    of a stream that began anew."""
+    reconnections: int = 0
+    changed: int = 0
+    """Words that were recognized differently."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One client's stream: its kind and its audio, int16 [n]."""
+
+    kind: str
+    samples: np.ndarray
+
+    @property
+    def seconds(self) -> float:
+        """Of its audio."""
+        return len(self.samples) / RATE_HZ
+
+    async def expected(self, fleet: Fleet) -> list[Word]:
+        """Its words without a fault, as fast as they come."""
+        return (await self._read(Played(), KINDS[self.kind](fleet, _unpaced(self.samples)), 0.0)).words
+
+    async def play(self, fleet: Fleet, expected: Sequence[Word]) -> Played:
+        """At the pace of speech. A stream whose gateway ended begins anew. AssertionError for other words or errors."""
+        begin_s, played = time.monotonic(), Played()
+        while True:
+            attempt_s, played.words = time.monotonic(), []
+            texts = KINDS[self.kind](fleet, spoken(self.samples, begin_s=begin_s))
+            try:
+                await asyncio.wait_for(self._read(played, texts, begin_s), self.seconds + _WAIT_S)
+            except (httpx2.HTTPError, *CONNECTION_ERRORS) as error:
+                self._check(played.words, expected[: len(played.words)])
+                is_excused = attempt_s <= fleet.gateway_fault_s and not any(text in str(error) for text in _NEVER)
+                assert is_excused, f"{self.kind}: {type(error).__name__}: {error}"
+                played.reconnections += 1
+                await asyncio.sleep(_RETRY_S)
+            else:
+                played.changed = self._check(played.words, expected)
+                return played
+
+    def _check(self, words: Sequence[Word], expected: Sequence[Word]) -> int:
+        """Words that were recognized differently: the same number of words at the same places. Else AssertionError."""
+        different = [i for i, (one, other) in enumerate(zip(words, expected, strict=False)) if one != other]
+        is_aligned = len(words) == len(expected) and all(
+            abs(words[i][1] - expected[i][1]) <= _SAME_PLACE_MS for i in different
+        )
+        if is_aligned and len(different) <= _MAX_CHANGED:
+            return len(different)
+        place = different[0] if different else min(len(words), len(expected))
+        near = slice(max(0, place - 2), place + 4)
+        raise AssertionError(f"{self.kind}: word {place}: {words[near]}, expected {expected[near]}")
+
+    async def _read(self, played: Played, opened: Texts, begin_s: float) -> Played:
+        async with aclosing(opened) as texts:
+            async for text in texts:
+                if text.processed_s is not None and not played.reconnections:
+                    now_s = time.monotonic()
+                    played.lates.append((now_s, now_s - begin_s - text.processed_s))
+                if text.is_final:
+                    played.words += text.words
+        return played
+
+
+async def _unpaced(samples: np.ndarray) -> Parts:
+    for start in range(0, len(samples), _PART_SAMPLES):
+        yield samples[start : start + _PART_SAMPLES]
+
+
+def make_streams(
+    recordings: Sequence[Recording], count: int, silence_s: float = _SILENCE_S, kinds: Sequence[str] = tuple(KINDS)
+) -> list[Stream]:
+    """Streams of these kinds in turn, each with other audio: utterances with pauses of 1 s."""
+    pause = np.zeros(_PAUSE_SAMPLES, np.float32)
+    parts = np.concatenate([part for recording in recordings for part in (recording.samples, pause)])
+    speech = np.round(np.resize(parts, _STREAM_S * RATE_HZ) * 32767).astype(np.int16)
+    silence = np.zeros(round(silence_s * RATE_HZ), np.int16)
+    streams = []
+    for number, kind in zip(range(count), itertools.cycle(kinds), strict=False):
+        samples = np.roll(speech, 7 * _PART_SAMPLES * number)
+        if kind == "silence":
+            cut = len(samples) // 4
+            samples = np.concatenate([samples[:cut], silence, samples[cut : 2 * cut]])
+        streams.append(Stream(kind, samples))
+    return streams
+
+
+async def undisturbed(fleet: Fleet, streams: Sequence[Stream]) -> list[list[Word]]:
+    """The words of each stream without a fault."""
+    found = list(await asyncio.gather(*(stream.expected(fleet) for stream in streams)))
+    assert all(found), "a stream has no words"
+    return found
+
+
+@dataclass
+class Run:
+    """What streams told while something happened to their fleet."""
+
+    played: list[tuple[Stream, Played]] = field(default_factory=list)
+    """Those that told the right words."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def words(self) -> int:
+        """Each told once, in order."""
+        return sum(len(played.words) for _, played in self.played)
+
+    @property
+    def changed(self) -> int:
+        """Those of them that were recognized differently: at a move the encoder's context may be shorter."""
+        return sum(played.changed for _, played in self.played)
+
+    @property
+    def audio_s(self) -> float:
+        """Of the streams that told the right words."""
+        return sum(stream.seconds for stream, _ in self.played)
+
+    @property
+    def reconnections(self) -> int:
+        """Of streams whose gateway ended."""
+        return sum(played.reconnections for _, played in self.played)
+
+    def late_s(self, begin_s: float = 0.0, end_s: float = float("inf")) -> float:
+        """Of the latest text within these times."""
+        lates = (late_s for _, played in self.played for at_s, late_s in played.lates if begin_s <= at_s <= end_s)
+        return max(lates, default=0.0)
+
+
+async def run_during(
+    fleet: Fleet, streams: Sequence[Stream], expected: Sequence[Sequence[Word]], work: Callable[[], None]
+) -> Run:
+    """Plays each stream again and again until `work`, in a thread of its own, has returned; all end then."""
+    run, begun_s, working = Run(), time.monotonic(), asyncio.create_task(asyncio.to_thread(work))
+
+    async def play(number: int) -> None:
+        await asyncio.sleep(_STAGGER_S * number)
+        stream, is_first = streams[number], True
+        while is_first or not working.done():
+            is_first, begin_s = False, time.monotonic()
+            try:
+                run.played.append((stream, await stream.play(fleet, expected[number])))
+            except Exception as error:  # noqa: BLE001  the others go on
+                after_s = time.monotonic() - begun_s
+                run.problems.append(f"stream {number} after {after_s:.0f} s: {type(error).__name__}: {error}")
+            await asyncio.sleep(begin_s + stream.seconds - time.monotonic())  # a file comes at once
+
+    await asyncio.gather(working, *(play(number) for number in range(len(streams))))
+    return run
