@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from loadtest.gateway_clients import Word
 from loadtest.gateway_attack import OTHER
+from loadtest.gateway_clients import Word
 from tests.helpers.containers import (
     Composition,
     docker,
