@@ -34,11 +34,12 @@ def main() -> int:
     status = _pip_install("--no-deps", "--require-hashes", *files)
     if status == 0 and args.torch_build is not None:
         _install_torch(args.torch_build)
+    _remove_what_only_builds_and_tests_use(Path(os.environ["PIP_PYTHON"]).parents[1])
     return status
 
 
 def _install_torch(build: str) -> None:
-    """Alone: its builds differ in their hashes. Leaves out its headers and own tests."""
+    """Alone: its builds differ in their hashes."""
     choices = ["cpu", DEFAULT] if build == AUTO else [build]
     for choice in choices:
         label = "" if choice == DEFAULT else f"+{choice}"
@@ -49,9 +50,17 @@ def _install_torch(build: str) -> None:
             print(f"Taking the index's own build, which may be the one for CUDA: {DEFAULT_SIZE}.", flush=True)
     else:
         sys.exit(1)
-    for torch in Path(os.environ["PIP_PYTHON"]).parents[1].glob("lib/python3*/site-packages/torch"):
-        for folder in ("include", "test"):
-            shutil.rmtree(torch / folder, ignore_errors=True)
+
+
+def _remove_what_only_builds_and_tests_use(environment: Path) -> None:
+    """The packages' own tests, and torch's headers and programs, of which it starts one itself."""
+    for packages in environment.glob("lib/python3*/site-packages"):
+        torch = packages / "torch"
+        for folder in [*packages.rglob("tests"), torch / "test", torch / "include"]:
+            shutil.rmtree(folder, ignore_errors=True)
+        for program in torch.glob("bin/*"):
+            if program.is_file() and program.name != "torch_shm_manager":
+                program.unlink()
 
 
 def _torch_version() -> str:

@@ -279,16 +279,23 @@ def installer(monkeypatch, tmp_path):
     return install
 
 
-def test_the_build_of_torch_is_the_one_asked_for(installer, tmp_path):
-    headers = tmp_path / "venv" / "lib" / "python3.11" / "site-packages" / "torch" / "include"
-    headers.mkdir(parents=True)
+def test_the_build_of_torch_is_the_one_asked_for(installer):
     assert installer("a.txt", "b.txt", "--torch-build", "cpu") == [
         [*LOCKED, "-r", "a.txt", "-r", "b.txt"],
         ["torch==2.13.0+cpu"],
     ]
-    assert not headers.exists()
-    assert headers.parent.exists()
     assert installer("a.txt", "--torch-build", "default")[1] == ["torch==2.13.0"]
+
+
+def test_what_only_builds_and_tests_use_is_removed(installer, tmp_path):
+    packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    kept = {"torch/lib/libtorch.so", "torch/bin/torch_shm_manager", "numpy/core/multiarray.py"}
+    removed = {"torch/include/torch.h", "torch/test/a", "torch/bin/protoc", "numpy/core/tests/test_multiarray.py"}
+    for name in kept | removed:
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).touch()
+    installer("a.txt", "--torch-build", "cpu")
+    assert {str(path.relative_to(packages)) for path in packages.rglob("*") if path.is_file()} == kept
 
 
 def test_a_build_of_torch_that_is_not_offered_is_named(installer, capsys):
