@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -q --durations=12 --ignore=tests/nightly
 TEST_SHARED := $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile
 # Only these files are collected for a marker that few tests have.
 FILES_OF = $$(grep -rl --include='test_*.py' 'pytest.mark.$(1)' tests client/tests gateway/tests)
-NOT_HERE := not gpu and not oracle and not nightly and not browser
+NOT_HERE := not gpu and not oracle and not nightly and not browser and not containers
 # What a CPU's instruction set and order of sums could change (docs/decoding.md, "What is exact").
 NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tests/model/nemo/test_importer.py \
 	tests/pipeline/stages/test_stages.py tests/scoring/boosting/test_search.py tests/test_linear.py \
@@ -38,7 +38,7 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check chart-check sbom capacity soak fault-trials fleet-trials train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check compose-test chart-check sbom capacity soak fault-trials fleet-trials train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -181,6 +181,10 @@ gateway-attack: setup ## attacks on a gateway beside a live stream: its latency,
 # HAProxy is Debian's package; what is not installed is named.
 edge-check: setup $(DEPLOY_VENV)/.done ## HAProxy and Envoy before two gateways: words, attacks, failover
 	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(LOADTEST).edge_check $(EDGE_ARGS)
+
+# As root on Debian it also does without a Docker daemon and a registry.
+compose-test: setup ## build the images and walk compose.yaml in containers
+	PYTEST="$(PYTEST)" scripts/compose_test.sh
 
 chart-check: $(DEPLOY_VENV)/.done ## render and validate the Helm chart without a cluster; scan it and the Dockerfile
 	$(DEPLOY_VENV)/bin/python scripts/chart_check.py

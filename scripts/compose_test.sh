@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# `make compose-test`: the images and the composition in containers (docs/deployment.md#test-the-containers).
+# A Docker daemon and the base image are taken where there are any; root without them gets Debian's packages, a daemon
+# of its own in a temporary directory, and a base image made of packages. Containers, networks, volumes, images, daemon
+# and directory are gone at the end, also after a failure. PYTEST: the command that runs the tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=$(mktemp -d "${TMPDIR:-/tmp}/penstock-compose-XXXXXX")
+project=penstock-test-$$
+daemon=
+
+say() { echo "compose-test: $*" >&2; }
+fail() { say "error: $*"; exit 2; }
+
+finish() {
+    status=$?
+    trap - EXIT INT TERM
+    set +e
+    label=label=com.docker.compose.project=$project
+    docker ps --all --quiet --filter "$label" | xargs --no-run-if-empty docker rm --force --volumes >"$folder/rm" 2>&1
+    docker network ls --quiet --filter "$label" | xargs --no-run-if-empty docker network rm >>"$folder/rm" 2>&1
+    docker volume ls --quiet --filter "$label" | xargs --no-run-if-empty docker volume rm >>"$folder/rm" 2>&1
+    docker image ls --format '{{.Repository}}:{{.Tag}}' "$project" |
+        xargs --no-run-if-empty docker image rm --force >>"$folder/rm" 2>&1
+    if [ -n "$daemon" ]; then
+        kill "$daemon"
+        wait "$daemon"
+        # A network namespace stays mounted.
+        awk -v below="$folder/" 'index($2, below) == 1 { print $2 }' /proc/mounts | xargs --no-run-if-empty umount
+    fi
+    rm -rf --one-file-system "$folder" || status=1
+    exit $status
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+install() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || fail "not found: $*. Install it, or run this as root on Debian"
+    say "installing $*, which stays"
+    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "$@" >"$folder/apt" ||
+        { cat "$folder/apt" >&2; fail "apt-get could not install $*"; }
+}
+
+start_daemon() {
+    [ "$(id -u)" = 0 ] || fail "no Docker daemon answers, and only root can start one: $(docker info 2>&1 | tail -n 1)"
+    command -v dockerd >/dev/null || install docker.io
+    free_gb=$(($(df --output=avail --block-size=1M "$folder" | tail -n 1) / 1024))
+    [ "$free_gb" -ge 12 ] || fail "$folder has $free_gb GB free, and needs 12; TMPDIR names another place"
+    # It leaves the rules and the routes of this machine as they are, so that only the host's network leads out.
+    dockerd --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/pid" --host "unix://$folder/socket" \
+        --bridge=none --iptables=false --ip-forward=false --ip-masq=false --storage-driver=overlay2 \
+        >"$folder/dockerd" 2>&1 &
+    daemon=$!
+    export DOCKER_HOST=unix://$folder/socket
+    for _ in $(seq 120); do
+        ! docker info >/dev/null 2>&1 || return 0
+        kill -0 "$daemon" 2>/dev/null || break
+        sleep 0.5
+    done
+    tail -n 20 "$folder/dockerd" >&2
+    fail "dockerd does not start"
+}
+
+# Debian's Python, at the paths of the official image.
+make_base() {
+    command -v mmdebstrap >/dev/null || install mmdebstrap
+    local version=${official#*:}
+    local python=python${version%%.*}.$(cut -d. -f2 <<<"$version") suite=${version##*-}
+    # The hook's variables are its own.
+    # shellcheck disable=SC2016
+    mmdebstrap --quiet --variant=minbase --include="ca-certificates,python3,python3-venv,libgomp1,lib$python" \
+        --customize-hook='ln -s python3 "$1/usr/bin/python"' \
+        --customize-hook="ln -sf lib$python.so.1.0 \"\$1/usr/lib/$(uname -m)-linux-gnu/lib$python.so\"" \
+        "$suite" "$folder/base.tar"
+    PYTHON_IMAGE=$project:python
+    docker import "$folder/base.tar" "$PYTHON_IMAGE" >/dev/null
+    rm "$folder/base.tar"
+}
+
+# pip's setting: its variable, else its configuration.
+setting() {
+    local variable
+    variable=PIP_$(tr a-z- A-Z_ <<<"$1")
+    echo "${!variable-$(python3 -m pip config get "global.$1" 2>/dev/null || true)}" | xargs
+}
+
+# The build image has this machine's certificates and folders of wheels; an index in a folder stays outside.
+make_build_image() {
+    local name path
+    export PIP_CERT PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL PYTHON_BUILD_IMAGE=$project:build
+    PIP_CERT=$(setting cert) PIP_FIND_LINKS=$(setting find-links) PIP_INDEX_URL=$(setting index-url)
+    PIP_EXTRA_INDEX_URL=$(setting extra-index-url)
+    mkdir -p "$folder/build/root"
+    for path in $PIP_CERT $PIP_FIND_LINKS; do
+        [ ! -e "$path" ] || cp --parents --recursive --dereference "$path" "$folder/build/root"
+    done
+    for name in PIP_INDEX_URL PIP_EXTRA_INDEX_URL; do
+        [[ ${!name} != *file:* ]] || say "$name without its folders, which no build sees: ${!name}"
+        printf -v "$name" %s "$(tr ' ' '\n' <<<"${!name}" | grep -v ^file: | xargs)"
+    done
+    printf 'FROM %s\nCOPY root /\n' "$PYTHON_IMAGE" >"$folder/build/Dockerfile"
+    docker build --quiet --tag "$PYTHON_BUILD_IMAGE" "$folder/build" >/dev/null
+    rm -r "$folder/build"
+}
+
+command -v docker >/dev/null || install docker.io
+docker info >/dev/null 2>&1 || start_daemon
+say "Docker $(docker version --format '{{.Server.Version}}')${daemon:+, a daemon of its own}"
+COMPOSE="docker compose"
+if ! $COMPOSE version >/dev/null 2>&1; then
+    command -v docker-compose >/dev/null || install docker-compose
+    COMPOSE=docker-compose
+fi
+docker buildx version >/dev/null 2>&1 || export DOCKER_BUILDKIT=0
+export COMPOSE COMPOSE_PROJECT_NAME=$project BUILD_NETWORK=${BUILD_NETWORK-default} PYTHON_IMAGE
+[ -z "$daemon" ] || BUILD_NETWORK=host
+official=$(sed -n 's/^ARG PYTHON_IMAGE=//p' docker/Dockerfile)
+PYTHON_IMAGE=${PYTHON_IMAGE-$official}
+if docker image inspect "$PYTHON_IMAGE" >/dev/null 2>&1 || docker pull --quiet "$PYTHON_IMAGE" >"$folder/pull" 2>&1; then
+    say "base image $PYTHON_IMAGE"
+else
+    say "$PYTHON_IMAGE is not to be had ($(tail -n 1 "$folder/pull")): a base image of Debian's packages stands in"
+    make_base
+fi
+make_build_image
+${PYTEST:-python3 -m pytest} -m containers --basetemp "$folder/tests" tests/containers "$@"
