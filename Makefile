@@ -187,7 +187,7 @@ edge-check: setup $(DEPLOY_VENV)/.done ## HAProxy and Envoy before two gateways:
 	PATH=$(CURDIR)/$(DEPLOY_VENV)/bin:$$PATH $(LOADTEST).edge_check $(EDGE_ARGS)
 
 # As root on Debian it also does without a Docker daemon and a registry.
-compose-test: setup ## build the images and walk compose.yaml and a fleet in containers
+compose-test: setup ## build the images and walk compose.yaml in containers
 	PYTEST="$(PYTEST)" scripts/compose_test.sh
 
 chart-check: $(DEPLOY_VENV)/.done ## render and validate the Helm chart without a cluster; scan it and the Dockerfile

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.edge_check import FOLDER as EDGE
-from loadtest.edge_check import make_certificate
 from loadtest.gateway_attack import OTHER, gateway_flags
 from penstock.reporting import markdown_table
 from tests.helpers.containers import Composition, docker
@@ -50,31 +48,25 @@ def composition(tmp_path_factory, figures) -> Iterator[Composition]:
     gateway_flags(folder, ((OTHER, 16),))
     (folder / "keys").chmod(0o644)
     user = (os.getuid(), os.getgid()) if os.getuid() else (10001, 10001)
-    folders = [folder / name for name in ("reports", "edge")]
-    for each in folders:
-        each.mkdir()
-        shutil.chown(each, *user)
-    shutil.copy(EDGE / "haproxy.cfg", folders[1])
-    make_certificate(folders[1])
-    for file in folders[1].iterdir():
-        shutil.chown(file, *user)
-    ports = ("HTTP", "GRPC", "METRICS", "PROMETHEUS", "GRAFANA", "LOCUST", "GATEWAY_HTTP", "GATEWAY_GRPC")
+    reports = folder / "reports"
+    reports.mkdir()
+    shutil.chown(reports, *user)
+    ports = ("HTTP", "GRPC", "METRICS", "LOCUST", "GATEWAY_HTTP", "GATEWAY_GRPC")
     made = Composition(
         {f"{name}_PORT": "0" for name in ports}
         | {
             "GATEWAY_KEYS": str(folder / "keys"),
             "GATEWAY_MEMORY": "1g",
-            "LOADTEST_REPORTS": str(folders[0]),
-            "EDGE_FOLDER": str(folders[1]),
+            "LOADTEST_REPORTS": str(reports),
             "LOADTEST_USER": f"{user[0]}:{user[1]}",
             "STREAMS": "4",
             "MINUTES": "0.5",
         }
     )
     begin_s = time.monotonic()
-    for service in ("server", "client", "gateway", "loadtest", "haproxy"):
+    for service in ("server", "client", "gateway", "loadtest"):
         made.compose("build", service)
-    figures.append(("build of five images", f"{time.monotonic() - begin_s:.0f} s"))
+    figures.append(("build of four images", f"{time.monotonic() - begin_s:.0f} s"))
     base = int(docker("image", "inspect", "--format", "{{.Size}}", made.environment["PYTHON_IMAGE"]))
     figures.append(("base image", f"{base / 1e9:.2f} GB"))
     for name in IMAGES:

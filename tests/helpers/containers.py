@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FILES = (ROOT / "compose.yaml", ROOT / "tests" / "containers" / "compose.yaml")
-PROFILES = ("gateway", "loadtest", "monitoring", "client", "edge")
+PROFILES = ("gateway", "loadtest", "client")
 _LONG_S = 1800.0
 _READ_METRICS = (
     "import urllib.request as r; print(r.urlopen('http://localhost:8081/metrics', timeout=60).read().decode())"
@@ -19,16 +19,16 @@ _READ_METRICS = (
 _SERVERS = re.compile(r"^penstock_gateway_replicas_up\{.*\} (\S+)$", re.M)
 
 
-def docker(*words: str, input_text: str | None = None) -> str:
+def docker(*words: str) -> str:
     """The output of a Docker command; AssertionError with all that it says if it fails."""
-    done = try_docker(*words, input_text=input_text)
+    done = try_docker(*words)
     assert done.returncode == 0, (words, done.stdout[-4000:], done.stderr[-4000:])
     return done.stdout.strip()
 
 
-def try_docker(*words: str, input_text: str | None = None) -> subprocess.CompletedProcess[str]:
+def try_docker(*words: str) -> subprocess.CompletedProcess[str]:
     """The same; what fails is the caller's."""
-    return _run(["docker", *words], os.environ, input_text)
+    return _run(["docker", *words], os.environ)
 
 
 class Composition:
@@ -77,11 +77,6 @@ class Composition:
         """Stops and removes the containers, networks and volumes."""
         self.compose("down", "--volumes", "--remove-orphans")
 
-    def network(self) -> str:
-        """Name of the network of all services."""
-        (name,) = inspect(self.containers("server")[-1])["NetworkSettings"]["Networks"]
-        return name
-
 
 def inspect(container: str) -> dict:
     """What Docker says about a container."""
@@ -93,7 +88,7 @@ def wait_until_healthy(containers: Sequence[str], timeout_s: float = 600.0) -> N
     deadline_s = time.monotonic() + timeout_s
     for container in containers:
         while not _is_well(state := inspect(container)["State"]):
-            said = (state["Status"], docker("logs", "--tail", "30", container))
+            said = (state["Status"], try_docker("logs", "--tail", "30", container))
             assert time.monotonic() < deadline_s and state["Status"] in ("running", "restarting"), said
             time.sleep(0.5)
 
@@ -120,9 +115,5 @@ def _is_well(state: dict) -> bool:
     return state["Status"] == "running" and state.get("Health", {}).get("Status", "healthy") == "healthy"
 
 
-def _run(
-    command: Sequence[str], environment: Mapping[str, str], input_text: str | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, env=dict(environment), input=input_text, capture_output=True, text=True, timeout=_LONG_S, check=False
-    )
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=_LONG_S, check=False)
