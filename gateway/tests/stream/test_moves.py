@@ -9,7 +9,7 @@ from client.tests.helpers.fake_fleet import BLOCK, speech
 from penstock_client.batched import client as batched_client
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.security.keys import ANONYMOUS
-from penstock_gateway.stream import replicas
+from penstock_gateway.stream import replica_streams, replicas
 from penstock_gateway.stream.events import Final, Partial
 from penstock_gateway.stream.live_stream import StreamOptions
 from penstock_gateway.stream.moves import Place
@@ -73,6 +73,21 @@ async def test_a_lost_replica_costs_no_word(fleet, open_streams, until, metrics,
     assert partials == sorted(partials)
     value = metrics.registry.get_sample_value
     assert value("penstock_gateway_streams_moved_total", {"reason": "CONNECTION_LOST"}) == 1
+
+
+async def test_the_only_replica_gets_its_streams_back_when_it_starts_again(fleet, open_streams, until, monkeypatch):
+    monkeypatch.setattr(replica_streams, "PROBE_S", 0.1)
+    async with open_streams(fleet()) as streams:
+        expected = told(await play(streams, until))
+    only = fleet()
+    async with open_streams(only) as streams:
+        only.die_at_row(9)
+        playing = asyncio.create_task(play(streams, until))
+        await until(lambda: not streams._groups[0].is_up)
+        only.batch.streams.clear()
+        only.batch.before_row = lambda samples, flags: None
+        assert told(await playing) == expected
+        assert streams._groups[0].replicas[0].live == 0 and not only.batch.streams
 
 
 @pytest.mark.parametrize("fingerprint", ["other weights", ""])

@@ -19,6 +19,7 @@ from penstock_client.errors import (
     ReplyTimeoutError,
     ServerReplyError,
     ServerUnreachableError,
+    StreamClosedError,
 )
 from penstock_client.options import StreamOptions
 from penstock_client.protocol import SAMPLE_RATE_HZ
@@ -27,8 +28,8 @@ from penstock_client.transport.grpc_wire import check_certificates
 log = logging.getLogger("penstock_client")
 _MAX_UNANSWERED_S = 20.0
 _MAX_REPLAY_S = 120.0
-MAX_WAIT_S = 3.0
-"""How long a lost stream waits for a server with room."""
+MAX_WAIT_S = 15.0
+"""How long a lost stream waits for a server with room: one that is late or full, or that starts again."""
 _PAUSE_S = 0.1
 _DOWN_S = 5.0
 """A server that was lost or not reached is the last choice for this time."""
@@ -172,7 +173,7 @@ T = TypeVar("T", bound=Target)
 
 
 async def move_to_any(stream: BatchedStream, lost: ClientError, targets: Callable[[], Iterable[T]]) -> T | None:
-    """Moves a lost stream to the first target that takes it; else, after 3 s, fails it with the error of its loss.
+    """Moves a lost stream to the first target that takes it. After 15 s, or where none can, fails it with its loss.
 
     targets: the best first; called for each attempt. Returns the target, None where the stream is over.
     """
@@ -183,6 +184,8 @@ async def move_to_any(stream: BatchedStream, lost: ClientError, targets: Callabl
                 try:
                     await target.take(stream)
                     return target
+                except StreamClosedError:  # too long since its last border: nowhere
+                    return None
                 except ClientError as error:
                     log.debug("stream %s cannot go on there: %s", stream.stream_id, error)
                 if not stream.is_adrift:
