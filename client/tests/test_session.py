@@ -198,7 +198,8 @@ def ended(session, samples=8000):
 @pytest.mark.parametrize("samples", [8000, 160_001, 4 * 3600 * 16_000 + 1], ids=["0.5 s", "10 s", "4 h"])
 def test_a_stream_is_polled_until_its_last_result(session, clock, samples):
     whole_s = np.float32(samples / 16_000).item()
-    before_s = np.nextafter(np.float32(whole_s), np.float32(0)).item()
+    before_s = 0.999 * whole_s
+    moved_s = np.nextafter(np.float32(whole_s), np.float32(0)).item()  # the sum of two times, rounded
     for request in enqueue(session, RequestSplitter("s", max_samples=samples).split(np.zeros(samples), is_end=True)):
         assert session.next_request() is request
     for reply in (
@@ -213,7 +214,7 @@ def test_a_stream_is_polled_until_its_last_result(session, clock, samples):
     clock.now_s += 1.0
     session.deliver(
         replace(RESULT, segment=4, is_final=True, audio_processed_s=before_s),
-        replace(RESULT, segment=5, is_final=True, audio_processed_s=whole_s),
+        replace(RESULT, segment=5, is_final=True, audio_processed_s=moved_s),
     )
     results = [session.next_result() for _ in range(5)]
     assert session.is_over and session.is_complete

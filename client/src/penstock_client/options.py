@@ -186,7 +186,8 @@ class StreamOptions(Options):
         EndpointTokens | None, About("NAME", unset=_SERVERS, page="endpointing.md#end-tokens")
     ] = Field(default=None, description="endpoint: an end token of the model, such as `<EOU>`; without any only off")
     window: Annotated[Window | None, About("NAME", unset="file", page="serving.md#files")] = Field(
-        default=None, description="attention of an offline model: file as trained, but local above 10 min; long always local"
+        default=None,
+        description="attention of an offline model: file as trained, but local above 10 min; long always local",
     )
 
     @model_validator(mode="after")

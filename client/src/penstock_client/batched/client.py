@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -30,7 +31,7 @@ _MAX_UNANSWERED_S = 20.0
 _MAX_REPLAY_S = 120.0
 MAX_WAIT_S = 15.0
 """How long a lost stream waits for a server with room: one that is late or full, or that starts again."""
-_PAUSE_S = 0.1
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _DOWN_S = 5.0
 """A server that was lost or not reached is the last choice for this time."""
 _LOST = (ConnectionLostError.code, ReplyTimeoutError.code)
@@ -177,7 +178,7 @@ async def move_to_any(stream: BatchedStream, lost: ClientError, targets: Callabl
 
     targets: the best first; called for each attempt. Returns the target, None where the stream is over.
     """
-    deadline_s = time.monotonic() + MAX_WAIT_S
+    deadline_s, pause_s = time.monotonic() + MAX_WAIT_S, _PAUSE_S
     try:
         while stream.is_adrift:
             for target in targets():
@@ -192,7 +193,8 @@ async def move_to_any(stream: BatchedStream, lost: ClientError, targets: Callabl
                     return None
             if time.monotonic() >= deadline_s:
                 break
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)
     finally:
         if stream.is_adrift:
             stream.give_up(lost)
