@@ -13,8 +13,10 @@ from penstock import OfflineRecognizer
 from penstock.cli import main
 from penstock.commands import serve
 from penstock.errors import SettingError
+from penstock.model.bundle import Checkpoint
+from penstock.pipeline.server_memory import audio_bytes_per_s
 from penstock.serving.ports import Ports
-from penstock.serving.settings import Settings
+from penstock.serving.settings import ServeOptions, Settings, audio_limit_s
 from penstock.serving.triton_install import TritonInstall
 from tests.helpers.fresh_process import run_penstock
 from tests.helpers.golden import AN4
@@ -125,6 +127,16 @@ def test_serve_says_what_files_it_takes(model, capsys, monkeypatch):
     assert not {"context", "chunk_ms", "chunk_samples"} & launched[0].information.keys()
     assert main([*command, "--context=70,6"]) == serve.REJECTED
     assert "--context is [70,6], but the model is offline; accepted: no --context" in capsys.readouterr().err
+
+
+def test_files_have_the_memory_that_is_left_on_a_device(model, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    options, config = ServeOptions(model=model, device="cuda", max_streams=4), Checkpoint(model).config
+    found = []
+    for gigabytes in (3, 4):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=gigabytes: (free * 10**9, 80 * 10**9))
+        found.append(audio_limit_s(config, options))
+    assert found[1] - found[0] == pytest.approx(0.8e9 / audio_bytes_per_s(config), abs=1)
 
 
 @pytest.mark.parametrize("form", ["nemo", "transformers"])

@@ -47,7 +47,7 @@ class WindowServer:
         self.table = StreamTable(max_streams, self.ledger, idle_limit_s, lambda: self.now_s, self.board)
         limits = limits or WindowLimits(RATE_HZ * 3600, RATE_HZ * 36_000)
         self.features = WindowFeatureStage(checkpoint, self.table, limits, decoding)
-        self.encoder = WindowEncoderStage(checkpoint, slots, self.ledger, self.board)
+        self.encoder = WindowEncoderStage(checkpoint, slots, self.ledger, self.board, clock=lambda: self.now_s)
         self.decoder = DecoderStage(checkpoint, slots, self.ledger, decoding=decoding)
         self._signer = TicketSigner(b"key")
 

@@ -4,6 +4,7 @@ The fields of `ServeOptions` are their only declaration; the decoder's come from
 `penstock.pipeline.options.decoding_config`. `Settings` has the values that models use.
 """
 
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -263,7 +264,24 @@ def audio_limit_s(config: "ModelConfig", options: ServeOptions) -> int:
 
     others = server_memory(config, None, options.decoding, options.max_streams)
     left = _AUDIO_SHARE * available_memory_bytes() - others.total
+    device = options.device or _best_device()
+    if device != "cpu":
+        left = min(left, _left_on_device(config, options, device))
     return max(int(left / audio_bytes_per_s(config)), _LEAST_AUDIO_S)
+
+
+def _left_on_device(config: "ModelConfig", options: ServeOptions, device: str) -> float:
+    """Bytes for audio on a CUDA device."""
+    import torch
+
+    from penstock.encoder.precision import number_bytes
+    from penstock.pipeline.device_memory import device_memory
+
+    if not torch.cuda.is_available():  # said where the device is used
+        return math.inf
+    size = number_bytes(options.precision, device)
+    others = device_memory(config, None, options.decoding, options.max_streams, size)
+    return _AUDIO_SHARE * torch.cuda.mem_get_info(device)[0] - sum(others)
 
 
 def _best_device() -> str:

@@ -1,15 +1,18 @@
 """Files through the three stages of an offline model in one process: results, order, and what ends them early."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
 
 from penstock import OfflineRecognizer
 from penstock.errors import ErrorCode, StreamError
+from penstock.frontend.window_mel import MelPieces
 from penstock.model.bundle import Checkpoint
 from penstock.pipeline import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig
-from penstock.pipeline.stages import window_features, window_jobs
+from penstock.pipeline.stages import window_encoder, window_features, window_jobs
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.pipeline.stages.window_features import WindowLimits
 from tests.helpers.golden import golden_samples
@@ -56,8 +59,9 @@ def is_freed(server: WindowServer) -> bool:
 @pytest.mark.parametrize("decoding", [DecodingConfig(), DecodingConfig(endpoint_silence_ms=200)])
 @pytest.mark.parametrize("case", CASES)
 def test_files_side_by_side_have_the_library_s_results(checkpoints, speech, case, decoding, monkeypatch):
-    """Of several pieces and parts each; a batch holds 20 s, and a call gives one part."""
+    """Of several pieces and parts each; a batch holds 20 s, and a call gives one part, or what is left of it."""
     monkeypatch.setattr(window_jobs, "BATCH_AUDIO_S", 20.0)
+    monkeypatch.setattr(window_encoder, "MAX_CALL_PARTS", 1)
     monkeypatch.setattr(windows, "DECODED_CHUNKS", 5)
     server = WindowServer(checkpoints[case], decoding=decoding)
     files = {
@@ -185,6 +189,16 @@ def test_limits_end_a_stream_as_its_samples_arrive(checkpoint, speech):
     assert reply.audio_processed_s == 60
 
 
+def test_a_file_longer_than_all_audio_may_be_is_too_long(checkpoint, speech):
+    server = WindowServer(checkpoint, limits=WindowLimits(3600 * RATE_HZ, 40 * RATE_HZ))
+    server.send("a", speech[: 30 * RATE_HZ], start=True)
+    error = server.send("a", speech[: 11 * RATE_HZ])
+    assert (error.code, error.message) == (
+        ErrorCode.AUDIO_TOO_LONG, "stream 'a': more than 40 s (--max-audio-s) of audio; accepted: up to 40 s "
+        "(--max-audio-s)",
+    )  # fmt: skip
+
+
 def test_bad_requests_are_rejected_by_name_and_others_go_on(server, speech):
     part = speech[:RATE_HZ]
     for name in ("nan", "short", "never", "after", "good"):
@@ -221,11 +235,12 @@ def test_bad_requests_are_rejected_by_name_and_others_go_on(server, speech):
     assert not isinstance(server.send("nan", part, end=True), StreamError)  # unharmed
 
 
-def test_a_job_that_fails_ends_its_streams_only(server, speech, monkeypatch):
+@pytest.mark.parametrize("failure", [RuntimeError("out of memory"), MemoryError()], ids=["torch", "Python"])
+def test_a_job_that_fails_ends_its_streams_only(server, speech, monkeypatch, failure):
     monkeypatch.setattr(window_jobs, "BATCH_AUDIO_S", 4.0)
     server = WindowServer(server.checkpoint)
     right = torch.softmax
-    failures = iter([RuntimeError("out of memory")])
+    failures = iter([failure])
 
     def fail_once(*args, **options):
         for failure in failures:
@@ -238,6 +253,37 @@ def test_a_job_that_fails_ends_its_streams_only(server, speech, monkeypatch):
     assert found[2].code is ErrorCode.STREAM_LOST and "an earlier stage lost" in found[2].message
     assert found[0].is_final and found[1].is_final  # of another job, longer than that of "c"
     assert is_freed(server)
+
+
+def test_audio_that_cannot_be_taken_is_not_held(server, speech, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    server.send("a", speech[:RATE_HZ], start=True)
+    monkeypatch.setattr(MelPieces, "_compute", fail)
+    assert server.send("a", speech[:RATE_HZ]).code is ErrorCode.STREAM_LOST
+    assert is_freed(server) and server.features.samples_held == 0
+
+
+def test_frames_wait_while_the_decoder_is_behind(checkpoint, speech, monkeypatch):
+    """All that has gone on to it could come in one batch."""
+    monkeypatch.setattr(window_encoder, "MAX_CALL_PARTS", 1)
+    server, names, passed = WindowServer(checkpoint), "abc", []
+
+    def wait(tickets, encoded):
+        passed.append(sum(map(len, encoded)))
+        return [Mock(answers={0: None}) for _ in tickets]
+
+    monkeypatch.setattr(server.decoder, "process_tickets", wait)
+    for name in names:
+        server.send(name, speech[: 25 * RATE_HZ], start=True, end=True)
+    while server.encoder._queue.jobs:
+        server.poll(*names)
+    server.poll(*names)
+    assert sum(passed) == 313 + 56  # 25 s, and whole chunks of what is left of 30 s
+    server.now_s += 11.0  # Triton has dropped them
+    server.poll(*names)
+    assert sum(passed) > 313 + 56
 
 
 def test_rows_of_a_batched_request(server, speech):

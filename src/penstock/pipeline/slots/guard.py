@@ -26,6 +26,7 @@ class SlotGuard:
         self._generations = np.zeros(slots, np.int64)
         self._requests = np.zeros(slots, np.int64)
         self._is_closed = np.zeros(slots, bool)  # ended or lost: the slot's generation has no state
+        self._ended = np.zeros(slots, np.int64)  # the generation that ended well
         self._settled_missing = np.zeros(slots, np.int64)  # the generation for which `_settle_missing` has been done
 
     def admit(
@@ -69,10 +70,14 @@ class SlotGuard:
             self._is_closed[opened] = False
             self._requests[opened] = 0
         self._requests[slots[is_admitted]] += 1
-        self._is_closed[slots[is_admitted & ((flags & END) > 0)]] = True
+        is_end = is_admitted & ((flags & END) > 0)
+        self._is_closed[slots[is_end]] = True
+        self._ended[slots[is_end]] = generations[is_end]
         return is_admitted
 
     def _rejection(self, slot: int, generation: int, number: int) -> StreamError:
+        if generation == self._ended[slot]:  # a second poll: the stream's last reply may still be on its way
+            return StreamError(ErrorCode.STREAM_NOT_OPEN, "the stream has ended; start it again")
         why = f"the {self._stage} no longer has this stream's state; start the stream again"
         if self._is_last and self._ledger.failed_generation(slot, before=self._stage) >= generation:
             why = "an earlier stage lost this stream; start the stream again"
@@ -105,6 +110,7 @@ class SlotGuard:
     def end(self, slot: int, generation: int) -> None:
         """Ends a stream whose work is done, after the request that had END: see `SlotLedger.end`."""
         self._is_closed[slot] |= generation == self._generations[slot]
+        self._ended[slot] = generation
         self._ledger.end(self._stage, slot, generation)
 
     def settle(self, slots: np.ndarray, generations: np.ndarray) -> None:

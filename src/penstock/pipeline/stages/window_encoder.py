@@ -4,6 +4,7 @@ Its tickets are not those of the features stage: only here is it known when a st
 words and searches.
 """
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from penstock.pipeline.stages.window_jobs import JobQueue, WindowFile
 from penstock.pipeline.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.runtime import check_device
 
+_DROPPED_S = 10.0
 _MAX_COVERED = 0.999
 """Share of a stream's samples that is reported before its last reply: AUDIO_PROCESSED is float32."""
 
@@ -38,6 +40,7 @@ class WindowEncoderStage:
         board: DrainBoard,
         device: str = "cpu",
         precision: str = FLOAT32,
+        clock: Callable[[], float] = time.monotonic,
     ):
         """board: tells which streams the features stage has closed."""
         check_device(device)
@@ -47,10 +50,14 @@ class WindowEncoderStage:
         self._device = torch.device(device)
         self._queue = JobQueue(self._encoder, self._device, self._features.hop_ms)
         self._part_frames = decoded_frames(config)
+        self._chunk_frames = self._config.decoding_chunk_frames(None)
         self._guard = SlotGuard("encoder", slots, ledger)
         self._board = board
         self._files: dict[int, WindowFile] = {}
         """By slot."""
+        self._ledger, self._clock = ledger, clock
+        self._decoding: dict[int, _Decoding] = {}
+        """By slot, the frames that the decoder has not settled."""
 
     @torch.inference_mode()
     def warm_up(self, streams: int) -> None:
@@ -154,12 +161,16 @@ class WindowEncoderStage:
             for row, (slot, flags) in enumerate(request.rows[:, [Column.SLOT, Column.FLAGS]].tolist())
             if flags & POLL and row not in request.errors and slot in self._files
         ]
-        room = MAX_CALL_PARTS * self._part_frames
+        room = self._decoder_room()
         for file, request, row in sorted(polls, key=lambda poll: poll[0].frames_left):
             count = min(file.frames_left, self._part_frames, room)
+            if count < file.frames_left:  # whole chunks, which endpoints count
+                count -= count % self._chunk_frames
             if count:
                 request.parts[row] = file.emit(count)
                 room -= count
+                number = int(request.rows[row, Column.NUMBER])
+                self._decoding[file.slot] = _Decoding(file.generation, number, count, self._clock())
             is_done = file.is_done and self._is_live(file)
             samples = int(request.rows[row, Column.COVERED])
             covered = samples if file.is_done else int(min(file.progress, _MAX_COVERED) * samples)
@@ -170,6 +181,19 @@ class WindowEncoderStage:
                 del self._files[file.slot]
         return [self._encoded(request, copy_to_host if to_host else lambda frames: frames) for request in requests]
 
+    def _decoder_room(self) -> int:
+        """Encoder frames that may go on now: those of earlier calls may wait for the decoder, which takes all at once.
+
+        Triton may have dropped some because their client disconnected: they count for a while.
+        """
+        now_s = self._clock()
+        self._decoding = {
+            slot: one
+            for slot, one in self._decoding.items()
+            if self._ledger.settled_requests(slot, one.generation) <= one.number and now_s < one.since_s + _DROPPED_S
+        }
+        return max(0, MAX_CALL_PARTS * self._part_frames - sum(one.frames for one in self._decoding.values()))
+
     def _encoded(self, request: "_Request", copied: Callable[[torch.Tensor], torch.Tensor]) -> EncodedRows:
         rows = request.rows
         rows[:, [Column.CHUNKS, Column.LAST_VALID]] = 0
@@ -177,6 +201,16 @@ class WindowEncoderStage:
         parts = [request.parts[row] for row in sorted(request.parts)]
         frames = copied(torch.cat(parts)) if parts else torch.zeros(0, self._config.d_model)
         return EncodedRows(frames, request.errors, rows)
+
+
+class _Decoding(NamedTuple):
+    """Frames of a stream that have gone on to the decoder."""
+
+    generation: int
+    number: int
+    """Of their request, as in the ticket."""
+    frames: int
+    since_s: float
 
 
 class _Request(NamedTuple):

@@ -111,8 +111,8 @@ class WindowFeatureStage(AdmittingStage):
         """
         is_end, stream_id = rows.flags[row] & END > 0, rows.stream_ids[row]
         try:
+            self.samples_held += len(samples)  # as `file.mel` counts them, also where it fails
             file.mel.add(torch.from_numpy(np.ascontiguousarray(samples)))
-            self.samples_held += len(samples)
             self.samples_taken += len(samples)
             if is_end and not file.has_ended and file.mel.samples:
                 file.mel.end()
@@ -149,8 +149,10 @@ class WindowFeatureStage(AdmittingStage):
             return
         total = (file.mel.samples if file is not None else 0) + length
         rate_hz = self._features.sample_rate_hz
-        if total > self._limits.stream_samples:
+        if total > min(self._limits):
             most = f"{self._limits.stream_samples / rate_hz / 60:g} min (--max-file-minutes)"
+            if self._limits.all_samples < self._limits.stream_samples:
+                most = f"{self._limits.all_samples / rate_hz:g} s (--max-audio-s)"
             raise StreamError(ErrorCode.AUDIO_TOO_LONG, f"more than {most} of audio; accepted: up to {most}")
         if self.samples_held + length > self._limits.all_samples:
             limit = f"{self._limits.all_samples / rate_hz:.0f} s (--max-audio-s)"
