@@ -17,6 +17,8 @@ from penstock.model.config import MAX_BAND, EncoderConfig
 
 BLOCK_QUERIES, BLOCK_PRODUCTS, BLOCK_DISTANCES = 256, 1 << 29, 2048
 """Limits of one step: queries, products of queries and keys in all heads, positions to project."""
+CACHED_SCORES, LEAST_QUERIES = 1 << 19, 64
+"""Scores that are computed at once on a CPU, 2 MB; queries that a product needs to be fast."""
 KEPT_FRAMES = 384
 """Distances up to this are projected once for each layer, 31 s at 8x; longer ones for each batch."""
 
@@ -111,24 +113,36 @@ class WindowAttention:
         query, keys, values = projected
         frames = query.shape[1]
         left, right = band or (frames, frames)
-        keys_seen = max(min(frames, left + right + 1), 1)
-        queries = min(BLOCK_QUERIES, max(BLOCK_PRODUCTS // (keys_seen * self._config.d_model), 1))
+        queries, heads = self._block(max(min(frames, left + right + 1), 1), query.device)
         for begin in range(0, frames, queries):
             end = min(begin + queries, frames)
             first, last = max(begin - left, 0), min(end + right, frames)
-            # 1) scores of positions by distance, the farthest first, then in the order of keys
             count, size = end - begin, last - first
             column = positions.farthest - (end - 1 - first)
             columns = slice(column, column + count + size - 1)
-            block = query[:, begin:end]  # [H, Q, dh]
-            by_distance = torch.baddbmm(positions.bias[..., columns], block, positions.projected[..., columns])
             width = count + size - 1
-            # Query i and key j are at column Q - 1 - i + j.
-            shifted = by_distance.as_strided((len(block), count, size), (count * width, width - 1, 1), count - 1)
-            # 2) scores of contents, softmax, mix
-            scores = torch.baddbmm(shifted, block, keys[:, first:last].transpose(1, 2))
-            block.copy_(torch.bmm(torch.softmax(scores, dim=-1), values[:, first:last]))
+            for head in range(0, len(query), heads):
+                some = slice(head, head + heads)
+                block = query[some, begin:end]  # [h, Q, dh]
+                # 1) scores of positions by distance, the farthest first, then in the order of keys
+                by_distance = torch.baddbmm(
+                    positions.bias[some, :, columns], block, positions.projected[some, :, columns]
+                )
+                # Query i and key j are at column Q - 1 - i + j.
+                shifted = by_distance.as_strided((len(block), count, size), (count * width, width - 1, 1), count - 1)
+                # 2) scores of contents, softmax, mix
+                scores = torch.baddbmm(shifted, block, keys[some, first:last].transpose(1, 2))
+                block.copy_(torch.bmm(torch.softmax(scores, dim=-1), values[some, first:last]))
             yield count
+
+    def _block(self, keys_seen: int, device: torch.device) -> tuple[int, int]:
+        """Queries and heads of a block: within a step's limit, and on a CPU with scores that its cache holds."""
+        config = self._config
+        queries = min(BLOCK_QUERIES, max(BLOCK_PRODUCTS // (keys_seen * config.d_model), 1))
+        if device.type != "cpu":
+            return queries, config.n_heads
+        queries = min(queries, max(CACHED_SCORES // keys_seen, LEAST_QUERIES))
+        return queries, max(min(CACHED_SCORES // (queries * keys_seen), config.n_heads), 1)
 
     def add_to(self, residual: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
         """Returns residual [M, D] + the output projection of mixed [H, M, dh]."""
