@@ -25,6 +25,7 @@ from penstock.pipeline.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.runtime import check_device
 
 _DROPPED_S = 10.0
+"""After this time frames that the decoder has not settled count as dropped."""
 _MAX_COVERED = 0.999
 """Share of a stream's samples that is reported before its last reply: AUDIO_PROCESSED is float32."""
 
@@ -89,7 +90,7 @@ class WindowEncoderStage:
                 requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}))
                 complete += self._collect(requests[-1])
         self._drop_closed()
-        self._queue.add(file for file in complete if self._files.get(file.slot) is file)
+        self._queue.add(filter(self._is_live, complete))
         for job, error in self._queue.advance():
             self._fail([file for file in job.files if self._is_live(file)], error, requests)
         found = iter(self._reply(requests, to_host))
