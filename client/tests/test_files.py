@@ -106,13 +106,14 @@ def test_closing_before_the_end_drops_the_audio(served_client, recognizer, noise
     assert not recognizer.received
 
 
-def fail_once(recognizer, message, at, wire=None):
-    """The reply to this request is an error, or the connection is cut."""
+def fail_once(recognizer, message, at, wire=None, when=lambda: True):
+    """The reply to this request is an error, or the connection is cut, once `when` is true."""
 
     def answer(request):
         if len(recognizer.requests) == at:
             recognizer.work.clear()
             recognizer.received.clear()
+            eventually(when)
             if wire is not None:
                 wire.cut()
             raise RejectionError(message, 500)
@@ -124,9 +125,10 @@ def fail_once(recognizer, message, at, wire=None):
 def test_an_interrupted_file_is_sent_again_whole(url, protocol, wire, recognizer, noise, at):
     """Nothing that was received is repeated, wherever the connection was lost, also after endpoints."""
     options = ConnectionOptions(reconnect_s=60, connect_retry_s=60)
-    fail_once(recognizer, "lost", at + 1, wire)
+    received = []
+    fail_once(recognizer, "lost", at + 1, wire, lambda: received)  # a stream without a result does not reconnect
     with Client(url, protocol, timeout_s=60, connection_options=options) as client:
-        transcript = client.transcribe(noise)
+        transcript = client.transcribe(noise, on_progress=received.append)
     assert texts(transcript) == whole(SAMPLES) and transcript.is_complete
     assert transcript.tokens == [token for _, count in whole(SAMPLES) for token in range(count)]
     assert [request.is_start for request in recognizer.requests].count(True) == 2
