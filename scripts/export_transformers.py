@@ -72,7 +72,7 @@ def export_transformers(checkpoint: Checkpoint, directory: Path) -> None:
     )
     state = {}
     for name, tensor in checkpoint.tensors("encoder.", "predictor.", "joint.").items():
-        source = source_of(name, tuple(tensor.shape))
+        source = source_of(name, tuple(tensor.shape), is_offline=False)
         state[source.name] = tensor.reshape(source.shape)
     model.load_state_dict(state)
     model.generation_config.decoder_start_token_id = transducer.vocabulary_size
