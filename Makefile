@@ -28,7 +28,10 @@ NOT_HERE := not gpu and not oracle and not nightly and not browser and not conta
 NUMERIC_TESTS := tests/frontend/test_log_mel.py tests/encoder tests/decoding tests/model/nemo/test_importer.py \
 	tests/pipeline/stages/test_stages.py tests/scoring/boosting/test_search.py tests/test_linear.py \
 	$(addprefix tests/test_recognizer.py::test_,golden_words_of_real_speech golden_encoder_output_of_real_speech) \
-	$(addprefix --ignore=tests/decoding/,beam/test_captured_search.py wfst/test_captured_search.py)
+	--ignore=tests/decoding/beam/test_captured_search.py \
+	$(patsubst %,--ignore=tests/decoding/wfst/test_%.py,boosting captured_search lattice state) \
+	--deselect=tests/decoding/test_large_vocabulary.py::test_a_step_takes_no_more_than_stated \
+	--deselect=tests/encoder/test_encoder.py::test_signals_are_handled_after_encoders_are_freed
 TEST_NUMERIC := $(BIN)/python -m pytest -q -n $(TEST_PROCESSES) -m "$(NOT_HERE) and not server" $(NUMERIC_TESTS)
 # Lock files name everything, with hashes; torch alone comes by its version, in the build that pip's settings offer.
 LOCKS := locks
@@ -99,7 +102,8 @@ demo: setup ## a server with the bundled model and six recordings in real time
 	$(BIN)/python -m scripts.demo --model $(MODEL) --context $(CONTEXT)
 
 check: setup ## style, types and documents
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/python -m pytest -q tests/nightly
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q tests/nightly; texts=$$?; wait $$types && exit $$texts
 
 fix: setup ## fix the style and format
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -14,6 +14,15 @@ from tests.helpers.golden import GOLDEN
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
+    from xdist.workermanage import WorkerController
+
+LONG = (
+    "tests/server",
+    *(f"tests/{name}.py" for name in ("pipeline/stages/test_endpointing", "packaging/test_wheel")),
+    *(f"tests/{name}.py" for name in ("transcription/test_processes", "commands/test_offline")),
+    *(f"gateway/tests/{name}.py" for name in ("test_process", "test_grpc_api", "test_drain")),
+)
+"""What several processes should begin with: a few tests that take long. All else begins with the most tests."""
 
 hypothesis.settings.register_profile("penstock", deadline=None)  # a machine may stall
 hypothesis.settings.load_profile("penstock")
@@ -63,5 +72,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "LoadFile
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return "tests/server" if nodeid.startswith("tests/server/") else super()._split_scope(nodeid)
+
+        def _assign_work_unit(self, node: "WorkerController") -> None:
+            name = next(filter(self.workqueue.__contains__, LONG), None)
+            if name:
+                self.workqueue.move_to_end(name, last=False)
+            super()._assign_work_unit(node)
 
     return Scheduling(config, log)

@@ -13,6 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+PERIOD, FACTOR = 65521, 40503
+"""A prime number, and a step that leaves no order in multiples of it."""
 SUMS = {
     *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "einsum", "mkldnn_rnn_layer", "lstm"),
     "mkldnn::_linear_pointwise",
@@ -52,18 +54,21 @@ def disturbed(values: torch.Tensor) -> torch.Tensor:
     # In 16 bit sums are made in float32 and rounded once: another order changes few of them.
     if not values.is_floating_point() or values.element_size() < 4:
         return values
-    make = factors if values.numel() < 1 << 16 else factors.__wrapped__
-    return values * make(values.shape, values.dtype)
+    return values * factors(values.shape, values.dtype)
 
 
-@functools.lru_cache(maxsize=1024)
 def factors(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """1, and its neighbours by one unit in the last place."""
+    """1, and its neighbours by one unit in the last place; a view, which must not be written to."""
+    seed, count = hash(tuple(shape)) % 2**31, shape.numel()  # of integers, so the same in every process
+    begin = seed * pow(FACTOR, -1, PERIOD) % PERIOD
+    return repeated(1 << (-(-count // PERIOD)).bit_length(), dtype)[begin : begin + count].view(shape)
+
+
+@functools.cache
+def repeated(periods: int, dtype: torch.dtype) -> torch.Tensor:
     with torch.inference_mode(False):
-        place = torch.arange(shape.numel()).view(shape)
-        seed = hash(tuple(shape)) % 2**31  # of integers, so the same in every process
-        units = (place * 40503 + seed) % 65521 % 3 - 1
-        return 1 + units.to(dtype) * torch.finfo(dtype).eps
+        units = (torch.arange(PERIOD) * FACTOR % PERIOD % 3 - 1).to(dtype)
+        return (1 + units * torch.finfo(dtype).eps).repeat(periods)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 `make check` runs this. docs/glossary.md says which word means what.
 """
 
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -63,10 +64,12 @@ WORDS = {
 }
 
 
-def texts() -> list[str]:
-    """The files that are read, relative to the repository."""
+@functools.cache
+def texts() -> dict[str, list[str]]:
+    """The lines of the files that are read, by name relative to the repository."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    return [name for name in listed if name.endswith((*READ, "Makefile")) and not name.startswith(LEFT_OUT)]
+    names = [name for name in listed if name.endswith((*READ, "Makefile")) and not name.startswith(LEFT_OUT)]
+    return {name: (ROOT / name).read_text(encoding="utf-8").splitlines() for name in names}
 
 
 @pytest.mark.parametrize("pattern", WORDS)
@@ -74,8 +77,8 @@ def test_no_text_has_the_word(pattern: str) -> None:
     word = re.compile(pattern.replace(r"\b", EDGE), re.IGNORECASE)
     found = [
         f"{name}:{number}: {line.strip()[:100]}"
-        for name in texts()
-        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), start=1)
+        for name, lines in texts().items()
+        for number, line in enumerate(lines, start=1)
         if word.search(line) and not ALLOWED.search(line)
     ]
     assert not found, f"use {WORDS[pattern]!r} instead:\n" + "\n".join(found)
@@ -85,9 +88,9 @@ def test_lines_of_documents_are_short() -> None:
     """Tables are exempt: a row cannot be broken."""
     long = [
         f"{name}:{number}"
-        for name in texts()
+        for name, lines in texts().items()
         if name.endswith(".md")
-        for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), start=1)
+        for number, line in enumerate(lines, start=1)
         if len(line) > MAX_DOC_COLUMNS and not line.lstrip().startswith(("|", "["))
     ]
     assert not long, "\n".join(long)

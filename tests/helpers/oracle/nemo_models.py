@@ -139,7 +139,7 @@ def build_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndarray]
         _randomise(model)
         _standardise(model, spec, list(signals.values()))
         _set_blank_rate(model, spec, list(signals.values()))
-        _round_to_half(model)
+        round_weights_to_half(model)
     return model
 
 
@@ -165,7 +165,7 @@ def build_ctc_model(spec: ModelSpec, workspace: Path, signals: dict[str, np.ndar
         layer.weight.normal_(0.0, _LOGIT_DEVIATION / layer.in_channels**0.5)
         logits = layer(encoded.T[None])[0]
         layer.bias[-1] += (logits[:-1].amax(0) - logits[-1]).quantile(0.6)
-        _round_to_half(model)
+        round_weights_to_half(model)
     return model
 
 
@@ -248,12 +248,6 @@ def token_log_probabilities(model: ASRModel, encoded: torch.Tensor, greedy: Gree
         logits = model.joint.joint_net(frames + rows)[:, :outputs]
     picked = logits.log_softmax(-1).gather(1, torch.tensor(greedy.tokens)[:, None])
     return picked[:, 0].tolist()
-
-
-def round_weights_to_half(model: ASRModel) -> None:
-    """Gives `model` the weights of a float16 bundle of it."""
-    with torch.no_grad():
-        _round_to_half(model)
 
 
 def _configuration(spec: ModelSpec, tokenizer: Path) -> dict:
@@ -397,7 +391,9 @@ def _set_blank_rate(model: ASRModel, spec: ModelSpec, signals: list[np.ndarray])
             high = float(bias[blank])
 
 
-def _round_to_half(model: ASRModel) -> None:
+@torch.no_grad()
+def round_weights_to_half(model: ASRModel) -> None:
+    """Gives `model` the weights of a float16 bundle of it."""
     for name, tensor in model.state_dict(keep_vars=True).items():
         if tensor.is_floating_point() and not name.startswith("preprocessor."):
             tensor.data.copy_(tensor.data.half().float())

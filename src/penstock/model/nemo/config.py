@@ -69,7 +69,7 @@ class NemoConfig(NamedTuple):
 def read_nemo_config(document: dict[str, Any]) -> NemoConfig:
     """Converts the parsed model_config.yaml; raises CheckpointError with key, value and what is supported."""
     root = Section("", document)
-    class_name = _model_class(root)
+    class_name = _class_of(root, "target", MODEL_CLASSES)
     tokenizer_member = _tokenizer(root.section("tokenizer"))
     encoder = _encoder(root.section("encoder"))
     features, mel_band = _features(root.section("preprocessor"), encoder.is_offline)
@@ -99,10 +99,6 @@ def _class_of(section: Section, key: str, accepted: tuple[str, ...]) -> str:
     if name is None or name not in accepted:
         section.reject(key, value, " or ".join(accepted))
     return name
-
-
-def _model_class(root: Section) -> str:
-    return _class_of(root, "target", MODEL_CLASSES)
 
 
 def _prompt(root: Section, class_name: str, d_encoder: int) -> PromptConfig | None:
@@ -256,14 +252,17 @@ def _contexts(section: Section) -> tuple[AttentionContext, ...]:
     if not isinstance(pairs, list) or not pairs:
         section.reject("att_context_size", value, supported)
     for pair in pairs:
-        whole = isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)
-        if not whole:
+        if not _is_pair(pair):
             section.reject("att_context_size", value, supported)
         if min(pair) < 0:
             section.reject("att_context_size", value, "limited contexts", f"-1 is unlimited: {_MIXED}")
         if max(pair) > MAX_CONTEXT:
             section.reject("att_context_size", value, f"at most {MAX_CONTEXT} frames")
     return tuple(AttentionContext(*pair) for pair in pairs)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(frames) is int for frames in value)
 
 
 def _band(section: Section) -> tuple[int, int] | None:
@@ -273,8 +272,7 @@ def _band(section: Section) -> tuple[int, int] | None:
     pair = value[0] if isinstance(value, list) and len(value) == 1 else value
     if pair in (None, _UNLIMITED) and not is_local:
         return None
-    is_pair = isinstance(pair, list) and len(pair) == 2 and all(type(frames) is int for frames in pair)
-    if not is_pair or not all(0 <= frames <= MAX_BAND for frames in pair):
+    if not _is_pair(pair) or not all(0 <= frames <= MAX_BAND for frames in pair):
         everything = "" if is_local else f"{_UNLIMITED} for everything, or "
         section.reject("att_context_size", value, f"{everything}[left, right] of local attention, 0 to {MAX_BAND} each")
     return pair[0], pair[1]
