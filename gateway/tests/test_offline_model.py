@@ -9,6 +9,7 @@ import grpc
 import httpx2
 import numpy as np
 import pytest
+import tritonclient.grpc.aio as grpc_triton
 import websockets
 
 from client.tests.helpers.fake_batch_server import BatchServer
@@ -135,6 +136,45 @@ async def test_kserve_requests_of_a_whole_file(http, recognizer):
     assert found["AUDIO_PROCESSED"][-1] == np.float32(SAMPLES / 16_000).item()
     assert len(found["TOKENS"]) == sum(tokens for _, tokens in whole(SAMPLES))
     assert not recognizer.received
+
+
+@pytest.fixture
+async def triton(serve, offline):
+    """tritonclient's, of gRPC."""
+    async with serve(offline) as ports, grpc_triton.InferenceServerClient(ports.grpc_address) as client:
+        yield client
+
+
+def kserve_inputs(samples, **parameters):
+    """The arguments of tritonclient's `infer`."""
+    tensor = grpc_triton.InferInput("AUDIO", [1, len(samples)], "FP32")
+    tensor.set_data_from_numpy(samples[None])
+    return {"model_name": "asr", "inputs": [tensor], "sequence_id": 7, **parameters}
+
+
+def whole_file(protocol, http, triton):
+    """One call with a file in one request."""
+    if protocol == "http":
+        return http.post("/v2/models/asr/infer", json=kserve(sequence_start=True, sequence_end=True))
+    request = kserve_inputs(NOISE, sequence_start=True, sequence_end=True)
+    if protocol == "grpc":
+        return triton.infer(**request)
+
+    async def requests():
+        yield request
+        await asyncio.Event().wait()
+
+    return anext(triton.stream_infer(requests()))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc", "grpc stream"])
+async def test_a_kserve_client_that_disconnects_frees_the_work(http, triton, recognizer, until, protocol):  # noqa: F811
+    recognizer.step_of = lambda name: 0  # it would be polled for ever
+    call = asyncio.create_task(whole_file(protocol, http, triton))
+    await until(lambda: recognizer.work)
+    call.cancel()
+    await until(lambda: recognizer.cancelled)
+    assert not recognizer.received and not recognizer.work
 
 
 async def test_kserve_sequences_are_rejected(http, recognizer):

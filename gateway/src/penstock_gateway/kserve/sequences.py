@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock_client import Result
@@ -33,8 +33,23 @@ class Sequences:
     def __init__(self, streams: Streams):
         self._streams = streams
         self._open: dict[tuple[str, SequenceId], _Stream] = {}
+        """Those that a request can reach."""
+        self._running: set[_Stream] = set()
+        """Those on a replica, also after their last request."""
 
-    async def send(self, request: InferRequest, key: ApiKey, call: object = None) -> "asyncio.Future[Results]":
+    async def infer(self, request: InferRequest, key: ApiKey) -> Results:
+        """The results of a request that is a call of its own; as `send`.
+
+        Where it is cancelled, its client has gone: a stream that it has ended is freed.
+        """
+        call = object()
+        try:
+            return await (await self.send(request, key, call))
+        except asyncio.CancelledError:
+            await _cancel_all(self._running.difference(self._open.values()), call)
+            raise
+
+    async def send(self, request: InferRequest, key: ApiKey, call: object) -> "asyncio.Future[Results]":
         """Sends a request's audio and returns its answer, which may still be on its way.
 
         Waits while too much audio of the stream is unanswered. `call`: see `end_call`. Raises GatewayError where the
@@ -49,7 +64,9 @@ class Sequences:
         if request.is_start:
             if stream is not None:
                 await stream.cancel("it was started again")
-            stream = self._open[place] = _Stream(request.sequence_id, lambda ended: self._forget(place, ended))
+            stream = self._open[place] = _Stream(
+                request.sequence_id, lambda ended: self._forget(place, ended), self._running
+            )
         elif stream is None:
             raise not_open(request.sequence_id, "it was never started, has ended or was idle for too long")
         stream.call = call
@@ -57,8 +74,7 @@ class Sequences:
 
     async def end_call(self, call: object) -> None:
         """A call has ended: frees the streams whose latest request came in it."""
-        for stream in [stream for stream in self._open.values() if stream.call is call]:
-            await stream.cancel("its call has ended")
+        await _cancel_all(self._running.union(self._open.values()), call)
 
     def _forget(self, place: tuple[str, SequenceId], ended: "_Stream") -> None:
         if self._open.get(place) is ended:
@@ -66,13 +82,16 @@ class Sequences:
 
 
 class _Stream:
-    """One stream; its requests are sent and answered in order. `forget` is called when no request can reach it."""
+    """One stream; its requests are sent and answered in order. `forget` is called when no request can reach it.
 
-    def __init__(self, stream_id: SequenceId, forget: Callable[["_Stream"], None]):
+    It is in `running` while it is on a replica.
+    """
+
+    def __init__(self, stream_id: SequenceId, forget: Callable[["_Stream"], None], running: "set[_Stream]"):
         self.call: object = None
         """That of the latest request."""
         self._id = stream_id
-        self._forget = forget
+        self._forget, self._running = forget, running
         self._sending = asyncio.Lock()
         self._live: LiveStream | None = None
         self._results: RequestResults | None = None
@@ -117,6 +136,8 @@ class _Stream:
             raise self._failure.again()
         self._live, self._results = live, RequestResults(group)
         self._reading = asyncio.create_task(self._read(live, self._results))
+        self._running.add(self)
+        self._reading.add_done_callback(lambda _: self._running.discard(self))
         return live
 
     async def _push(self, live: LiveStream, request: InferRequest) -> None:
@@ -170,6 +191,12 @@ class _Stream:
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure.again()
+
+
+async def _cancel_all(streams: Iterable[_Stream], call: object) -> None:
+    """Frees those of them whose latest request came in this call, which has ended."""
+    for stream in [stream for stream in streams if stream.call is call]:
+        await stream.cancel("its call has ended")
 
 
 def _note(answer: "asyncio.Future[Results]") -> None:
