@@ -70,7 +70,8 @@ def _chunks(config: ModelConfig, context: AttentionContext) -> dict[str, str | i
 def fingerprint(checkpoint: Checkpoint, context: AttentionContext | None, decoding: DecodingConfig) -> str:
     """SHA-256 of all that decides the words of a stream: a stream may go on where it is the same.
 
-    Reads the language model and the graph as a whole. The precision is not part of it: it depends on the device.
+    Reads the language model and the graph as a whole. The precision is not part of it: it follows from the device, and
+    a server that may change a close word is better for a stream than none.
     """
     settings = {name: value for name, value in decoding.model_dump().items() if name not in _FASTER_ONLY}
     for name in ("lm", "graph"):
