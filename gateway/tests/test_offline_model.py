@@ -95,6 +95,19 @@ async def test_openai_files(http, recognizer):
     assert not recognizer.received and not recognizer.cancelled
 
 
+async def test_a_model_that_detects_languages_accepts_them(serve, offline, recognizer):
+    recognizer.server_parameters["detected_languages"] = "de,en,pt-BR"
+    async with serve(offline) as ports, httpx2.AsyncClient(base_url=ports.url, timeout=60) as client:
+        for code in ("de", "EN", "pt"):
+            body = (await upload(client, response_format="verbose_json", language=code)).json()
+            assert (body["text"], body["language"]) == (TEXT, code)
+        response = await upload(client, language="ja")
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "language")
+        assert response.json()["error"]["message"] == "language is 'ja'; accepted: de, en, pt-BR"
+        assert (await upload(client, response_format="verbose_json")).json()["language"] == ""
+    assert not any("language" in request.parameters for request in recognizer.requests)
+
+
 async def test_openai_events(http):
     lines = (await upload(http, stream="true")).text.split("\n\n")
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line]

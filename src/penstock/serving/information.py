@@ -7,6 +7,7 @@ from pathlib import Path
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, sha256_of
+from penstock.model.card import card_languages
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
@@ -35,6 +36,7 @@ def server_information(
     """
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
     tokenizer = Tokenizer(checkpoint.tokenizer_path)
+    detected = card_languages(checkpoint.directory) if config.prompt is None else ()
     values = {
         "version": __version__,
         "model": checkpoint.directory.name,
@@ -42,6 +44,7 @@ def server_information(
         **({"windows": ",".join(WINDOWS)} if context is None else _chunks(config, context)),
         "sample_rate_hz": config.features.sample_rate_hz,
         "languages": ",".join(offer_languages(config, decoding).names),
+        **({"detected_languages": ",".join(detected)} if detected else {}),
         "decoders": ",".join(offer.names),
         "max_streams": max_streams,
         "max_request_s": f"{MAX_REQUEST_S:g}",

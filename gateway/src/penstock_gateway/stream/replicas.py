@@ -276,6 +276,7 @@ def _model_group(name: str, information: ServerInfo) -> ModelGroup:
         max_beam_size=information.max_beam_size,
         max_boosted_phrases=information.max_boosted_phrases,
         parameters=information.parameters,
+        detected_languages=information.detected_languages,
         alphabet=information.alphabet,
         windows=information.windows,
     )
