@@ -9,7 +9,9 @@ import grpc
 import httpx2
 import numpy as np
 import pytest
+import tritonclient.grpc.aio as grpc_triton
 import websockets
+from tritonclient.utils import InferenceServerException
 
 from client.tests.helpers.fake_batch_server import BatchServer
 from client.tests.helpers.fake_offline import SEGMENT, OfflineRecognizer, whole
@@ -17,8 +19,10 @@ from client.tests.helpers.sound_files import sound_file
 from gateway.tests.helpers.riva_client import Client, audio, configuration
 from gateway.tests.helpers.running import running
 from gateway.tests.stream.conftest import metrics, open_streams, servers, until  # noqa: F401
+from penstock_client import AsyncClient
 from penstock_gateway.config import Config, ReplicaGroup
 from penstock_gateway.gateway import Gateway
+from penstock_gateway.kserve import sequences
 from penstock_gateway.security.access import Access, Origins
 from penstock_gateway.security.client_secrets import ClientSecrets
 from penstock_gateway.security.keys import KeyRing
@@ -91,6 +95,19 @@ async def test_openai_files(http, recognizer):
     assert not recognizer.received and not recognizer.cancelled
 
 
+async def test_a_model_that_detects_languages_accepts_them(serve, offline, recognizer):
+    recognizer.server_parameters["detected_languages"] = "de,en,pt-BR"
+    async with serve(offline) as ports, httpx2.AsyncClient(base_url=ports.url, timeout=60) as client:
+        for code in ("de", "EN", "pt"):
+            body = (await upload(client, response_format="verbose_json", language=code)).json()
+            assert (body["text"], body["language"]) == (TEXT, code)
+        response = await upload(client, language="ja")
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "language")
+        assert response.json()["error"]["message"] == "language is 'ja'; accepted: de, en, pt-BR"
+        assert (await upload(client, response_format="verbose_json")).json()["language"] == ""
+    assert not any("language" in request.parameters for request in recognizer.requests)
+
+
 async def test_openai_events(http):
     lines = (await upload(http, stream="true")).text.split("\n\n")
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
@@ -137,11 +154,103 @@ async def test_kserve_requests_of_a_whole_file(http, recognizer):
     assert not recognizer.received
 
 
-async def test_kserve_sequences_are_rejected(http, recognizer):
-    response = await http.post("/v2/models/asr/infer", json=kserve(sequence_start=True))
-    assert response.status_code == 400
-    assert response.json()["error"].startswith("FILES_ONLY: a sequence of requests is not accepted by model")
-    assert not any(request.samples.size for request in recognizer.requests)
+@pytest.fixture
+async def triton(serve, offline):
+    """tritonclient's, of gRPC."""
+    async with serve(offline) as ports, grpc_triton.InferenceServerClient(ports.grpc_address) as client:
+        yield client
+
+
+def kserve_inputs(samples, **parameters):
+    """The arguments of tritonclient's `infer`."""
+    tensor = grpc_triton.InferInput("AUDIO", [1, len(samples)], "FP32")
+    tensor.set_data_from_numpy(samples[None])
+    return {"model_name": "asr", "inputs": [tensor], "sequence_id": 7, **parameters}
+
+
+def whole_file(protocol, http, triton):
+    """One call with a file in one request."""
+    if protocol == "http":
+        return http.post("/v2/models/asr/infer", json=kserve(sequence_start=True, sequence_end=True))
+    request = kserve_inputs(NOISE, sequence_start=True, sequence_end=True)
+    if protocol == "grpc":
+        return triton.infer(**request)
+
+    async def requests():
+        yield request
+        await asyncio.Event().wait()
+
+    return anext(triton.stream_infer(requests()))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc", "grpc stream"])
+async def test_a_kserve_client_that_disconnects_frees_the_work(http, triton, recognizer, until, protocol):  # noqa: F811
+    recognizer.step_of = lambda name: 0  # it would be polled for ever
+    call = asyncio.create_task(whole_file(protocol, http, triton))
+    await until(lambda: recognizer.work)
+    call.cancel()
+    await until(lambda: recognizer.cancelled)
+    assert not recognizer.received and not recognizer.work
+
+
+async def step(triton, samples=NOISE[:0], **parameters):
+    """IS_FINAL, AUDIO_PROCESSED and TEXT of the response to a request, with an entry for each segment."""
+    result = await triton.infer(**kserve_inputs(samples, **parameters))
+    return [result.as_numpy(name)[0].tolist() for name in ("IS_FINAL", "AUDIO_PROCESSED", "TEXT")]
+
+
+async def code(awaitable):
+    """That of a rejection."""
+    with pytest.raises(InferenceServerException) as caught:
+        await awaitable
+    return caught.value.message().partition(":")[0]
+
+
+async def test_a_kserve_client_polls_a_file_of_several_requests(triton, recognizer):
+    for part, start in zip(np.array_split(NOISE, 4), (True, False, False, False), strict=True):
+        assert await step(triton, part, sequence_start=start) == [[False], [0.0], [b""]]
+    found = [await step(triton, sequence_end=True)]
+    while not (found[-1][0][-1] and found[-1][1][-1] == np.float32(SAMPLES / 16_000)):
+        found.append(await step(triton))
+    entries = [entry for each in found for entry in zip(*each, strict=True)]
+    processed = [seconds for _, seconds, _ in entries]
+    assert processed == sorted(processed)
+    assert [text.decode() for is_final, _, text in entries if is_final] == TEXTS
+    assert await code(step(triton)) == "STREAM_NOT_OPEN"
+    assert not recognizer.received and not recognizer.cancelled
+
+
+async def test_a_kserve_client_cancels_a_file_by_a_second_end(triton, recognizer, until):  # noqa: F811
+    recognizer.step_of = lambda name: 0
+    await step(triton, NOISE, sequence_start=True)
+    assert (await step(triton, sequence_end=True))[0] == [False]
+    assert await code(step(triton, NOISE)) == "REQUEST_INVALID"
+    assert (await step(triton))[0] == [False]
+    assert await step(triton, sequence_end=True) == [[True], [np.float32(SAMPLES / 16_000)], [b""]]
+    assert await code(step(triton)) == "STREAM_NOT_OPEN"
+    await until(lambda: recognizer.cancelled)
+    assert not recognizer.received
+
+
+async def test_a_kserve_client_that_does_not_poll_loses_its_file(triton, recognizer, until, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(sequences, "MAX_SILENT_S", 0.05)
+    recognizer.step_of = lambda name: 0
+    await step(triton, NOISE, sequence_start=True)
+    await step(triton, sequence_end=True)
+    await until(lambda: recognizer.cancelled)
+    assert await code(step(triton)) == "STREAM_NOT_OPEN"
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+async def test_penstock_client_sends_a_file_in_parts(serve, offline, recognizer, protocol):
+    async with serve(offline) as ports:
+        url = ports.url.removeprefix("http://") if protocol == "http" else ports.grpc_address
+        async with AsyncClient(url, protocol, timeout_s=60) as client, client.open_stream() as stream:
+            for part in np.array_split(NOISE, 4):
+                await stream.send(part)
+            await stream.finish()
+            assert [result.text async for result in stream if result.is_final] == TEXTS
+    assert not recognizer.received and not recognizer.cancelled
 
 
 async def test_realtime_is_rejected_at_the_handshake(http, serve, offline):

@@ -40,6 +40,7 @@ class WindowServer:
         limits: WindowLimits | None = None,
         idle_limit_s: float = 30.0,
         decoding: DecodingConfig = DEFAULT_DECODING,
+        device: str = "cpu",
     ):
         self.checkpoint, slots = checkpoint, slot_count(max_streams)
         self.now_s = 1.0
@@ -47,8 +48,8 @@ class WindowServer:
         self.table = StreamTable(max_streams, self.ledger, idle_limit_s, lambda: self.now_s, self.board)
         limits = limits or WindowLimits(RATE_HZ * 3600, RATE_HZ * 36_000)
         self.features = WindowFeatureStage(checkpoint, self.table, limits, decoding)
-        self.encoder = WindowEncoderStage(checkpoint, slots, self.ledger, self.board, clock=lambda: self.now_s)
-        self.decoder = DecoderStage(checkpoint, slots, self.ledger, decoding=decoding)
+        self.encoder = WindowEncoderStage(checkpoint, slots, self.ledger, self.board, device, clock=lambda: self.now_s)
+        self.decoder = DecoderStage(checkpoint, slots, self.ledger, device, decoding)
         self._signer = TicketSigner(b"key")
 
     def call(self, *requests: AudioRequest, is_batched: bool = False) -> list[Reply]:

@@ -64,7 +64,7 @@ def test_transformers_format_is_preferred_and_only_its_files_are_fetched(hub, ca
     with caplog.at_level(logging.WARNING, logger="penstock"):
         fetched = fetch(SOURCE)
     assert (fetched.format, fetched.commit) == ("transformers", COMMIT)
-    wanted = {"config.json", "processor_config.json", "tokenizer.json", "model.safetensors"}
+    wanted = {"config.json", "processor_config.json", "tokenizer.json", "model.safetensors", "README.md"}
     assert {path.name for path in fetched.path.iterdir()} == wanted
     assert set(hub.downloads()) == wanted
     assert f"org/name names no revision, so the model may change; this one is org/name@{COMMIT}" in caplog.text

@@ -25,6 +25,8 @@ class ServerInfo:
     sample_rate_hz: int
     languages: tuple[str, ...]
     """Languages that a stream can choose; empty for a checkpoint without a choice."""
+    detected_languages: tuple[str, ...]
+    """Languages that a checkpoint without a choice recognizes, as its model card names them; empty where none does."""
     decoders: tuple[str, ...]
     """Decoders that a stream can choose; the first is the default."""
     max_streams: int
@@ -66,6 +68,7 @@ def parse_server_info(parameters: Mapping[str, str]) -> ServerInfo:
         chunk_ms=0.0 if windows else float(parameters["chunk_ms"]),
         sample_rate_hz=int(parameters["sample_rate_hz"]),
         languages=_names(parameters["languages"]),
+        detected_languages=_names(parameters.get("detected_languages", "")),
         decoders=_names(parameters["decoders"]),
         max_streams=int(parameters["max_streams"]),
         max_request_s=float(parameters["max_request_s"]),

@@ -99,9 +99,7 @@ class Config(Options):
     ] = Field("", description="origins of pages that may use the gateway, beside its own")  # type: ignore[arg-type]
     tls_cert: _File = Field(None, description="PEM file with the certificate chain; needs --tls-key")
     tls_key: _File = Field(None, description="PEM file with the certificate's private key")
-    language: Annotated[str, About("NAME")] = Field(
-        "en-US", description="language of a model that has no choice of languages"
-    )
+    language: Annotated[str, About("NAME")] = Field("en-US", description="language of a model whose server names none")
     endpoint_silence_ms: Annotated[EndpointSilence, About("MS")] = Field(
         800, description="silence that ends a segment where a request names none"
     )

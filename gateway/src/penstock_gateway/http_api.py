@@ -1,9 +1,9 @@
 """What the routes of the HTTP port share: the gateway, a client's key, bodies of requests, errors in OpenAI's form."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Security
 from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
@@ -23,6 +23,7 @@ from penstock_gateway.security.access import Access
 from penstock_gateway.security.keys import ApiKey
 from penstock_gateway.validation import field_error
 
+_T = TypeVar("_T")
 CONNECTION = "connection"
 """Name of a request's `Connection` in the state of its scope."""
 CLIENT_GONE = 499
@@ -153,6 +154,23 @@ def limited(request: Request, max_bytes: int, param: str) -> Request:
         return message
 
     return Request(request.scope, receive)
+
+
+async def while_connected(request: Request, working: Coroutine[Any, Any, _T]) -> _T | None:
+    """Result or exception of the work; None if the client disconnects first."""
+    work, gone = asyncio.create_task(working), asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        return await work if work.done() else None
+    finally:
+        work.cancel()
+        gone.cancel()
+        await asyncio.gather(work, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _error_response(error: GatewayError) -> JSONResponse:

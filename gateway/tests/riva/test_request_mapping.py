@@ -210,6 +210,19 @@ def test_languages(languages, code, option, shown):
     assert (request.options.language, request.results.language) == (option, shown)
 
 
+@pytest.mark.parametrize(
+    ("detected", "code", "shown"),
+    [
+        (("de", "en"), "", ""), (("de", "en"), "de", "de"), (("de", "en"), "en-US", "en-US"), (("en",), "", "en-US"),
+        (("de",), "", "de"), (("de",), "de-DE", "de"),
+    ],
+)  # fmt: skip
+def test_languages_that_the_model_detects(detected, code, shown):
+    """They are a hint without effect."""
+    request = mapped(language_code=code, group=replace(GROUP, detected_languages=detected))
+    assert (request.options.language, request.results.language) == (None, shown)
+
+
 def test_another_region_is_another_language():
     assert rejected(language_code="en-GB") == (
         "config.language_code", "config.language_code is 'en-GB'; accepted: en-US",

@@ -52,6 +52,26 @@ async def test_a_replica_with_dead_models_takes_no_streams(servers, group_of):
     assert len(group.candidates()) == 2
 
 
+async def test_a_replica_is_up_while_the_probe_of_another_is_unanswered(servers, group_of, until):
+    group = group_of(servers(), servers())
+    await group.probe()
+    black_hole, alive = group.replicas
+    for replica in group.replicas:
+        replica.note_down("the network is down")
+    gives_up = asyncio.Event()
+
+    async def unanswered():
+        await gives_up.wait()
+
+    black_hole.probe = unanswered
+    probing = asyncio.create_task(group.probe())
+    await until(lambda: group.candidates() == [alive])
+    assert not probing.done()
+    gives_up.set()
+    await probing
+    assert group.candidates() == [alive]
+
+
 async def test_a_full_or_draining_replica_is_alive_and_takes_no_streams(servers, group_of):
     server = servers()
     group = group_of(server)

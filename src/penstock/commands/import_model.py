@@ -23,6 +23,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Converts the checkpoint and prints the bundle's properties."""
+    from penstock.model.card import card_languages
+
     checkpoint = _import(args)
     encoder, transducer = checkpoint.config.encoder, checkpoint.config.transducer
     kind = checkpoint.config.head_name
@@ -30,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
         kind = kind.replace("TDT", f"TDT {list(transducer.tdt_durations)}")
     contexts = "offline" if encoder.is_offline else f"contexts {' '.join(map(str, encoder.contexts))}"
     prompt = checkpoint.config.prompt
-    languages = f", {len(prompt.languages)} languages" if prompt else ""
+    count = len(prompt.languages if prompt else card_languages(checkpoint.directory))
+    languages = f", {count} languages" if count > 1 else ""
     end_tokens = ", end tokens" if checkpoint.config.end_tokens else ""
     print(
         f"{args.directory}: {checkpoint.source['class']}, {kind}, {encoder.n_layers} layers of {encoder.d_model}, "

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import CheckpointError, ModelNotFoundError, OutputError
+from penstock.model.card import CARD_FILE
 from penstock.model.transformers.files import CONFIG, MODEL_TYPES, PATTERNS, model_type
 
 NEMO, TRANSFORMERS = "nemo", "transformers"
@@ -111,7 +112,7 @@ def _fetch(source: HubSource, wanted: str | None) -> HubCheckpoint:
     format_, names = _choose(source, list(files), wanted, kind)
     missing = [files[name] for name in names if files[name].will_download]
     _check_disk(source, sum(file.file_size or 0 for file in missing))
-    snapshot = Path(snapshot_download(source.repository, revision=source.revision, allow_patterns=names))
+    snapshot = Path(snapshot_download(source.repository, revision=source.revision, allow_patterns=[*names, CARD_FILE]))
     if snapshot.name != files[names[0]].commit_hash:
         raise CheckpointError(f"{source}: was changed during the download; start again, or name a commit")
     return _checkpoint(source, snapshot, format_)

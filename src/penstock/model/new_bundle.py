@@ -10,9 +10,7 @@ from safetensors import SafetensorError
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint
-
-CARD_FILE = "README.md"
-"""The model card."""
+from penstock.model.card import CARD_FILE
 
 
 def write_new_bundle(

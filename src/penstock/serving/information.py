@@ -7,6 +7,7 @@ from pathlib import Path
 from penstock.decoding.beam.sizes import BeamSizes
 from penstock.frontend.chunk_geometry import chunk_geometry
 from penstock.model.bundle import TOKENIZER_FILE, WEIGHTS_FILE, Checkpoint, sha256_of
+from penstock.model.card import card_languages
 from penstock.model.config import AttentionContext, ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoder_offer import offer_decoders
@@ -35,6 +36,7 @@ def server_information(
     """
     config, offer = checkpoint.config, offer_decoders(checkpoint.config, decoding)
     tokenizer = Tokenizer(checkpoint.tokenizer_path)
+    detected = card_languages(checkpoint.directory) if config.prompt is None else ()
     values = {
         "version": __version__,
         "model": checkpoint.directory.name,
@@ -42,6 +44,7 @@ def server_information(
         **({"windows": ",".join(WINDOWS)} if context is None else _chunks(config, context)),
         "sample_rate_hz": config.features.sample_rate_hz,
         "languages": ",".join(offer_languages(config, decoding).names),
+        **({"detected_languages": ",".join(detected)} if detected else {}),
         "decoders": ",".join(offer.names),
         "max_streams": max_streams,
         "max_request_s": f"{MAX_REQUEST_S:g}",
@@ -70,7 +73,8 @@ def _chunks(config: ModelConfig, context: AttentionContext) -> dict[str, str | i
 def fingerprint(checkpoint: Checkpoint, context: AttentionContext | None, decoding: DecodingConfig) -> str:
     """SHA-256 of all that decides the words of a stream: a stream may go on where it is the same.
 
-    Reads the language model and the graph as a whole. The precision is not part of it: it depends on the device.
+    Reads the language model and the graph as a whole. The precision is not part of it: it follows from the device, and
+    a server that may change a close word is better for a stream than none.
     """
     settings = {name: value for name, value in decoding.model_dump().items() if name not in _FASTER_ONLY}
     for name in ("lm", "graph"):

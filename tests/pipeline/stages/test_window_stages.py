@@ -277,6 +277,7 @@ def test_frames_wait_while_the_decoder_is_behind(checkpoint, speech, monkeypatch
     monkeypatch.setattr(server.decoder, "process_tickets", wait)
     for name in names:
         server.send(name, speech[: 25 * RATE_HZ], start=True, end=True)
+    server.poll(*names)  # brings the last piece of log-mel, so that the work begins
     while server.encoder._queue.jobs:
         server.poll(*names)
     server.poll(*names)

@@ -37,8 +37,17 @@ class RequestResults:
             if self._new:  # of the same request, which has one entry for the current segment
                 self._add(self._now)
 
+    @property
+    def has_news(self) -> bool:
+        """True while results are collected that `take` has not given out."""
+        return bool(self._new)
+
+    def cancelled(self, samples: int) -> Sequence[Result]:
+        """The answer to a request that drops the work which is left of a stream of this length."""
+        return [replace(self._now, text="", is_final=True, audio_processed_s=samples / self._rate_hz)]
+
     def take(self) -> Sequence[Result]:
-        """The results of a request whose rows are all answered."""
+        """The results of a request whose rows are all answered, or of a poll."""
         new, self._new = self._new, []
         return new or [self._now]
 

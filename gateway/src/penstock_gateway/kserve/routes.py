@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 
 from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.http_api import GatewayOf, KeyOf, limited
+from penstock_gateway.http_api import CLIENT_GONE, GatewayOf, KeyOf, limited, while_connected
 from penstock_gateway.kserve.errors import invalid_request, status_of, text_of
 from penstock_gateway.kserve.http_wire import HEADER_LENGTH, MAX_BODY_BYTES, HttpRequest, read_body, write_response
 from penstock_gateway.kserve.model import check_model, model_config, model_metadata, server_metadata
@@ -124,7 +124,7 @@ async def _inference(request: Request, gateway: GatewayOf) -> _Inference:
 @router.post(f"{_MODEL}/infer", dependencies=[ModelOf])
 @router.post(f"{_VERSION}/infer", dependencies=[ModelOf])
 async def infer(request: Request, key: KeyOf, shared: Annotated[_Inference, Depends(_inference)]) -> Response:
-    """The next part of a stream's audio; answers with what is new."""
+    """The next part of a stream's audio; answers with what is new. Stops where the client disconnects."""
     if encoding := request.headers.get("content-encoding"):
         raise invalid_request(f"Content-Encoding is {encoding[:40]!r}; accepted: none")
     stated = request.headers.get("content-length", "")
@@ -134,7 +134,9 @@ async def infer(request: Request, key: KeyOf, shared: Annotated[_Inference, Depe
         async with shared.large_bodies[key.name]:
             body = await limited(request, MAX_BODY_BYTES, "body").body()
     wanted = await shared.read(body, request.headers.get(HEADER_LENGTH))
-    results = await (await shared.sequences.send(wanted.request, key))
+    results = await while_connected(request, shared.sequences.infer(wanted.request, key))
+    if results is None:
+        return Response(status_code=CLIENT_GONE)
     content, header_length = write_response(wanted, results)
     if header_length is None:
         return Response(content, media_type="application/json")

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock_client import Result
-from penstock_gateway.errors import ErrorCode, GatewayError
-from penstock_gateway.kserve.errors import not_open
+from penstock_gateway.errors import GatewayError
+from penstock_gateway.kserve.errors import invalid_request, not_open
 from penstock_gateway.kserve.request import InferRequest, SequenceId
 from penstock_gateway.kserve.results import RequestResults
 from penstock_gateway.security.keys import ApiKey
@@ -25,6 +25,8 @@ class _Waiting(NamedTuple):
 
     last_row: int
     answer: "asyncio.Future[Results]"
+    is_poll: bool
+    """Also a part of the answer to its last row is an answer."""
 
 
 class Sequences:
@@ -33,8 +35,23 @@ class Sequences:
     def __init__(self, streams: Streams):
         self._streams = streams
         self._open: dict[tuple[str, SequenceId], _Stream] = {}
+        """Those that a request can reach."""
+        self._running: set[_Stream] = set()
+        """Those on a replica, also after their last request."""
 
-    async def send(self, request: InferRequest, key: ApiKey, call: object = None) -> "asyncio.Future[Results]":
+    async def infer(self, request: InferRequest, key: ApiKey) -> Results:
+        """The results of a request that is a call of its own; as `send`.
+
+        Where it is cancelled, its client has gone: a stream that it has ended is freed.
+        """
+        call = object()
+        try:
+            return await (await self.send(request, key, call))
+        except asyncio.CancelledError:
+            await _cancel_all(self._running.difference(self._open.values()), call)
+            raise
+
+    async def send(self, request: InferRequest, key: ApiKey, call: object) -> "asyncio.Future[Results]":
         """Sends a request's audio and returns its answer, which may still be on its way.
 
         Waits while too much audio of the stream is unanswered. `call`: see `end_call`. Raises GatewayError where the
@@ -49,7 +66,9 @@ class Sequences:
         if request.is_start:
             if stream is not None:
                 await stream.cancel("it was started again")
-            stream = self._open[place] = _Stream(request.sequence_id, lambda ended: self._forget(place, ended))
+            stream = self._open[place] = _Stream(
+                request.sequence_id, lambda ended: self._forget(place, ended), self._running
+            )
         elif stream is None:
             raise not_open(request.sequence_id, "it was never started, has ended or was idle for too long")
         stream.call = call
@@ -57,8 +76,7 @@ class Sequences:
 
     async def end_call(self, call: object) -> None:
         """A call has ended: frees the streams whose latest request came in it."""
-        for stream in [stream for stream in self._open.values() if stream.call is call]:
-            await stream.cancel("its call has ended")
+        await _cancel_all(self._running.union(self._open.values()), call)
 
     def _forget(self, place: tuple[str, SequenceId], ended: "_Stream") -> None:
         if self._open.get(place) is ended:
@@ -66,20 +84,30 @@ class Sequences:
 
 
 class _Stream:
-    """One stream; its requests are sent and answered in order. `forget` is called when no request can reach it."""
+    """One stream; its requests are sent and answered in order. `forget` is called when no request can reach it.
 
-    def __init__(self, stream_id: SequenceId, forget: Callable[["_Stream"], None]):
+    It is in `running` while it is on a replica. That of a file in several requests can be reached behind its end, until
+    all results are taken: the client polls, as at the server.
+    """
+
+    def __init__(self, stream_id: SequenceId, forget: Callable[["_Stream"], None], running: "set[_Stream]"):
         self.call: object = None
         """That of the latest request."""
         self._id = stream_id
-        self._forget = forget
+        self._forget, self._running = forget, running
         self._sending = asyncio.Lock()
         self._live: LiveStream | None = None
         self._results: RequestResults | None = None
         self._reading: asyncio.Task[None] | None = None
         self._waiting: deque[_Waiting] = deque()
-        self._answered_rows = 0
+        self._samples = self._answered_rows = 0
+        self._polls = self._is_finished = self._is_answered = False
+        """Finished: its last request was sent. Answered: all of it."""
+        self._has_part = False
+        """A part of the answer to the last row has come since the last poll."""
         self._failure: GatewayError | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expiring: asyncio.Task[None] | None = None
 
     async def send(self, request: InferRequest, key: ApiKey, streams: Streams) -> "asyncio.Future[Results]":
         """Opens the stream with its first request. Raises GatewayError."""
@@ -87,6 +115,8 @@ class _Stream:
             async with self._sending:
                 self._check()
                 live = self._live or await self._open(request, key, streams)
+                if self._is_finished:
+                    return await self._poll(live, request)
                 await self._push(live, request)
                 return self._answer_of(live.rows)
         except GatewayError as error:
@@ -106,34 +136,51 @@ class _Stream:
 
     async def _open(self, request: InferRequest, key: ApiKey, streams: Streams) -> LiveStream:
         group: ModelGroup = streams.group("")
-        if group.windows and not request.is_end:
-            accepted = "a file in one request, with sequence_start and sequence_end"
-            message = f"a sequence of requests is not accepted by model {group.name!r}; accepted: {accepted}"
-            raise GatewayError(ErrorCode.FILES_ONLY, message)
-        options = StreamOptions(model=group.name, extra=request.options, is_as_direct=True, is_file=request.is_end)
+        self._polls = bool(group.windows) and not request.is_end
+        is_file = self._polls or request.is_end
+        options = StreamOptions(model=group.name, extra=request.options, is_as_direct=True, is_file=is_file)
         live = await streams.open(options, key, PROTOCOL)
         if self._failure is not None:  # cancelled meanwhile
             await live.cancel()
             raise self._failure.again()
         self._live, self._results = live, RequestResults(group)
         self._reading = asyncio.create_task(self._read(live, self._results))
+        self._running.add(self)
+        self._reading.add_done_callback(lambda _: self._running.discard(self))
         return live
 
     async def _push(self, live: LiveStream, request: InferRequest) -> None:
         for start in range(0, max(1, len(request.samples)), _PART_SAMPLES):  # a failed push keeps its array
             await live.push(request.samples[start : start + _PART_SAMPLES].copy())
+        self._samples += len(request.samples)
         if request.is_end:
-            self._forget(self)
+            self._is_finished = True
+            if not self._polls:
+                self._forget(self)
             await live.finish()
         elif request.finalize:
             await live.end_segment()
 
+    async def _poll(self, live: LiveStream, request: InferRequest) -> "asyncio.Future[Results]":
+        """The answer to a request behind the stream's end: what is new; another end drops the work that is left."""
+        answer = _new_answer()
+        if request.finalize or len(request.samples):  # no failure of the stream, so it is not raised
+            answer.set_exception(
+                invalid_request(f"stream {self._id!r} has ended; accepted: empty requests, which poll")
+            )
+        elif request.is_end:
+            assert self._results is not None  # as there is a stream on a replica
+            answer.set_result(self._results.cancelled(self._samples))
+            await self.cancel("it was cancelled")
+        else:
+            return self._answer_of(live.rows)
+        return answer
+
     def _answer_of(self, rows: int) -> "asyncio.Future[Results]":
         """The answer to a request whose last row has this number, from 1."""
         self._check()
-        answer: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_note)
-        self._waiting.append(_Waiting(rows, answer))
+        answer = _new_answer()
+        self._waiting.append(_Waiting(rows, answer, is_poll=self._polls and self._is_finished))
         self._settle()
         return answer
 
@@ -143,8 +190,10 @@ class _Stream:
             async for answer in live.answers():
                 results.add(answer)
                 self._answered_rows += answer.is_whole
+                self._has_part = not answer.is_whole
                 self._settle()
-            self._fail(not_open(self._id, "it has ended"))
+            self._is_answered = True
+            self._settle()
         except GatewayError as error:
             if self._waiting:
                 self._forget(self)
@@ -153,11 +202,32 @@ class _Stream:
             self._fail(error)
 
     def _settle(self) -> None:
-        while self._results and self._waiting and self._waiting[0].last_row <= self._answered_rows:
-            answer = self._waiting.popleft().answer
-            found = self._results.take()
-            if not answer.done():
-                answer.set_result(found)
+        """Answers the requests that are due, and ends the stream once all its results are given out."""
+        if (results := self._results) is None:
+            return
+        while self._waiting and self._is_due(self._waiting[0], results):
+            waiting, self._has_part = self._waiting.popleft(), False
+            if not waiting.answer.done():
+                waiting.answer.set_result(results.take())
+            if waiting.is_poll:
+                self._expect_poll()
+        if self._is_answered and not results.has_news:
+            self._forget(self)
+            self._fail(not_open(self._id, "it has ended"))
+
+    def _is_due(self, waiting: _Waiting, results: RequestResults) -> bool:
+        has_part = self._has_part or results.has_news
+        return waiting.last_row <= self._answered_rows or (waiting.is_poll and has_part)
+
+    def _expect_poll(self) -> None:
+        """The next one has to follow in time."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(MAX_SILENT_S, self._expire)
+
+    def _expire(self) -> None:
+        if not self._waiting:
+            self._expiring = asyncio.create_task(self.cancel("it was idle for too long"))
 
     def _fail(self, error: GatewayError) -> None:
         """Fails what is unanswered; the first failure counts."""
@@ -170,6 +240,18 @@ class _Stream:
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure.again()
+
+
+async def _cancel_all(streams: Iterable[_Stream], call: object) -> None:
+    """Frees those of them whose latest request came in this call, which has ended."""
+    for stream in [stream for stream in streams if stream.call is call]:
+        await stream.cancel("its call has ended")
+
+
+def _new_answer() -> "asyncio.Future[Results]":
+    answer: asyncio.Future[Results] = asyncio.get_running_loop().create_future()
+    answer.add_done_callback(_note)
+    return answer
 
 
 def _note(answer: "asyncio.Future[Results]") -> None:

@@ -96,7 +96,7 @@ class KServeService:
     async def infer(self, _: object, context: Context) -> service_pb2.ModelInferResponse:
         """The next part of a stream's audio; the response has what is new."""
         async with self._message(context, read_request) as (request_id, request):
-            results = await (await self._sequences.send(request, call_key()))
+            results = await self._sequences.infer(request, call_key())
             return write_response(request_id, request.outputs, results)
 
     async def stream_infer(self, _: object, context: Context) -> None:

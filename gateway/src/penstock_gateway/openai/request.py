@@ -110,10 +110,12 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
         raise GatewayError(ErrorCode.FIELD_INVALID, "diarization is not supported", "known_speaker_names")
     if form.stream and form.response_format not in ("json", "text"):
         raise invalid("response_format", f"is {form.response_format!r}; accepted: json or text, with stream")
-    language = None
+    language: str | None = None
+    code: str | None = None
     for codes in ([form.language], form.languages):
-        chosen = [choose_language(code, group, config.language, "language") for code in codes if code]
-        language = chosen[0] if len(chosen) == 1 else language
+        chosen = {each: choose_language(each, group, config.language, "language") for each in codes if each}
+        if len(chosen) == 1:
+            ((code, language),) = chosen.items()
     keywords = [text.strip() for text in form.keywords if text.strip()]
     if not config.strict:  # else the server rejects them
         ignored += [f"keywords {text!r}" for text in group.unwritable(keywords)]
@@ -124,7 +126,7 @@ def parse_fields(values: Mapping[str, list[str]], streams: Streams, config: Conf
         endpoint_silence_ms=form.silence_duration_ms or config.endpoint_silence_ms,
         is_file=True,
     )
-    return TranscriptionRequest(form, group, options, shown_language(group, language, config.language), ignored)
+    return TranscriptionRequest(form, group, options, shown_language(group, code, config.language), ignored)
 
 
 def _form(values: Mapping[str, list[str]]) -> TranscriptionForm:

@@ -1,9 +1,8 @@
 """OpenAI's HTTP API: `/v1/audio/transcriptions` reads the form and replies in the format that it asks for."""
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import AsyncIterator, Mapping
+from typing import BinaryIO
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -15,7 +14,16 @@ from starlette.types import Message, Receive, Scope, Send
 
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.gateway import Gateway
-from penstock_gateway.http_api import CLIENT_GONE, ERRORS, GatewayOf, KeyOf, UploadKeyOf, body_schema, limited
+from penstock_gateway.http_api import (
+    CLIENT_GONE,
+    ERRORS,
+    GatewayOf,
+    KeyOf,
+    UploadKeyOf,
+    body_schema,
+    limited,
+    while_connected,
+)
 from penstock_gateway.openai.formats import Transcription, render
 from penstock_gateway.openai.job import PROTOCOL, TranscriptionJob
 from penstock_gateway.openai.request import TranscriptionForm, TranscriptionRequest, parse_fields
@@ -24,7 +32,6 @@ from penstock_gateway.security.limits import MAX_UPLOAD_BYTES, RETRY_AFTER_S, Wr
 from penstock_gateway.stream.events import Final
 from penstock_gateway.stream.live_stream import ModelGroup
 
-_T = TypeVar("_T")
 MAX_FIELDS = 2200
 """Of a form: as many keywords as a server may accept, and the others."""
 IGNORED_HEADER = "penstock-ignored"
@@ -80,13 +87,13 @@ async def transcribe(request: Request, gateway: GatewayOf, key: UploadKeyOf) -> 
     wanted, recording = await _read(gateway, limited(request, MAX_FORM_BYTES, "file"))
     ignored = ",".join(wanted.ignored)[:_MAX_IGNORED_CHARS]
     headers = {IGNORED_HEADER: ascii(ignored)[1:-1]} if ignored else {}  # names are the client's
-    job = await _while_connected(request, TranscriptionJob.start(gateway, wanted, recording, key))
+    job = await while_connected(request, TranscriptionJob.start(gateway, wanted, recording, key))
     if job is None:
         return Response(status_code=CLIENT_GONE)
     if wanted.form.stream:
         return _EventStream(gateway, job, wanted, headers)
     try:
-        transcription = await _while_connected(request, _transcription(job))
+        transcription = await while_connected(request, _transcription(job))
     finally:
         await job.close()
     if transcription is None:
@@ -177,20 +184,3 @@ def _check_charset(request: Request) -> None:
 async def _transcription(job: TranscriptionJob) -> Transcription:
     finals = [event async for event in job.events() if isinstance(event, Final)]
     return Transcription(finals, job.duration_s)
-
-
-async def _while_connected(request: Request, working: Coroutine[Any, Any, _T]) -> _T | None:
-    """Result or exception of the work; None if the client disconnects first."""
-    work, gone = asyncio.create_task(working), asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-        return await work if work.done() else None
-    finally:
-        work.cancel()
-        gone.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

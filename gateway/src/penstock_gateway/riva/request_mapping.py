@@ -19,7 +19,7 @@ from penstock_gateway.riva.audio_input import AudioForm
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva
 from penstock_gateway.riva.proto.riva_audio_pb2 import AudioEncoding
 from penstock_gateway.riva.result_mapping import ResultFormat
-from penstock_gateway.stream.languages import choose_language
+from penstock_gateway.stream.languages import choose_language, shown_language
 from penstock_gateway.stream.live_stream import ModelGroup, StreamOptions
 
 DEFAULT_RATE_HZ, MIN_RATE_HZ, MAX_RATE_HZ = 16_000, 8000, 96_000
@@ -58,7 +58,7 @@ FIELDS = (
     Field("sample_rate_hertz", _MAPPED, "8,000 to 96,000; 0: that of the header, else 16,000"),
     Field("audio_channel_count", _MAPPED, "up to 8, averaged; 0: that of the header, else 1"),
     Field("model", _MAPPED, 'a model of the gateway; "": the default; others: NOT_FOUND'),
-    Field("language_code", _MAPPED, '"" or a language of the model, of a model without a choice `--language`'),
+    Field("language_code", _MAPPED, '"" or a language of the model, or that of `--language`; others are rejected'),
     Field("max_alternatives", _MAPPED, "n > 1: `decoder=alsd`, `n_best=min(n, beam size)`; a segment may have fewer"),
     Field("speech_contexts.phrases", _MAPPED, "`boosted_phrases`"),
     Field("speech_contexts.boost", _MAPPED, "nats per token = 0.02 * boost (`--riva-boost-scale`), at most ±2"),
@@ -136,7 +136,8 @@ def map_request(config: riva.RecognitionConfig, group: ModelGroup, settings: Con
         n_best=n_best,
         extra=custom,
     )
-    reported = language or ("" if group.languages else settings.language)  # without a code the server chooses
+    is_open = group.languages and not language  # without a code the server chooses
+    reported = "" if is_open else shown_language(group, config.language_code, settings.language)
     results = ResultFormat(
         language=reported, max_alternatives=max(1, n_best), has_word_times=config.enable_word_time_offsets
     )

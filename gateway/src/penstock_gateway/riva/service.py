@@ -102,7 +102,7 @@ class RivaService:
     def _model_config(self, group: ModelGroup, kind: str) -> riva.RivaSpeechRecognitionConfigResponse.Config:
         parameters = {
             "type": kind,
-            "language_code": ",".join(group.languages) or self._gateway.config.language,
+            "language_code": ",".join(group.languages or group.detected_languages) or self._gateway.config.language,
             "sample_rate": str(group.sample_rate_hz),
             "max_alternatives": str(group.max_beam_size),
         }

@@ -61,6 +61,8 @@ class ModelGroup:
     max_boosted_phrases: int
     parameters: Mapping[str, str] = field(default_factory=dict, compare=False)
     """All that its server publishes."""
+    detected_languages: tuple[str, ...] = ()
+    """Languages that a model without a choice recognizes, as far as its server says so."""
     alphabet: frozenset[str] | None = None
     """The characters that the model writes; empty where it writes every one, None where the server does not say."""
     windows: tuple[str, ...] = ()

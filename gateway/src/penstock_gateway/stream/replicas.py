@@ -215,31 +215,40 @@ class Group:
     async def probe(self) -> None:
         """Probes all replicas. One with another model or context than the group takes no streams.
 
-        Those with other weights or another version under the same name are others, for new streams only.
+        Those with other weights or another version under the same name are others, for new streams only. A replica with
+        the group's model is up as soon as it answers. What the group serves is decided when all have answered, so that
+        their order does not matter.
         """
-        replicas = list(self.replicas)
-        found = await asyncio.gather(*(replica.probe() for replica in replicas))
-        answers = [
-            (replica, information, _model_group(self._name, information))
-            for replica, information in zip(replicas, found, strict=True)
-            if information is not None
-        ]
+        last = self._model
+        answers = [each for each in await asyncio.gather(*map(self._ask, self.replicas)) if each is not None]
         if not answers:
             return
         wanted = self._choose([model for _, _, model in answers])
+        is_as_before = last is not None and _is_alike(wanted, last)
         alike = []
         for replica, information, model in answers:
-            if _is_alike(model, wanted):
-                replica.note_up(information)
-                alike.append(information.fingerprint)
-            else:
+            if not _is_alike(model, wanted):
                 replica.note_mismatch(f"serves {model.model} {model.context}, not {wanted.model} {wanted.context}")
+                continue
+            alike.append(information.fingerprint)
+            if not is_as_before:
+                replica.note_up(information)
         self._rounds += 1
         self._first_seen = {each: self._first_seen.get(each, self._rounds) for each in alike}
         self._model = max(
             (model for _, _, model in answers if _is_alike(model, wanted)),
             key=lambda model: self._first_seen[model.parameters.get(FINGERPRINT, "")],
         )
+
+    async def _ask(self, replica: Replica) -> tuple[Replica, ServerInfo, ModelGroup] | None:
+        """Its answer to a probe, noted at once where it has the group's model; None without one."""
+        last, information = self._model, await replica.probe()
+        if information is None:
+            return None
+        model = _model_group(self._name, information)
+        if last is not None and _is_alike(model, last):
+            replica.note_up(information)
+        return replica, information, model
 
     def _choose(self, models: Sequence[ModelGroup]) -> ModelGroup:
         """What the group serves: the same as before while a replica does, else the first of these models."""
@@ -267,6 +276,7 @@ def _model_group(name: str, information: ServerInfo) -> ModelGroup:
         max_beam_size=information.max_beam_size,
         max_boosted_phrases=information.max_boosted_phrases,
         parameters=information.parameters,
+        detected_languages=information.detected_languages,
         alphabet=information.alphabet,
         windows=information.windows,
     )

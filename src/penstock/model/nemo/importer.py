@@ -7,6 +7,7 @@ import sentencepiece
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint, sha256_of, write_checkpoint
+from penstock.model.card import copy_card
 from penstock.model.languages import end_labels, tag_labels
 from penstock.model.nemo.archive import NemoArchive
 from penstock.model.nemo.config import NemoConfig, read_nemo_config
@@ -29,7 +30,8 @@ def import_nemo(
     """Converts a NeMo checkpoint to a bundle at `directory` and opens it.
 
     `half` stores weights as float16, except those of the front end. `directory` must be new or empty; with `replace` it
-    may be a bundle, whose additional files (such as a model card) are kept. The bundle appears atomically.
+    may be a bundle, whose additional files are kept. A model card beside the checkpoint becomes the bundle's. The
+    bundle appears atomically.
     origin: added to the bundle's `source`. Raises CheckpointError for everything unsafe, broken or unsupported.
     """
     nemo_path = Path(nemo_path)
@@ -58,6 +60,7 @@ def _convert_checked(nemo_path: Path, scratch: Path, half: bool, origin: dict[st
     tensors = convert_state_dict(state, config, half)
     source = {"file": nemo_path.name, "sha256": sha256_of(nemo_path), "class": config.class_name, **origin}
     write_checkpoint(bundle, config.model, tensors, tokenizer, source)
+    copy_card(nemo_path.parent, bundle)
     return bundle
 
 

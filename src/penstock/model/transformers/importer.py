@@ -5,6 +5,7 @@ from pathlib import Path
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import Checkpoint, write_checkpoint
+from penstock.model.card import copy_card
 from penstock.model.languages import end_labels, tag_labels
 from penstock.model.new_bundle import write_new_bundle
 from penstock.model.transformers.config import read_transformers_config
@@ -41,6 +42,7 @@ def _convert(source: Path, scratch: Path, half: bool, origin: dict[str, str]) ->
         tensors = convert_state_dict(load_state_dict(source), model, half)
         provenance = {"sha256": content_sha256(source), "class": config.class_name, **origin}
         write_checkpoint(bundle, model, tensors, tokenizer, provenance)
+        copy_card(source, bundle)
     except CheckpointError as error:
         raise CheckpointError(f"{source}: {error.message}") from error
     return bundle

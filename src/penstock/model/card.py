@@ -1,0 +1,39 @@
+"""The model card of a checkpoint or bundle: README.md with front matter, as on the hub. A broken one counts as none."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import CheckpointError
+from penstock.model.nemo.untrusted_yaml import parse_yaml
+
+CARD_FILE = "README.md"
+_MAX_CARD_BYTES, _MAX_LANGUAGES = 1 << 20, 200
+_FRONT_MATTER = re.compile(rb"---\r?\n(.*?)\r?\n---\s", re.DOTALL)
+_LANGUAGE = re.compile("[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
+
+
+def card_languages(directory: Path) -> tuple[str, ...]:
+    """The codes under `language` of the directory's card, such as "en", each once; none where no card names any."""
+    named = _front_matter(directory).get("language")
+    codes = named if isinstance(named, list) else [named]
+    codes = ["no" if code is False else code for code in codes]  # as YAML reads it without quotes
+    found = dict.fromkeys(code for code in codes if isinstance(code, str) and _LANGUAGE.fullmatch(code))
+    return tuple(found)[:_MAX_LANGUAGES]
+
+
+def copy_card(source: Path, bundle: Path) -> None:
+    """Copies the card of the directory `source`, if it has one, into a bundle."""
+    if _front_matter(source):
+        shutil.copyfile(source / CARD_FILE, bundle / CARD_FILE)
+
+
+def _front_matter(directory: Path) -> dict[str, Any]:
+    """The fields of the card; none without a card."""
+    try:
+        with (directory / CARD_FILE).open("rb") as file:
+            found = _FRONT_MATTER.match(file.read(_MAX_CARD_BYTES))
+        return parse_yaml(found[1]) if found else {}
+    except (OSError, CheckpointError):
+        return {}
