@@ -1,5 +1,7 @@
 """The demonstration models as NeMo models, with initial weights: one encoder, a CTC head, an RNN-T and a TDT head.
 
+The encoder is cache-aware, or offline: full attention, centered convolutions, batch norm, normalized features.
+
 Both Transducers are trained at once on one encoder, so that a step costs little more than with one of them.
 """
 
@@ -16,6 +18,8 @@ from omegaconf import OmegaConf
 from recipes.an4.conditioning import condition, release
 
 TDT_DURATIONS = (0, 1, 2, 3, 4)
+UNLIMITED = [-1, -1]
+"""The context of an offline encoder."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class DemoModelConfig:
     context_probabilities: tuple[float, ...] = (0.2, 0.35, 0.15, 0.3)
     dropout: float = 0.1
     predictor_dropout: float = 0.2
+    is_offline: bool = False
+    """Has no contexts."""
 
 
 def train_tokenizer(transcripts: list[str], directory: Path, vocabulary: int) -> Path:
@@ -57,6 +63,11 @@ def write_tokenizer(model: bytes, directory: Path) -> Path:
 def build_model(config: DemoModelConfig, tokenizer: Path, durations: tuple[int, ...] = ()) -> torch.nn.Module:
     """A hybrid RNN-T/CTC model, or TDT/CTC where durations (encoder frames) are given."""
     return EncDecHybridRNNTCTCBPEModel(cfg=OmegaConf.create(_nemo_config(config, tokenizer, durations)))
+
+
+def is_offline(model: torch.nn.Module) -> bool:
+    """True if the encoder attends to everything."""
+    return list(model.encoder.att_context_size) == UNLIMITED
 
 
 def share_encoder(model: torch.nn.Module, other: torch.nn.Module) -> None:
@@ -145,18 +156,18 @@ def _nemo_config(config: DemoModelConfig, tokenizer: Path, durations: tuple[int,
     return {
         "sample_rate": 16000, "compute_eval_loss": False, "log_prediction": False, "rnnt_reduction": "mean_batch",
         "skip_nan_grad": False, "model_defaults": defaults, "tokenizer": {"dir": str(tokenizer), "type": "bpe"},
-        "preprocessor": _front_end_config(), "spec_augment": _spec_augment_config(),
+        "preprocessor": _front_end_config(config), "spec_augment": _spec_augment_config(),
         "encoder": _encoder_config(config), "decoder": _predictor_config(config),
         "joint": _joint_config(config, durations), "aux_ctc": _ctc_config(config), "decoding": decoding,
         "loss": _loss_config(durations), "optim": {"name": "adamw", "lr": 1e-3},
     }  # fmt: skip
 
 
-def _front_end_config() -> dict:
+def _front_end_config(config: DemoModelConfig) -> dict:
     return {
         "_target_": "nemo.collections.asr.modules.AudioToMelSpectrogramPreprocessor", "sample_rate": 16000,
-        "normalize": "NA", "window_size": 0.025, "window_stride": 0.01, "window": "hann", "features": 80,
-        "n_fft": 512, "frame_splicing": 1, "dither": 1e-5, "pad_to": 0,
+        "normalize": "per_feature" if config.is_offline else "NA", "window_size": 0.025, "window_stride": 0.01,
+        "window": "hann", "features": 80, "n_fft": 512, "frame_splicing": 1, "dither": 1e-5, "pad_to": 0,
     }  # fmt: skip
 
 
@@ -212,11 +223,22 @@ def _encoder_config(config: DemoModelConfig) -> dict:
         "_target_": "nemo.collections.asr.modules.ConformerEncoder", "feat_in": 80, "feat_out": -1,
         "n_layers": config.layers, "d_model": config.width, "use_bias": True, "subsampling": "dw_striding",
         "subsampling_factor": 8, "subsampling_conv_channels": config.subsampling_channels,
-        "causal_downsampling": True, "ff_expansion_factor": 4, "self_attention_model": "rel_pos",
-        "n_heads": config.heads, "att_context_size": [list(context) for context in config.contexts],
-        "att_context_probs": list(config.context_probabilities), "att_context_style": "chunked_limited",
-        "xscaling": True, "untie_biases": True, "pos_emb_max_len": 5000, "conv_kernel_size": 9,
-        "conv_norm_type": "layer_norm", "conv_context_size": "causal", "dropout": config.dropout,
+        "ff_expansion_factor": 4, "self_attention_model": "rel_pos", "n_heads": config.heads, "xscaling": True,
+        "untie_biases": True, "pos_emb_max_len": 5000, "conv_kernel_size": 9, "dropout": config.dropout,
         "dropout_pre_encoder": config.dropout, "dropout_emb": 0.0, "dropout_att": config.dropout,
-        "stochastic_depth_drop_prob": 0.0,
+        "stochastic_depth_drop_prob": 0.0, **_context_config(config),
+    }  # fmt: skip
+
+
+def _context_config(config: DemoModelConfig) -> dict:
+    """What differs between cache-aware and offline encoders."""
+    if config.is_offline:
+        return {
+            "causal_downsampling": False, "att_context_size": UNLIMITED, "att_context_style": "regular",
+            "conv_norm_type": "batch_norm", "conv_context_size": None,
+        }  # fmt: skip
+    return {
+        "causal_downsampling": True, "att_context_size": [list(context) for context in config.contexts],
+        "att_context_probs": list(config.context_probabilities), "att_context_style": "chunked_limited",
+        "conv_norm_type": "layer_norm", "conv_context_size": "causal",
     }  # fmt: skip

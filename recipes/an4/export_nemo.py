@@ -44,6 +44,7 @@ def export_nemo(checkpoint: Checkpoint, path: Path) -> None:
     """Writes `path`; importing it gives the same bundle. Raises CheckpointError for another architecture.
 
     Sizes, contexts and durations are those of the bundle; the rest of the architecture must be that of `demo_model`.
+    Import has folded an offline model's batch norms into its convolutions, so the file's batch norms change nothing.
     """
     config = checkpoint.config
     with tempfile.TemporaryDirectory() as workspace:
@@ -55,6 +56,9 @@ def export_nemo(checkpoint: Checkpoint, path: Path) -> None:
                 f"{checkpoint.directory}: architecture: only that of the demonstration models is supported"
             )
         state = model.state_dict()
+        for name in state:
+            if name.endswith("running_var"):
+                state[name].fill_(1.0 - torch.nn.BatchNorm1d(1).eps)
         for name, tensor in checkpoint.tensors().items():
             if not name.startswith("features."):  # the window and filterbank come from NeMo
                 source = source_of(name, tuple(tensor.shape), built)
@@ -73,7 +77,8 @@ def _sizes(config: ModelConfig) -> DemoModelConfig:
         subsampling_channels=config.encoder.subsampling_channels,
         hidden=config.transducer.predictor_hidden,
         contexts=contexts,
-        context_probabilities=(1 / len(contexts),) * len(contexts),
+        context_probabilities=tuple(1 / len(contexts) for _ in contexts),
+        is_offline=config.encoder.is_offline,
     )
 
 

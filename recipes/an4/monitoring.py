@@ -1,5 +1,6 @@
 """Monitoring of a training run: WER on a validation manifest, and the training curve as a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -7,14 +8,15 @@ import torch
 from penstock.evaluation.errors import EditCounts, compare
 from recipes.training.batches import read_recordings
 
-_CONTEXTS = ((70, 6), (70, 0))
+STREAMING = ((70, 6), (70, 0))
 _NOT_PLOTTED = ("step", "elapsed_s", "learning_rate", "norm", "mwer")
 
 
 class Validation:
     """Transcribes a manifest with each model and context, greedy."""
 
-    def __init__(self, manifest: Path | None):
+    def __init__(self, manifest: Path | None, contexts: Sequence[Sequence[int]] = STREAMING):
+        self._contexts = contexts
         self._recordings = read_recordings(manifest) if manifest else []
 
     def __call__(self, models: dict[str, torch.nn.Module]) -> dict[str, float]:
@@ -22,7 +24,7 @@ class Validation:
         found = {}
         for name, model in models.items() if self._recordings else ():
             model.eval()
-            for context in _CONTEXTS:
+            for context in self._contexts:
                 model.encoder.set_default_att_context_size(list(context))
                 found[f"WER {name} [{context[0]},{context[1]}]"] = self._word_error_rate(model)
             model.train()

@@ -21,6 +21,7 @@ from penstock.model.config import FACTORIZED, TransducerConfig
 from penstock.model.nemo.importer import import_nemo
 from recipes.an4.demo_model import (
     TDT_DURATIONS,
+    UNLIMITED,
     DemoModelConfig,
     build_model,
     condition_input,
@@ -32,21 +33,30 @@ from recipes.an4.demo_model import (
 )
 from recipes.an4.export_nemo import export_nemo
 from recipes.an4.features import FeatureCache
-from recipes.an4.monitoring import Validation, plot_curve
+from recipes.an4.monitoring import STREAMING, Validation, plot_curve
 from recipes.an4.mwer import mwer_steps
 from recipes.an4.recombination import Recombiner
 from recipes.an4.synthesis import Synthesizer, sound_effect
 from recipes.an4.warm_start import WarmStart
 from recipes.training.augmentation import GENTLE, Augmenter
-from recipes.training.batches import Batch, BatchMaker, Curriculum, Recording, Source, Utterance, read_recordings
+from recipes.training.batches import (
+    Batch,
+    BatchMaker,
+    Curriculum,
+    Recording,
+    Source,
+    Utterance,
+    normalized,
+    read_recordings,
+)
 from recipes.training.factorized_head import FactorizedHead
 from recipes.training.head import TransducerHead
 from recipes.training.head_bundle import write_head_bundle
 from recipes.training.head_trainer import pretrain_ilm
 from recipes.training.trainer import Trainer, TrainerConfig
 
-RNNT = "rnnt"
-DURATIONS = {RNNT: (), "tdt": TDT_DURATIONS}
+RNNT, TDT = "rnnt", "tdt"
+DURATIONS = {RNNT: (), TDT: TDT_DURATIONS}
 FACTORIZED_HEAD = "ft"
 SHIPPED = "shipped"
 _SHIPPED_BUNDLE = Path(__file__).resolve().parents[2] / "models" / "an4-rnnt-hybrid"
@@ -80,9 +90,10 @@ def main() -> None:
     augmenter = Augmenter(GENTLE, noises, random)
     frames = round(100 * arguments.batch_s)
     early, sources = _sources(real, synthetic, augmenter, random, arguments)
-    maker = BatchMaker(early, augmenter, encode, random, frames)
+    maker = BatchMaker(early, augmenter, encode, random, frames, is_normalized=arguments.offline)
     curriculum = Curriculum(maker, augmenter, early, sources)
-    _train(trainer, models, iter(maker), curriculum, Validation(arguments.validation), arguments.out)
+    validation = Validation(arguments.validation, [UNLIMITED] if arguments.offline else STREAMING)
+    _train(trainer, models, iter(maker), curriculum, validation, arguments.out)
     if mwer:
         print(mwer.loss.summary())
     _export(trainer, models, heads, arguments.out)
@@ -97,9 +108,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--init", type=Path, help=f"initial tokenizer and weights: a .nemo file, a bundle, or {SHIPPED!r}"
     )
+    parser.add_argument("--offline", action="store_true", help="train an offline encoder: full attention, centered")
     parser.add_argument(
-        "--models", nargs="+", choices=(*DURATIONS, FACTORIZED_HEAD), default=list(DURATIONS), help="heads to train"
-    )
+        "--models", nargs="+", choices=(*DURATIONS, FACTORIZED_HEAD),
+        help=f"heads to train; default: {' '.join(DURATIONS)}, with --offline {TDT}",
+    )  # fmt: skip
     parser.add_argument(
         "--ilm-text", type=Path, help="text for the language model of ft, one sentence per line; default: transcripts"
     )
@@ -119,6 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
+    arguments.models = arguments.models or ([TDT] if arguments.offline else list(DURATIONS))
     if arguments.batch_s < MIN_BATCH_S:
         parser.error(f"--batch-s: {arguments.batch_s:g}, expected at least {MIN_BATCH_S:g}")
     if not set(arguments.models) & set(DURATIONS):
@@ -160,16 +174,17 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
         start.write_tokenizer(tokenizer)
     elif not (tokenizer / "tokenizer.model").exists():
         train_tokenizer(transcripts, tokenizer, arguments.vocabulary)
-    config = DemoModelConfig()
+    config = DemoModelConfig(is_offline=arguments.offline)
     chosen = [name for name in arguments.models if name in DURATIONS]
     models = {name: build_model(config, tokenizer, DURATIONS[name]) for name in chosen}
     first, *others = models.values()
-    mels = [u.mel for u in real[::5]]
+    logs = [u.mel for u in real[::5]]
+    mels = [normalized(mel) for mel in logs] if arguments.offline else logs
     if not start:
         standardize_subsampling(first, mels)
     for model in models.values():
         if start:
-            start.copy_to(model)
+            start.copy_to(model, logs)
         else:
             set_label_priors(model, transcripts)
     condition_input(first, mels)

@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import torch
 from nemo.collections.asr.models import ASRModel
 
-from recipes.an4.demo_model import write_tokenizer
+from recipes.an4.demo_model import is_offline, write_tokenizer
+from recipes.an4.offline_start import offline_weights
 
 _PARTS = ("encoder", "ctc_decoder", "decoder", "joint")
+_STATISTICS = (".running_mean", ".running_var", ".num_batches_tracked")
 
 
 class WarmStart:
@@ -23,14 +26,21 @@ class WarmStart:
         return write_tokenizer(self._model.tokenizer.tokenizer.serialized_model_proto(), directory)
 
     @torch.no_grad()
-    def copy_to(self, model: torch.nn.Module) -> None:
+    def copy_to(self, model: torch.nn.Module, mels: list[np.ndarray]) -> None:
         """Copies the weights to `model`. The duration logits, which only a TDT model has, become 0.
 
+        mels: log-mel frames [N, F] each, for an offline model that begins as a streaming one (`offline_start`).
         Raises ValueError for a weight of another shape.
         """
+        becomes_offline = is_offline(model) and not is_offline(self._model)
         for part in _PARTS:
-            source = {_place(name): values for name, values in getattr(self._model, part).state_dict().items()}
+            weights = getattr(self._model, part).state_dict()
+            if part == "encoder" and becomes_offline:
+                weights = offline_weights(self._model.encoder, mels)
+            source = {_place(name): values for name, values in weights.items()}
             for name, values in getattr(model, part).state_dict().items():
+                if becomes_offline and name.endswith(_STATISTICS):
+                    continue
                 if _place(name) not in source:
                     raise ValueError(f"{self._path}: no weight {part}.{name}")
                 is_output = part == "joint" and name.startswith("joint_net.")

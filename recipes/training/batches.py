@@ -76,6 +76,11 @@ class Batch(NamedTuple):
     """The words of each utterance; empty without speech."""
 
 
+def normalized(mel: np.ndarray) -> np.ndarray:
+    """Frames [N, F] with mean 0 and deviation 1 in each mel bin, N >= 2, as NeMo's `per_feature`."""
+    return ((mel - mel.mean(axis=0)) / (mel.std(axis=0, ddof=1) + 1e-5)).astype(np.float32)
+
+
 class Source(NamedTuple):
     """A source of utterances; it is drawn from in proportion to its weight."""
 
@@ -94,8 +99,10 @@ class BatchMaker:
         random: np.random.Generator,
         frames: int = 3200,
         pool: int = 96,
+        is_normalized: bool = False,
     ):
-        """frames: mel frames per batch, padding included; pool: utterances drawn and sorted by length together."""
+        """frames: mel frames per batch, padding included; pool: utterances drawn and sorted by length together;
+        is_normalized: give the model `normalized` frames."""
         self.sources = sources
         """May be changed at any time."""
         self._augmenter = augmenter
@@ -103,6 +110,7 @@ class BatchMaker:
         self._random = random
         self._frames = frames
         self._pool = pool
+        self._is_normalized = is_normalized
         self.masks = True
         """Whether SpecAugment is applied."""
 
@@ -130,6 +138,8 @@ class BatchMaker:
             labels = self._encode(reference)
             if len(mel) <= self._frames and len(mel) >= 16 and len(mel) / 8 > 0.5 * len(labels):
                 break
+        if self._is_normalized:
+            mel = normalized(mel)
         if self.masks:
             mel = self._augmenter.mask(mel, float(mel.mean()))
         return _Example(mel, labels, reference)

@@ -241,10 +241,10 @@ class Trainer:
 
 
 class WeightAverage:
-    """Exponential moving average of a module's parameters, which is exported."""
+    """Exponential moving average of a module's parameters and of its batch norms' statistics, which is exported."""
 
     def __init__(self, module: torch.nn.Module, decay: float):
-        self.tensors = {name: p.detach().clone() for name, p in module.named_parameters()}
+        self.tensors = {name: tensor.clone() for name, tensor in _averaged(module)}
         self._decay = decay
         self._updates = 0
 
@@ -252,14 +252,13 @@ class WeightAverage:
         """Moves the average; the decay is smaller at first, so that the initial weights are forgotten."""
         self._updates += 1
         share = 1 - min(self._decay, self._updates / (self._updates + 10))
-        new = [p.detach() for _, p in module.named_parameters()]
-        torch._foreach_lerp_(list(self.tensors.values()), new, share)
+        torch._foreach_lerp_(list(self.tensors.values()), [tensor for _, tensor in _averaged(module)], share)
 
     def swap(self, module: torch.nn.Module) -> None:
-        """Exchanges the module's parameters with the average."""
-        for name, parameter in module.named_parameters():
-            kept = parameter.detach().clone()
-            parameter.data.copy_(self.tensors[name])
+        """Exchanges the module's values with the average."""
+        for name, tensor in _averaged(module):
+            kept = tensor.clone()
+            tensor.copy_(self.tensors[name])
             self.tensors[name].copy_(kept)
 
     def state(self) -> dict:
@@ -269,6 +268,11 @@ class WeightAverage:
     def load(self, state: dict) -> None:
         """Restores the state of a checkpoint."""
         self.tensors, self._updates = state["tensors"], state["updates"]
+
+
+def _averaged(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Names and values that are averaged; without counters."""
+    return [(name, tensor) for name, tensor in module.state_dict().items() if tensor.is_floating_point()]
 
 
 class _Means:

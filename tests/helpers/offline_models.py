@@ -17,6 +17,7 @@ from tests.helpers.nemo_files import CONFIG, WEIGHTS, nemo_members, nemo_state, 
 from tests.helpers.random_models import random_encoder
 from tests.helpers.transformers_files import RENAMED, processor_document, shared_state, tokenizer_document
 
+BUNDLED = Path(__file__).parents[2] / "models" / "an4-offline"
 OFFLINE = {
     "att_context_style": "regular",
     "att_context_size": [-1, -1],

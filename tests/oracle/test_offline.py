@@ -18,7 +18,7 @@ from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.results.words import Token
 from tests.helpers.oracle.models import OracleModel, long_speech, speech
 from tests.helpers.oracle.nemo_models import Greedy, decode
-from tests.helpers.oracle.offline_models import CTC, EVERYTHING, NAMES, TRANSDUCERS, offline_model
+from tests.helpers.oracle.offline_models import CTC, EVERYTHING, NAMES, REAL, TRANSDUCERS, offline_model
 from tests.oracle.test_ctc import nemo_tokens
 from tests.oracle.test_nemo_beam import (
     _AES_FLAGS,
@@ -85,7 +85,7 @@ def test_greedy_labels_frames_and_durations(name):
         assert_same(result.tokens, decode(one.model, one.encode_mel(one.mel(samples), EVERYTHING)))
 
 
-@pytest.mark.parametrize("name", [CTC, "offline_rnnt_hybrid", "offline_tdt_hybrid", "offline_layer_norm"])
+@pytest.mark.parametrize("name", [CTC, "offline_rnnt_hybrid", "offline_tdt_hybrid", "offline_layer_norm", REAL])
 def test_greedy_ctc(name):
     one = offline_model(name)
     signals, compared = [*one.signals, *speech()], 0
@@ -108,7 +108,7 @@ def test_local_attention_is_nemos_masked_attention(name, limits):
         torch.testing.assert_close(found, one.encode_mel(mel, limits), rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", [name for name in TRANSDUCERS if "tdt" not in name])
+@pytest.mark.parametrize("name", [name for name in TRANSDUCERS if "tdt" not in name and name != REAL])
 def test_best_labels_of_beams(name):
     """Of RNN-T; NeMo's TDT beams have faults of their own (tests/oracle/test_nemo_beam.py)."""
     one, beam_size = offline_model(name), 4

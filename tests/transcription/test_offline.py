@@ -12,12 +12,27 @@ from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline import windows
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.scoring.wfst.graph_file import write_graph
+from recipes.training.batches import read_recordings
 from tests.helpers.decoding_graphs import word_loop
-from tests.helpers.golden import golden_pcm
-from tests.helpers.offline_models import offline_bundle, random_offline_encoder
+from tests.helpers.golden import AN4, golden_pcm
+from tests.helpers.offline_models import BUNDLED, offline_bundle, random_offline_encoder
 from tests.helpers.random_models import random_ctc_checkpoint
 
 CASES = ("rnnt_hybrid", "tdt_hybrid")
+HEARD = {
+    "greedy": {
+        "rubout g m e f three nine": "rubout g m e s three nine",
+        "eight eight four three six four eight": "eight four three six four eight",
+        "t r t f i seven": "p r t f i seven",
+        "june eighteenth nineteen sixty eight": "june nineteen sixty eight",
+    },
+    "ctc": {
+        "eight eight four three six four eight": "eight eight four three six four",
+        "d a v i d": "d a z i d",
+        "june eighteenth nineteen sixty eight": "julyeenth nineteen sixty eight",
+    },
+}
+"""What the bundled model finds where it is wrong, by decoder and what was said."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +69,15 @@ def test_a_recording_alone_and_in_any_batch(directories, recordings, case, decod
         assert one.audio_processed_s == len(samples) / 16000
         assert [word.text for word in one.words] == one.text.split()
         assert all(word.end_ms <= 1000 * len(samples) / 16000 + 80 for word in one.words)
+
+
+@pytest.mark.parametrize("decoder", HEARD)
+def test_the_bundled_model_recognizes_what_was_said(decoder):
+    """Recordings of speakers that it was not trained on."""
+    said = read_recordings(AN4 / "manifest.jsonl")
+    found = OfflineRecognizer(BUNDLED).transcribe([one.samples for one in said], {"decoder": decoder})
+    words = [" ".join(one.words) for one in said]
+    assert [one.text for one in found] == [HEARD[decoder].get(text, text) for text in words]
 
 
 @pytest.mark.parametrize("decoder", ["greedy", "alsd", "ctc"])

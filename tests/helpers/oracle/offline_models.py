@@ -1,14 +1,20 @@
-"""Tiny offline models with random weights, as NeMo's objects and as imported bundles. Needs NeMo (extra `oracle`)."""
+"""Offline models as NeMo's objects and as bundles: tiny ones with random weights, and the bundled one.
+
+Needs NeMo (extra `oracle`).
+"""
 
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from nemo.collections.asr.models import ASRModel
 
+from penstock.model.bundle import Checkpoint
 from penstock.model.nemo.importer import import_nemo
-from tests.helpers.offline_models import OFFLINE
-from tests.helpers.oracle.models import OracleModel
+from recipes.an4.export_nemo import export_nemo
+from tests.helpers.offline_models import BUNDLED, OFFLINE
+from tests.helpers.oracle.models import OracleModel, speech
 from tests.helpers.oracle.nemo_models import ModelSpec, build_ctc_model, build_model
 from tests.helpers.oracle.signals import make_signals
 
@@ -34,18 +40,24 @@ SPECS = (
     _spec("offline_tdt_gaps", 67, hybrid=False, durations=(0, 2, 4), untie_biases=False, **_PARAKEET_V3),
     _spec("offline_layer_norm", 68, norm="layer_norm", factor=4, kernel=7, activation="tanh", d_model=16, n_heads=2),
 )  # fmt: skip
-NAMES = tuple(spec.name for spec in SPECS)
+REAL = "real_speech"
+"""The bundled model, as NeMo's with the same weights."""
+NAMES = (*(spec.name for spec in SPECS), REAL)
 TRANSDUCERS = tuple(name for name in NAMES if name != CTC)
 
 
 @cache
 def offline_model(name: str) -> OracleModel:
     """The model called `name`."""
-    spec = next(spec for spec in SPECS if spec.name == name)
-    workspace = Path(_workspace.name)
-    signals = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
-    model = (build_ctc_model if name == CTC else build_model)(spec, workspace, signals)
+    path = Path(_workspace.name) / f"{name}.nemo"
+    if name == REAL:
+        export_nemo(Checkpoint(BUNDLED), path)
+        model, signals = ASRModel.restore_from(str(path), map_location="cpu").eval(), speech()
+    else:
+        spec = next(spec for spec in SPECS if spec.name == name)
+        made = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
+        model = (build_ctc_model if name == CTC else build_model)(spec, path.parent, made)
+        model.save_to(str(path))
+        signals = tuple(made.values())
     model.preprocessor.featurizer.dither = 0.0
-    path = workspace / f"{name}.nemo"
-    model.save_to(str(path))
-    return OracleModel(name, model, import_nemo(path, workspace / name), tuple(signals.values()))
+    return OracleModel(name, model, import_nemo(path, path.with_suffix("")), signals)

@@ -16,7 +16,7 @@ from recipes.an4.export_nemo import export_nemo
 pytestmark = pytest.mark.oracle
 
 
-@pytest.mark.parametrize("name", ["an4-rnnt-hybrid", "an4-tdt-hybrid"])
+@pytest.mark.parametrize("name", ["an4-rnnt-hybrid", "an4-tdt-hybrid", "an4-offline"])
 def test_a_bundle_comes_back_from_nemo(name, bundled_model, tmp_path):
     bundle = Checkpoint(bundled_model.parent / name)
     export_nemo(bundle, tmp_path / "model.nemo")

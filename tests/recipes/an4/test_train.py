@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from penstock import OfflineRecognizer
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import FACTORIZED, TransducerConfig
 from penstock.model.nemo.importer import import_nemo
@@ -61,6 +62,27 @@ def test_training_from_the_shipped_bundle_with_mwer(tmp_path, monkeypatch):
     changed = {name for name, tensor in made.items() if not torch.equal(tensor, shipped[name])}
     assert {name.split(".")[0] for name in changed} == {"encoder", "predictor", "joint", "ctc"}
     assert all(float((made[name] - shipped[name].float()).abs().max()) < 1e-3 for name in changed)
+
+
+def test_training_an_offline_model_from_the_shipped_bundle(tmp_path, monkeypatch):
+    """Six steps on the recordings of the repository, resumed after three."""
+    pytest.importorskip("pocketsphinx", reason="extra `train`")
+    manifest = str(ROOT / "tests" / "data" / "an4" / "manifest.jsonl")
+    command = ["train", "--offline", "--init", "shipped", "--synthetic", "0", "--batch-s", "8", "--train", manifest,
+               "--validation", manifest, "--out", str(tmp_path), "--learning-rate", "1e-4"]  # fmt: skip
+    for steps in ("3", "6"):
+        monkeypatch.setattr(sys, "argv", [*command, "--steps", steps])
+        main()
+    points = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
+    assert points[-1]["step"] == 6 and "WER tdt [-1,-1]" in points[-1]
+    made = import_nemo(tmp_path / "tdt.nemo", tmp_path / "bundle")
+    config, shipped = made.config, Checkpoint(ROOT / "models" / "an4-rnnt-hybrid")
+    assert config.encoder.is_offline and config.features.is_normalized and not config.encoder.has_conv_layer_norm
+    assert config.transducer.tdt_durations == (0, 1, 2, 3, 4) and config.ctc is not None
+    found, start = made.tensors(), shipped.tensors()
+    name = "encoder.layers.0.feed_forward1.up.weight"
+    assert 0 < float((found[name] - start[name].float()).abs().max()) < 1e-2
+    assert OfflineRecognizer(made.directory).transcribe([np.zeros(16000, np.float32)])[0].is_final
 
 
 def test_mwer_needs_the_rnnt_head(tmp_path, monkeypatch, capsys):

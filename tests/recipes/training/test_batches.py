@@ -55,6 +55,26 @@ def test_labels_and_frames_are_those_of_one_utterance():
             assert labels[:label_count].tolist() == encode(reference)
 
 
+@pytest.mark.parametrize("masks", [False, True])
+def test_normalized_frames_have_mean_0_and_deviation_1(masks):
+    """As NeMo's `per_feature`; masks are filled with the mean, and padding is 0, too."""
+    random = np.random.default_rng(5)
+    said = [random.normal(-12, 4, (n, MEL_BINS)).astype(np.float32) for n in (40, 90, 70)]
+    drawn = Source(1.0, lambda: Utterance(said[random.integers(len(said))], ("a",), "speaker"))
+    made = BatchMaker([drawn], Augmenter(STILL, [], random), encode, random, 900, pool=40, is_normalized=True)
+    made.masks = masks
+    masked = 0
+    for batch in islice(made, 10):
+        for mel, count in zip(batch.mel, batch.mel_counts, strict=True):
+            frames = torch.from_numpy(next(one for one in said if len(one) == count)).double()
+            wanted = ((frames - frames.mean(0)) / (frames.std(0) + 1e-5)).T.float()
+            is_masked = mel[:, :count].abs() < 1e-6
+            torch.testing.assert_close(mel[:, :count].where(~is_masked, wanted), wanted, atol=1e-3, rtol=0)
+            masked += int(is_masked.sum())
+            assert not mel[:, count:].any()
+    assert (masked > 1000) == masks
+
+
 def test_padding_is_zero_and_no_wider_than_needed():
     for batch in islice(maker([spoken()]), 30):
         assert batch.mel.dtype == torch.float32 and batch.labels.dtype == torch.int64

@@ -7,7 +7,7 @@ import torch
 
 from penstock.model.config import TransducerConfig
 from recipes.training.factorized_head import FactorizedHead
-from recipes.training.trainer import Trainer, TrainerConfig
+from recipes.training.trainer import Trainer, TrainerConfig, WeightAverage
 from tests.helpers.tiny_model import LABELS, WIDTH, TinyModel, toy_batch
 
 DURATIONS = {"rnnt": (), "tdt": (0, 1, 2)}
@@ -79,6 +79,25 @@ def test_a_further_head_is_trained_on_the_same_encoder_but_for_its_language_mode
         assert made.losses(toy_batch(999), ["ft"])["ft"] < 0.5 * before
     assert all(torch.equal(tensor, kept[name]) for name, tensor in head.ilm.tensors().items())
     assert {"ft"} in drawn and {"rnnt"} in drawn
+
+
+def test_batch_norms_statistics_are_averaged_too():
+    """They belong to the weights with which they were measured."""
+    norm = torch.nn.BatchNorm1d(2, momentum=1.0)
+    average = WeightAverage(norm, decay=0.5)
+    for mean in (4.0, 8.0, 6.0):
+        norm(torch.tensor([[mean - 1, 2 * mean], [mean + 1, 2 * mean]]))
+        average.update(norm)
+    last, shares = norm.running_mean.clone(), (10 / 11, 10 / 12, 10 / 13)
+    assert last.tolist() == [6.0, 12.0]
+    wanted = 0.0
+    for mean, share in zip((4.0, 8.0, 6.0), shares, strict=True):
+        wanted += share * (mean - wanted)
+    average.swap(norm)
+    assert norm.running_mean.tolist() == pytest.approx([wanted, 2 * wanted])
+    assert int(norm.num_batches_tracked) == 3
+    average.swap(norm)
+    assert torch.equal(norm.running_mean, last)
 
 
 def test_a_step_with_a_bad_gradient_changes_nothing():
