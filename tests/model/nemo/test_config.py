@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import CheckpointError
 from penstock.model.nemo.config import read_nemo_config
-from penstock.model.nemo.untrusted_yaml import parse_yaml
+from penstock.model.untrusted_yaml import parse_yaml
 from tests.helpers.nemo_files import CONFIG, nemo_members
 
 MIXED = "cannot be mixed"
