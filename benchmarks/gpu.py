@@ -162,7 +162,7 @@ def streams(lines: Lines, device: str, is_tiny: bool) -> None:
 
 def run_trial(recognizer: StreamingRecognizer, streams: int, seconds: float) -> dict:
     """Sends each chunk when it is due, the streams staggered over one chunk; a call has at most one chunk of each."""
-    samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
+    samples = recognizer.chunk_samples()
     chunk_s = samples / recognizer.sample_rate_hz
     noise = 0.05 * np.random.default_rng(0).standard_normal(64 * samples).astype(np.float32)
 

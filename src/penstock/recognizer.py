@@ -5,6 +5,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Hashable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +15,25 @@ from penstock.errors import SettingError, StreamError
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext, ModelConfig, parse_context
 from penstock.model.resolve import BUNDLED_MODEL, resolve_model
+from penstock.pipeline.live_window import live_window
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
-from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.results import StreamResult, joined
 from penstock.pipeline.results.words import Token, Word
+from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import StreamTable, slot_count
-from penstock.pipeline.slots.ticket import Ticket
+from penstock.pipeline.slots.ticket import END, POLL, Column, Ticket
+from penstock.pipeline.stages.admission import AdmittingStage
 from penstock.pipeline.stages.audio_rows import AudioRequest, rows_of
 from penstock.pipeline.stages.decoder import DecoderStage
 from penstock.pipeline.stages.encoder import EncoderStage
 from penstock.pipeline.stages.features import FeatureStage
+from penstock.pipeline.stages.window_encoder import WindowEncoderStage
+from penstock.pipeline.stages.window_features import WindowFeatureStage, WindowLimits
+from penstock_client.options import LIVE
 
 NO_SAMPLES = np.zeros(0, np.float32)
+_NO_LIMITS = WindowLimits(2**62, 2**62)
 
 
 class Stream:
@@ -95,7 +103,10 @@ class Stream:
 
 
 class StreamingRecognizer:
-    """Recognizes many live streams at once; single-threaded."""
+    """Recognizes many live streams at once; single-threaded.
+
+    With an offline model the encoder recomputes the context of each chunk: the stream's option `window`.
+    """
 
     def __init__(
         self,
@@ -108,7 +119,8 @@ class StreamingRecognizer:
         precision: str = AUTO,
     ):
         """model: a bundle, a .nemo file or a hub id, by default the bundled one; context: one of the checkpoint's as
-        (70, 6) or "70,6", by default the one with chunks of 560 ms, else its first. SettingError for any other.
+        (70, 6) or "70,6", by default the one with chunks of 560 ms, else its first. SettingError for any other, and for
+        a context with an offline model.
 
         decoding: language model, beam size and other settings; each stream's options choose from them. precision: of
         `PRECISIONS`, for the encoder.
@@ -116,20 +128,37 @@ class StreamingRecognizer:
         checkpoint = Checkpoint(resolve_model(str(model)))
         self._name, self._device = checkpoint.directory.name, device
         self.config: ModelConfig = checkpoint.config
-        self.context = self.config.encoder.select_context(None if context is None else _parse_context(context))
+        self.context: AttentionContext | None = None
+        if context is not None or not self.config.encoder.is_offline:
+            self.context = self.config.encoder.select_context(None if context is None else _parse_context(context))
         ledger = SlotLedger(slot_count(max_streams))
-        self.table = StreamTable(max_streams, ledger, idle_limit_s)
-        self._features = FeatureStage(checkpoint, self.context, self.table, decoding)
-        self._encoder = EncoderStage(
-            checkpoint, self.context, self.table.slots, ledger, device, decoding.cuda_graphs, precision
-        )
-        self._decoder = DecoderStage(checkpoint, self.table.slots, ledger, device, decoding, self.context, precision)
+        board = DrainBoard(slot_count(max_streams))
+        self.table = StreamTable(max_streams, ledger, idle_limit_s, board=board)
+        slots = self.table.slots
+        self._features: AdmittingStage
+        self._encoder: EncoderStage | WindowEncoderStage
+        if self.context is None:
+            self._features = WindowFeatureStage(checkpoint, self.table, _NO_LIMITS, decoding, LIVE)
+            self._encoder = WindowEncoderStage(checkpoint, slots, ledger, board, device, precision)
+        else:
+            self._features = FeatureStage(checkpoint, self.context, self.table, decoding)
+            self._encoder = EncoderStage(
+                checkpoint, self.context, slots, ledger, device, decoding.cuda_graphs, precision
+            )
+        self._decoder = DecoderStage(checkpoint, slots, ledger, device, decoding, self.context, precision)
         self._names = itertools.count(1)
 
     @property
     def sample_rate_hz(self) -> int:
         """Rate that samples must have."""
         return self.config.features.sample_rate_hz
+
+    def chunk_samples(self, options: dict | None = None) -> int:
+        """Samples after which a stream with these options has new words; 0 for a file of an offline model."""
+        if self.context is not None:
+            return self.config.encoder_frame_samples * self.context.chunk_encoder_frames
+        window = live_window((options or {}).get("window") or LIVE, self.config)
+        return 0 if window is None else self.config.encoder_frame_samples * window.chunk
 
     def open_stream(self, stream_id: Hashable | None = None, options: dict | None = None) -> Stream:
         """A new stream with the options of `penstock_client.StreamOptions` by name. Its first request takes its slot.
@@ -145,7 +174,7 @@ class StreamingRecognizer:
         self._features.parse_options(options)
 
     def __repr__(self) -> str:
-        return f"<StreamingRecognizer {self._name} {self.context} {self._device}>"
+        return f"<StreamingRecognizer {self._name} {self.context or LIVE} {self._device}>"
 
     def process(self, requests: list[AudioRequest]) -> list[StreamResult | StreamError]:
         """Processes one request each of different streams in one batch; results in the order of the requests.
@@ -156,17 +185,33 @@ class StreamingRecognizer:
         if len(set(stream_ids)) < len(stream_ids):
             repeated = next(stream_id for stream_id, count in Counter(stream_ids).items() if count > 1)
             raise ValueError(f"stream {repeated!r} occurs more than once; a batch takes one request per stream")
-        if not requests:
-            return []
+        found: list[list[StreamResult | StreamError]] = [[] for _ in requests]
+        places = list(range(len(requests)))
+        while places:
+            answers, has_more = self._step(requests)
+            for place, answer in zip(places, answers, strict=True):
+                found[place].append(answer)
+            going_on = [row for row, answer in enumerate(answers) if has_more[row] and isinstance(answer, StreamResult)]
+            places = [places[row] for row in going_on]
+            requests = [AudioRequest(requests[row].stream_id, NO_SAMPLES) for row in going_on]
+        return [parts[0] if len(parts) == 1 else joined(parts) for parts in found]
+
+    def _step(self, requests: list[AudioRequest]) -> tuple[list[StreamResult | StreamError], np.ndarray]:
+        """Results of one pass through the stages, and for which of them, [R] bool, an offline model has work left."""
         features = self._features.process_rows([rows_of(requests, is_batched=True)])[0]
         assert not isinstance(features, StreamError), "rows are answered one by one"
         ticket = Ticket(features.rows, options=features.options, errors=features.errors)
         encoded = self._encoder.process_tickets([ticket], [features.mel], to_host=False)[0]
         assert not isinstance(encoded, StreamError), "the ticket is that of the chunks"
+        has_more = np.zeros(len(requests), bool)
+        if encoded.rows is not None:
+            flags, due = encoded.rows[:, Column.FLAGS], features.rows[:, Column.COVERED]
+            has_more = (encoded.rows[:, Column.COVERED] < due) | (flags & (POLL | END) == POLL)
+            ticket = replace(ticket, rows=encoded.rows)
         # The decoder also gets what the encoder has rejected: it settles every request, and rejects these too.
         decoded = self._decoder.process_tickets([ticket], [encoded.encoded])[0]
         assert not isinstance(decoded, StreamError), "the ticket is that of the frames"
-        return [encoded.errors.get(row, decoded.answers[row]) for row in range(len(requests))]
+        return [encoded.errors.get(row, decoded.answers[row]) for row in range(len(requests))], has_more
 
 
 def _parse_context(context: tuple[int, int] | str) -> AttentionContext:

@@ -9,7 +9,7 @@ import soundfile
 import torch
 from safetensors.torch import load_file, save_file
 
-from penstock import OfflineRecognizer
+from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.cli import main
 from penstock.commands import serve
 from penstock.errors import SettingError
@@ -85,6 +85,20 @@ def test_attention(model, bundled_model, audio, capsys):
         run("--model", str(bundled_model), "--attention", "full", audio[0])
 
 
+@pytest.mark.usefixtures("process_is_left_alone")
+def test_live_windows(model, audio, capsys):
+    """Requests of any size have the results of the library."""
+    options = {"window": "1.6,0.8,0.4"}
+    for flags in ((), ("--request-ms", "130")):
+        assert run("--model", model, "--window", options["window"], "--json", *flags, *audio) == 0
+        for path, line in zip(audio, lines(capsys), strict=True):
+            stream = StreamingRecognizer(model).open_stream(options=options)
+            assert json.loads(line)["text"] == stream.finish(read(path)).text
+            assert json.loads(line)["timestamps"] == [token.timestamp for token in stream.tokens]
+    with pytest.raises(SettingError, match="--attention is given, but --window is that of a live stream"):
+        run("--model", model, "--window", "live", "--attention", "full", audio[0])
+
+
 def test_evaluate(model, tmp_path):
     report = tmp_path / "report.json"
     manifest = AN4 / "manifest.jsonl"
@@ -118,12 +132,15 @@ def test_serve_says_what_files_it_takes(model, capsys, monkeypatch):
     assert main([*command, "--max-audio-s=7200"]) == 0
     output = capsys.readouterr().out
     assert "offline, files of up to 30 min" in output
-    assert "files: 7200 s of audio at a time, up to 0.30 GB (0.15 GB per hour of audio)" in output
+    assert (
+        "files: 7200 s of audio at a time, up to 0.30 GB (0.15 GB per hour of audio); a live stream counts as 14 s"
+        in output
+    )
     assert main(command) == 0  # as much as fits
     given, default = (Settings.from_environment(options.environment) for options in launched)
     assert (given.context, given.max_file_minutes, given.max_audio_s) == (None, 30, 7200)
     assert default.max_audio_s >= 600
-    assert launched[0].information["windows"] == "file,long"
+    assert launched[0].information["windows"] == "file,long,live"
     assert not {"context", "chunk_ms", "chunk_samples"} & launched[0].information.keys()
     assert main([*command, "--context=70,6"]) == serve.REJECTED
     assert "--context is [70,6], but the model is offline; accepted: no --context" in capsys.readouterr().err

@@ -1,16 +1,19 @@
 """Files through clients and a gateway, before a real server of a tiny offline model: the tokens of the process."""
 
 import asyncio
-from collections.abc import Iterator
+import base64
+import json
+from collections.abc import Iterator, Sequence
 
 import grpc
 import httpx2
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
+import websockets
 
 from client.tests.helpers.sound_files import sound_file
-from penstock import OfflineRecognizer
+from penstock import OfflineRecognizer, StreamingRecognizer
 from penstock.model.bundle import Checkpoint
 from penstock_client import AsyncClient, Client, ConnectionOptions, StreamOptions, Transcript
 from penstock_client.batched.client import BatchedClient
@@ -67,6 +70,34 @@ def gateway(served) -> Iterator[Addresses]:
 
 def found(transcript: Transcript) -> Tokens:
     return transcript.text, transcript.tokens
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_live_windows_beside_files(served, checkpoint, files, expected, protocol):
+    """Sent faster than speech: the server keeps what the encoder has not taken. Then one that its client leaves."""
+    options = StreamOptions(window="2.4,0.8,0.4", endpoint_silence_ms=800)
+    samples = files[2]
+    one = StreamingRecognizer(checkpoint.directory).open_stream(options=options.parameters())
+    last = one.finish(samples)
+    text = " ".join(entry.text for entry in last.entries if entry.text)
+    with Client(served.url(protocol), protocol, timeout_s=60, connection_options=RETRY) as client:
+        with client.open_stream(options=options) as live, client.open_stream() as file:
+            processed = []
+            for begin in range(0, len(samples), 8000):
+                live.send(samples[begin : begin + 8000])
+                file.send(samples[begin : begin + 8000])
+            live.finish()
+            file.finish()
+            for _ in live:
+                processed.append(live.transcript.audio_processed_s)
+            assert list(file) and found(file.transcript) == expected[2]
+        assert found(live.transcript) == (text, [token.id for token in one.tokens])
+        assert processed == sorted(processed) and len(set(processed)) > 3 and processed[-1] == len(samples) / RATE_HZ
+        client.check_live(options)
+        for _ in range(3 * SLOTS):  # each frees its slot
+            with client.open_stream(options=options) as stream:
+                stream.send(samples)
+        assert client.transcribe(files[4], options=StreamOptions(window="live")).is_complete
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -138,6 +169,57 @@ async def riva_text(gateway: Addresses, samples: np.ndarray) -> str:
         )
         results = (await recognize(request.SerializeToString())).results
     return " ".join(result.alternatives[0].transcript.strip() for result in results)
+
+
+async def riva_stream(gateway: Addresses, samples: np.ndarray) -> str:
+    """A live stream in messages of 100 ms."""
+    config = riva.RecognitionConfig(verbatim_transcripts=True)
+    streaming = riva.StreamingRecognitionConfig(config=config, interim_results=True)
+    pcm = (samples * 32768).astype("<i2").tobytes()
+    messages = [riva.StreamingRecognizeRequest(streaming_config=streaming)]
+    messages += [
+        riva.StreamingRecognizeRequest(audio_content=pcm[begin : begin + 3200]) for begin in range(0, len(pcm), 3200)
+    ]
+    async with grpc.aio.insecure_channel(gateway.grpc) as channel:
+        recognize = channel.stream_stream(
+            f"/{SERVICE}/StreamingRecognize", response_deserializer=riva.StreamingRecognizeResponse.FromString
+        )
+        results = [
+            one
+            async for response in recognize(iter([message.SerializeToString() for message in messages]))
+            for one in response.results
+        ]
+    return " ".join(one.alternatives[0].transcript.strip() for one in results if one.is_final)
+
+
+async def realtime_texts(gateway: Addresses, parts: Sequence[np.ndarray]) -> list[str]:
+    """Of each part, which its client ends by `commit`."""
+    async with websockets.connect(f"ws://{gateway.http}/v1/realtime?intent=transcription") as socket:
+        audio = {"format": {"type": "audio/pcm", "rate": RATE_HZ}, "turn_detection": None}
+        await socket.send(json.dumps({"type": "session.update", "session": {"audio": {"input": audio}}}))
+        texts = []
+        for samples in parts:
+            data = base64.b64encode((samples * 32768).astype("<i2").tobytes()).decode()
+            await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": data}))
+            await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
+            event = {"type": ""}
+            while not event["type"].endswith("transcription.completed"):
+                event = json.loads(await asyncio.wait_for(socket.recv(), 60))
+                assert event["type"] != "error", event
+            texts.append(event["transcript"])
+        return texts
+
+
+async def test_live_streams_through_a_gateway(served, checkpoint, files):
+    """Beside a file; segments that the client ends are streams of their own."""
+    recognizer, options = StreamingRecognizer(checkpoint.directory), {"window": "2.4,0.8,0.4"}
+    parts = [files[2][: 2 * RATE_HZ], files[2][2 * RATE_HZ :]]
+    with running_gateway(served, "--live-window", options["window"]) as gateway:
+        found = await asyncio.gather(
+            riva_stream(gateway, files[2]), realtime_texts(gateway, parts), openai_text(gateway, files[2])
+        )
+    texts = [recognizer.open_stream(options=options).finish(samples).text for samples in (files[2], *parts)]
+    assert found[:2] == [texts[0], texts[1:]] and found[2]
 
 
 async def kserve_tokens(gateway: Addresses, samples: np.ndarray, name: str) -> Tokens:

@@ -73,7 +73,7 @@ class AsyncClient(ClientBase):
         The arguments are those of `Client.transcribe`. A file is decoded in a thread, which does not block the loop.
         """
         if realtime and self._server is not None:
-            await asyncio.to_thread(self._server.check_live)
+            await asyncio.to_thread(self._server.check_live, options)
         recording = await asyncio.to_thread(Recording, audio, choose_request_ms(request_ms, realtime), channel)
         report = on_progress or (lambda transcript: None)
         async with self.open_stream(stream_id, options) as stream:

@@ -98,10 +98,13 @@ class Client(ClientBase):
         """The server's model, limits and decoders. Raises ServerUnreachableError and ServerReplyError."""
         return read_server_info(self._endpoint)
 
-    def check_live(self) -> None:
-        """Raises FilesOnlyError where the server has an offline model; nothing where it does not say, or answer."""
+    def check_live(self, options: StreamOptions | None = None) -> None:
+        """Raises FilesOnlyError for live audio with these options where the server has an offline model.
+
+        Nothing where it does not say, or answer.
+        """
         if self._server is not None:
-            self._server.check_live()
+            self._server.check_live(options)
 
     def transcribe(
         self,
@@ -118,12 +121,13 @@ class Client(ClientBase):
 
         Of a file with several channels, `channel` is transcribed: "mix", "left", "right" or a number from 1.
         Audio is sent in parts of `request_ms` (default: 100 with `realtime`, else 1000), of which the stream makes
-        requests. With `realtime` it is sent at the pace of speech, which an offline model rejects (FilesOnlyError).
+        requests. With `realtime` it is sent at the pace of speech, which needs a live window where the model is an
+        offline one (FilesOnlyError).
         `on_progress` receives the growing transcript after every new result. Raises ClientError, and ValueError for
         unsuitable arguments.
         """
         if realtime:
-            self.check_live()
+            self.check_live(options)
         recording = Recording(audio, choose_request_ms(request_ms, realtime), channel)
 
         def report(transcript: Transcript, results: Sequence[Result]) -> None:

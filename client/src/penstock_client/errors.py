@@ -56,12 +56,14 @@ class ServerReplyError(ClientError):
 
 
 class FilesOnlyError(ClientError):
-    """Live audio for an offline model, which recognizes whole files."""
+    """Live audio for an offline model without the option `window`: it recognizes whole files then."""
 
     code = "FILES_ONLY"
 
     def __init__(self, model: str):
-        super().__init__(f"live audio is not accepted by model {model!r}; accepted: files")
+        super().__init__(
+            f"live audio is not accepted by model {model!r}; accepted: files, or live audio with the option window=live"
+        )
 
 
 class StreamError(ClientError):

@@ -52,9 +52,13 @@ EndpointState = Literal["reset", "carry"]
 EndpointTokens = Literal["on", "off"]
 LanguageTags = Literal["remove", "keep"]
 UnknownPhrases = Literal["reject", "ignore"]
-Window = Literal["file", "long"]
-WINDOWS: tuple[Window, ...] = get_args(Window)
-"""What an offline model attends to; `ServerInfo.windows` has those of a server."""
+NamedWindow = Literal["file", "long", "live"]
+WINDOWS: tuple[NamedWindow, ...] = get_args(NamedWindow)
+"""Windows of an offline model that have names; `ServerInfo.windows` has those of a server."""
+FILE, LONG, LIVE = WINDOWS
+WindowSizes = Annotated[str, Field(pattern=r"^[0-9.]{1,9},[0-9.]{1,9},[0-9.]{1,9}$")]
+Window = NamedWindow | WindowSizes
+ACCEPTED_WINDOWS = f"{', '.join(WINDOWS)} (10,2,2), or LEFT,CHUNK,RIGHT in seconds"
 BoostedPhrase = str | tuple[str, float]
 """A phrase of one or more words, alone or with its own boost."""
 LANGUAGES = "a language of the model (`penstock-client --info` names them)"
@@ -185,9 +189,12 @@ class StreamOptions(Options):
     endpoint_tokens: Annotated[
         EndpointTokens | None, About("NAME", unset=_SERVERS, page="endpointing.md#end-tokens")
     ] = Field(default=None, description="endpoint: an end token of the model, such as `<EOU>`; without any only off")
-    window: Annotated[Window | None, About("NAME", unset="file", page="serving.md#files")] = Field(
+    window: Annotated[
+        Window | None, About("NAME", unset="file", page="serving.md#files", accepted=ACCEPTED_WINDOWS)
+    ] = Field(
         default=None,
-        description="attention of an offline model: file as trained, but local above 10 min; long always local",
+        description="of an offline model: file attends as trained, but above 10 min locally; long always locally; with "
+        "the others words come live, a chunk at a time",
     )
 
     @model_validator(mode="after")
@@ -209,6 +216,11 @@ class StreamOptions(Options):
         if phrases := given.get("boosted_phrases"):
             given["boosted_phrases"] = json.dumps(phrases)
         return given
+
+
+def is_live_window(window: object) -> bool:
+    """True for a value of the option `window` with which an offline model takes live audio."""
+    return window is not None and window not in (FILE, LONG)
 
 
 def parse_phrase(place: str, argument: str) -> BoostedPhrase:

@@ -43,8 +43,8 @@ class ServerInfo:
     alphabet: frozenset[str] | None
     """The characters that the model writes; empty where it writes every one, None for servers of earlier versions."""
     windows: tuple[str, ...]
-    """Values of the option `window` of an offline model, which recognizes whole files: results come by polling after a
-    stream's end. Empty for a streaming model."""
+    """Values of the option `window` of an offline model that have names. It recognizes whole files, unless the option
+    says `live` or the sizes of windows: results come by polling after a stream's end. Empty for a streaming model."""
     fingerprint: str
     """The same where checkpoint, context, settings and version are: words do not depend on which server it is; "" for
     servers of earlier versions."""

@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 from penstock_client.connection import Endpoint
 from penstock_client.declaration import About, Options
-from penstock_client.options import EndpointLongest, EndpointSilence, EndpointState
+from penstock_client.options import EndpointLongest, EndpointSilence, EndpointState, WindowSizes
 
 LOOPBACK = "127.0.0.1"
 DNS, FILE = "dns:", "file:"
@@ -109,6 +109,15 @@ class Config(Options):
     longest_segment_s: Annotated[EndpointLongest, About("S")] = Field(
         30, description="duration after which any short pause ends a segment; 0: streams are not moved"
     )
+    live_window: Annotated[
+        Literal["live"] | WindowSizes | None,
+        About(
+            "NAME",
+            unset="off",
+            page="gateway.md#offline-models",
+            accepted="live (10,2,2), or LEFT,CHUNK,RIGHT in seconds",
+        ),
+    ] = Field(None, description="live audio to offline models: the window of its streams")
     replay_mib: Annotated[int, Field(ge=1, le=65_536), About("MIB")] = Field(
         1024, description="memory of a process for the audio that moves of streams need, in MiB"
     )

@@ -12,6 +12,7 @@ from penstock.errors import ModelNotFoundError, PenstockError, PortError, Settin
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.resolve import BUNDLED_MODEL, BUNDLED_MODEL_NOTICE, resolve_model
+from penstock.pipeline.live_window import live_window
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.decoding_files import check_decoding_files
@@ -35,6 +36,7 @@ from penstock.serving.settings import (
 from penstock.serving.supervisor import Console, serve_until_signal
 from penstock.serving.triton_install import TritonInstall, find_triton
 from penstock_client.declaration import unknown_variables
+from penstock_client.options import LIVE
 
 REJECTED = 2
 """Exit status for settings and files that cannot work; that of a wrong flag, too. systemd does not restart after it."""
@@ -266,8 +268,13 @@ def _audio(values: ServeOptions, served: _Served) -> str:
 
 
 def _file_memory(served: _Served, memory: ServerMemory) -> str:
-    hour_bytes = 3600 * audio_bytes_per_s(served.checkpoint.config)
+    config = served.checkpoint.config
+    hour_bytes, window = 3600 * audio_bytes_per_s(config), live_window(LIVE, config)
+    assert window is not None
+    window_s = window.frames * config.encoder_frame_ms / 1000
+    window_bytes = window_s * (audio_bytes_per_s(config) + 4 * config.features.sample_rate_hz)
     return (
         f"files: {served.max_audio_s} s of audio at a time, up to {memory.audio / 1e9:.2f} GB "
-        f"({hour_bytes / 1e9:.2f} GB per hour of audio)"
+        f"({hour_bytes / 1e9:.2f} GB per hour of audio); "
+        f"a live stream counts as {window_s:g} s, {window_bytes / 1e6:.1f} MB"
     )

@@ -23,7 +23,7 @@ from penstock.transcription.result_files import FORMATS, LATTICE, ResultFiles, d
 from penstock.transcription.watching import FolderWatch
 from penstock_client.channels import ACCEPTED, EACH, MIX, Channel, channel_names, parse_channel
 from penstock_client.declaration import read_flags
-from penstock_client.options import ENDPOINTS, StreamOptions, parse_phrase
+from penstock_client.options import ENDPOINTS, StreamOptions, is_live_window, parse_phrase
 from penstock_client.sound_file import open_sound
 
 if TYPE_CHECKING:
@@ -160,18 +160,22 @@ def _open_transcriber(
     context = CONTEXT.read({}, CONTEXT.given(args))
     checkpoint = Checkpoint(resolve_model(MODEL.read(given=MODEL.given(args)) or BUNDLED_MODEL))
     _check_decoder(args, args.decoder or offer_decoders(checkpoint.config, decoding).default)
-    if checkpoint.config.encoder.is_offline:
+    is_live = is_live_window(options.get("window"))
+    if checkpoint.config.encoder.is_offline and not is_live:
         for flag, value in (("--context", context), ("--request-ms", args.request_ms)):
             if value is not None:
                 raise SettingError(f"{flag} is given, but the model is an offline model; accepted: none")
         offline = OfflineRecognizer(checkpoint.directory, streams, decoding=decoding, attention=args.attention)
         offline.check_options(options)
         return OfflineFileTranscriber(offline, options, channel)
+    if args.attention is not None and is_live:
+        raise SettingError("--attention is given, but --window is that of a live stream; accepted: none")
     check_attention(args, is_offline=False)
     recognizer = StreamingRecognizer(checkpoint.directory, context, max_streams=streams, decoding=decoding)
     recognizer.check_options(options)
-    chunk_ms = recognizer.config.chunk_ms(recognizer.context)
-    request_samples = max(1, round((args.request_ms or chunk_ms) * recognizer.sample_rate_hz / 1000))
+    request_samples = recognizer.chunk_samples(options)
+    if args.request_ms is not None:
+        request_samples = max(1, round(args.request_ms * recognizer.sample_rate_hz / 1000))
     return FileTranscriber(recognizer, request_samples, options, channel)
 
 

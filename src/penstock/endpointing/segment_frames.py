@@ -32,16 +32,16 @@ class SegmentFrames:
     def add(
         self,
         streams: np.ndarray,
-        frames: int,
+        frames: int | np.ndarray,
         stable_end: np.ndarray,
         unstable_end: np.ndarray,
         has_end_token: np.ndarray,
     ) -> np.ndarray:
         """Adds a chunk to each of `streams` [n], all different; returns where the segment ends with it, [n] bool.
 
-        stable_end, unstable_end: [n] in frames from the segment's start, ends of the last label that will not change
-        and of the best hypothesis's last one that may, each 0 without one in the chunk. has_end_token: [n] bool, the
-        best hypothesis has a new end token, which is no label here.
+        frames: of the chunk, or [n] of each. stable_end, unstable_end: [n] in frames from the segment's start, ends of
+        the last label that will not change and of the best hypothesis's last one that may, each 0 without one in the
+        chunk. has_end_token: [n] bool, the best hypothesis has a new end token, which is no label here.
         """
         self.frames[streams] += frames
         self._stable_end[streams] = np.where(stable_end > 0, stable_end, self._stable_end[streams])

@@ -153,8 +153,7 @@ def _transcriber(recognizer: "StreamingRecognizer | OfflineRecognizer", options:
 
     if isinstance(recognizer, OfflineRecognizer):
         return OfflineFileTranscriber(recognizer, options)
-    chunk_samples = recognizer.config.encoder_frame_samples * recognizer.context.chunk_encoder_frames
-    return FileTranscriber(recognizer, chunk_samples, options)
+    return FileTranscriber(recognizer, recognizer.chunk_samples(), options)
 
 
 def connect(url: str, on_full: Callable[[], None] = lambda: None) -> "Client":

@@ -13,8 +13,7 @@ DEFAULT_CHUNK_MEL_FRAMES = 56
 """560 ms, the default of `penstock serve` where the checkpoint has it."""
 MAX_BAND = 10_000
 """Encoder frames on either side of local attention."""
-NO_LIVE_WINDOW = "this model has no live window: it is an offline model, which needs whole recordings"
-FOR_FILES = "penstock serve, transcribe and evaluate without a context, and OfflineRecognizer"
+NO_CONTEXTS = "an offline model has no contexts; accepted: none"
 """What recognizes with offline models."""
 
 
@@ -175,7 +174,7 @@ class EncoderConfig:
         Raises SettingError for a context that was not trained, and for an offline model.
         """
         if self.is_offline:
-            raise SettingError(f"{NO_LIVE_WINDOW}; accepted: {FOR_FILES}")
+            raise SettingError(NO_CONTEXTS)
         if context is None:
             return self.default_context
         if context not in self.contexts:

@@ -1,7 +1,6 @@
 """OfflineRecognizer: whole recordings through an offline model, several at once; samples in, words out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from penstock.model.resolve import resolve_model
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.option_reader import OptionReader
 from penstock.pipeline.options.stream_options import StreamOptions
-from penstock.pipeline.results.results import StreamResult
+from penstock.pipeline.results.results import StreamResult, joined
 from penstock.pipeline.slots.guard import NOT_COUNTED, STEP_ERRORS
 from penstock.pipeline.slots.ledger import SlotLedger
 from penstock.pipeline.slots.table import Lease
@@ -179,7 +178,7 @@ class OfflineRecognizer:
             begin += step
             note(ENCODING_SHARE + (1 - ENCODING_SHARE) * min(begin / most, 1.0))
             running = [row for row in running if begin < recordings[row].frames and _is_result(found[row][-1])]
-        return [_joined(parts) for parts in found]
+        return [joined(parts) for parts in found]
 
 
 class _Frames:
@@ -203,17 +202,3 @@ class _Frames:
 
 def _is_result(answer: StreamResult | StreamError) -> bool:
     return isinstance(answer, StreamResult)
-
-
-def _joined(parts: Sequence[StreamResult | StreamError]) -> StreamResult | StreamError:
-    """One result of the results of one recording, its segments as `earlier` ones; or the error that ended them."""
-    segments: list[StreamResult] = []
-    for part in parts:
-        if isinstance(part, StreamError):
-            return part
-        for entry in part.entries:
-            if segments and segments[-1].segment == entry.segment:
-                before = segments.pop()
-                entry = replace(entry, words=before.words + entry.words, tokens=before.tokens + entry.tokens)
-            segments.append(replace(entry, earlier=()))
-    return replace(segments[-1], earlier=tuple(segments[:-1]))

@@ -223,12 +223,11 @@ def test_bad_requests_are_rejected_by_name_and_others_go_on(server, speech):
          "divided by 32768)"),
         ("AUDIO_INVALID", "stream 'short': 159 samples; accepted: at least 160 (10 ms)"),
         ("AUDIO_INVALID", "stream 'never': 0 samples; accepted: at least 160 (10 ms)"),
-        ("OPTION_INVALID", "stream 'good': finalize is not accepted by an offline model; accepted: the end of the "
-         "stream"),
+        ("OPTION_INVALID", "stream 'good': finalize is not accepted for a file; accepted: the end of the stream"),
         ("REQUEST_INVALID", "stream 'again': 16000 samples after the end of the stream; accepted: empty requests, "
          "which poll"),
     ]  # fmt: skip
-    assert unknown.code is ErrorCode.OPTION_INVALID and "window is '5,2,2'; accepted: file, long" in unknown.message
+    assert unknown.code is ErrorCode.OPTION_INVALID and "5 s is no multiple of 80 ms" in unknown.message
     assert closed.code is ErrorCode.STREAM_NOT_OPEN
     assert found[5].is_final and found[5].audio_processed_s == 2.0
     assert server.poll("short")[0].code is server.poll("never")[0].code is ErrorCode.STREAM_NOT_OPEN

@@ -77,18 +77,17 @@ class Pushed(NamedTuple):
     """As that of its part."""
     visit: int = 0
     """Servers of the stream before this one."""
-
-    is_poll: bool = False
-    """True for a row that asks for more of the answer to the last one."""
+    polled: int = 0
+    """The flags of the row before, where this one asks for more of its answer."""
 
     @property
     def flags(self) -> int:
         """Those of the row that is answered."""
-        return END if self.is_poll else self.row.flags
+        return self.polled or self.row.flags
 
     def poll(self) -> "Pushed":
-        """Asks for more of the answer to this row, a stream's last; counted and timed as this one."""
-        return self._replace(row=Row(self.row.number, NO_SAMPLES), is_poll=True)
+        """Asks for more of the answer to this row, which ends a segment; counted and timed as this one."""
+        return self._replace(row=Row(self.row.number, NO_SAMPLES), polled=self.flags & (END | FINALIZE))
 
 
 class Receiver(Protocol):

@@ -145,6 +145,8 @@ class BatchedStream:
         The answer is a final result with `answers_finalize`, also for a segment without speech. Raises ClientError.
         """
         await self._flush(samples)
+        if self._polls:  # a later row could have the result in its answer
+            await self._wait_until(lambda: self.is_answered)
 
     async def finish(self, samples: npt.ArrayLike = ()) -> None:
         """Ends the stream behind what was pushed, and behind these samples if given. Iterate for the last results."""
@@ -194,7 +196,7 @@ class BatchedStream:
             return
         self._is_accepted = True
         round_trip_s = self._link.now_s() - pushed.pushed_s
-        is_whole = not flags & END or not self._polls or self._ends(results)
+        is_whole = not flags & (END | FINALIZE) or not self._polls or self._ends(results, pushed.end_samples)
         flags, last = flags if is_whole else 0, len(results) - 1
         found = [stream_result(one, round_trip_s, flags if i == last else 0) for i, one in enumerate(results)]
         if self._replay is not None:
@@ -210,10 +212,10 @@ class BatchedStream:
             self._link.enqueue(pushed.poll())
         self._changed.give()
 
-    def _ends(self, results: Sequence[Result]) -> bool:
-        """True for the last results of an offline model's stream, on its present server."""
+    def _ends(self, results: Sequence[Result], samples: int) -> bool:
+        """True for the last results of these samples of an offline model's stream, on its present server."""
         offset_samples = self._replay.offset_samples if self._replay is not None else 0
-        return ends_stream(results, self._end_samples - offset_samples)
+        return ends_stream(results, samples - offset_samples)
 
     def reject(self, pushed: Pushed, error: ClientError) -> None:
         """Takes the rejection of a row's whole request; ignored as an answer is. Called by the link."""

@@ -68,9 +68,9 @@ class Streamer:
         return Streamed(stream.transcript, audio_s)
 
     def _check_live(self, is_live: bool) -> None:
-        """Raises FilesOnlyError for live audio to an offline model."""
+        """Raises FilesOnlyError for live audio to an offline model without a live window."""
         if is_live:
-            self.client.check_live()
+            self.client.check_live(self.options)
 
     def _open(self) -> Stream:
         return self.client.open_stream(self.args.stream_id, self.options)

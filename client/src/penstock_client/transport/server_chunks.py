@@ -8,6 +8,7 @@ from dataclasses import replace
 from penstock_client.alignment import ChunkGeometry, read_geometry
 from penstock_client.connection import Endpoint
 from penstock_client.errors import ClientError, FilesOnlyError
+from penstock_client.options import StreamOptions, is_live_window
 from penstock_client.server_info import takes_files
 from penstock_client.transport.model_config import try_parameters
 
@@ -49,10 +50,10 @@ class ServerChunks:
         """As `get`, without blocking the event loop."""
         return self._geometry if self._is_known else await asyncio.to_thread(self.get)
 
-    def check_live(self) -> None:
-        """Raises FilesOnlyError for an offline model."""
+    def check_live(self, options: StreamOptions | None) -> None:
+        """Raises FilesOnlyError for an offline model, unless the options have a live window."""
         self.get()
-        if self._files_only is not None:
+        if self._files_only is not None and not is_live_window(options.window if options else None):
             raise FilesOnlyError(self._files_only)
 
     def forget(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock_client import Result
+from penstock_client.options import is_live_window
 from penstock_gateway.errors import GatewayError
 from penstock_gateway.kserve.errors import invalid_request, not_open
 from penstock_gateway.kserve.request import InferRequest, SequenceId
@@ -137,7 +138,7 @@ class _Stream:
     async def _open(self, request: InferRequest, key: ApiKey, streams: Streams) -> LiveStream:
         group: ModelGroup = streams.group("")
         self._polls = bool(group.windows) and not request.is_end
-        is_file = self._polls or request.is_end
+        is_file = (self._polls or request.is_end) and not is_live_window(request.options.get("window"))
         options = StreamOptions(model=group.name, extra=request.options, is_as_direct=True, is_file=is_file)
         live = await streams.open(options, key, PROTOCOL)
         if self._failure is not None:  # cancelled meanwhile

@@ -68,7 +68,7 @@ async def _admit(
     credential = _credential(gateway, connection, offered)
     know(connection)
     group = gateway.streams.group(model)
-    if all(each.windows for each in gateway.streams.groups):
+    if not any(each.takes_live for each in gateway.streams.groups):
         group.check_live()  # else a session may still choose another model
     gateway.streams.check_room(credential.key)
     return credential

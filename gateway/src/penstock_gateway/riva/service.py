@@ -61,7 +61,7 @@ class RivaService:
         gateway = self._gateway
         async with rejecting(context, gateway, PROTOCOL), only_message(context, gateway, _model_name) as name:
             groups = [gateway.streams.group(name)] if name else gateway.streams.groups
-            configs = [self._model_config(group, kind) for group in groups for kind in _KINDS[bool(group.windows) :]]
+            configs = [self._model_config(group, kind) for group in groups for kind in _KINDS[not group.takes_live :]]
             return riva.RivaSpeechRecognitionConfigResponse(model_config=configs)
 
     async def recognize(self, _: object, context: Context) -> riva.RecognizeResponse:

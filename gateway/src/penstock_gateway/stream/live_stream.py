@@ -66,12 +66,21 @@ class ModelGroup:
     alphabet: frozenset[str] | None = None
     """The characters that the model writes; empty where it writes every one, None where the server does not say."""
     windows: tuple[str, ...] = ()
-    """Of an offline model, which recognizes whole files only; else empty."""
+    """Of an offline model, which recognizes whole files; else empty."""
+    live_window: str | None = None
+    """Of an offline model: the window of live streams, if it has any."""
+
+    @property
+    def takes_live(self) -> bool:
+        """False for an offline model without live streams."""
+        return not self.windows or self.live_window is not None
 
     def check_live(self) -> None:
-        """GatewayError FILES_ONLY for an offline model."""
-        if self.windows:
-            message = f"live audio is not accepted by model {self.name!r}; accepted: files"
+        """GatewayError FILES_ONLY for an offline model without live streams."""
+        if not self.takes_live:
+            message = (
+                f"live audio is not accepted by model {self.name!r}; accepted: files, or a gateway with --live-window"
+            )
             raise GatewayError(ErrorCode.FILES_ONLY, message, "model")
 
     def unwritable(self, phrases: Iterable[str]) -> list[str]:
@@ -132,5 +141,5 @@ class Streams(Protocol):
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
         Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline
-        model, STREAMS_EXHAUSTED, NO_REPLICA.
+        model without live streams, STREAMS_EXHAUSTED, NO_REPLICA.
         """

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 
 from penstock_client import (
     BatchedStream,
@@ -59,7 +60,9 @@ class ReplicaStreams:
         self._metrics = metrics
         self._longest_segment_s = config.longest_segment_s
         self._max_replay_bytes = config.replay_mib << 20
-        self._groups = [Group(group, config.timeout_s, config.longest_segment_s) for group in config.replicas]
+        self._groups = [
+            Group(group, config.timeout_s, config.longest_segment_s, config.live_window) for group in config.replicas
+        ]
         self._streams: dict[ReplicaStream, Place] = {}
         self._moves = Moves(metrics)
         self._tasks: list[asyncio.Task[None]] = []
@@ -123,13 +126,16 @@ class ReplicaStreams:
         """Starts a stream on the replica with the most room; `protocol` names it in metrics and logs.
 
         Raises GatewayError: FIELD_INVALID for options that the server rejects, FILES_ONLY for live audio to an offline
-        model, STREAMS_EXHAUSTED, NO_REPLICA.
+        model without live streams, STREAMS_EXHAUSTED, NO_REPLICA.
         """
         group, model = self._find(options.model)
-        if not options.is_file:
+        if not options.is_file and not is_live_window(options.extra.get("window")):
             model.check_live()
+            if model.live_window is not None:
+                options = replace(options, extra={**options.extra, "window": model.live_window})
         ignores_unknown = model.alphabet is not None and not self._is_strict
-        longest_s = 0 if model.windows else self._longest_segment_s  # else for borders that a move can begin from
+        needs_no_border = bool(model.windows) and options.is_file  # else a move can begin from one
+        longest_s = 0 if needs_no_border else self._longest_segment_s
         start_options = upstream_options(options, self._endpoint_state, ignores_unknown, longest_s)
         self._check_memory()
         end_admission = self._admission.admit(key)

@@ -18,6 +18,7 @@ from penstock_client import (
     StreamError,
     StreamOptions,
 )
+from penstock_client.options import LIVE
 from penstock_client.server_info import FINGERPRINT
 from penstock_gateway.config import ReplicaGroup
 from penstock_gateway.security.limits import MAX_UNANSWERED_S
@@ -52,7 +53,7 @@ class Replica:
     leave_by_s: float | None = None
     """While it drains: its streams go at their next border, and at this time of the monotonic clock."""
 
-    def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0):
+    def __init__(self, address: str, timeout_s: float, longest_segment_s: int = 0, live_window: str | None = None):
         """longest_segment_s: its streams can be moved, unless it is 0."""
         self.address = address
         self.client = BatchedClient(
@@ -155,8 +156,10 @@ class Replica:
 class Group:
     """Servers with the same model and context. `run` keeps what is known of them fresh."""
 
-    def __init__(self, group: ReplicaGroup, timeout_s: float, longest_segment_s: int = 0):
-        self._name = group.name
+    def __init__(
+        self, group: ReplicaGroup, timeout_s: float, longest_segment_s: int = 0, live_window: str | None = None
+    ):
+        self._name, self._live_window = group.name, live_window
         self._discovery = Discovery(group.addresses)
         self._make = partial(Replica, timeout_s=timeout_s, longest_segment_s=longest_segment_s)
         self.replicas = [self._make(address) for address in self._discovery.fixed]
@@ -245,7 +248,7 @@ class Group:
         last, information = self._model, await replica.probe()
         if information is None:
             return None
-        model = _model_group(self._name, information)
+        model = _model_group(self._name, information, self._live_window)
         if last is not None and _is_alike(model, last):
             replica.note_up(information)
         return replica, information, model
@@ -264,7 +267,7 @@ def _is_alike(one: ModelGroup, other: ModelGroup) -> bool:
     return (one.model, one.context) == (other.model, other.context)
 
 
-def _model_group(name: str, information: ServerInfo) -> ModelGroup:
+def _model_group(name: str, information: ServerInfo, live_window: str | None) -> ModelGroup:
     return ModelGroup(
         name=name or information.model,
         model=information.model,
@@ -279,4 +282,5 @@ def _model_group(name: str, information: ServerInfo) -> ModelGroup:
         detected_languages=information.detected_languages,
         alphabet=information.alphabet,
         windows=information.windows,
+        live_window=live_window if LIVE in information.windows else None,
     )

@@ -6,6 +6,7 @@ from typing import Any
 from penstock.errors import ErrorCode, StreamError, shown
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.live_window import live_window
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
@@ -20,14 +21,16 @@ class OptionReader:
         self._decoding, self._offer = decoding, offer_decoders(checkpoint.config, decoding)
         self._languages = offer_languages(checkpoint.config, decoding)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_path)
-        self._has_windows = checkpoint.config.encoder.is_offline
+        self._config = checkpoint.config
         self._graph_words = read_words(decoding.graph) if decoding.graph else None
 
     def read(self, options: Mapping[str, Any]) -> StreamOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""
-        if options.get("window") is not None and not self._has_windows:
+        if options.get("window") is not None and not self._config.encoder.is_offline:
             message = f"window is {shown(options['window'])}, but the model is a streaming one; accepted: nothing"
             raise StreamError(ErrorCode.OPTION_INVALID, message)
-        return parse_stream_options(
+        read = parse_stream_options(
             options, self._decoding, self._tokenizer, self._offer, self._graph_words, self._languages
         )
+        live_window(read.window, self._config)
+        return read

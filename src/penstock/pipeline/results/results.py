@@ -1,8 +1,10 @@
 """Results of a stream: text and words of its segments, accumulated on the host."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from penstock.decoding.wfst.n_best import SegmentLattice
+from penstock.errors import StreamError
 from penstock.model.config import ModelConfig
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.results.words import Token, Transcript, Word
@@ -53,6 +55,20 @@ class StreamResult:
     def entries(self) -> tuple["StreamResult", ...]:
         """The earlier results and this one; all but the last are final."""
         return (*self.earlier, self)
+
+
+def joined(parts: Sequence[StreamResult | StreamError]) -> StreamResult | StreamError:
+    """One result of consecutive ones of a stream, its segments as `earlier` ones; or the error that ended them."""
+    segments: list[StreamResult] = []
+    for part in parts:
+        if isinstance(part, StreamError):
+            return part
+        for entry in part.entries:
+            if segments and segments[-1].segment == entry.segment:
+                before = segments.pop()
+                entry = replace(entry, words=before.words + entry.words, tokens=before.tokens + entry.tokens)
+            segments.append(replace(entry, earlier=()))
+    return replace(segments[-1], earlier=tuple(segments[:-1]))
 
 
 class StreamText:

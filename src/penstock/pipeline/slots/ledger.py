@@ -12,19 +12,21 @@ import numpy as np
 from penstock.errors import ErrorCode
 
 STAGES = ("encoder", "decoder")
-_SETTLED, _GENERATION, _FAILED_GENERATION, _FAILED_CODE, _ENDED_GENERATION = _FIELDS = range(5)
+_SETTLED, _GENERATION, _FAILED_GENERATION, _FAILED_CODE, _ENDED_GENERATION, _WINDOWS, _WINDOWS_GENERATION = range(7)
+_FIELDS = 7
 _CODES = tuple(ErrorCode)
 
 
 class SlotLedger:
     """Cells [stage, field, slot] int64.
 
-    Fields: requests settled, their generation, latest failed one, its error, latest one whose work is done.
+    Fields: requests settled, their generation, latest failed one, its error, latest one whose work is done, windows
+    encoded, their generation.
     """
 
     def __init__(self, slots: int, path: Path | None = None):
         """path: a file shared by the stages' processes, created with zeros by the first; None within one process."""
-        shape = (len(STAGES), len(_FIELDS), slots)
+        shape = (len(STAGES), _FIELDS, slots)
         if path is None:
             self._cells = np.zeros(shape, np.int64)
             return
@@ -103,6 +105,18 @@ class SlotLedger:
     def end(self, stage: str, slot: int, generation: int) -> None:
         """Marks a stream whose work is done: its next reply is the last one. Only for streams that go on after END."""
         self._cells[STAGES.index(stage), _ENDED_GENERATION, slot] = generation
+
+    def count_windows(self, stage: str, slot: int, generation: int, windows: int) -> None:
+        """Stores how many windows of a live stream are encoded."""
+        cell = self._cells[STAGES.index(stage), :, slot]
+        cell[_WINDOWS_GENERATION] = 0  # a reader between two writes finds no windows
+        cell[_WINDOWS] = windows
+        cell[_WINDOWS_GENERATION] = generation
+
+    def encoded_windows(self, slot: int, generation: int) -> int:
+        """Returns how many windows of a live stream are encoded, or fewer."""
+        found = [int(cell[_WINDOWS]) for cell in self._cells[:, :, slot] if cell[_WINDOWS_GENERATION] == generation]
+        return max(found, default=0)
 
     def ended_generations(self) -> np.ndarray:
         """Returns the latest generation of each slot whose work is done, [S] int64; 0 if none."""

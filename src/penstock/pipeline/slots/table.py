@@ -230,6 +230,10 @@ class StreamTable:
         """The generation of the live stream in a slot; 0 without one."""
         return int(self._generations[slot]) if self._is_live[slot] else 0
 
+    def encoded_windows(self, slot: int) -> int:
+        """Windows of the live stream in a slot of an offline model that are encoded, or fewer."""
+        return self._ledger.encoded_windows(slot, int(self._generations[slot]))
+
     def stream_in(self, slot: int) -> Hashable | None:
         """The id of the live stream in a slot."""
         record = self._records[slot]

@@ -28,10 +28,10 @@ _MESSAGE = TypeAdapter(tuple[dict[int, StreamOptions], dict[int, tuple[str, str]
 """Options by row that starts, and code and message by rejected row."""
 START, END, FINALIZE = 1, 2, 4
 """Flags of a row, added up; the first two are those of a Triton sequence request."""
-POLL, COMPLETE, LOCAL = 8, 16, 32
+POLL, COMPLETE, LOCAL, LIVE = 8, 16, 32, 64
 """Flags of rows of an offline model, which only `features` sets: all samples of the stream have come, and its client
-polls; with this row's frames the log-mel is complete; the recording is long, so attention is local. END means there
-that nothing of the stream is left."""
+polls; with this row's frames the log-mel is complete; the recording is long, so attention is local; the stream is live,
+so its frames are those of windows. END means there that nothing of the stream is left."""
 
 
 class Column(IntEnum):
@@ -45,11 +45,12 @@ class Column(IntEnum):
     FLAGS = 3
     CHUNKS = 4
     LAST_VALID = 5
-    """`last_valid_mel_frames` of `penstock.frontend.log_mel.MelChunks`."""
+    """`last_valid_mel_frames` of `penstock.frontend.log_mel.MelChunks`; where a live stream of an offline model starts,
+    its `LiveWindow`, packed."""
     COVERED = 6
     """`covered_samples`, likewise."""
     FRAMES = 7
-    """Encoder frames of the chunks."""
+    """Encoder frames of the chunks; from `features` of an offline model with FINALIZE, the samples before it."""
 
 
 def encoder_frame_counts(

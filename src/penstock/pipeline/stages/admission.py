@@ -109,7 +109,7 @@ class AdmittingStage:
                 raise StreamError(ErrorCode.OPTION_INVALID, message)
             if problem is not None:
                 raise problem
-            self._check_row(rows, row, slot)
+            self._check_row(rows, row, slot, options.get(row))
         except StreamError as error:
             options.pop(row, None)
             if not is_start and (flags & END or error.code in _ENDING):
@@ -124,8 +124,8 @@ class AdmittingStage:
             del options[row]
             raise
 
-    def _check_row(self, rows: AudioRows, row: int, slot: int) -> None:
-        """StreamError for a row that its stream cannot take at this point; slot: -1 for a start."""
+    def _check_row(self, rows: AudioRows, row: int, slot: int, options: StreamOptions | None) -> None:
+        """StreamError for a row that its stream cannot take at this point; a start has options and no slot."""
 
     def parse_options(self, options: Mapping[str, Any]) -> StreamOptions:
         """Validates options of a stream's start; StreamError as from `parse_stream_options`."""

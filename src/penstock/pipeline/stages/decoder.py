@@ -17,6 +17,7 @@ from penstock.kernels.capability import TORCH, resolve
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.live_window import live_window
 from penstock.pipeline.options.decoder_offer import offer_decoders
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.language_offer import offer_languages
@@ -26,7 +27,7 @@ from penstock.pipeline.results.truncation import NO_TRUNCATION, TruncationCounte
 from penstock.pipeline.server_memory import MAX_DECODER_STEP
 from penstock.pipeline.slots.guard import STEP_ERRORS, SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.ticket import END, FINALIZE, POLL, START, Column, Ticket
+from penstock.pipeline.slots.ticket import END, FINALIZE, LIVE, POLL, START, Column, Ticket
 from penstock.pipeline.stages.decoder_rows import DecodedRows, DecoderRows, rows_of_tickets
 from penstock.pipeline.stages.decoding_steps import Endpoints, RowSteps, SegmentPart, Step
 from penstock.pipeline.stream_decoders.builder import DecoderParts, build_stream_decoders
@@ -251,13 +252,18 @@ class DecoderStage:
                 has_end_tokens=not options.ends_at_tokens,
             )
             self._has_unstable[slot] = False
-            self._endpoints.open(slot, options.endpoint)
+            self._endpoints.open(slot, options.endpoint, self._chunk_frames(options))
             # Greedy CTC has no state but an open token, which must not be reported twice.
             self._carries_state[slot] = options.carries_state or options.decoder == CTC
             opened.append(slot)
         self._set_prompts(opened)
         self._begin(opened)
         return errors
+
+    def _chunk_frames(self, options: StreamOptions) -> int | None:
+        """Encoder frames after which endpoints of a live stream of an offline model are evaluated; None for others."""
+        window = live_window(options.window, self._config)
+        return None if window is None else window.step_frames(self._config.encoder_frame_ms)
 
     def _set_prompts(self, slots: list[int]) -> None:
         if self._prompts is not None and slots:
@@ -308,7 +314,8 @@ class DecoderStage:
         found = {
             row: self._without_warm_up(int(slots[row]), parts, is_final[row]) for row, parts in steps.parts().items()
         }
-        for row in ((flags & (POLL | END)) == POLL).nonzero()[0].tolist():  # of files the share of the work is reported
+        # A poll of a file reports the share of the work, in all its parts.
+        for row in ((flags & (POLL | END | LIVE)) == POLL).nonzero()[0].tolist():
             if row in found:
                 found[row] = [part._replace(covered_samples=int(covered[row])) for part in found[row]]
         if len(finalized := ((flags & FINALIZE) > 0).nonzero()[0]):

@@ -45,7 +45,9 @@ class Endpoints:
     """The current segments of streams with endpointing, by slot."""
 
     def __init__(self, slots: int, config: ModelConfig, chunk_encoder_frames: int):
-        self.chunk_encoder_frames = chunk_encoder_frames
+        self._default_chunk_frames = chunk_encoder_frames
+        self.chunk_frames = np.full(slots, chunk_encoder_frames, np.int64)
+        """[S], encoder frames after which endpoints are evaluated."""
         self.end_tokens = frozenset(config.end_tokens)
         """Labels that are no words but mean an end."""
         self._frame_samples = config.encoder_frame_samples
@@ -64,11 +66,12 @@ class Endpoints:
         """[S] bool, whether the slot's stream has endpointing."""
         return self._segments.are_on
 
-    def open(self, slot: int, rules: EndpointRules) -> None:
-        """A stream begins."""
+    def open(self, slot: int, rules: EndpointRules, chunk_frames: int | None = None) -> None:
+        """A stream begins; chunk_frames: its own, by default those of all."""
+        self.chunk_frames[slot] = self._default_chunk_frames if chunk_frames is None else chunk_frames
         self._segments.open(slot, rules)
         self._first_sample[slot] = self._encoder_frames[slot] = 0
-        self._warm_up_frames[slot] = rules.warm_up_chunks * self.chunk_encoder_frames
+        self._warm_up_frames[slot] = rules.warm_up_chunks * self.chunk_frames[slot]
 
     def restart(self, slots: np.ndarray, covered_samples: np.ndarray) -> None:
         """The encoder starts anew in `slots` [n], after these samples [n] of their streams."""
@@ -82,8 +85,8 @@ class Endpoints:
         """Adds a whole chunk of each slot [n]; returns where a segment ends with it, [n] bool. The others as in
         `SegmentFrames.add`.
         """
-        self._encoder_frames[slots] += self.chunk_encoder_frames
-        ends = self._segments.add(slots, self.chunk_encoder_frames, stable_end, unstable_end, has_end_token)
+        self._encoder_frames[slots] += self.chunk_frames[slots]
+        ends = self._segments.add(slots, self.chunk_frames[slots], stable_end, unstable_end, has_end_token)
         return ends | (self._encoder_frames[slots] == self._warm_up_frames[slots])
 
     def warm_up_samples(self, slot: int) -> int:
@@ -117,7 +120,7 @@ class RowSteps:
         segment that may change.
         """
         self._endpoints, self._slots, self._covered = endpoints, slots, covered_samples
-        self._has_rules = endpoints.are_on[slots]
+        self._has_rules, self._chunk_frames = endpoints.are_on[slots], endpoints.chunk_frames[slots]
         self._at, self._left = np.zeros(len(slots), np.int64), frames.copy()
         # Steps without frames that are left, too: the end of a segment at an endpoint, and with the row.
         self._is_endpoint, self._is_final = np.zeros(len(slots), bool), ends_segment.copy()
@@ -132,7 +135,7 @@ class RowSteps:
         if not len(rows):
             return None
         left, is_endpoint, has_rules = self._left[rows], self._is_endpoint[rows], self._has_rules[rows]
-        frames = np.where(has_rules, np.minimum(left, self._endpoints.chunk_encoder_frames), left)
+        frames = np.where(has_rules, np.minimum(left, self._chunk_frames[rows]), left)
         frames[is_endpoint] = 0
         is_final = is_endpoint | (self._is_final[rows] & (~has_rules | (left == 0)))
         return Step(rows, self._at[rows], frames, is_final, is_endpoint)
@@ -165,7 +168,7 @@ class RowSteps:
             self._is_endpoint[rows[step.is_endpoint]] = False
             self._is_final[rows[step.is_final & ~step.is_endpoint]] = False
         # 3) endpoints after whole chunks
-        is_whole = self._has_rules[rows] & ~step.is_final & (step.frames == self._endpoints.chunk_encoder_frames)
+        is_whole = self._has_rules[rows] & ~step.is_final & (step.frames == self._chunk_frames[rows])
         if np.count_nonzero(is_whole):
             whole = rows[is_whole]
             stable_end, unstable_end, has_end_token = ends[:, is_whole]

@@ -1,4 +1,4 @@
-"""Second stage of an offline model: log-mel of whole streams in, piece by piece, encoder frames out, part by part.
+"""Second stage of an offline model: log-mel of files and live windows in, encoder frames out, part by part.
 
 Its tickets are not those of the features stage: only here is it known when a stream has which frames. Independent of
 words and searches.
@@ -15,12 +15,13 @@ from penstock.decoding.host_copy import copy_to_host
 from penstock.encoder.precision import FLOAT32, open_window_encoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.model.bundle import Checkpoint
+from penstock.pipeline.live_window import LiveWindow
 from penstock.pipeline.slots.drain import DrainBoard
 from penstock.pipeline.slots.guard import SlotGuard
 from penstock.pipeline.slots.ledger import SlotLedger
-from penstock.pipeline.slots.ticket import COMPLETE, END, LOCAL, NO_ROW, POLL, START, Column, Ticket
+from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, LIVE, LOCAL, NO_ROW, POLL, START, Column, Ticket
 from penstock.pipeline.stages.encoder import EncodedRows
-from penstock.pipeline.stages.window_jobs import JobQueue, WindowFile
+from penstock.pipeline.stages.window_jobs import JobQueue, Window, WindowFile
 from penstock.pipeline.windows import MAX_CALL_PARTS, decoded_frames
 from penstock.runtime import check_device
 
@@ -52,6 +53,7 @@ class WindowEncoderStage:
         self._queue = JobQueue(self._encoder, self._device, self._features.hop_ms)
         self._part_frames = decoded_frames(config)
         self._chunk_frames = self._config.decoding_chunk_frames(None)
+        self._frame_ms, self._frame_samples = config.encoder_frame_ms, config.encoder_frame_samples
         self._guard = SlotGuard("encoder", slots, ledger)
         self._board = board
         self._files: dict[int, WindowFile] = {}
@@ -79,7 +81,7 @@ class WindowEncoderStage:
         """
         answers: list[EncodedRows | StreamError | None] = []
         requests: list[_Request] = []
-        complete: list[WindowFile] = []
+        complete: list[Window] = []
         for ticket, mel in zip(tickets, mels, strict=True):
             if isinstance(ticket, StreamError):
                 answers.append(ticket)
@@ -90,9 +92,10 @@ class WindowEncoderStage:
                 requests.append(_Request(ticket.rows.copy(), mel[:, 0], {}, {}))
                 complete += self._collect(requests[-1])
         self._drop_closed()
-        self._queue.add(filter(self._is_live, complete))
+        self._queue.add(window for window in complete if self._is_open(window.file))
         for job, error in self._queue.advance():
-            self._fail([file for file in job.files if self._is_live(file)], error, requests)
+            failed = dict.fromkeys(window.file for window in job.windows)
+            self._fail([file for file in failed if self._is_open(file)], error, requests)
         found = iter(self._reply(requests, to_host))
         return [next(found) if answer is None else answer for answer in answers]
 
@@ -105,11 +108,12 @@ class WindowEncoderStage:
             return StreamError(ErrorCode.REQUEST_INVALID, f"{len(mel)} mel frames are not those of the ticket")
         return None
 
-    def _collect(self, request: "_Request") -> list[WindowFile]:
-        """Takes the log-mel of a request's rows; returns the streams that are complete with it."""
-        rows, complete = request.rows, []
+    def _collect(self, request: "_Request") -> list[Window]:
+        """Takes the log-mel of a request's rows; returns the windows that are complete with it."""
+        rows, complete = request.rows, list[Window]()
         forwarded = (rows[:, Column.SLOT] != NO_ROW[Column.SLOT]).nonzero()[0]
-        slots, generations, numbers, flags, chunks, _, covered, _ = rows[forwarded].T
+        slots, generations, numbers, flags, chunks, packed, covered, segment_ends = rows[forwarded].T
+        rows[:, Column.FRAMES] = 0
         found = self._guard.admit(slots, generations, numbers, flags)
         request.errors.update({int(forwarded[place]): error for place, error in found.items()})
         ends = chunks.cumsum()
@@ -121,21 +125,22 @@ class WindowEncoderStage:
                 self._files.pop(slot, None)
                 continue
             if flag & START:
-                self._files[slot] = WindowFile(slot, int(generations[place]))
+                live = LiveWindow.unpack(int(packed[place])) if flag & LIVE else None
+                self._files[slot] = WindowFile(slot, int(generations[place]), live)
             file = self._files.get(slot)
             if file is None:  # closed by the features stage since
                 why = "the stream has been closed; start it again"
                 request.errors[int(forwarded[place])] = self._guard.reject(slot, int(generations[place]), why)
                 continue
-            if chunks[place]:  # copied: the request's memory is Triton's
-                file.pieces.append(request.mel[ends[place] - chunks[place] : ends[place]].clone())
-                file.mel_frames += int(chunks[place])
-            if flag & COMPLETE:
-                file.samples, file.band = int(covered[place]), self._queue.band(flag & LOCAL > 0)
-                complete.append(file)
+            mel = request.mel[ends[place] - chunks[place] : ends[place]].clone()  # the request's memory is Triton's
+            band, samples = self._queue.band(flag & LOCAL > 0), int(covered[place]) if flag & COMPLETE else 0
+            file.due_samples = int(covered[place])
+            complete += file.collect(mel, band, self._config.subsampling_factor, samples)
+            if flag & FINALIZE:
+                file.end_segment(int(segment_ends[place]), int(numbers[place]))
         return complete
 
-    def _is_live(self, file: WindowFile) -> bool:
+    def _is_open(self, file: WindowFile) -> bool:
         return self._files.get(file.slot) is file
 
     def _drop_closed(self) -> None:
@@ -143,7 +148,7 @@ class WindowEncoderStage:
         closed = [file for file in self._files.values() if not self._board.is_live(file.slot, file.generation)]
         for file in closed:
             del self._files[file.slot]
-        self._queue.drop(self._is_live)
+        self._queue.drop(self._is_open)
 
     def _fail(self, files: list[WindowFile], error: Exception, requests: list["_Request"]) -> None:
         """Ends streams whose job has failed, and rejects their rows of this call."""
@@ -160,27 +165,50 @@ class WindowEncoderStage:
             (self._files[slot], request, row)
             for request in requests
             for row, (slot, flags) in enumerate(request.rows[:, [Column.SLOT, Column.FLAGS]].tolist())
-            if flags & POLL and row not in request.errors and slot in self._files
+            if flags & (POLL | LIVE) and row not in request.errors and slot in self._files
         ]
         room = self._decoder_room()
         for file, request, row in sorted(polls, key=lambda poll: poll[0].frames_left):
             count = min(file.frames_left, self._part_frames, room)
-            if count < file.frames_left:  # whole chunks, which endpoints count
-                count -= count % self._chunk_frames
+            if count < file.frames_left:  # whole steps, after which endpoints are evaluated
+                count -= count % self._step_frames(file)
             if count:
                 request.parts[row] = file.emit(count)
                 room -= count
+                before = self._decoding.get(file.slot)
+                waiting = before.frames if before is not None and before.generation == file.generation else 0
                 number = int(request.rows[row, Column.NUMBER])
-                self._decoding[file.slot] = _Decoding(file.generation, number, count, self._clock())
-            is_done = file.is_done and self._is_live(file)
+                self._decoding[file.slot] = _Decoding(file.generation, number, waiting + count, self._clock())
+            ends_segment = file.take_end(int(request.rows[row, Column.NUMBER]))
+            is_last = request.rows[row, Column.FLAGS] & POLL > 0 and not ends_segment
+            is_done = is_last and file.is_done and self._is_open(file)
             samples = int(request.rows[row, Column.COVERED])
-            covered = samples if file.is_done else int(min(file.progress, _MAX_COVERED) * samples)
-            request.rows[row, [Column.FRAMES, Column.COVERED]] = count, covered
+            request.rows[row, [Column.FRAMES, Column.COVERED]] = count, self._covered(file, samples)
+            request.rows[row, Column.FLAGS] &= ~FINALIZE
+            if ends_segment:
+                request.rows[row, Column.FLAGS] |= FINALIZE
             if is_done:
                 request.rows[row, Column.FLAGS] |= END
                 self._guard.end(file.slot, file.generation)
                 del self._files[file.slot]
+        for file in self._files.values():
+            if file.live is not None:
+                self._guard.count_windows(file.slot, file.generation, file.encoded_windows)
         return [self._encoded(request, copy_to_host if to_host else lambda frames: frames) for request in requests]
+
+    def _step_frames(self, file: WindowFile) -> int:
+        return self._chunk_frames if file.live is None else file.live.step_frames(self._frame_ms)
+
+    def _covered(self, file: WindowFile, samples: int) -> int:
+        """Samples that a row reports of those of its stream: of a file the share of the work."""
+        if file.live is not None and (file.windows or not file.samples):
+            due = next(
+                (window.ends[0] for window in file.windows if window.ends), file.due_samples
+            )  # of later rows, too
+            return min(file.origin + file.emitted * self._frame_samples, due)
+        if file.is_done:
+            return samples
+        return int(min(file.progress, _MAX_COVERED) * samples)
 
     def _decoder_room(self) -> int:
         """Encoder frames that may go on now: those of earlier calls may wait for the decoder, which takes all at once.
@@ -198,7 +226,8 @@ class WindowEncoderStage:
     def _encoded(self, request: "_Request", copied: Callable[[torch.Tensor], torch.Tensor]) -> EncodedRows:
         rows = request.rows
         rows[:, [Column.CHUNKS, Column.LAST_VALID]] = 0
-        rows[:, Column.FLAGS] &= START | END | POLL
+        is_poll = rows[:, Column.FLAGS] & POLL > 0
+        rows[:, Column.FLAGS] &= np.where(is_poll, START | END | FINALIZE | POLL | LIVE, START | END | FINALIZE)
         parts = [request.parts[row] for row in sorted(request.parts)]
         frames = copied(torch.cat(parts)) if parts else torch.zeros(0, self._config.d_model)
         return EncodedRows(frames, request.errors, rows)

@@ -1,7 +1,8 @@
-"""First stage of an offline model: owns the stream table; samples in, log-mel of whole streams out, piece by piece.
+"""First stage of an offline model: owns the stream table; samples in, log-mel of files and of live windows out.
 
-A stream's log-mel stays here until its END, because each bin is normalized over all frames. The stream stays open after
-END: its client polls until the work of the later stages is done, or cancels with another END.
+A file's log-mel stays here until its END, because each bin is normalized over all frames; that of a live window leaves
+once the window is complete. A stream stays open after END: its client polls until the work of the later stages is done,
+or cancels with another END.
 """
 
 from typing import NamedTuple
@@ -11,22 +12,25 @@ import torch
 
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import LogMel
-from penstock.frontend.window_mel import PIECE_MEL_FRAMES, MelPieces, WindowMel
+from penstock.frontend.window_mel import PIECE_MEL_FRAMES, WindowMel
 from penstock.model.bundle import Checkpoint
+from penstock.pipeline.live_window import live_window
 from penstock.pipeline.options.decoding_config import DEFAULT_DECODING, DecodingConfig
 from penstock.pipeline.options.stream_options import FINALIZE as FINALIZE_PARAMETER
 from penstock.pipeline.options.stream_options import StreamOptions
 from penstock.pipeline.slots.guard import STEP_ERRORS
 from penstock.pipeline.slots.table import StreamTable
-from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, LOCAL, NO_ROW, POLL, START, Column
+from penstock.pipeline.slots.ticket import COMPLETE, END, FINALIZE, NO_ROW, POLL, START, Column
 from penstock.pipeline.stages.admission import AdmittingStage, FeatureRows
 from penstock.pipeline.stages.audio_rows import AudioRows
-from penstock.pipeline.windows import check_length, is_long
+from penstock.pipeline.stages.stream_audio import FileAudio, LiveAudio, StreamAudio
+from penstock.pipeline.windows import check_length
 from penstock.runtime import trim_heap
+from penstock_client.options import FILE
 
 MAX_CALL_MEL_FRAMES = 64 * PIECE_MEL_FRAMES
 """Frames that one call passes on; other streams' follow with their next polls."""
-_TRIMMED_MEL_FRAMES = 60_000  # of a stream whose memory is returned to the system, 10 min
+_TRIMMED_SAMPLES = 10_000_000  # of a stream whose memory is returned to the system, 10 min
 
 
 class WindowLimits(NamedTuple):
@@ -47,8 +51,11 @@ class WindowFeatureStage(AdmittingStage):
         table: StreamTable,
         limits: WindowLimits,
         decoding: DecodingConfig = DEFAULT_DECODING,
+        window: str = FILE,
     ):
+        """window: of streams whose options have none."""
         super().__init__(checkpoint, table, decoding)
+        self._config, self._default_window = checkpoint.config, window
         self._features, tensors = checkpoint.config.features, checkpoint.tensors("features.")
         log_mel = LogMel(self._features, tensors["features.window"], tensors["features.mel_filterbank"])
         self._mel, self._limits = WindowMel(log_mel), limits
@@ -74,8 +81,8 @@ class WindowFeatureStage(AdmittingStage):
                 continue
             samples = rows.samples[ends[row] - rows.lengths[row] : ends[row]]
             try:
-                file = self._admit_file(rows, row, ticket, options, problems.get(row))
-                piece = self._take(rows, row, samples, file, ticket[row], sum(map(len, pieces)) < MAX_CALL_MEL_FRAMES)
+                audio = self._admit_file(rows, row, ticket, options, problems.get(row))
+                piece = self._take(rows, row, samples, audio, ticket[row], sum(map(len, pieces)) < MAX_CALL_MEL_FRAMES)
             except StreamError as error:
                 errors[row], ticket[row] = error, NO_ROW
                 options.pop(row, None)
@@ -92,74 +99,89 @@ class WindowFeatureStage(AdmittingStage):
         ticket: np.ndarray,
         options: dict[int, StreamOptions],
         problem: StreamError | None,
-    ) -> "_File":
+    ) -> StreamAudio:
         """Admits a row, and completes its row of the ticket as far as `FLAGS`."""
         ticket[row, Column.SLOT] = slot = self._admit_special(rows, row, options, problem)
         if rows.flags[row] & START:
             self._forget_closed()  # a stream that was started again
-            self._files[slot] = _File(self._mel.open(), self.table.open_generation(slot), options[row].window)
+            audio = self._open(options[row])
+            self._files[slot] = _File(audio, self.table.open_generation(slot))
+            self.samples_held += audio.held_samples
+            if isinstance(audio, LiveAudio):
+                ticket[row, Column.LAST_VALID] = audio.window.packed
         self._forward(rows, ticket, np.array([row]))
         ticket[row, Column.FLAGS] &= START
-        return self._files[slot]
+        return self._files[slot].audio
 
     def _take(
-        self, rows: AudioRows, row: int, samples: np.ndarray, file: "_File", columns: np.ndarray, has_room: bool
+        self, rows: AudioRows, row: int, samples: np.ndarray, audio: StreamAudio, columns: np.ndarray, has_room: bool
     ) -> torch.Tensor | None:
-        """Adds the samples [n] of an admitted row; returns the piece of log-mel that it passes on.
+        """Adds the samples [n] of an admitted row; returns the log-mel that it passes on.
 
         columns: [8] int64, its row of the ticket, which this completes.
         """
-        is_end, stream_id = rows.flags[row] & END > 0, rows.stream_ids[row]
+        is_end, stream_id, slot = rows.flags[row] & END > 0, rows.stream_ids[row], int(columns[Column.SLOT])
+        had_ended, held = audio.has_ended, audio.held_samples
         try:
-            self.samples_held += len(samples)  # as `file.mel` counts them, also where it fails
-            file.mel.add(torch.from_numpy(np.ascontiguousarray(samples)))
+            audio.add(torch.from_numpy(np.ascontiguousarray(samples)))
             self.samples_taken += len(samples)
-            if is_end and not file.has_ended and file.mel.samples:
-                file.mel.end()
-                file.has_ended, is_end = True, False
-            piece = file.mel.take() if file.has_ended and file.mel.pieces_left and has_room and not is_end else None
+            if is_end and not had_ended and audio.samples:
+                audio.end()
+                is_end = False
+            elif isinstance(audio, LiveAudio) and rows.flags[row] & FINALIZE and not had_ended:
+                audio.end_segment()
+            mel = audio.take(self.table.encoded_windows(slot)) if has_room and not is_end else None
         except STEP_ERRORS as error:
             self.table.take_back(columns[[Column.SLOT]])
             self.table.close(stream_id, "was lost by the features stage", ErrorCode.STREAM_LOST.name)
             raise StreamError(ErrorCode.STREAM_LOST, f"the features stage failed: {error}") from error
-        if not file.has_ended and not is_end:
-            return None
-        columns[Column.COVERED] = file.mel.samples
+        finally:
+            self.samples_held += audio.held_samples - held
+        columns[Column.COVERED] = audio.covered_samples
         if is_end:  # cancelled, or a probe
             columns[Column.FLAGS] |= END
-            self.table.close(stream_id, "was cancelled" if file.has_ended else "has ended")
+            self.table.close(stream_id, "was cancelled" if had_ended else "has ended")
             self._forget_closed()
             return None
-        is_local = is_long(file.mel.samples, self._features.sample_rate_hz, file.window)
-        columns[Column.FLAGS] |= POLL | LOCAL * is_local
-        if piece is not None:
-            columns[Column.CHUNKS] = len(piece)
-            columns[Column.FLAGS] |= COMPLETE * (not file.mel.pieces_left)
-        return piece
+        columns[Column.FLAGS] |= audio.flags | POLL * audio.has_ended | COMPLETE * audio.is_complete
+        if isinstance(audio, LiveAudio) and audio.flags & FINALIZE:
+            columns[Column.FRAMES] = audio.segment_end
+        if mel is not None:
+            columns[Column.CHUNKS] = len(mel)
+        return mel
 
-    def _check_row(self, rows: AudioRows, row: int, slot: int) -> None:
-        length, flags, file = int(rows.lengths[row]), int(rows.flags[row]), self._files.get(slot)
-        if flags & FINALIZE and not flags & END:
-            message = f"{FINALIZE_PARAMETER} is not accepted by an offline model; accepted: the end of the stream"
+    def _open(self, options: StreamOptions) -> StreamAudio:
+        window = live_window(options.window or self._default_window, self._config)
+        if window is None:
+            return FileAudio(self._mel.open(), options.window, self._features.sample_rate_hz)
+        return LiveAudio(self._mel, window, self._config)
+
+    def _check_row(self, rows: AudioRows, row: int, slot: int, options: StreamOptions | None) -> None:
+        length, flags = int(rows.lengths[row]), int(rows.flags[row])
+        audio = self._open(options) if options is not None else self._files[slot].audio
+        if flags & FINALIZE and not flags & END and not isinstance(audio, LiveAudio):
+            message = f"{FINALIZE_PARAMETER} is not accepted for a file; accepted: the end of the stream"
             raise StreamError(ErrorCode.OPTION_INVALID, message)
-        if file is not None and file.has_ended:
+        if audio.has_ended:
             if length:
                 message = f"{length} samples after the end of the stream; accepted: empty requests, which poll"
                 raise StreamError(ErrorCode.REQUEST_INVALID, message)
             return
-        total = (file.mel.samples if file is not None else 0) + length
-        rate_hz = self._features.sample_rate_hz
-        if total > min(self._limits):
+        rate_hz, total = self._features.sample_rate_hz, audio.samples + length
+        grows = length
+        if isinstance(audio, LiveAudio):
+            grows = audio.held_after(length) - (0 if options is not None else audio.held_samples)
+        elif total > min(self._limits):
             most = f"{self._limits.stream_samples / rate_hz / 60:g} min (--max-file-minutes)"
             if self._limits.all_samples < self._limits.stream_samples:
                 most = f"{self._limits.all_samples / rate_hz:g} s (--max-audio-s)"
             raise StreamError(ErrorCode.AUDIO_TOO_LONG, f"more than {most} of audio; accepted: up to {most}")
-        if self.samples_held + length > self._limits.all_samples:
+        if self.samples_held + grows > self._limits.all_samples:
             limit = f"{self._limits.all_samples / rate_hz:.0f} s (--max-audio-s)"
             message = f"the audio of all streams would exceed {limit}; try again later"
             raise StreamError(ErrorCode.AUDIO_MEMORY_FULL, message)
         is_probe = flags & START and not length
-        if flags & END and not is_probe:
+        if flags & END and not is_probe and not isinstance(audio, LiveAudio):
             check_length(total, self._features)
 
     def _forget_closed(self) -> None:
@@ -167,15 +189,15 @@ class WindowFeatureStage(AdmittingStage):
         closed = [slot for slot, file in self._files.items() if self.table.open_generation(slot) != file.generation]
         for slot in closed:
             file = self._files.pop(slot)
-            self.samples_held -= file.mel.samples
-            if file.mel.mel_frames > _TRIMMED_MEL_FRAMES:
-                del file
+            held = file.audio.held_samples
+            self.samples_held -= held
+            del file
+            if held > _TRIMMED_SAMPLES:
                 trim_heap()
 
 
-class _File:
+class _File(NamedTuple):
     """An open stream."""
 
-    def __init__(self, mel: MelPieces, generation: int, window: str | None):
-        self.mel, self.generation, self.window = mel, generation, window
-        self.has_ended = False
+    audio: StreamAudio
+    generation: int
