@@ -104,4 +104,6 @@ def disconnect(fleet: ContainerFleet, server: str) -> None:
     fleet.wait_until_up()
 
 
-FAULTS: dict[str, Callable[[ContainerFleet, str], None]] = {fault.__name__: fault for fault in (kill, pause, disconnect)}
+FAULTS: dict[str, Callable[[ContainerFleet, str], None]] = {
+    fault.__name__: fault for fault in (kill, pause, disconnect)
+}
