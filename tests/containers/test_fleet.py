@@ -65,7 +65,12 @@ def test_prometheus_reads_all_servers_and_gateways_and_the_alerts(fleet):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_a_server_costs_no_word(fleet, streams, expected, figures, fault):
     server = fleet.servers[0]
-    found = disturb(fleet, streams, expected, lambda: FAULTS[fault](fleet, server))
+
+    def work() -> None:
+        FAULTS[fault](fleet, server)
+        fleet.wait_until_up()
+
+    found = disturb(fleet, streams, expected, work)
     assert not inspect(server)["State"]["OOMKilled"]
     free = REPLICAS * _SLOTS
     wait_until(lambda: fleet.query("sum(penstock_slots_free)") == [free], "slots are not free")
