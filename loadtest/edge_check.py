@@ -99,7 +99,7 @@ def running_edge(name: str, gateways: list[RunningGateway], folder: Path) -> Ite
     with subprocess.Popen([name, *options, str(path)]) as process:
         try:
             deadline_s = time.monotonic() + _START_S
-            while not (is_open(edge.clear) and is_open(edge.tls) and _is_ready(edge)):
+            while not (is_open(edge.clear) and is_open(edge.tls) and is_ready(edge.clear)):
                 if process.poll() is not None or time.monotonic() > deadline_s:
                     raise RunError(f"{name} did not start")
                 time.sleep(0.1)
@@ -122,9 +122,10 @@ def make_certificate(folder: Path) -> Path:
     return path
 
 
-def _is_ready(edge: Edge) -> bool:
+def is_ready(address: str) -> bool:
+    """Whether a gateway answers behind HOST:PORT."""
     try:
-        with urllib.request.urlopen(f"http://{edge.clear}/health/ready", timeout=2) as response:
+        with urllib.request.urlopen(f"http://{address}/health/ready", timeout=2) as response:
             return response.status == 200
     except OSError:
         return False

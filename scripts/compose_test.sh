@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # `make compose-test`: the images and the composition in containers (docs/deployment.md#test-the-containers).
-# A Docker daemon and the base image are taken where there are any; root without them gets Debian's packages, a daemon
-# of its own in a temporary directory, and a base image made of packages. Containers, networks, volumes, images, daemon
-# and directory are gone at the end, also after a failure. PYTEST: the command that runs the tests.
+# A Docker daemon and images of Python, HAProxy and Prometheus are taken where there are any; root without them gets
+# Debian's packages, a daemon of its own in a temporary directory, and images made of packages. Containers, networks,
+# volumes, images, daemon and directory are gone at the end, also after a failure; what is left is named, and an error.
+# PYTEST: the command that runs the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d "${TMPDIR:-/tmp}/penstock-compose-XXXXXX")
@@ -16,20 +17,41 @@ finish() {
     status=$?
     trap - EXIT INT TERM
     set +e
-    label=label=com.docker.compose.project=$project
-    docker ps --all --quiet --filter "$label" | xargs --no-run-if-empty docker rm --force --volumes >"$folder/rm" 2>&1
-    docker network ls --quiet --filter "$label" | xargs --no-run-if-empty docker network rm >>"$folder/rm" 2>&1
-    docker volume ls --quiet --filter "$label" | xargs --no-run-if-empty docker volume rm >>"$folder/rm" 2>&1
-    docker image ls --format '{{.Repository}}:{{.Tag}}' "$project" |
-        xargs --no-run-if-empty docker image rm --force >>"$folder/rm" 2>&1
+    local kind left=
+    for kind in "container rm --force --volumes" "network rm" "volume rm" "image rm --force"; do
+        # shellcheck disable=SC2086
+        ours "${kind%% *}" | xargs --no-run-if-empty docker $kind >>"$folder/rm" 2>&1
+        left+=$(ours "${kind%% *}" | sed "s/^/ ${kind%% *} /")
+    done
     if [ -n "$daemon" ]; then
         kill "$daemon"
         wait "$daemon"
         # A network namespace stays mounted.
         awk -v below="$folder/" 'index($2, below) == 1 { print $2 }' /proc/mounts | xargs --no-run-if-empty umount
+        for _ in $(seq 60); do
+            pgrep --full "$folder/" >/dev/null || break
+            sleep 0.5
+        done
+        left+=$(pgrep --full --list-full "$folder/" | sed 's/^/ process /')
+        left+=$(comm -13 "$folder/interfaces" <(ls /sys/class/net) | sed 's/^/ interface /')
+    fi
+    if [ -n "$left" ]; then
+        say "error: left at the end:$left"
+        cat "$folder/rm" >&2
+        status=1
     fi
     rm -rf --one-file-system "$folder" || status=1
     exit $status
+}
+
+# Names or ids of what this run made: containers, networks, volumes or images.
+ours() {
+    local label=label=com.docker.compose.project=$project
+    case $1 in
+    container) docker container ls --all --quiet --filter "$label" ;;
+    image) docker image ls --format '{{.Repository}}:{{.Tag}}' "$project" ;;
+    *) docker "$1" ls --quiet --filter "$label" ;;
+    esac 2>/dev/null
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
@@ -46,6 +68,7 @@ start_daemon() {
     command -v dockerd >/dev/null || install docker.io
     free_gb=$(($(df --output=avail --block-size=1M "$folder" | tail -n 1) / 1024))
     [ "$free_gb" -ge 12 ] || fail "$folder has $free_gb GB free, and needs 12; TMPDIR names another place"
+    ls /sys/class/net >"$folder/interfaces"
     # It leaves the rules and the routes of this machine as they are, so that only the host's network leads out.
     dockerd --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/pid" --host "unix://$folder/socket" \
         --bridge=none --iptables=false --ip-forward=false --ip-masq=false --storage-driver=overlay2 \
@@ -61,20 +84,21 @@ start_daemon() {
     fail "dockerd does not start"
 }
 
-# Debian's Python, at the paths of the official image.
-make_base() {
-    command -v mmdebstrap >/dev/null || install mmdebstrap
-    local version=${official#*:}
-    local python=python${version%%.*}.$(cut -d. -f2 <<<"$version") suite=${version##*-}
-    # The hook's variables are its own.
-    # shellcheck disable=SC2016
-    mmdebstrap --quiet --variant=minbase --include="ca-certificates,python3,python3-venv,libgomp1,lib$python" \
-        --customize-hook='ln -s python3 "$1/usr/bin/python"' \
-        --customize-hook="ln -sf lib$python.so.1.0 \"\$1/usr/lib/$(uname -m)-linux-gnu/lib$python.so\"" \
-        "$suite" "$folder/base.tar"
-    PYTHON_IMAGE=$project:python
-    docker import "$folder/base.tar" "$PYTHON_IMAGE" >/dev/null
-    rm "$folder/base.tar"
+# An image in a variable, if it is to be had; else made of Debian's packages, as "NAME SUITE PACKAGES OPTIONS...".
+choose_image() {
+    local variable=$1 name=$3
+    local image=${!variable-$2}
+    if docker image inspect "$image" >/dev/null 2>&1 || docker pull --quiet "$image" >"$folder/pull" 2>&1; then
+        say "image $image"
+    else
+        say "$image is not to be had ($(tail -n 1 "$folder/pull")): an image of Debian's packages stands in"
+        command -v mmdebstrap >/dev/null || install mmdebstrap
+        mmdebstrap --quiet --variant=minbase --include="$5" "${@:6}" "$4" "$folder/image.tar"
+        image=$project:$name
+        docker import "$folder/image.tar" "$image" >/dev/null
+        rm "$folder/image.tar"
+    fi
+    export "$variable=$image"
 }
 
 # pip's setting: its variable, else its configuration.
@@ -112,15 +136,18 @@ if ! $COMPOSE version >/dev/null 2>&1; then
     COMPOSE=docker-compose
 fi
 docker buildx version >/dev/null 2>&1 || export DOCKER_BUILDKIT=0
-export COMPOSE COMPOSE_PROJECT_NAME=$project BUILD_NETWORK=${BUILD_NETWORK-default} PYTHON_IMAGE
+export COMPOSE COMPOSE_PROJECT_NAME=$project BUILD_NETWORK=${BUILD_NETWORK-default}
 [ -z "$daemon" ] || BUILD_NETWORK=host
+# Debian's Python, at the paths of the official image. The hooks' variables are their own.
 official=$(sed -n 's/^ARG PYTHON_IMAGE=//p' docker/Dockerfile)
-PYTHON_IMAGE=${PYTHON_IMAGE-$official}
-if docker image inspect "$PYTHON_IMAGE" >/dev/null 2>&1 || docker pull --quiet "$PYTHON_IMAGE" >"$folder/pull" 2>&1; then
-    say "base image $PYTHON_IMAGE"
-else
-    say "$PYTHON_IMAGE is not to be had ($(tail -n 1 "$folder/pull")): a base image of Debian's packages stands in"
-    make_base
-fi
+python=python$(cut -d: -f2 <<<"$official" | cut -d. -f1-2) suite=${official##*-}
+# shellcheck disable=SC2016
+choose_image PYTHON_IMAGE "$official" python "$suite" "ca-certificates,python3,python3-venv,libgomp1,lib$python" \
+    --customize-hook='ln -s python3 "$1/usr/bin/python"' \
+    --customize-hook="ln -sf lib$python.so.1.0 \"\$1/usr/lib/$(uname -m)-linux-gnu/lib$python.so\""
+choose_image HAPROXY_IMAGE haproxy:2.6 haproxy "$suite" haproxy
+# shellcheck disable=SC2016
+choose_image PROMETHEUS_IMAGE "$(sed -n 's/^ *image: \(prom\/.*\)/\1/p' compose.yaml)" prometheus "$suite" prometheus,wget \
+    --customize-hook='install --directory --owner=65534 --group=65534 "$1/prometheus"'
 make_build_image
 ${PYTEST:-python3 -m pytest} -m containers --basetemp "$folder/tests" tests/containers "$@"

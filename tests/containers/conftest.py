@@ -51,7 +51,7 @@ def composition(tmp_path_factory, figures) -> Iterator[Composition]:
     reports = folder / "reports"
     reports.mkdir()
     shutil.chown(reports, *user)
-    ports = ("HTTP", "GRPC", "METRICS", "LOCUST", "GATEWAY_HTTP", "GATEWAY_GRPC")
+    ports = ("HTTP", "GRPC", "METRICS", "LOCUST", "GATEWAY_HTTP", "GATEWAY_GRPC", "PROMETHEUS")
     made = Composition(
         {f"{name}_PORT": "0" for name in ports}
         | {

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,7 +14,6 @@ from loadtest.gateway_attack import OTHER
 from loadtest.report import REPORT
 from tests.helpers.containers import (
     Composition,
-    docker,
     inspect,
     servers_up,
     try_docker,
@@ -23,19 +23,21 @@ from tests.helpers.containers import (
 from tests.helpers.golden import golden_utterances
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(7200)]
-SERVICES = ("server", "gateway")
+MEMORY = {"server": 4 << 30, "gateway": 1 << 30, "prometheus": 1 << 30}
+USERS = {"server": "10001", "gateway": "10001", "prometheus": "65534", "client": "10001", "loadtest": None}
 UTTERANCE = golden_utterances()[0].path
-END_ALL = "import os; os.kill(-1, 9)"
+CRASH = ("python", "-c", "import os; os.kill(-1, 9)")
 """Of all processes that the container's user may end: not process 1, which then exits."""
+ENDS = {"server": CRASH, "gateway": CRASH, "prometheus": ("sh", "-c", "kill 1")}
 TAKE_MEMORY = "len(b'x' * (3 << 30))"
 """Three times a gateway's memory."""
 
 
 @pytest.fixture(scope="module")
 def running(composition, figures) -> Composition:
-    """A server and a gateway that are healthy."""
-    figures.append(("server: healthy after", f"{composition.up('server'):.1f} s"))
-    figures.append(("gateway: healthy after", f"{composition.up('gateway'):.1f} s"))
+    """A server, a gateway and Prometheus that are healthy."""
+    for service in MEMORY:
+        figures.append((f"{service}: healthy after", f"{composition.up(service):.1f} s"))
     yield composition
     composition.down()
 
@@ -83,31 +85,48 @@ def test_the_load_test_runs_in_its_container(running, figures):
     figures.append(("load test of 4 streams", f"{late}, p95 {window['chunk_latency_ms']['p95']:.0f} ms"))
 
 
-@pytest.mark.parametrize("service", SERVICES)
+def within(running: Composition, service: str, *words: str, user: str = "") -> subprocess.CompletedProcess[str]:
+    """A command in the container of a service, or in one of its own where the service ends by itself."""
+    options = ["--user", user] if user else []
+    if service in MEMORY:
+        return try_docker("exec", *options, running.containers(service)[0], *words)
+    options += ["--rm", "--no-deps", "-T", "--entrypoint", words[0]]
+    return running.try_compose("run", *options, service, *words[1:])
+
+
+@pytest.mark.parametrize("service", USERS)
 def test_containers_have_no_rights_and_a_read_only_root(running, service):
-    (container,) = running.containers(service)
-    status = docker("exec", container, "cat", "/proc/self/status")
+    status = within(running, service, "cat", "/proc/self/status").stdout
     rights = dict(line.split(":\t", 1) for line in status.splitlines())
     assert int(rights["CapEff"], 16) == int(rights["CapBnd"], 16) == 0
-    assert (rights["NoNewPrivs"], rights["Uid"].split()[1]) == ("1", "10001")
-    for place in ("/", "/opt/penstock/venv", "/usr/local"):
-        done = try_docker("exec", "--user", "0", container, "touch", f"{place}/file")
-        assert done.returncode != 0 and "Read-only file system" in done.stderr, done
+    user = USERS[service] or running.environment["LOADTEST_USER"].split(":")[0]
+    assert (rights["NoNewPrivs"], rights["Uid"].split()[1]) == ("1", user)
+    for place in ("/", "/usr"):
+        done = within(running, service, "touch", f"{place}/file", user="0")
+        assert done.returncode != 0 and "Read-only file system" in done.stderr + done.stdout, done
+
+
+@pytest.mark.parametrize("service", MEMORY)
+def test_services_are_healthy_limited_and_restarted_by_docker(running, service):
+    (container,) = running.containers(service)
+    found = inspect(container)
+    assert found["State"]["Health"]["Status"] == "healthy"
+    assert found["HostConfig"]["Memory"] == MEMORY[service]
+    assert found["HostConfig"]["RestartPolicy"]["Name"] == "unless-stopped"
 
 
 def test_what_needs_too_much_memory_is_killed_and_the_gateway_goes_on(running):
     (container,) = running.containers("gateway")
-    assert inspect(container)["HostConfig"]["Memory"] == 1 << 30
     assert try_docker("exec", container, "python", "-c", TAKE_MEMORY).returncode == 137
     wait_until_healthy([container])
     assert inspect(container)["RestartCount"] == 0
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", ENDS)
 def test_a_service_that_ends_is_started_again(running, recordings, service):
     (container,) = running.containers(service)
     before = inspect(container)["RestartCount"]
-    try_docker("exec", container, "python", "-c", END_ALL)
+    try_docker("exec", container, *ENDS[service])
     wait_until(lambda: inspect(container)["RestartCount"] > before, f"{service} is not started again")
     wait_until_healthy([container])
     wait_until(lambda: servers_up(running.containers("gateway")[0]) == 1, "the gateway has no server")

@@ -230,9 +230,10 @@ def test_prometheus_and_grafana_find_each_other():
     def load(path: str) -> dict:
         return yaml.safe_load((ROOT / "docker" / path).read_text(encoding="utf-8"))
 
-    server, gateway = load("prometheus/prometheus.yml")["scrape_configs"]
-    assert server["static_configs"] == [{"targets": [f"server:{ServeOptions.option('metrics_port').default}"]}]
-    assert gateway["static_configs"] == [{"targets": [f"gateway:{Config().metrics_port}"]}]
+    found = [of["dns_sd_configs"][0] for of in load("prometheus/prometheus.yml")["scrape_configs"]]
+    ports = {"server": ServeOptions.option("metrics_port").default, "gateway": Config().metrics_port}
+    assert {of["names"][0]: of["port"] for of in found} == ports
+    assert all(of["type"] == "A" and len(of["names"]) == 1 for of in found)
     (source,) = load("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
     uids = {target["datasource"]["uid"] for panel in DASHBOARD["panels"] for target in panel["targets"]}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FILES = (ROOT / "compose.yaml", ROOT / "tests" / "containers" / "compose.yaml")
-PROFILES = ("gateway", "loadtest", "client")
+PROFILES = ("gateway", "loadtest", "monitoring", "client", "edge")
 _LONG_S = 1800.0
 _READ_METRICS = (
     "import urllib.request as r; print(r.urlopen('http://localhost:8081/metrics', timeout=60).read().decode())"

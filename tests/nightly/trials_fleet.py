@@ -17,14 +17,13 @@ import websockets
 from loadtest.gateway_clients import GatewayFullError
 from tests.helpers.server import fleet as faults
 from tests.helpers.server.fleet import Fleet
-from tests.helpers.server.fleet_streams import KINDS, Run, Stream, make_streams, run_during, undisturbed
+from tests.helpers.server.fleet_streams import KINDS, Stream, disturb, make_streams, undisturbed
 from tests.helpers.server.recordings import Recording
 from tests.helpers.server.resources import Figures, read_metrics, wait_until_free
 
 _STREAMS, _SPARE_SLOTS = 20, 6
 _SILENCE_S = 25.0
 """Two borders of a segment without words; `make chaos` has 3 minutes."""
-_BEFORE_S = 12.0
 _BACK_S = 60.0
 _ROUNDS = 3
 _ATTEMPTS_S, _PART_SAMPLES = 15.0, 1600
@@ -152,43 +151,13 @@ def _trial(
     slots: int = _STREAMS + _SPARE_SLOTS,
     only: str = "",
 ) -> Figures:
-    """The fault comes when the streams have run for 12 s. moves: some streams must move; else none may.
-
-    only: the kind of all streams.
-    """
+    """offered: the servers during the fault. only: the kind of all streams."""
     streams = make_streams(recordings, _STREAMS, _SILENCE_S, list(KINDS) if not only else [only])
     with Fleet(model, slots, gateways) as fleet:
         expected = asyncio.run(undisturbed(fleet, streams))
         fleet.offer(*offered)
-        before, at_s = fleet.moves(), [0.0, 0.0]
-
-        def work() -> None:
-            time.sleep(_BEFORE_S)
-            at_s[0] = time.monotonic()
-            fault(fleet)
-            at_s[1] = time.monotonic()
-
-        run = asyncio.run(run_during(fleet, streams, expected, work))
-        moved, replayed_s = np.subtract(fleet.moves(), before).tolist()
-        figures = _figures(run, moved, replayed_s, at_s)
-        figures["slots_back_s"] = max(wait_until_free(fleet.running(number), _BACK_S) for number in range(2))
-    assert not run.problems, (figures, run.problems[:3])
-    assert (moved > 0) == moves, figures
-    return figures
-
-
-def _figures(run: Run, moved: float, replayed_s: float, at_s: Sequence[float]) -> Figures:
-    return {
-        "streams": len(run.played),
-        "moved": int(moved),
-        "replayed_s_per_stream": replayed_s / max(1, moved),
-        "text_late_s_max": run.late_s(at_s[0]),
-        "text_late_before_s_max": run.late_s(0.0, at_s[0]),
-        "reconnections": run.reconnections,
-        "words": run.words,
-        "words_changed": run.changed,
-        "fault_s": at_s[1] - at_s[0],
-    }
+        figures = disturb(fleet, streams, expected, lambda: fault(fleet), moves)
+        return figures | {"slots_back_s": max(wait_until_free(fleet.running(number), _BACK_S) for number in range(2))}
 
 
 TRIALS: tuple[Callable[[Path, list[Recording]], Figures], ...] = (

@@ -40,7 +40,6 @@ class Fleet:
     """Servers of `slots` streams each, and gateways with their defaults. Use as a context manager."""
 
     key: str | None = None
-    """That clients send."""
 
     def __init__(self, model: Path, slots: int, gateways: int = 1, logs: Path | None = None):
         """gateways: 2 have HAProxy before them, as docker/edge has it. logs: the folder for those of gateways."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import httpx2
 import numpy as np
@@ -15,9 +16,9 @@ import soundfile
 
 from loadtest.gateway_clients import CONNECTION_ERRORS, Text, Texts, Word, realtime_texts, riva_texts
 from penstock_gateway.riva.proto import riva_asr_pb2 as riva_pb2
-from tests.helpers.server.fleet import Fleet
 from tests.helpers.server.gateway_client import RATE_HZ, spoken
 from tests.helpers.server.recordings import Recording
+from tests.helpers.server.resources import Figures
 
 _STREAM_S, _SILENCE_S = 40, 180
 _PAUSE_SAMPLES = RATE_HZ
@@ -28,7 +29,23 @@ _SAME_PLACE_MS, _MAX_CHANGED = 400, 2
 _RETRY_S, _WAIT_S, _STAGGER_S = 0.2, 300.0, 0.13
 _NEVER = ("the server of the stream failed", "replicas are full", "no replica answers", "FIELD_INVALID")
 """In errors that the death of a gateway does not excuse."""
+_BEFORE_S = 12.0
 Parts = AsyncIterator[np.ndarray]
+
+
+class Fleet(Protocol):
+    """Servers behind gateways: processes (`fleet.Fleet`) or containers."""
+
+    key: str | None
+    """That clients send."""
+    http: str
+    grpc: str
+    """HOST:PORT of the gateways."""
+    gateway_fault_s: float
+    """Until then (monotonic clock) streams may have been lost with their gateway."""
+
+    def moves(self) -> tuple[float, float]:
+        """Streams moved, and seconds sent again."""
 
 
 def _headers(fleet: Fleet) -> dict[str, str]:
@@ -219,3 +236,40 @@ async def run_during(
 
     await asyncio.gather(working, *(play(number) for number in range(len(streams))))
     return run
+
+
+def disturb(
+    fleet: Fleet,
+    streams: Sequence[Stream],
+    expected: Sequence[Sequence[Word]],
+    fault: Callable[[], object],
+    moves: bool = True,
+) -> Figures:
+    """Lets the fault happen when the streams have run for 12 s. AssertionError for wrong words.
+
+    moves: some streams must move; else none may.
+    """
+    before, at_s = fleet.moves(), [0.0, 0.0]
+
+    def work() -> None:
+        time.sleep(_BEFORE_S)
+        at_s[0] = time.monotonic()
+        fault()
+        at_s[1] = time.monotonic()
+
+    run = asyncio.run(run_during(fleet, streams, expected, work))
+    moved, replayed_s = np.subtract(fleet.moves(), before).tolist()
+    figures: Figures = {
+        "streams": len(run.played),
+        "moved": int(moved),
+        "replayed_s_per_stream": replayed_s / max(1, moved),
+        "text_late_s_max": run.late_s(at_s[0]),
+        "text_late_before_s_max": run.late_s(0.0, at_s[0]),
+        "reconnections": run.reconnections,
+        "words": run.words,
+        "words_changed": run.changed,
+        "fault_s": at_s[1] - at_s[0],
+    }
+    assert not run.problems, (figures, run.problems[:3])
+    assert (moved > 0) == moves, figures
+    return figures
