@@ -345,8 +345,7 @@ def _greedy(variant: Variant, networks: _Networks, selection: Selection) -> Iter
         yield driven
         return
     for span in selection.spans:
-        if span == CHUNKS or variant.projections == PRECOMPUTED:
-            yield GreedySystem(replace(variant, span=span), networks.get(variant), driven)
+        yield GreedySystem(replace(variant, span=span), networks.get(variant), driven)
 
 
 def _fused(
