@@ -192,10 +192,22 @@ class FusedStreams:
     fusion: Fusion
     _starts: FusionStates
 
+    def start(self, batch: int) -> FusionStates:
+        """States and weights of the first `batch` streams, [batch]."""
+        return FusionStates(*(field[:batch].clone() for field in self._starts))
+
     def start_states(self, network: TransducerNetwork, batch: int) -> GreedyStates:
         """Fresh hypotheses of the first `batch` streams."""
-        start = FusionStates(*(field[:batch].clone() for field in self._starts))
-        return fresh_states(network, batch)._replace(fusion=start)
+        return fresh_states(network, batch)._replace(fusion=self.start(batch))
+
+
+class GivenLmStreams(FusedStreams):
+    """A language model with the same weight for each stream."""
+
+    def __init__(self, lm: NgramLm, streams: int, weight: float, device: str):
+        self.fusion = Fusion(lm)
+        start = torch.full((streams,), lm.start_state, device=device)
+        self._starts = FusionStates(start, torch.zeros_like(start), torch.full((streams,), weight, device=device))
 
 
 class BoostedStreams(FusedStreams):
@@ -217,7 +229,7 @@ class BoostedStreams(FusedStreams):
         self._starts = FusionStates(zeros, torch.tensor(starts, device=device), zeros.float())
 
 
-class LmStreams(FusedStreams):
+class LmStreams(GivenLmStreams):
     """A language model of synthetic text over the model's labels, whose ranks are distributed as in Zipf's law."""
 
     def __init__(self, checkpoint: Checkpoint | RandomTransducer, streams: int, device: str):
@@ -230,10 +242,8 @@ class LmStreams(FusedStreams):
         names = TokenNames(tuple(tokenizer.piece(label).replace(" ", "\u2581") for label in range(size)), 0)
         arpa = build_lm(sentences, names, _LM_ORDER).arpa
         lm = NgramLm(build_tables(arpa, find_labels(arpa.words, names), size), device, TORCH)
-        self.fusion = Fusion(lm)
-        start = torch.full((streams,), lm.start_state, device=device)
         weight = _FAINT_BOOST if isinstance(checkpoint, RandomTransducer) else _LM_WEIGHT
-        self._starts = FusionStates(start, torch.zeros_like(start), torch.full((streams,), weight, device=device))
+        super().__init__(lm, streams, weight, device)
 
 
 def _draw_phrases(tokenizer: Tokenizer | SyntheticTokenizer, boost: float, generator: random.Random) -> TokenPhrases:

@@ -98,7 +98,7 @@ def described(variant: Variant) -> Row:
     """The fields of a variant that differ in these tables."""
     return {
         "by": variant.implementation, "decoder": variant.decoder, "driver": variant.driver, "beam": variant.beam,
-        "projections": variant.projections, "kernels": variant.kernels,
+        "projections": variant.projections, "kernels": variant.kernels, "has_lm": variant.has_lm,
     }  # fmt: skip
 
 
