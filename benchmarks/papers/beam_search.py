@@ -15,7 +15,7 @@ from benchmarks.papers.runner import (
     wer_percent,
 )
 from benchmarks.papers.settings import Settings
-from benchmarks.papers.speech import BATCH, PieceLm, Speech
+from benchmarks.papers.speech import BATCH, LM_WEIGHT, PieceLm, Speech
 from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
 from benchmarks.random_models import KINDS, RNNT, TDT
 from benchmarks.systems import (
@@ -79,9 +79,9 @@ def _speech(settings: Settings) -> list[Row]:
             selection = Selection(decoders, beams, (WHOLE,), settings.device, BATCH, 512, (TORCH,), streams)
             systems += penstock_systems(speech.checkpoint, selection)
             if settings.with_nemo:
-                from benchmarks.nemo_decoders import nemo_systems
+                from benchmarks.nemo_decoders import NemoLm, nemo_systems
 
-                theirs = None if one is None else one.write_as_nemo()
+                theirs = None if one is None else NemoLm(one.write_as_nemo(), LM_WEIGHT)
                 systems += nemo_systems(speech.checkpoint, selection, theirs)
     systems = [s for s in systems if s.variant.projections == PRECOMPUTED and s.variant.span == WHOLE]
     entries, rest = entries_of(systems, {"kind": "speech"}, list(speech.batches()), speech.tokenizer.decode)

@@ -23,7 +23,7 @@ from recipes.training.encoded import FrozenEncoder
 
 MODEL = ROOT / "models" / "an4-offline"
 BATCH = 32
-LM_ORDER, LM_WEIGHT = 4, 0.3
+LM_ORDER, LM_WEIGHT = 4, 0.1
 
 
 class Speech:
