@@ -10,9 +10,8 @@ from pathlib import Path
 
 from benchmarks.papers.runner import Entry, Row, Streams, first, measured, speed_ups, total_rtfx, wer_percent
 from benchmarks.papers.settings import Settings
-from benchmarks.papers.speech import BATCH, MODEL, PieceLm, Speech, texts
+from benchmarks.papers.speech import BATCH, MODEL, PieceLm, Speech, texts, texts_of
 from benchmarks.results import progress
-from penstock.errors import StreamError
 from penstock.model.bundle import Checkpoint, sha256_of
 from penstock.model.tokenizer import Tokenizer
 from penstock.pipeline.options.decoding_config import DecodingConfig
@@ -81,15 +80,8 @@ def _whole(settings: Settings, graphs: dict[str, Path], lm: Path) -> list[Row]:
     for topology, options in cases:
         decoder = options["decoder"]
         case = {"decoder": f"wfst {topology}" if decoder == "wfst" else decoder, "lm": decoder != GREEDY}
-        entries.append(Entry(case, partial(recognizers[topology].transcribe, speech.audio, options), _texts))
+        entries.append(Entry(case, partial(recognizers[topology].transcribe, speech.audio, options), texts_of))
     return measured(entries, Streams(speech.audio_s, None, speech.references), settings.rounds, settings.device)
-
-
-def _texts(results: list) -> list[str]:
-    for result in results:
-        if isinstance(result, StreamError):
-            raise result
-    return [result.text for result in results]
 
 
 def _flags(options: dict[str, object]) -> list[str]:

@@ -1,6 +1,6 @@
 """Recordings of a manifest, encoded by the bundled offline model, and language models of another manifest's texts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -9,10 +9,12 @@ from benchmarks.papers.settings import Settings
 from benchmarks.results import ROOT
 from benchmarks.systems import Chunk
 from benchmarks.workload import GivenLmStreams
+from penstock.errors import StreamError
 from penstock.evaluation.manifest import Utterance, read_manifest
 from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.tokenizer import Tokenizer
+from penstock.pipeline.results.results import StreamResult
 from penstock.scoring.ngram.arpa import Arpa, write_arpa
 from penstock.scoring.ngram.estimation.build import build_lm
 from penstock.scoring.ngram.estimation.text import TextTokenizer
@@ -59,6 +61,14 @@ def texts(manifest: Path) -> list[str]:
     """The different texts of a manifest."""
     found: list[Utterance] = read_manifest(manifest)
     return list(dict.fromkeys(utterance.reference for utterance in found))
+
+
+def texts_of(results: Sequence[StreamResult | StreamError]) -> list[str]:
+    """The texts of a recognizer's results; StreamError where there is none."""
+    for result in results:
+        if isinstance(result, StreamError):
+            raise result
+    return [result.text for result in results if isinstance(result, StreamResult)]
 
 
 class PieceLm:
