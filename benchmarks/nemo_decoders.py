@@ -1,4 +1,4 @@
-"""NeMo's decoders as baselines of the decoder benchmark, with the weights of a Penstock checkpoint. Imports NeMo.
+"""NeMo's decoders as baselines, with the weights of a Penstock checkpoint. Imports NeMo.
 
 NeMo's modules are built from the checkpoint's configuration and get its tensors, so both sides compute with the same
 numbers. Only greedy label-looping can continue a stream exactly; all others get whole utterances.
@@ -125,9 +125,7 @@ def nemo_systems(
         yield one
 
 
-def _without_names(
-    checkpoint: Checkpoint, selection: Selection, lm: NemoLm | None
-) -> Iterator[System | Unavailable]:
+def _without_names(checkpoint: Checkpoint, selection: Selection, lm: NemoLm | None) -> Iterator[System | Unavailable]:
     config = checkpoint.config.transducer
     parts = _Parts(checkpoint, selection.device, lm)
     drivers = ("no_graphs", "graphs") if selection.device.startswith("cuda") else ("no_graphs",)

@@ -28,7 +28,6 @@ from penstock.model.config import (
     TransducerConfig,
 )
 
-NO_ENCODER = "none"
 RNNT, TDT = "rnnt", "tdt"
 KINDS = (RNNT, TDT)
 ALL_KINDS = (*KINDS, FACTORIZED)

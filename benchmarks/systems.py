@@ -1,4 +1,4 @@
-"""Systems under test of the decoder benchmark: the searches of this project with every driver of the device.
+"""Searches under test: those of this project with every driver of the device.
 
 NeMo's decoders are in nemo_decoders.py.
 """
@@ -43,7 +43,6 @@ LABEL_LOOPING, FRAME_LOOPING, ALSD, AES = "label-looping", "frame-looping", "als
 BOOSTED, LM = "boosted", "lm"
 CTC, CTC_BEAM = "ctc", "ctc_beam"
 DECODERS = (LABEL_LOOPING, FRAME_LOOPING, ALSD, AES)
-ALL_DECODERS = (*DECODERS, BOOSTED, LM, CTC, CTC_BEAM)
 _GREEDY: dict[str, type[GreedySearch]] = {LABEL_LOOPING: LabelLooping, FRAME_LOOPING: FrameLooping}
 _FUSED: dict[str, Callable[..., FusedStreams]] = {BOOSTED: BoostedStreams, LM: LmStreams}
 _BEAM = {ALSD: BeamAlgorithm.ALSD, AES: BeamAlgorithm.AES}
@@ -86,8 +85,6 @@ class Unavailable(NamedTuple):
 
     variant: Variant
     reason: str
-    is_failure: bool = False
-    """True if it failed; False if this machine or implementation cannot run it."""
 
 
 class Chunk(NamedTuple):
@@ -365,9 +362,7 @@ def _greedy(variant: Variant, networks: _Networks, selection: Selection) -> Iter
     for span in selection.spans:
         named, network = replace(variant, span=span), networks.get(variant)
         yield (
-            GreedySystem(named, network, driven)
-            if streams is None
-            else FusedSystem(named, network, driven, streams)
+            GreedySystem(named, network, driven) if streams is None else FusedSystem(named, network, driven, streams)
         )
 
 

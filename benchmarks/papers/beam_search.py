@@ -17,7 +17,7 @@ from benchmarks.papers.runner import (
 from benchmarks.papers.settings import Settings
 from benchmarks.papers.speech import BATCH, LM_WEIGHT, PieceLm, Speech
 from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
-from benchmarks.random_models import KINDS, RNNT, TDT
+from benchmarks.random_models import KINDS, TDT
 from benchmarks.systems import (
     AES,
     ALSD,
@@ -132,7 +132,9 @@ def _table_2(rows: Sequence[Row]) -> str:
                 full_greedy, full_beam, greedy_alone, beam_alone = _BATCHES[batch][kind == TDT]
                 published = [f"{10 * full_greedy} / {10 * greedy_alone}", f"{10 * full_beam} / {10 * beam_alone}",
                              f"{full_beam / full_greedy:.2f} / {beam_alone / greedy_alone:.2f}"]  # fmt: skip
-            cells = [f"{three_digits(total_rtfx(r))} / {three_digits(decoder_rtfx(r))}" if r else "-" for r in (greedy, beam)]
+            cells = [
+                f"{three_digits(total_rtfx(r))} / {three_digits(decoder_rtfx(r))}" if r else "-" for r in (greedy, beam)
+            ]
             for one, base in ((beam, greedy), (beam, nemo)):
                 cells.append(" / ".join(map(three_digits, speed_ups(one, base))) if one and base else "-")
             lines.append([f"{kind.upper()} {shape}-{batch}", *published, *cells])

@@ -48,7 +48,7 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
         for kind, decoders in _DECODERS.items():
             found = select(rows, shape=shape, kind=kind)
             found.sort(key=lambda row: (row["by"] != PENSTOCK, decoders.index(row["decoder"])))
-            base = found[0] if found and len(decoders) > 1 or kind == TDT and found else None
+            base = found[0] if (found and len(decoders) > 1) or (kind == TDT and found) else None
             seen = set()
             for row in found:
                 mode = _EAGER if row["driver"] == "no_graphs" else _GRAPHS
@@ -56,7 +56,8 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
                 name = row["decoder"] if row["driver"] == "no_graphs" else f"{row['decoder']}, {row['driver']}"
                 name += "" if row["kernels"] == TORCH else f", {row['kernels']}"
                 speed = speed_ups(row, base) if base else ("-", "-")
-                lines.append([f"{kind.upper()} {shape}", f"{row['by']} {name}", *(published if row["by"] == PENSTOCK else "----"),
+                published = published if row["by"] == PENSTOCK else "----"
+                lines.append([f"{kind.upper()} {shape}", f"{row['by']} {name}", *published,
                               total_rtfx(row), decoder_percent(row), *speed])  # fmt: skip
                 seen.add((row["decoder"], mode))
             lines += [

@@ -33,7 +33,8 @@ _PUBLISHED: dict[tuple[str, bool, tuple[float, float]], tuple[float, float | Non
     (FACTORIZED, False, (1.0, 0.2)): (3.06, 7.73), (FACTORIZED, False, (1.0, 0.6)): (3.17, None),
     (FACTORIZED, False, (0.6, 0.0)): (3.88, None), (FACTORIZED, False, (1.3, 0.0)): (3.52, 8.74),
     (FACTORIZED, False, (0.0, 0.4)): (5.12, None), (FACTORIZED, False, (0.0, 0.8)): (4.77, None),
-    (FACTORIZED, False, BEST): (2.89, 7.29), (UNNORMALIZED, False, BEST): (6.07, 15.53), (MWER, False, BEST): (2.87, 7.31),
+    (FACTORIZED, False, BEST): (2.89, 7.29), (UNNORMALIZED, False, BEST): (6.07, 15.53),
+    (MWER, False, BEST): (2.87, 7.31),
 }  # fmt: skip
 """WER % on LibriSpeech test-clean and test-other."""
 _BEAM = 4

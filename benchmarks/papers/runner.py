@@ -97,7 +97,8 @@ def entries_of(
 def described(variant: Variant) -> Row:
     """The fields of a variant that differ in these tables."""
     return {
-        "by": variant.implementation, "decoder": variant.decoder, "driver": variant.driver, "beam": variant.beam,
+        "variant": str(variant), "by": variant.implementation, "decoder": variant.decoder,
+        "driver": variant.driver, "beam": variant.beam,
         "projections": variant.projections, "kernels": variant.kernels, "has_lm": variant.has_lm,
     }  # fmt: skip
 
