@@ -167,7 +167,7 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
             row["errors"] / base["errors"] if row and base and base["errors"] else "-",
         ])  # fmt: skip
     head = ["", "alpha, beta", "paper: clean", "other", "to equation 4", "here", "errors", "to equation 4"]
-    words = f" of {base['words']} words" if base else ""
+    words = f"; {base['words']} words" if base else ""
     yield f"Tables 1 and 2: WER %, ALSD++, beam {_BEAM}{words}\n\n{markdown_table(head, lines, left=2)}"
     adapted = [row for row in rows if row.get("domain") and "rounds_s" in row]
     if adapted:
