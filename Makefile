@@ -159,7 +159,7 @@ client-compat: setup $(COMPAT_VENV)/.done ## unchanged clients of Riva, OpenAI a
 serve: setup ## serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
-benchmark: setup oracle-setup ## all benchmarks, also beside NeMo
+benchmark: setup oracle-setup ## encoder and recognizer, also beside NeMo
 	$(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL) $(BENCHMARK_ARGS)
 
 # The bundled model in one process beside the same weights in NeMo and sherpa-onnx, in interleaved rounds.
