@@ -85,8 +85,8 @@ def _speech(settings: Settings) -> list[Row]:
                 systems += nemo_systems(speech.checkpoint, selection, theirs)
     systems = [s for s in systems if s.variant.projections == PRECOMPUTED and s.variant.span == WHOLE]
     entries, rest = entries_of(systems, {"kind": "speech"}, list(speech.batches()), speech.tokenizer.decode)
-    streams = Streams(speech.audio_s, speech.encode, speech.references)
-    return [*measured(entries, streams, settings.rounds, settings.device), *rest]
+    decoded = Streams(speech.audio_s, speech.encode, speech.references)
+    return [*measured(entries, decoded, settings.rounds, settings.device), *rest]
 
 
 def tables(rows: Sequence[Row]) -> Iterator[str]:

@@ -48,16 +48,15 @@ def tables(rows: Sequence[Row]) -> Iterator[str]:
         for kind, decoders in _DECODERS.items():
             found = select(rows, shape=shape, kind=kind)
             found.sort(key=lambda row: (row["by"] != PENSTOCK, decoders.index(row["decoder"])))
-            base = found[0] if (found and len(decoders) > 1) or (kind == TDT and found) else None
+            base = found[0] if found and kind != CTC else None
             seen = set()
             for row in found:
                 mode = _EAGER if row["driver"] == "no_graphs" else _GRAPHS
-                published = _PUBLISHED.get((shape, kind, row["decoder"], mode), "----")
+                published = _PUBLISHED.get((shape, kind, row["decoder"], mode)) if row["by"] == PENSTOCK else None
                 name = row["decoder"] if row["driver"] == "no_graphs" else f"{row['decoder']}, {row['driver']}"
                 name += "" if row["kernels"] == TORCH else f", {row['kernels']}"
                 speed = speed_ups(row, base) if base else ("-", "-")
-                published = published if row["by"] == PENSTOCK else "----"
-                lines.append([f"{kind.upper()} {shape}", f"{row['by']} {name}", *published,
+                lines.append([f"{kind.upper()} {shape}", f"{row['by']} {name}", *(published or "----"),
                               total_rtfx(row), decoder_percent(row), *speed])  # fmt: skip
                 seen.add((row["decoder"], mode))
             lines += [

@@ -76,7 +76,7 @@ def _whole(settings: Settings, graphs: dict[str, Path], lm: Path) -> list[Row]:
         )
         for topology, path in graphs.items()
     }
-    cases = [(topology, {"decoder": "wfst"}) for topology in TOPOLOGIES]
+    cases: list[tuple[str, dict[str, object]]] = [(topology, {"decoder": "wfst"}) for topology in TOPOLOGIES]
     cases += [(NORMAL, {"decoder": GREEDY}), (NORMAL, _BEAM_OPTIONS)]
     entries = []
     for topology, options in cases:
