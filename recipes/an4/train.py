@@ -90,7 +90,7 @@ def main() -> None:
     augmenter = Augmenter(GENTLE, noises, random)
     frames = round(100 * arguments.batch_s)
     early, sources = _sources(real, synthetic, augmenter, random, arguments)
-    maker = BatchMaker(early, augmenter, encode, random, frames, is_normalized=arguments.offline)
+    maker = BatchMaker(early, augmenter, encode, random, frames, 96, arguments.offline, arguments.joined)
     curriculum = Curriculum(maker, augmenter, early, sources)
     validation = Validation(arguments.validation, [UNLIMITED] if arguments.offline else STREAMING)
     _train(trainer, models, iter(maker), curriculum, validation, arguments.out)
@@ -106,8 +106,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--noise", type=Path, nargs="*", default=[], help="manifests of audio without speech")
     parser.add_argument("--out", type=Path, required=True, help="folder for features, state, curve and .nemo files")
     parser.add_argument(
-        "--init", type=Path, help=f"initial tokenizer and weights: a .nemo file, a bundle, or {SHIPPED!r}"
-    )
+        "--init", type=Path, nargs="+", default=[], metavar="MODEL",
+        help=f"initial tokenizer and weights: a .nemo file, a bundle, or {SHIPPED!r}; of others only the heads",
+    )  # fmt: skip
     parser.add_argument("--offline", action="store_true", help="train an offline encoder: full attention, centered")
     parser.add_argument(
         "--models", nargs="+", choices=(*DURATIONS, FACTORIZED_HEAD),
@@ -124,6 +125,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--vocabulary", type=int, default=64, help="BPE pieces")
     parser.add_argument(
         "--speech-free", type=float, default=0.05, metavar="SHARE", help="share of samples without speech"
+    )
+    parser.add_argument(
+        "--joined", type=float, default=0.0, metavar="SHARE", help="share of rows with two to four utterances"
     )
     parser.add_argument("--steps", type=int, default=TrainerConfig.steps)
     parser.add_argument("--minutes", type=float, help="train for this time instead of --steps")
@@ -169,9 +173,9 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
     """Models by name; all share the first one's encoder and CTC head."""
     tokenizer = arguments.out / "tokenizer"
     transcripts = [" ".join(u.words) for u in real]
-    start = WarmStart(_initial_nemo(arguments)) if arguments.init else None
-    if start:
-        start.write_tokenizer(tokenizer)
+    starts = [WarmStart(path) for path in _initial_nemo(arguments)]
+    if starts:
+        starts[0].write_tokenizer(tokenizer)
     elif not (tokenizer / "tokenizer.model").exists():
         train_tokenizer(transcripts, tokenizer, arguments.vocabulary)
     config = DemoModelConfig(is_offline=arguments.offline)
@@ -180,10 +184,11 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
     first, *others = models.values()
     logs = [u.mel for u in real[::5]]
     mels = [normalized(mel) for mel in logs] if arguments.offline else logs
-    if not start:
+    if not starts:
         standardize_subsampling(first, mels)
-    for model in models.values():
-        if start:
+    for name, model in models.items():
+        if starts:
+            start = next((each for each in starts if each.durations == DURATIONS[name]), starts[0])
             start.copy_to(model, logs)
         else:
             set_label_priors(model, transcripts)
@@ -193,14 +198,17 @@ def _models(arguments: argparse.Namespace, real: list[Utterance]) -> dict[str, t
     return {name: model.to(arguments.device) for name, model in models.items()}
 
 
-def _initial_nemo(arguments: argparse.Namespace) -> Path:
-    """`--init` as a .nemo file; that of a bundle is written into `--out`."""
-    bundle = _SHIPPED_BUNDLE if arguments.init == Path(SHIPPED) else arguments.init
-    if not bundle.is_dir():
-        return bundle
-    path = arguments.out / "init.nemo"
-    export_nemo(Checkpoint(bundle), path)
-    return path
+def _initial_nemo(arguments: argparse.Namespace) -> list[Path]:
+    """`--init` as .nemo files; those of bundles are written into `--out`."""
+    paths = []
+    for number, given in enumerate(arguments.init):
+        source = _SHIPPED_BUNDLE if given == Path(SHIPPED) else given
+        if source.is_dir():
+            path = arguments.out / f"init-{number}.nemo"
+            export_nemo(Checkpoint(source), path)
+            source = path
+        paths.append(source)
+    return paths
 
 
 def _factorized_heads(

@@ -21,6 +21,11 @@ class WarmStart:
         self._path = path
         self._model = ASRModel.restore_from(str(path), map_location="cpu")
 
+    @property
+    def durations(self) -> tuple[int, ...]:
+        """Of a TDT model, in encoder frames; empty for an RNN-T."""
+        return tuple(self._model.cfg.decoding.get("durations") or ())
+
     def write_tokenizer(self, directory: Path) -> Path:
         """Writes the tokenizer in NeMo's layout."""
         return write_tokenizer(self._model.tokenizer.tokenizer.serialized_model_proto(), directory)

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_DIGITAL_SILENCE = np.float32(np.log(2.0**-24))
+"""In a mel bin."""
+
 
 @dataclass(frozen=True)
 class AugmentationConfig:
@@ -70,6 +73,13 @@ class Augmenter:
         piece = np.tile(noise, (copies, 1))[begin : begin + frames]
         curve = smooth_curve(noise.shape[1], random) * self.config.color_db
         return (piece + decibels(curve)).astype(np.float32)
+
+    def pause(self, frames: int) -> np.ndarray:
+        """What is between two utterances, [frames, F]: digital silence or quiet noise. Needs a noise."""
+        if self._random.random() < 0.5:
+            return np.full((frames, self._noises[0].shape[1]), _DIGITAL_SILENCE, np.float32)
+        noise = self.noise(frames) - np.float32(decibels(self._random.uniform(10.0, 40.0)))
+        return np.maximum(noise, _DIGITAL_SILENCE)
 
     def mask(self, mel: np.ndarray, fill: float) -> np.ndarray:
         """SpecAugment (arXiv 1904.08779): masks of frequency and time are set to `fill`."""

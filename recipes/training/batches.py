@@ -13,6 +13,13 @@ from penstock.frontend.audio_file import read_audio
 from recipes.training.augmentation import GENTLE, AugmentationConfig, Augmenter
 
 SAMPLE_RATE_HZ = 16_000
+MOST_JOINED = 4
+PAUSE_FRAMES = (20, 200)
+"""Mel frames between joined utterances."""
+ENDPOINT_FRAMES = 80
+"""Mel frames of a pause after which the decoder starts anew, as in docs/endpointing.md."""
+_ENCODER_FRAME = 8
+"""In mel frames."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +69,21 @@ def read_recordings(path: Path) -> list[Recording]:
 
 
 class Batch(NamedTuple):
-    """B utterances."""
+    """B rows of frames with S utterances: one per row, unless some were joined."""
 
     mel: torch.Tensor
-    """[B, F, N] float32, zeros after an utterance's end as from the network's front end."""
+    """[B, F, N] float32, zeros after a row's end as from the network's front end."""
     mel_counts: torch.Tensor
     """[B] int64"""
     labels: torch.Tensor
-    """[B, U] int64"""
+    """[S, U] int64"""
     label_counts: torch.Tensor
-    """[B] int64"""
+    """[S] int64"""
     references: list[str]
     """The words of each utterance; empty without speech."""
+    spans: torch.Tensor | None = None
+    """[S, 3] int64: row, first encoder frame and the frame behind the last; the last of a row may reach beyond it. None
+    where every row is an utterance."""
 
 
 def normalized(mel: np.ndarray) -> np.ndarray:
@@ -100,9 +110,10 @@ class BatchMaker:
         frames: int = 3200,
         pool: int = 96,
         is_normalized: bool = False,
+        joined: float = 0.0,
     ):
-        """frames: mel frames per batch, padding included; pool: utterances drawn and sorted by length together;
-        is_normalized: give the model `normalized` frames."""
+        """frames: mel frames per batch, padding included; pool: rows drawn and sorted by length together;
+        is_normalized: give the model `normalized` frames; joined: share of rows with two to four utterances."""
         self.sources = sources
         """May be changed at any time."""
         self._augmenter = augmenter
@@ -111,14 +122,15 @@ class BatchMaker:
         self._frames = frames
         self._pool = pool
         self._is_normalized = is_normalized
+        self._joined = joined
         self.masks = True
         """Whether SpecAugment is applied."""
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
             pool = sorted((self._draw() for _ in range(self._pool)), key=lambda item: len(item.mel))
-            groups: list[list[_Example]] = []
-            group: list[_Example] = []
+            groups: list[list[_Row]] = []
+            group: list[_Row] = []
             for item in pool:
                 if group and len(item.mel) * (len(group) + 1) > self._frames:
                     groups.append(group)
@@ -128,30 +140,73 @@ class BatchMaker:
             for i in self._random.permutation(len(groups)):
                 yield _collate(groups[i])
 
-    def _draw(self) -> "_Example":
-        weights = np.array([source.weight for source in self.sources])
-        source = self.sources[self._random.choice(len(self.sources), p=weights / weights.sum())]
+    def _draw(self) -> "_Row":
         while True:
-            utterance = source.draw()
-            mel = self._augmenter.add_noise(self._augmenter.speaker(utterance.mel))
-            reference = " ".join(utterance.words)
-            labels = self._encode(reference)
-            if len(mel) <= self._frames and len(mel) >= 16 and len(mel) / 8 > 0.5 * len(labels):
+            count = int(self._random.integers(2, MOST_JOINED + 1)) if self._random.random() < self._joined else 1
+            row = self._join([self._draw_utterance() for _ in range(count)])
+            if 16 <= len(row.mel) <= self._frames and all(part.fits() for part in row.parts):
                 break
+        mel = row.mel
         if self._is_normalized:
             mel = normalized(mel)
         if self.masks:
-            mel = self._augmenter.mask(mel, float(mel.mean()))
-        return _Example(mel, labels, reference)
+            for begin, end in row.speech:
+                mel[begin:end] = self._augmenter.mask(mel[begin:end], float(mel[begin:end].mean()))
+        return row._replace(mel=mel)
+
+    def _draw_utterance(self) -> Utterance:
+        weights = np.array([source.weight for source in self.sources])
+        return self.sources[self._random.choice(len(self.sources), p=weights / weights.sum())].draw()
+
+    def _join(self, utterances: list[Utterance]) -> "_Row":
+        """One utterance, or several with pauses between. A long pause is an endpoint: what follows is another part."""
+        mels: list[np.ndarray] = []
+        words: list[str] = []
+        speech, parts, begin, at = [], [], 0, 0
+
+        def end_part(end: int) -> None:
+            nonlocal begin, words
+            reference = " ".join(words)
+            parts.append(_Part(begin // _ENCODER_FRAME, end // _ENCODER_FRAME, self._encode(reference), reference))
+            begin, words = end, []
+
+        for utterance in utterances:
+            if mels:
+                pause = int(self._random.integers(*PAUSE_FRAMES))
+                mels.append(self._augmenter.pause(pause))
+                if pause >= ENDPOINT_FRAMES:
+                    end_part(at + int(self._random.integers(ENDPOINT_FRAMES, pause + 1)))
+                at += pause
+            mels.append(self._augmenter.speaker(utterance.mel))
+            speech.append((at, at + len(mels[-1])))
+            words += utterance.words
+            at += len(mels[-1])
+        end_part(at + _ENCODER_FRAME)  # the row's end cuts it
+        return _Row(self._augmenter.add_noise(np.concatenate(mels)), speech, parts)
 
 
-class _Example(NamedTuple):
-    """One augmented utterance."""
+class _Part(NamedTuple):
+    """What the decoder recognizes from its initial state."""
+
+    begin: int
+    end: int
+    """Encoder frames."""
+    labels: list[int]
+    reference: str
+
+    def fits(self) -> bool:
+        """True if its frames are enough for its labels."""
+        return self.end - self.begin - 1 >= 0.5 * len(self.labels)
+
+
+class _Row(NamedTuple):
+    """One augmented utterance, or several."""
 
     mel: np.ndarray
     """[N, F] float32"""
-    labels: list[int]
-    reference: str
+    speech: list[tuple[int, int]]
+    """Mel frames [begin, end) of each utterance."""
+    parts: list[_Part]
 
 
 class Curriculum:
@@ -175,17 +230,21 @@ class Curriculum:
         self._maker.masks = masks
 
 
-def _collate(group: list[_Example]) -> Batch:
-    longest = max(len(item.mel) for item in group)
+def _collate(group: list[_Row]) -> Batch:
+    longest = max(len(row.mel) for row in group)
     mels = np.zeros((len(group), group[0].mel.shape[1], longest), np.float32)
-    labels = np.zeros((len(group), max(len(item.labels) for item in group)), np.int64)
-    for row, item in enumerate(group):
-        mels[row, :, : len(item.mel)] = item.mel.T
-        labels[row, : len(item.labels)] = item.labels
+    for place, row in enumerate(group):
+        mels[place, :, : len(row.mel)] = row.mel.T
+    parts = [(place, part) for place, row in enumerate(group) for part in row.parts]
+    labels = np.zeros((len(parts), max(len(part.labels) for _, part in parts)), np.int64)
+    for place, (_, part) in enumerate(parts):
+        labels[place, : len(part.labels)] = part.labels
+    spans = torch.tensor([(place, part.begin, part.end) for place, part in parts])
     return Batch(
         torch.from_numpy(mels),
-        torch.tensor([len(item.mel) for item in group]),
+        torch.tensor([len(row.mel) for row in group]),
         torch.from_numpy(labels),
-        torch.tensor([len(item.labels) for item in group]),
-        [item.reference for item in group],
+        torch.tensor([len(part.labels) for _, part in parts]),
+        [part.reference for _, part in parts],
+        spans if len(parts) > len(group) else None,
     )

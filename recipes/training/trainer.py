@@ -111,6 +111,8 @@ class Trainer:
         """Mean losses over the batch of the CTC head, the given Transducer heads and, if MWER is among them, MWER."""
         mel, mel_counts, labels, label_counts = (tensor.to(self._device) for tensor in batch[:4])
         encoded, counts = self.module["encoder"](audio_signal=mel, length=mel_counts)  # [B, D, T]
+        if batch.spans is not None:
+            encoded, counts = utterances_of(encoded, counts, batch.spans.to(self._device))
         log_probs = self.module["ctc"](encoder_output=encoded).transpose(0, 1)  # [T, B, V + 1]
         found = {"ctc": self._ctc_loss(log_probs, counts, labels, label_counts)}
         for name in heads:
@@ -238,6 +240,22 @@ class Trainer:
             log_probs, labels, counts, label_counts, blank=self._ctc_blank, reduction="none", zero_infinity=True
         )
         return (loss / (label_counts + 1).sqrt()).mean()
+
+
+def utterances_of(
+    encoded: torch.Tensor, counts: torch.Tensor, spans: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The frames [S, D, T'] of utterances that share rows, zeros behind each, and their counts [S].
+
+    encoded: [B, D, T]; counts: [B]; spans: as of `Batch`.
+    """
+    rows, begins = spans[:, 0], spans[:, 1]
+    lengths = torch.minimum(spans[:, 2], counts[rows]) - begins
+    offsets = torch.arange(int(lengths.max()), device=encoded.device)
+    is_frame = offsets < lengths[:, None]  # [S, T']
+    frames = torch.where(is_frame, begins[:, None] + offsets, 0)
+    found = encoded.transpose(1, 2)[rows[:, None], frames] * is_frame[:, :, None]  # [S, T', D]
+    return found.transpose(1, 2), lengths
 
 
 class WeightAverage:

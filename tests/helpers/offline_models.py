@@ -50,6 +50,15 @@ def offline_document(case: str = "rnnt_hybrid") -> dict:
     return document
 
 
+def unified_document(document: dict) -> None:
+    """Changes an offline model's document to one like that of parakeet-unified."""
+    document["encoder"] |= {
+        "att_context_style": "chunked_limited_with_rc",
+        "att_chunk_context_size": [[70], [1, 2, 7, 13], [0, 1, 13]],
+        "conv_context_style": "dcc",
+    }
+
+
 def offline_state(case: str = "rnnt_hybrid") -> dict[str, torch.Tensor]:
     """Its tensors; the offline subsampling has one bin less in the end."""
     document, state = offline_document(case), nemo_state(case)

@@ -72,15 +72,17 @@ def found(transcript: Transcript) -> Tokens:
     return transcript.text, transcript.tokens
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_live_windows_beside_files(served, checkpoint, files, expected, protocol):
+@pytest.mark.parametrize(("server", "protocol"), [("served", "grpc"), ("served", "http"), ("gateway", "grpc")])
+def test_live_windows_beside_files(request, checkpoint, files, expected, server, protocol):
     """Sent faster than speech: the server keeps what the encoder has not taken. Then one that its client leaves."""
     options = StreamOptions(window="2.4,0.8,0.4", endpoint_silence_ms=800)
     samples = files[2]
     one = StreamingRecognizer(checkpoint.directory).open_stream(options=options.parameters())
     last = one.finish(samples)
     text = " ".join(entry.text for entry in last.entries if entry.text)
-    with Client(served.url(protocol), protocol, timeout_s=60, connection_options=RETRY) as client:
+    addresses = request.getfixturevalue(server)
+    url = addresses.grpc if server == "gateway" else addresses.url(protocol)
+    with Client(url, protocol, timeout_s=60, connection_options=RETRY) as client:
         with client.open_stream(options=options) as live, client.open_stream() as file:
             processed = []
             for begin in range(0, len(samples), 8000):

@@ -269,6 +269,8 @@ def _model_document(config: ModelConfig) -> dict[str, Any]:
         del model["features"]["is_normalized"]
     if config.encoder.attention_band is None:
         del model["encoder"]["attention_band"]
+    if config.encoder.live_menu is None:
+        del model["encoder"]["live_menu"]
     if config.transducer is not None and not config.transducer.is_factorized:
         for key in ("kind", "ilm_beam", "ilm_greedy"):
             del model["transducer"][key]

@@ -85,6 +85,14 @@ class FeatureConfig:
         return 1000.0 * self.hop_samples / self.sample_rate_hz
 
 
+class LiveMenu(NamedTuple):
+    """Windows of live streams with which an offline model was trained: any of each, in encoder frames."""
+
+    lefts: tuple[int, ...]
+    chunks: tuple[int, ...]
+    rights: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class EncoderConfig:
     """FastConformer with dw_striding subsampling: cache-aware and causal, or offline, with centered convolutions."""
@@ -105,6 +113,8 @@ class EncoderConfig:
     """The contexts the checkpoint was trained with; empty for an offline model, which sees a whole window."""
     attention_band: tuple[int, int] | None = None
     """Of an offline model with local attention: encoder frames before and after each that it attends to."""
+    live_menu: LiveMenu | None = None
+    """Of an offline model with attention by chunks in live windows (NeMo's `chunked_limited_with_rc`); else None."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "contexts", tuple(AttentionContext(*pair) for pair in self.contexts))
@@ -116,6 +126,7 @@ class EncoderConfig:
         _require(not self.is_offline or self.conv_kernel_size % 2 == 1, "conv_kernel_size", self.conv_kernel_size,
                  "an odd number, for centered convolutions")  # fmt: skip
         self._check_band()
+        self._check_menu()
         for context in self.contexts:
             _require(
                 context.left > 0 and context.right >= 0 and context.left % context.chunk_encoder_frames == 0,
@@ -131,6 +142,16 @@ class EncoderConfig:
         band = self.attention_band
         fits = len(band) == 2 and all(type(frames) is int and 0 <= frames <= MAX_BAND for frames in band)
         _require(self.is_offline and fits, "attention_band", list(band), f"two numbers up to {MAX_BAND}, if offline")
+
+    def _check_menu(self) -> None:
+        if self.live_menu is None:
+            return
+        menu = LiveMenu(*(tuple(sizes) for sizes in self.live_menu))
+        object.__setattr__(self, "live_menu", menu)
+        fits = all(sizes and all(type(size) is int and 0 <= size <= MAX_BAND for size in sizes) for sizes in menu)
+        is_full = self.is_offline and self.attention_band is None
+        supported = f"lists of left contexts, chunks and right contexts up to {MAX_BAND}, of an offline model"
+        _require(is_full and fits and min(menu.chunks) > 0, "live_menu", [list(sizes) for sizes in menu], supported)
 
     @property
     def is_offline(self) -> bool:

@@ -74,6 +74,9 @@ def live_window(window: str | None, config: ModelConfig) -> LiveWindow | None:
     if window is None or not is_live_window(window):
         return None
     frame_ms = config.encoder_frame_ms
+    menu = config.encoder.live_menu
+    if window == LIVE and menu is not None:
+        return LiveWindow(*map(max, menu))
     sizes = []
     for part in (DEFAULT_WINDOW if window == LIVE else window).split(","):
         try:
@@ -87,6 +90,10 @@ def live_window(window: str | None, config: ModelConfig) -> LiveWindow | None:
     found = LiveWindow(*sizes)
     if not found.chunk:
         raise _rejection(window, f"the chunk has at least {frame_ms:g} ms")
+    if menu is not None and not all(size in trained for size, trained in zip(found, menu, strict=True)):
+        names = (f"{name} {' '.join(f'{size * frame_ms / 1000:g}' for size in sizes)}"
+                 for name, sizes in zip(("LEFT", "CHUNK", "RIGHT"), menu, strict=True))  # fmt: skip
+        raise _rejection(window, f"the model was trained with {', '.join(names)} (seconds)")
     if found.frames * frame_ms > 1000 * MAX_WINDOW_S:
         raise _rejection(window, f"a window has at most {MAX_WINDOW_S:g} s")
     return found

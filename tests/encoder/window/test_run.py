@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from penstock.encoder.precision import MAX_PROBE_ERROR, open_window_encoder, probe_windows
 from penstock.encoder.window import attention, layers
-from penstock.encoder.window.attention import Band, parse_attention
+from penstock.encoder.window.attention import Band, Chunks, parse_attention
 from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import SettingError
 from tests.helpers.offline_models import random_offline_encoder
@@ -50,6 +50,17 @@ def test_a_band_is_the_masked_reference(tmp_path, band):
     mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000))
     for mel, frames in zip(mels, encoder.encode(mels, [Band(*band)] * len(mels)), strict=True):
         assert_same(frames, reference.encode(mel, band=band))
+
+
+@pytest.mark.parametrize("chunks", [(14, 5, 4), (7, 1, 0), (5, 3, 400), (0, 2, 1)], ids=str)
+def test_chunks_are_the_masked_reference(tmp_path, chunks):
+    """The first begins with the window; chunks do not divide a block of queries."""
+    config = random_offline_encoder(1)
+    checkpoint = random_checkpoint(tmp_path, 1, config)
+    reference, encoder = EncoderReference(config, checkpoint.tensors()), WindowEncoder(checkpoint)
+    mels = random_mels(config.mel_bins, 0, (0, 1, 40, 300, 4000))
+    for mel, frames in zip(mels, encoder.encode(mels, [Chunks(*chunks)] * len(mels)), strict=True):
+        assert_same(frames, reference.encode(mel, chunks=chunks))
 
 
 def test_long_windows_take_smaller_blocks(tmp_path, monkeypatch):

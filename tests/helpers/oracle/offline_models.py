@@ -26,8 +26,8 @@ _workspace = tempfile.TemporaryDirectory(prefix="penstock-oracle-")
 
 
 def _spec(name: str, seed: int, **values: object) -> ModelSpec:
-    options = {"norm": "batch_norm", "contexts": EVERYTHING, **values}
-    return ModelSpec(name, seed, encoder=OFFLINE, preprocessor={"normalize": "per_feature"}, **options)
+    options = {"norm": "batch_norm", "contexts": EVERYTHING, "encoder": OFFLINE, **values}
+    return ModelSpec(name, seed, preprocessor={"normalize": "per_feature"}, **options)
 
 
 SPECS = (
@@ -40,6 +40,13 @@ SPECS = (
     _spec("offline_tdt_gaps", 67, hybrid=False, durations=(0, 2, 4), untie_biases=False, **_PARAKEET_V3),
     _spec("offline_layer_norm", 68, norm="layer_norm", factor=4, kernel=7, activation="tanh", d_model=16, n_heads=2),
 )  # fmt: skip
+UNIFIED = "offline_unified"
+_UNIFIED_SPEC = _spec(
+    UNIFIED, 69, hybrid=False, predictor_layers=2, n_layers=3, contexts=[[-1, -1, -1]],
+    encoder=OFFLINE | {"att_context_style": "chunked_limited_with_rc", "conv_context_style": "dcc",
+                       "att_chunk_context_size": [[14], [1, 2, 5], [0, 1, 4]]},
+)  # fmt: skip
+"""As parakeet-unified."""
 REAL = "real_speech"
 """The bundled model, as NeMo's with the same weights."""
 NAMES = (*(spec.name for spec in SPECS), REAL)
@@ -54,7 +61,7 @@ def offline_model(name: str) -> OracleModel:
         export_nemo(Checkpoint(BUNDLED), path)
         model, signals = ASRModel.restore_from(str(path), map_location="cpu").eval(), speech()
     else:
-        spec = next(spec for spec in SPECS if spec.name == name)
+        spec = next(spec for spec in (*SPECS, _UNIFIED_SPEC) if spec.name == name)
         made = {name: samples.astype(np.float32) / 32768 for name, samples in make_signals().items()}
         model = (build_ctc_model if name == CTC else build_model)(spec, path.parent, made)
         model.save_to(str(path))

@@ -19,13 +19,20 @@ class EncoderReference:
         self._tensors = tensors
 
     def encode(
-        self, mel: torch.Tensor, context: AttentionContext | None = None, band: tuple[int, int] | None = None
+        self,
+        mel: torch.Tensor,
+        context: AttentionContext | None = None,
+        band: tuple[int, int] | None = None,
+        chunks: tuple[int, int, int] | None = None,
     ) -> torch.Tensor:
-        """mel [N, F] of the whole utterance -> [T, D]; context: of a cache-aware model; band: of an offline one."""
+        """mel [N, F] of the whole utterance -> [T, D]; context: of a cache-aware model; band, chunks (left, size and
+        right): of an offline one."""
         if len(mel) == 0:
             return torch.zeros(0, self._config.d_model)
         x = self._subsample(mel)
         may_see = _band_mask(len(x), *(band or (len(x), len(x)))) if context is None else _mask(len(x), context)
+        if chunks is not None:
+            may_see = _chunk_mask(len(x), *chunks)
         for layer in range(self._config.n_layers):
             x = self._layer(f"encoder.layers.{layer}.", x, may_see)
         return x
@@ -110,3 +117,9 @@ def _band_mask(frames: int, left: int, right: int) -> torch.Tensor:
     """[T, T] bool: query i sees the keys from i - left to i + right."""
     distance = torch.arange(frames)[:, None] - torch.arange(frames)[None, :]
     return (distance <= left) & (distance >= -right)
+
+
+def _chunk_mask(frames: int, left: int, size: int, right: int) -> torch.Tensor:
+    """[T, T] bool: query i sees its chunk of `size` keys, `left` before and `right` after the chunk."""
+    begin, key = torch.arange(frames)[:, None] // size * size, torch.arange(frames)[None, :]
+    return (begin - left <= key) & (key < begin + size + right)

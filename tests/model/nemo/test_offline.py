@@ -6,10 +6,11 @@ import pytest
 
 from penstock.errors import CheckpointError
 from penstock.model.bundle import NEWER_FORMAT_VERSION, Checkpoint
+from penstock.model.config import LiveMenu
 from penstock.model.nemo.importer import import_nemo
 from tests.helpers.golden import GOLDEN
 from tests.helpers.nemo_files import changed_config
-from tests.helpers.offline_models import offline_bundle, write_offline_nemo
+from tests.helpers.offline_models import offline_bundle, unified_document, write_offline_nemo
 
 CASES = ("rnnt_hybrid", "rnnt_batch_norm", "tdt_hybrid", "tdt_gaps")
 
@@ -65,6 +66,13 @@ def test_local_attention(tmp_path, attention):
     path = write_offline_nemo(tmp_path / "a.nemo", change=lambda document: document["encoder"].update(local))
     checkpoint = import_nemo(path, tmp_path / "bundle")
     assert Checkpoint(checkpoint.directory).config.encoder.attention_band == (128, 64)
+
+
+def test_chunks_with_right_context(tmp_path):
+    checkpoint = import_nemo(write_offline_nemo(tmp_path / "a.nemo", change=unified_document), tmp_path / "bundle")
+    encoder = Checkpoint(checkpoint.directory).config.encoder
+    assert encoder.live_menu == LiveMenu((70,), (1, 2, 7, 13), (0, 1, 13))
+    assert encoder.is_offline and encoder.attention_band is None
 
 
 def test_local_attention_needs_limits(tmp_path):

@@ -7,18 +7,20 @@ import pytest
 import torch
 
 from penstock import StreamingRecognizer
+from penstock.encoder.window.attention import Chunks
 from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import ErrorCode, StreamError
 from penstock.frontend.log_mel import LogMel
 from penstock.frontend.window_mel import WindowMel
 from penstock.model.bundle import Checkpoint
+from penstock.model.nemo.importer import import_nemo
 from penstock.pipeline.options.decoding_config import DecodingConfig
 from penstock.pipeline.stages import window_jobs
 from penstock.pipeline.stages.audio_rows import AudioRequest
 from penstock.pipeline.stages.window_features import WindowLimits
 from penstock.transcription.offline import OfflineRecognizer, _Frames
 from tests.helpers.golden import golden_samples
-from tests.helpers.offline_models import offline_bundle
+from tests.helpers.offline_models import offline_bundle, unified_document, write_offline_nemo
 from tests.helpers.window_server import NO_SAMPLES, RATE_HZ, Upload, WindowServer
 
 FRAME = 1280
@@ -258,6 +260,41 @@ def test_wrong_windows_are_named(checkpoint, window, problem):
     with pytest.raises(StreamError, match=r"OPTION_INVALID: window is .*LEFT,CHUNK,RIGHT in seconds") as caught:
         recognizer.open_stream(options={"window": window})
     assert problem in caught.value.message
+
+
+@pytest.fixture(scope="module")
+def unified(tmp_path_factory) -> Checkpoint:
+    """A model with attention by chunks."""
+    folder = tmp_path_factory.mktemp("unified")
+    return import_nemo(write_offline_nemo(folder / "a.nemo", "rnnt_hybrid", unified_document), folder / "bundle")
+
+
+def test_a_unified_model_attends_by_chunks_in_its_live_windows(unified, speech, reference):
+    """And to everything in files, beside each other."""
+    server = WindowServer(unified)
+    frames = watched(server)
+    streams = {"live": Upload(speech, {"window": "5.6,0.16,0.08"}), "file": Upload(speech)}
+    server.transcribe(streams, 5000)
+    tensors = unified.tensors("features.")
+    mel_of = WindowMel(LogMel(unified.config.features, tensors["features.window"], tensors["features.mel_filterbank"]))
+    audio, encoder = torch.from_numpy(speech), WindowEncoder(unified)
+    (whole,) = encoder.encode([mel_of(audio)])
+    torch.testing.assert_close(torch.cat(frames["file"]), whole, rtol=0, atol=1e-4)
+    live = torch.cat(frames["live"])
+    for new in range(0, len(speech) // FRAME - 3, 2):
+        begin, end = max(new - 70, 0), new + 3
+        (expected,) = encoder.encode([mel_of(audio[begin * FRAME : end * FRAME])], [Chunks(70, 2, 1)])
+        torch.testing.assert_close(live[new : new + 2], expected[new - begin : new - begin + 2], rtol=0, atol=1e-4)
+
+
+def test_a_unified_model_has_only_the_windows_of_its_training(unified):
+    recognizer = StreamingRecognizer(unified.directory)
+    assert recognizer.chunk_samples() == recognizer.chunk_samples({"window": "5.6,1.04,1.04"}) == 13 * FRAME
+    for window in ("10,2,2", "5.6,0.24,1.04", "5.6,1.04,0.16"):
+        with pytest.raises(
+            StreamError, match=r"trained with LEFT 5\.6, CHUNK 0\.08 0\.16 0\.56 1\.04, RIGHT 0 0\.08 1\.04"
+        ):
+            recognizer.open_stream(options={"window": window})
 
 
 def test_a_streaming_model_has_no_windows(bundled_model):

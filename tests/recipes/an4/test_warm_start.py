@@ -40,10 +40,12 @@ def test_a_model_begins_with_the_tokenizer_and_weights_of_the_file(saved, tmp_pa
         assert torch.equal(values, wanted[name]), name
 
 
-def test_a_tdt_model_has_durations_of_equal_probability(saved):
+def test_a_tdt_model_has_durations_of_equal_probability(saved, tmp_path):
     path, tokenizer, model = saved
-    made = build_model(SMALL, tokenizer, DURATIONS)
-    WarmStart(path).copy_to(made, [])
+    made, start = build_model(SMALL, tokenizer, DURATIONS), WarmStart(path)
+    start.copy_to(made, [])
+    made.save_to(str(tmp_path / "tdt.nemo"))
+    assert start.durations == () and WarmStart(tmp_path / "tdt.nemo").durations == DURATIONS
     output, source = made.joint.joint_net[-1], model.joint.joint_net[-1]
     assert torch.equal(output.weight[: -len(DURATIONS)], source.weight)
     assert torch.equal(output.bias[: -len(DURATIONS)], source.bias)

@@ -67,3 +67,13 @@ def test_the_same_seed_gives_the_same_and_another_seed_something_else():
 
     np.testing.assert_array_equal(changed(9), changed(9))
     assert changed(9).shape != changed(10).shape or not np.array_equal(changed(9), changed(10))
+
+
+def test_a_pause_is_digital_silence_or_quieter_than_the_noise():
+    made, silence = augmenter(), np.float32(-24 * np.log(2))
+    pauses = [made.pause(frames) for frames in range(20, 60)]
+    assert [pause.shape for pause in pauses] == [(frames, BINS) for frames in range(20, 60)]
+    assert all(pause.dtype == np.float32 and pause.min() >= silence for pause in pauses)
+    silent = sum(bool((pause == silence).all()) for pause in pauses)
+    assert 8 < silent < 32
+    assert np.mean([pause.mean() for pause in pauses]) < -13

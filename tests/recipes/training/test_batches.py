@@ -18,7 +18,7 @@ from recipes.training.batches import (
     Utterance,
     read_recordings,
 )
-from tests.helpers.training_utterances import MEL_BINS, utterance
+from tests.helpers.training_utterances import MEL_BINS, utterance, word_code
 
 STILL = AugmentationConfig(tempo=(1.0, 1.0), warp=(1.0, 1.0), color_db=0.0, level_db=(0.0, 0.0), noise_probability=0.0)
 ALPHABET = "abcdefg"
@@ -48,7 +48,7 @@ def spoken(seed: int = 2) -> Source:
 def test_labels_and_frames_are_those_of_one_utterance():
     said = {f"speaker {i}": u for i, u in enumerate(utterances())}
     for batch in islice(maker([spoken()]), 30):
-        for mel, count, labels, label_count, reference in zip(*batch, strict=True):
+        for mel, count, labels, label_count, reference in zip(*batch[:5], strict=True):
             source = said[f"speaker {int(mel[0, 0])}"]
             np.testing.assert_allclose(mel[:, :count].T.numpy(), source.mel, atol=1e-3, rtol=1e-6)
             assert reference == " ".join(source.words)
@@ -73,6 +73,31 @@ def test_normalized_frames_have_mean_0_and_deviation_1(masks):
             masked += int(is_masked.sum())
             assert not mel[:, count:].any()
     assert (masked > 1000) == masks
+
+
+def test_joined_rows_have_parts_between_long_pauses():
+    """Words are found in the frames of the part that has their labels, and nowhere else."""
+    random, noise = np.random.default_rng(3), np.full((50, MEL_BINS), -12, np.float32)
+    made = BatchMaker([spoken()], Augmenter(STILL, [noise], random), encode, random, 3200, pool=40, joined=0.7)
+    made.masks, rows_of_parts, words = False, [], []
+    for batch in islice(made, 40):
+        if batch.spans is None:
+            assert len(batch.mel) == len(batch.references)
+            continue
+        assert len(batch.spans) == len(batch.labels) == len(batch.label_counts) == len(batch.references)
+        end = {row: 0 for row in range(len(batch.mel))}
+        for (row, begin, behind), labels, count, reference in zip(
+            batch.spans.tolist(), batch.labels, batch.label_counts, batch.references, strict=True
+        ):
+            assert begin == end[row] and labels[:count].tolist() == encode(reference)
+            codes = batch.mel[row, 2, 8 * begin : 8 * behind].round().tolist()
+            found = [code for code, before in zip(codes[1:], codes, strict=False) if code > 0 and code != before]
+            assert found == [word_code(word) for word in reference.split()]
+            end[row] = behind
+            words.append(len(reference.split()))
+        assert all(8 * end[row] >= count for row, count in enumerate(batch.mel_counts))
+        rows_of_parts += torch.bincount(batch.spans[:, 0]).tolist()
+    assert {1, 2, 3} <= set(rows_of_parts) and max(words) > 8  # and shorter pauses within a part
 
 
 def test_padding_is_zero_and_no_wider_than_needed():

@@ -8,7 +8,7 @@ import torch
 from penstock.model.config import TransducerConfig
 from recipes.training.factorized_head import FactorizedHead
 from recipes.training.trainer import Trainer, TrainerConfig, WeightAverage
-from tests.helpers.tiny_model import LABELS, WIDTH, TinyModel, toy_batch
+from tests.helpers.tiny_model import FRAMES_PER_LABEL, LABELS, WIDTH, TinyModel, toy_batch
 
 DURATIONS = {"rnnt": (), "tdt": (0, 1, 2)}
 STATE_KEYS = {"module", "optimizer", "average", "step", "elapsed_s", "curve", "config", "random", "is_aligned",
@@ -79,6 +79,25 @@ def test_a_further_head_is_trained_on_the_same_encoder_but_for_its_language_mode
         assert made.losses(toy_batch(999), ["ft"])["ft"] < 0.5 * before
     assert all(torch.equal(tensor, kept[name]) for name, tensor in head.ilm.tensors().items())
     assert {"ft"} in drawn and {"rnnt"} in drawn
+
+
+def test_utterances_that_share_rows_have_the_losses_of_each_alone():
+    made, alone = trainer(), toy_batch(5)
+    made.module.eval()
+    rows = [
+        torch.cat([alone.mel[row, :, : alone.mel_counts[row]] for row in pair], 1) for pair in (range(5), (5, 6, 7))
+    ]
+    counts = torch.tensor([row.shape[1] for row in rows])
+    mel = torch.stack([torch.nn.functional.pad(row, (0, int(counts.max()) - row.shape[1])) for row in rows])
+    frames = alone.mel_counts // (FRAMES_PER_LABEL // 2)
+    ends = torch.cat([frames[:5].cumsum(0), frames[5:].cumsum(0)])
+    spans = torch.stack([torch.tensor([0] * 5 + [1] * 3), ends - frames, ends], 1)
+    spans[[4, 7], 2] += 3  # beyond the row
+    joined = alone._replace(mel=mel, mel_counts=counts, spans=spans)
+    with torch.no_grad():
+        found, wanted = made.losses(joined, list(DURATIONS)), made.losses(alone, list(DURATIONS))
+    for name, loss in wanted.items():
+        torch.testing.assert_close(found[name], loss)
 
 
 def test_batch_norms_statistics_are_averaged_too():

@@ -20,6 +20,7 @@ from penstock_client import (
     StreamError,
 )
 from penstock_client import StreamOptions as StartOptions
+from penstock_client.options import is_live_window
 from penstock_gateway.config import Config
 from penstock_gateway.errors import ErrorCode, GatewayError
 from penstock_gateway.metrics import Metrics

@@ -33,6 +33,32 @@ class Band(NamedTuple):
         return f"local={self.left},{self.right}"
 
 
+class Chunks(NamedTuple):
+    """The keys that each query of a chunk sees: `left` encoder frames before the chunk to `right` after it.
+
+    The first chunk begins with the window.
+    """
+
+    left: int
+    size: int
+    right: int
+
+    @property
+    def reach(self) -> Band:
+        """The keys that any query may see."""
+        return Band(self.size - 1 + self.left, self.size - 1 + self.right)
+
+    def hidden(self, queries: range, keys: range, device: torch.device) -> torch.Tensor:
+        """The keys that each query does not see, bool [Q, K]."""
+        chunk = torch.arange(queries.start, queries.stop, device=device)[:, None] // self.size * self.size
+        key = torch.arange(keys.start, keys.stop, device=device)
+        return (key < chunk - self.left) | (key >= chunk + self.size + self.right)
+
+
+Reach = Band | Chunks
+"""What limits attention; None where each frame attends to the whole window."""
+
+
 def parse_attention(text: str) -> Band | None:
     """Parses "full", which is None, or "local=128,128"; SettingError names what is accepted."""
     if text == "full":
@@ -47,8 +73,9 @@ def parse_attention(text: str) -> Band | None:
     return Band(*numbers)
 
 
-def scored_frames(length: int, band: Band | None) -> int:
+def scored_frames(length: int, reach: Reach | None) -> int:
     """One more than the largest distance that a block scores in a row of `length` frames."""
+    band = reach.reach if isinstance(reach, Chunks) else reach
     return length if band is None else min(length, max(band) + BLOCK_QUERIES)
 
 
@@ -61,9 +88,9 @@ class Positions(NamedTuple):
     """[H, 1, P], as in `AttentionWeights`; very negative where a band hides the distance."""
     farthest: int
 
-    def within(self, band: Band | None) -> "Positions":
-        """Hides the distances outside of the band."""
-        if band is None:
+    def within(self, band: Reach | None) -> "Positions":
+        """Hides the distances outside of a band; of chunks `mix` hides keys."""
+        if not isinstance(band, Band):
             return self
         distance = torch.arange(self.farthest, -self.farthest - 1, -1, device=self.bias.device)
         is_hidden = (distance > band.left) | (distance < -band.right)
@@ -105,13 +132,14 @@ class WindowAttention:
         config = self._config
         out.copy_(self._qkv(x).view(len(x), 3, config.n_heads, config.d_head).permute(1, 2, 0, 3))
 
-    def mix(self, projected: torch.Tensor, positions: Positions, band: Band | None) -> Iterator[int]:
+    def mix(self, projected: torch.Tensor, positions: Positions, reach: Reach | None) -> Iterator[int]:
         """Replaces the queries of a window by what each mixes; yields the number of each block's.
 
-        projected: queries, keys and values [3, H, T, dh]; positions: within `band`.
+        projected: queries, keys and values [3, H, T, dh]; positions: within `reach`.
         """
         query, keys, values = projected
         frames = query.shape[1]
+        chunks, band = (reach, reach.reach) if isinstance(reach, Chunks) else (None, reach)
         left, right = band or (frames, frames)
         queries, heads = self._block(max(min(frames, left + right + 1), 1), query.device)
         for begin in range(0, frames, queries):
@@ -121,6 +149,7 @@ class WindowAttention:
             column = positions.farthest - (end - 1 - first)
             columns = slice(column, column + count + size - 1)
             width = count + size - 1
+            hidden = chunks.hidden(range(begin, end), range(first, last), query.device) if chunks else None
             for head in range(0, len(query), heads):
                 some = slice(head, head + heads)
                 block = query[some, begin:end]  # [h, Q, dh]
@@ -132,6 +161,8 @@ class WindowAttention:
                 shifted = by_distance.as_strided((len(block), count, size), (count * width, width - 1, 1), count - 1)
                 # 2) scores of contents, softmax, mix
                 scores = torch.baddbmm(shifted, block, keys[some, first:last].transpose(1, 2))
+                if hidden is not None:
+                    scores.masked_fill_(hidden, torch.finfo(scores.dtype).min / 4)
                 block.copy_(torch.bmm(torch.softmax(scores, dim=-1), values[some, first:last]))
             yield count
 

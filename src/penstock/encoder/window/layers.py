@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from penstock.encoder.modules import Convolution, FeedForward, Norm, Tensors, subset
-from penstock.encoder.window.attention import Band, WindowAttention, scored_frames
+from penstock.encoder.window.attention import Reach, WindowAttention, scored_frames
 from penstock.encoder.window.strip import Strip
 from penstock.model.config import EncoderConfig
 
@@ -42,7 +42,7 @@ class WindowLayer:
         self._feed_forward2 = FeedForward(subset(tensors, "feed_forward2"), dtype)
         self._norm_out = Norm(subset(tensors, "norm_out"), dtype)
 
-    def run(self, x: torch.Tensor, strip: Strip, bands: Sequence[Band | None], work: Workspace) -> Iterator[int]:
+    def run(self, x: torch.Tensor, strip: Strip, bands: Sequence[Reach | None], work: Workspace) -> Iterator[int]:
         """Replaces x [M, D] by the layer's output; bands: of each row.
 
         Yields after each block the number of frames of which one of `LAYER_PARTS` parts is done.

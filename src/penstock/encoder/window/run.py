@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import torch
 
 from penstock.encoder.modules import Tensors
-from penstock.encoder.window.attention import Band
+from penstock.encoder.window.attention import Band, Reach
 from penstock.encoder.window.layers import LAYER_PARTS, WindowLayer, Workspace
 from penstock.encoder.window.strip import Strip
 from penstock.encoder.window.subsampling import Mel, MelReader, WindowSubsampling
@@ -41,7 +41,7 @@ class WindowEncoder:
     def encode(
         self,
         mels: Sequence[Mel],
-        bands: Sequence[Band | None] | None = None,
+        bands: Sequence[Reach | None] | None = None,
         note: Callable[[float], None] = lambda share: None,
     ) -> list[torch.Tensor]:
         """Returns what `run` returns, at once; note: called with what it yields."""
@@ -54,7 +54,7 @@ class WindowEncoder:
 
     @torch.inference_mode()
     def run(
-        self, mels: Sequence[Mel], bands: Sequence[Band | None] | None = None
+        self, mels: Sequence[Mel], bands: Sequence[Reach | None] | None = None
     ) -> Generator[float, None, list[torch.Tensor]]:
         """Encodes windows of log-mel [N, F] and returns the frames [T, D] of each, T = ceil(N / factor).
 
@@ -78,7 +78,7 @@ class WindowEncoder:
         return strip.split(x)
 
     def _run(
-        self, mels: Sequence[MelReader], strip: Strip, x: torch.Tensor, bands: Sequence[Band | None]
+        self, mels: Sequence[MelReader], strip: Strip, x: torch.Tensor, bands: Sequence[Reach | None]
     ) -> Iterator[int]:
         """Writes all frames to x; yields the frames of one part of a layer, or of the subsampling, that are done."""
         for mel, out in zip(mels, strip.split(x), strict=True):

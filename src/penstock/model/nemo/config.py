@@ -16,6 +16,7 @@ from penstock.model.config import (
     CtcConfig,
     EncoderConfig,
     FeatureConfig,
+    LiveMenu,
     ModelConfig,
     PromptConfig,
     TransducerConfig,
@@ -43,6 +44,7 @@ _MIXED = (
 )
 _UNLIMITED = [-1, -1]
 _LOCAL = "rel_pos_local_attn"
+_UNIFIED = "chunked_limited_with_rc"
 _LATER = 1
 """Stands for a size that the tensors have, until they are read."""
 
@@ -188,9 +190,11 @@ def _encoder(section: Section) -> EncoderConfig:
     _class_of(section, "_target_", ("ConformerEncoder",))
     d_model = section.integer("d_model")
     _reject_other_architectures(section, d_model)
-    is_offline = section.only("att_context_style", "regular", ("chunked_limited", "regular")) == "regular"
+    style = section.only("att_context_style", "regular", ("chunked_limited", "regular", _UNIFIED))
+    is_offline = style != "chunked_limited"
     section.only("causal_downsampling", False, (not is_offline,), _MIXED)
-    section.only("self_attention_model", "rel_pos", ("rel_pos", *([_LOCAL] if is_offline else [])))
+    section.only("self_attention_model", "rel_pos", ("rel_pos", *([_LOCAL] if style == "regular" else [])))
+    _reject_chunks_of_others(section, style)
     kernel_size = section.integer("conv_kernel_size", 31)
     _convolution_context(section, kernel_size, is_offline)
     conv_norm_type = section.only("conv_norm_type", "batch_norm", ("layer_norm", "batch_norm"))
@@ -208,10 +212,18 @@ def _encoder(section: Section) -> EncoderConfig:
         subsampling_factor=section.integer("subsampling_factor", 4),
         subsampling_channels=d_model if channels == -1 else section.integer("subsampling_conv_channels"),
         contexts=() if is_offline else _contexts(section),
-        attention_band=_band(section) if is_offline else None,
+        attention_band=_band(section) if is_offline and style != _UNIFIED else None,
+        live_menu=_live_menu(section) if style == _UNIFIED else None,
     )
     section.reject_unknown()
     return encoder
+
+
+def _reject_chunks_of_others(section: Section, style: object) -> None:
+    """Attention and convolutions by chunks, the latter in training only, are those of unified models."""
+    if style != _UNIFIED:
+        section.only("att_chunk_context_size", None, (None,))
+    section.only("conv_context_style", "regular", ("regular", "dcc") if style == _UNIFIED else ("regular",))
 
 
 def _convolution_context(section: Section, kernel_size: int, is_offline: bool) -> None:
@@ -228,8 +240,6 @@ def _convolution_context(section: Section, kernel_size: int, is_offline: bool) -
 
 def _reject_other_architectures(section: Section, d_model: int) -> None:
     section.only("subsampling", "striding", ("dw_striding",))
-    section.only("att_chunk_context_size", None, (None,))
-    section.only("conv_context_style", "regular", ("regular",))
     section.only("conv_dual_mode", False, (False, None))
     if section.get("reduction") and section.get("reduction_factor", 1) != 1:
         section.reject("reduction", section.get("reduction"), "nothing")
@@ -276,6 +286,16 @@ def _band(section: Section) -> tuple[int, int] | None:
         everything = "" if is_local else f"{_UNLIMITED} for everything, or "
         section.reject("att_context_size", value, f"{everything}[left, right] of local attention, 0 to {MAX_BAND} each")
     return pair[0], pair[1]
+
+
+def _live_menu(section: Section) -> LiveMenu:
+    """The windows of a unified model: lists of left contexts, chunks and right contexts, in encoder frames."""
+    section.ignore("att_context_size")  # in its place
+    value = section.get("att_chunk_context_size")
+    lists = value if isinstance(value, list) and len(value) == 3 else [None]
+    if not all(isinstance(sizes, list) and sizes and all(type(size) is int for size in sizes) for sizes in lists):
+        section.reject("att_chunk_context_size", value, "lists of left contexts, chunks and right contexts, in frames")
+    return LiveMenu(*map(tuple, lists))
 
 
 def _transducer(root: Section, d_encoder: int) -> tuple[TransducerConfig, bool]:

@@ -12,10 +12,10 @@ from penstock.model.languages import end_labels, tag_labels
 from penstock.model.nemo.archive import NemoArchive
 from penstock.model.nemo.config import NemoConfig, read_nemo_config
 from penstock.model.nemo.settled import settled
-from penstock.model.untrusted_yaml import MAX_YAML_BYTES, parse_yaml
 from penstock.model.nemo.weights import convert_state_dict, load_state_dict, prompt_hidden
 from penstock.model.new_bundle import write_new_bundle
 from penstock.model.source_tensors import StateDict
+from penstock.model.untrusted_yaml import MAX_YAML_BYTES, parse_yaml
 
 MAX_TOKENIZER_BYTES = 64 << 20
 

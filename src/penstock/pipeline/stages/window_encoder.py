@@ -133,7 +133,8 @@ class WindowEncoderStage:
                 request.errors[int(forwarded[place])] = self._guard.reject(slot, int(generations[place]), why)
                 continue
             mel = request.mel[ends[place] - chunks[place] : ends[place]].clone()  # the request's memory is Triton's
-            band, samples = self._queue.band(flag & LOCAL > 0), int(covered[place]) if flag & COMPLETE else 0
+            band = self._queue.band(flag & LOCAL > 0, file.live)
+            samples = int(covered[place]) if flag & COMPLETE else 0
             file.due_samples = int(covered[place])
             complete += file.collect(mel, band, self._config.subsampling_factor, samples)
             if flag & FINALIZE:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from penstock.encoder.window.attention import Band
+from penstock.encoder.window.attention import Chunks, Reach
 from penstock.encoder.window.run import WindowEncoder
 from penstock.pipeline.live_window import LiveWindow
 from penstock.pipeline.windows import BATCH_AUDIO_S, ENCODING_SHARE, band_of
@@ -30,7 +30,7 @@ class Window:
     """Log-mel that is encoded at once."""
 
     file: "WindowFile"
-    band: Band | None
+    band: Reach | None
     """What its frames attend to."""
     pieces: list[torch.Tensor]
     """Log-mel [n, F]; the job empties it."""
@@ -86,7 +86,7 @@ class WindowFile:
     emitted: int = 0
     """Frames that have left since then."""
 
-    def collect(self, mel: torch.Tensor, band: Band | None, mel_per_frame: int, samples: int) -> list[Window]:
+    def collect(self, mel: torch.Tensor, band: Reach | None, mel_per_frame: int, samples: int) -> list[Window]:
         """Takes log-mel [n, F]; returns the windows that are complete with it.
 
         samples: all of the stream if its log-mel is complete with this, else 0. mel_per_frame: mel frames to one
@@ -214,8 +214,10 @@ class JobQueue:
         self.jobs: list[Job] = []
         """Unfinished ones, oldest first."""
 
-    def band(self, is_local: bool) -> Band | None:
+    def band(self, is_local: bool, live: LiveWindow | None = None) -> Reach | None:
         """What the frames of a stream attend to."""
+        if live is not None and self._encoder.config.live_menu is not None:
+            return Chunks(*live)
         return band_of(is_local, self._encoder.band)
 
     def add(self, windows: Iterable[Window]) -> None:
