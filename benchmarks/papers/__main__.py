@@ -44,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
         if part:
             document[paper] = part
             write_report(chosen.json, dict(sorted(document.items())))
-            page.write(document)
+            if chosen.json == page.RESULT:
+                page.write(document)
         progress(f"{paper}: {'done' if part else 'failed'} after {time.monotonic() - started_s:.0f} s")
     return int(bool(failed))
 
@@ -62,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     add("--manifest", type=Path, default=BUNDLED, help="recordings with texts (six of the repository)")
     add("--train", type=Path, help="recordings to train on, with texts; without them some rows are missing")
     add("--work", type=Path, default=Path("build/papers"), metavar="DIR", help="folder for files (build/papers)")
-    add("--json", type=Path, default=page.RESULT, metavar="FILE", help=f"the result ({page.RESULT})")
+    add("--json", type=Path, default=page.RESULT, metavar="FILE", help=f"the result ({page.RESULT}, and the page)")
     add("--oracle-python", metavar="PYTHON", help="interpreter with NeMo, whose searches are then measured, too")
     add("--threads", type=int, default=1, help="CPU threads (1)")
     add("--page", action="store_true", help="only write the page")
