@@ -16,6 +16,7 @@ STREAMS ?= 8
 MINUTES ?= 2
 SHAPE ?= constant
 GPU_OUT ?= build/gpu
+DEVICE ?= cpu
 LOADTEST := $(BIN)/python -m loadtest
 # More processes than cores: some tests wait for servers and networks.
 TEST_PROCESSES ?= 3
@@ -42,7 +43,7 @@ export PIP_CONSTRAINT := $(LOCKS)/pins.txt
 # Tests are collected in half the time where their bytecode is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check compose-test chart-check sbom capacity soak offline-soak fault-trials fleet-trials chaos train-demo lock check-targets clean
+.PHONY: help setup oracle-setup demo check fix test test-fast test-server test-under-load test-nightly test-cpus test-kernels captions-test test-gpu-design test-gpu test-oracle client-compat serve benchmark side-by-side side-by-side-offline paper-tables host-budget loadtest loadtest-ui gateway-load gateway-attack edge-check compose-test chart-check sbom capacity soak offline-soak fault-trials fleet-trials chaos train-demo lock check-targets clean
 
 $(VENV)/.done: pyproject.toml client/pyproject.toml gateway/pyproject.toml $(LOCKS)/pins.txt $(LOCKS)/dev.txt $(LOCKS)/pytriton.txt
 	@$(CHECK_PYTHON)
@@ -158,7 +159,7 @@ client-compat: setup $(COMPAT_VENV)/.done ## unchanged clients of Riva, OpenAI a
 serve: setup ## serve MODEL with CONTEXT until Ctrl-C
 	$(BIN)/penstock serve --model $(MODEL) --context $(CONTEXT)
 
-benchmark: setup oracle-setup ## all benchmarks, also beside NeMo
+benchmark: setup oracle-setup ## encoder and recognizer, also beside NeMo
 	$(BIN)/python -m benchmarks.all --oracle-python $(ORACLE_VENV)/bin/python --model $(MODEL) $(BENCHMARK_ARGS)
 
 # The bundled model in one process beside the same weights in NeMo and sherpa-onnx, in interleaved rounds.
@@ -167,6 +168,10 @@ side-by-side: $(ORACLE_VENV)/.sherpa ## the recognizer beside NeMo and sherpa-on
 
 side-by-side-offline: $(ORACLE_VENV)/.sherpa ## an offline model beside NeMo, Transformers and ONNX Runtime
 	$(ORACLE_VENV)/bin/python -m scripts.random_offline build/side-by-side-offline && $(ORACLE_VENV)/bin/python -m benchmarks.recognizer --offline build/side-by-side-offline --json build/side-by-side-offline/offline.json $(BENCHMARK_ARGS)
+
+# PAPER_ARGS="--manifest dev.jsonl --train train.jsonl" adds word errors, --quick takes small sizes (docs/papers.md).
+paper-tables: setup oracle-setup ## the tables of the papers, measured here, beside NeMo: docs/papers.md
+	$(BIN)/python -m benchmarks.papers --oracle-python $(ORACLE_VENV)/bin/python --device $(DEVICE) $(PAPER_ARGS)
 
 host-budget: setup ## host work per row of a batched request
 	$(BIN)/python -m benchmarks.host_budget $(BENCHMARK_ARGS)

@@ -1,13 +1,13 @@
-"""Runs the encoder, decoder and recognizer benchmarks and writes one summary.
+"""Runs the encoder and recognizer benchmarks and writes one summary.
 
     python -m benchmarks.all [--quick] [--oracle-python PYTHON] [--model BUNDLE] [--out benchmark-results]
         [--with-nemo FILE.nemo] [--with-sherpa DIR]
 
 encoder      one streaming step, with NeMo's as baseline and the same weights (oracle environment)
-decoding     every search on real speech, with NeMo's as baselines in the oracle environment
 recognizer   samples to text in one process; with baselines in the oracle environment
 
-Real-time streams through a server are measured by `make capacity` (docs/load_testing.md).
+Real-time streams through a server are measured by `make capacity` (docs/load_testing.md), searches beside NeMo's by
+`make paper-tables` (docs/papers.md).
 
 Each writes its own .json and .md into the folder; summary.md there holds all tables. Nothing else should run at the
 same time. A benchmark that fails does not stop the others; the exit status is then 1.
@@ -23,8 +23,6 @@ from typing import NamedTuple
 from benchmarks.results import ROOT, progress
 
 BUNDLE = ROOT / "models" / "an4-rnnt-hybrid"
-QUICK_DECODING = ("--repeats", "2", "--batch", "1,8", "--beams", "4")
-RECORDINGS = ROOT / "tests" / "data" / "an4" / "flac"
 
 
 class Benchmark(NamedTuple):
@@ -34,7 +32,6 @@ class Benchmark(NamedTuple):
     title: str
     python: str
     options: list[str]
-    quick: tuple[str, ...] = ("--quick",)
 
 
 def main() -> int:
@@ -87,12 +84,7 @@ def choose(arguments: argparse.Namespace) -> list[Benchmark]:
         for option in (name, str(path))
     ]
     python = oracle if oracle and baselines else sys.executable
-    audio = [option for path in sorted(RECORDINGS.glob("*.flac")) for option in ("--audio", str(path))]
-    decoders = [*model, *audio, *(["--nemo"] if oracle else [])]
-    chosen = [
-        Benchmark("decoding", "Decoders", oracle or sys.executable, decoders, QUICK_DECODING),
-        Benchmark("recognizer", "One process, samples to text", python, [*model, *baselines]),
-    ]
+    chosen = [Benchmark("recognizer", "One process, samples to text", python, [*model, *baselines])]
     if oracle:
         chosen.insert(0, Benchmark("encoder", "One encoder step, with NeMo as baseline", oracle, []))
     return chosen
@@ -102,7 +94,7 @@ def run(benchmark: Benchmark, result: Path, is_quick: bool) -> bool:
     """Runs one benchmark; True if it has written its result."""
     for path in (result, result.with_suffix(".md")):
         path.unlink(missing_ok=True)  # result of an earlier run
-    quick = benchmark.quick if is_quick else ()
+    quick = ("--quick",) if is_quick else ()
     command = [
         benchmark.python,
         "-m",

@@ -18,11 +18,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.measure import Plan, measure, set_up, time_interleaved
+from benchmarks.measure import time_interleaved
+from benchmarks.papers.runner import Streams, entries_of, measured
 from benchmarks.random_bundle import write_random_bundle
 from benchmarks.random_models import ENCODERS, KINDS, RandomEncoder, TransducerSizes
-from benchmarks.systems import decoding_errors
-from benchmarks.workload import RandomSizes, random_workload
+from benchmarks.systems import CHUNKS, Selection, System, Unavailable, decoding_errors, penstock_systems, split_chunks
+from benchmarks.workload import Workload, random_workload
 from penstock.encoder.encoder import TORCH, StreamingEncoder
 from penstock.errors import DeviceLostError, StreamError
 from penstock.kernels.capability import FUSED
@@ -116,26 +117,39 @@ def searches(lines: Lines, device: str, is_tiny: bool) -> None:
     batches, chunks, repeats = ((1, 2), 2, 1) if is_tiny else (BATCHES, 12, 3)
     kernels = (TORCH, FUSED) if device.startswith("cuda") else (TORCH,)
     for right in RIGHTS[:1] if is_tiny else RIGHTS:
-        context, sizes = AttentionContext(LEFT, right), RandomSizes("small" if is_tiny else "large")
+        context, size = AttentionContext(LEFT, right), "small" if is_tiny else "large"
         seconds = _ENCODER_FRAME_S * context.chunk_encoder_frames * chunks
         for kind in KINDS:
-            workload = random_workload(kind, sizes, max(batches), seconds, context, device)
+            workload = random_workload(kind, size, max(batches), seconds, context, device)
             for decoder in DECODERS:
                 case = {"kind": kind, "context": [LEFT, right], "decoder": decoder}
 
                 def task(workload=workload, case=case, decoder=decoder) -> None:
-                    plan = Plan(batches, [BEAM], [decoder], device, repeats, kernels=kernels)
+                    frames = workload.context.chunk_encoder_frames
                     began_s = time.perf_counter()
-                    systems = set_up(workload, plan)
+                    selection = Selection([decoder], [BEAM], (CHUNKS,), device, max(batches), frames, kernels)
+                    systems = list(penstock_systems(workload.checkpoint, selection))
                     lines.add("search set-up", case, seconds=time.perf_counter() - began_s)  # all captures
-                    for figure in (one for figures in measure(workload, systems, plan) for one in figures):
-                        ms, rows = 1e3 * figure.decoder.median / chunks, figure.batch
-                        more = {"variant": str(figure.variant), "rows": rows, "labels": figure.labels}
-                        lines.add("search chunk", {**case, **more}, ms=ms)
-                    for one in systems.unavailable:
-                        lines.add("search chunk", {**case, "variant": str(one.variant)}, unavailable=one.reason)
+                    for rows in batches:
+                        _add_chunk_times(lines, {**case, "rows": rows}, workload, systems, repeats)
 
                 lines.attempt("search", case, task)
+
+
+def _add_chunk_times(
+    lines: Lines, case: dict, workload: Workload, systems: list[System | Unavailable], repeats: int
+) -> None:
+    """A line per search: the median time of a chunk."""
+    chunks = split_chunks(workload.encoded[: case["rows"]], workload.context.chunk_encoder_frames)
+    entries, unavailable = entries_of(systems, {}, [chunks])
+    found = measured(entries, Streams(case["rows"] * workload.stream_s), repeats, str(workload.encoded.device))
+    for row in [*found, *unavailable]:
+        named = {**case, "variant": row["variant"]}
+        if "unavailable" in row:
+            lines.add("search chunk", named, unavailable=row["unavailable"])
+        else:
+            ms = 1e3 * statistics.median(row["rounds_s"]) / len(chunks)
+            lines.add("search chunk", {**named, "labels": row["labels"]}, ms=ms)
 
 
 def streams(lines: Lines, device: str, is_tiny: bool) -> None:

@@ -1,4 +1,4 @@
-"""NeMo's decoders as baselines of the decoder benchmark, with the weights of a Penstock checkpoint. Imports NeMo.
+"""NeMo's decoders as baselines, with the weights of a Penstock checkpoint. Imports NeMo.
 
 NeMo's modules are built from the checkpoint's configuration and get its tensors, so both sides compute with the same
 numbers. Only greedy label-looping can continue a stream exactly; all others get whole utterances.
@@ -6,10 +6,13 @@ numbers. Only greedy label-looping can continue a stream exactly; all others get
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from nemo.collections.asr.modules import RNNTDecoder, RNNTJoint
+from nemo.collections.asr.parts.submodules.ngram_lm import NGramGPULanguageModel
 from nemo.collections.asr.parts.submodules.rnnt_greedy_decoding import GreedyBatchedRNNTInfer, GreedyBatchedTDTInfer
 from nemo.collections.asr.parts.submodules.rnnt_maes_batched_computer import ModifiedAESBatchedRNNTComputer
 from nemo.collections.asr.parts.submodules.rnnt_malsd_batched_computer import ModifiedALSDBatchedRNNTComputer
@@ -100,10 +103,31 @@ class NemoBeam(System):
         return [torch.as_tensor(hypothesis.y_sequence).tolist() for hypothesis in decoded]
 
 
-def nemo_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:
-    """The selected decoders that NeMo has, eager and with its CUDA graphs."""
+class NemoLm(NamedTuple):
+    """A language model for NeMo's searches, which they combine by eq. 3 with late pruning as ours by default."""
+
+    arpa: Path
+    """In NeMo's spelling of labels."""
+    weight: float
+
+
+def nemo_systems(
+    checkpoint: Checkpoint, selection: Selection, lm: NemoLm | None = None
+) -> Iterator[System | Unavailable]:
+    """The selected decoders that NeMo has, eager and with its CUDA graphs; with a language model if there is one."""
+    for one in _without_names(checkpoint, selection, lm):
+        if lm is not None:
+            named = replace(one.variant, has_lm=True)
+            if isinstance(one, Unavailable):
+                one = one._replace(variant=named)
+            else:
+                one.variant = named
+        yield one
+
+
+def _without_names(checkpoint: Checkpoint, selection: Selection, lm: NemoLm | None) -> Iterator[System | Unavailable]:
     config = checkpoint.config.transducer
-    parts = _Parts(checkpoint, selection.device)
+    parts = _Parts(checkpoint, selection.device, lm)
     drivers = ("no_graphs", "graphs") if selection.device.startswith("cuda") else ("no_graphs",)
     if config.is_factorized:
         yield Unavailable(Variant(NEMO, LABEL_LOOPING, drivers[0], span=WHOLE), "NeMo has no factorized transducer")
@@ -131,6 +155,9 @@ def _beams(parts: "_Parts", decoder: str, driver: str, selection: Selection) -> 
         if decoder == AES and (parts.config.is_tdt or driver == "graphs"):
             yield Unavailable(variant, f"NeMo's maes_batch has no {'TDT' if parts.config.is_tdt else 'CUDA graphs'}")
             continue
+        if decoder == AES and parts.has_lm:
+            yield Unavailable(variant, "not set up with a language model")
+            continue
         make = parts.alsd if decoder == ALSD else parts.aes
         yield _try(variant, lambda e, m=make, g=driver == "graphs": NemoBeam(e, m(e.beam, g)))
 
@@ -145,8 +172,13 @@ def _try(variant: Variant, make: Callable[[Variant], System]) -> System | Unavai
 class _Parts:
     """NeMo's predictor and joint with a checkpoint's weights, and decoders over them."""
 
-    def __init__(self, checkpoint: Checkpoint, device: str):
+    def __init__(self, checkpoint: Checkpoint, device: str, lm: NemoLm | None = None):
         self.config = checkpoint.config.transducer
+        self.has_lm = lm is not None
+        self._fusion: dict[str, Any] = {}
+        if lm is not None:
+            model = NGramGPULanguageModel.from_file(lm.arpa, self.config.vocabulary_size, use_triton=False).to(device)
+            self._fusion = {"fusion_models": [model], "fusion_models_alpha": [lm.weight]}
         tensors = checkpoint.tensors("predictor.", "joint.")
         self._common = {
             "decoder": _predictor(self.config, tensors).to(device).eval(),
@@ -162,6 +194,7 @@ class _Parts:
             "blank_index": config.vocabulary_size,
             "max_symbols_per_step": config.max_symbols,
             "use_cuda_graph_decoder": has_graphs,
+            **self._fusion,
         }
         if config.is_tdt:
             return GreedyBatchedTDTInfer(durations=list(config.tdt_durations), **options).decoding_computer
@@ -171,6 +204,8 @@ class _Parts:
     def alsd(self, beam: int, has_graphs: bool) -> Any:
         """`malsd_batch`."""
         options = {"beam_size": beam, "max_symbols_per_step": self.config.max_symbols, "allow_cuda_graphs": has_graphs}
+        if self.has_lm:
+            options |= self._fusion | {"pruning_mode": "late", "blank_lm_score_mode": "lm_weighted_full"}
         if self.config.is_tdt:
             durations = list(self.config.tdt_durations)
             return ModifiedALSDBatchedTDTComputer(durations=durations, **self._common, **options)

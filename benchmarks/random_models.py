@@ -21,13 +21,13 @@ from penstock.model.config import (
     FACTORIZED,
     STANDARD,
     AttentionContext,
+    CtcConfig,
     EncoderConfig,
     FeatureConfig,
     ModelConfig,
     TransducerConfig,
 )
 
-NO_ENCODER = "none"
 RNNT, TDT = "rnnt", "tdt"
 KINDS = (RNNT, TDT)
 ALL_KINDS = (*KINDS, FACTORIZED)
@@ -91,6 +91,37 @@ class _TransducerOnly:
     transducer: TransducerConfig
     ctc: None = None
     prompt: None = None
+
+
+@dataclass(frozen=True)
+class _CtcOnly:
+    ctc: CtcConfig
+    transducer: None = None
+    prompt: None = None
+
+
+class RandomCtc:
+    """The part of a `Checkpoint` that a `CtcHead` reads."""
+
+    def __init__(self, sizes: "TransducerSizes", seed: int = 0):
+        """sizes: width of the frames and labels; about one frame in four has a label."""
+        self.config = _CtcOnly(CtcConfig(sizes.vocabulary_size))
+        self._d_model, self._generator = sizes.d_model, torch.Generator().manual_seed(seed)
+        weight = torch.randn(sizes.vocabulary_size + 1, sizes.d_model, generator=self._generator)
+        logits = self.frames(1, _SAMPLES)[0] @ weight.t()
+        bias = torch.zeros(sizes.vocabulary_size + 1)
+        bias[-1] = (logits[:, :-1].amax(dim=1) - logits[:, -1]).quantile(
+            1 - LABELS_PER_SECOND * ENCODER_FRAME_MS / 1000
+        )
+        self._tensors = {"ctc.weight": weight, "ctc.bias": bias}
+
+    def tensors(self, *prefixes: str) -> dict[str, torch.Tensor]:
+        """`Checkpoint.tensors`."""
+        return {name: tensor for name, tensor in self._tensors.items() if not prefixes or name.startswith(prefixes)}
+
+    def frames(self, batch: int, encoder_frames: int) -> torch.Tensor:
+        """Random encoder output [B, T, D] float32; every call draws new values."""
+        return torch.randn(batch, encoder_frames, self._d_model, generator=self._generator)
 
 
 class RandomEncoder:

@@ -1,4 +1,4 @@
-"""Systems under test of the decoder benchmark: the searches of this project with every driver of the device.
+"""Searches under test: those of this project with every driver of the device.
 
 NeMo's decoders are in nemo_decoders.py.
 """
@@ -43,7 +43,6 @@ LABEL_LOOPING, FRAME_LOOPING, ALSD, AES = "label-looping", "frame-looping", "als
 BOOSTED, LM = "boosted", "lm"
 CTC, CTC_BEAM = "ctc", "ctc_beam"
 DECODERS = (LABEL_LOOPING, FRAME_LOOPING, ALSD, AES)
-ALL_DECODERS = (*DECODERS, BOOSTED, LM, CTC, CTC_BEAM)
 _GREEDY: dict[str, type[GreedySearch]] = {LABEL_LOOPING: LabelLooping, FRAME_LOOPING: FrameLooping}
 _FUSED: dict[str, Callable[..., FusedStreams]] = {BOOSTED: BoostedStreams, LM: LmStreams}
 _BEAM = {ALSD: BeamAlgorithm.ALSD, AES: BeamAlgorithm.AES}
@@ -67,12 +66,15 @@ class Variant:
     """`CHUNKS` as in serving, or the `WHOLE` utterance at once."""
     kernels: str = TORCH
     """`TORCH`, the server's default, or `FUSED`."""
+    has_lm: bool = False
+    """True with the language model of `Selection.streams`."""
 
     def __str__(self) -> str:
         parts = [f"{self.implementation} {self.decoder}"]
         parts += [f"K={self.beam}"] if self.beam else []
         parts += ["unprojected"] if self.projections == EACH_TIME else []
         parts += [FUSED] if self.kernels == FUSED else []
+        parts += ["LM"] if self.has_lm else []
         parts += [self.driver] if self.driver != "no_graphs" else []
         parts += ["whole"] if self.span == WHOLE else []
         return ", ".join(parts)
@@ -83,8 +85,6 @@ class Unavailable(NamedTuple):
 
     variant: Variant
     reason: str
-    is_failure: bool = False
-    """True if it failed; False if this machine or implementation cannot run it."""
 
 
 class Chunk(NamedTuple):
@@ -189,15 +189,23 @@ class BeamSystem(System):
     """Beam search; stable labels and the best unstable suffix are copied to the host after every chunk."""
 
     def __init__(
-        self, variant: Variant, network: BeamNetwork, search: BeamSearch | CapturedBeamSearch, sizes: BeamSizes
+        self,
+        variant: Variant,
+        network: BeamNetwork,
+        search: BeamSearch | CapturedBeamSearch,
+        sizes: BeamSizes,
+        streams: FusedStreams | None = None,
     ):
+        """streams: whose fusion the search has."""
         super().__init__(variant)
-        self._network, self._sizes, self._search = network, sizes, search
+        self._network, self._sizes, self._search, self._streams = network, sizes, search, streams
 
     @torch.inference_mode()
     def decode(self, chunks: list[Chunk]) -> list[TokenLists]:
         """Each chunk's stable labels, then the rest of the best finished hypothesis."""
-        states, found = fresh_beams(self._network, len(chunks[0].lengths), self._sizes), []
+        batch, found = len(chunks[0].lengths), []
+        fusion = None if self._streams is None else self._streams.start(batch)
+        states = fresh_beams(self._network, batch, self._sizes, fusion=fusion)
         for frames, lengths, is_end in chunks:
             update, states = self._search.decode(self._network.project_encoder(frames), lengths, is_end, states)
             report = BeamReport(update, states.forced_blanks, states.pruned_hypotheses).to_host()
@@ -250,6 +258,8 @@ class Selection(NamedTuple):
     chunk_encoder_frames: int
     kernels: Sequence[str] = (TORCH,)
     """Kernels of greedy search with precomputed projections; everything else runs on `TORCH`."""
+    streams: FusedStreams | None = None
+    """A language model that greedy search with precomputed projections, ALSD++ and AES++ use."""
 
 
 def penstock_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:
@@ -262,16 +272,17 @@ def penstock_systems(checkpoint: Checkpoint, selection: Selection) -> Iterator[S
             yield from _ctc(decoder, checkpoint, selection)
         elif decoder in _BEAM:
             for beam in selection.beams:
-                for variant in _variants(Variant(PENSTOCK, decoder, "no_graphs", beam), selection, (TORCH,)):
+                plain = Variant(PENSTOCK, decoder, "no_graphs", beam, has_lm=selection.streams is not None)
+                for variant in _variants(plain, selection, (TORCH,)):
                     yield from _beam(variant, networks, selection)
         else:
             # A factorized transducer has one implementation: no fused kernels, and no version without projections.
             is_factorized = checkpoint.config.transducer is not None and checkpoint.config.transducer.is_factorized
             standard = ((PRECOMPUTED, selection.kernels), (EACH_TIME, (TORCH,)))
-            for projections, kernels in ((PRECOMPUTED, (TORCH,)),) if is_factorized else standard:
-                for variant in _variants(
-                    Variant(PENSTOCK, decoder, "no_graphs", projections=projections), selection, kernels
-                ):
+            has_lm = selection.streams is not None
+            for projections, kernels in standard[:1] if is_factorized or has_lm else standard:
+                plain = Variant(PENSTOCK, decoder, "no_graphs", projections=projections, has_lm=has_lm)
+                for variant in _variants(plain, selection, (TORCH,) if is_factorized else kernels):
                     yield from _greedy(variant, networks, selection)
 
 
@@ -305,7 +316,8 @@ class _Networks:
 def _beam(variant: Variant, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:
     """One search for all spans."""
     network, sizes = networks.get(variant), BeamSizes(variant.beam)
-    yield from _beam_spans(variant, network, BeamSearch(network, _BEAM[variant.decoder]), sizes, selection)
+    fusion = None if selection.streams is None else selection.streams.fusion
+    yield from _beam_spans(variant, network, BeamSearch(network, _BEAM[variant.decoder], fusion), sizes, selection)
 
 
 def _beam_spans(
@@ -316,7 +328,7 @@ def _beam_spans(
         yield driven
         return
     for span in selection.spans:
-        yield BeamSystem(replace(variant, span=span), network, driven, sizes)
+        yield BeamSystem(replace(variant, span=span), network, driven, sizes, selection.streams)
 
 
 def _ctc(decoder: str, checkpoint: Checkpoint, selection: Selection) -> Iterator[System | Unavailable]:
@@ -337,16 +349,21 @@ def _ctc(decoder: str, checkpoint: Checkpoint, selection: Selection) -> Iterator
 def _greedy(variant: Variant, networks: _Networks, selection: Selection) -> Iterator[System | Unavailable]:
     """One search for all spans: capturing is expensive."""
 
+    streams = selection.streams
+
     def drive(*where) -> GreedySearch | CapturedSearch:
-        return with_driver(_GREEDY[variant.decoder](networks.get(variant)), *where)
+        fusion = None if streams is None else streams.fusion
+        return with_driver(_GREEDY[variant.decoder](networks.get(variant), fusion=fusion), *where)
 
     driven = _driven(variant, selection, drive)
     if isinstance(driven, Unavailable):
         yield driven
         return
     for span in selection.spans:
-        if span == CHUNKS or variant.projections == PRECOMPUTED:
-            yield GreedySystem(replace(variant, span=span), networks.get(variant), driven)
+        named, network = replace(variant, span=span), networks.get(variant)
+        yield (
+            GreedySystem(named, network, driven) if streams is None else FusedSystem(named, network, driven, streams)
+        )
 
 
 def _fused(

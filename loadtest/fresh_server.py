@@ -27,7 +27,7 @@ class ServerPlan:
     model: Path
     """A bundle."""
     context: str | None
-    """L,R; None for `ModelConfig.default_context`."""
+    """L,R; None for `ModelConfig.default_context`, and of an offline model, whose streams choose their windows."""
     max_streams: int
     threads: int
     """Per model."""
@@ -71,22 +71,18 @@ def fresh_server(plan: ServerPlan) -> Iterator[ReadyServer]:
 
     Settings beyond the plan's come from the environment (PENSTOCK_..., docs/deployment.md).
     """
-    config = Checkpoint(plan.model).config
-    context = config.encoder.select_context(parse_context(plan.context) if plan.context else None)
     environment = {
         "PENSTOCK_MODEL": str(plan.model.absolute()),
-        "PENSTOCK_CONTEXT": f"{context.left},{context.right}",
         "PENSTOCK_MAX_STREAMS": str(plan.max_streams),
         "PENSTOCK_THREADS": str(plan.threads),
     }
-    facts = {
-        "model": plan.model.name,
-        "context": f"[{context.left},{context.right}]",
-        "chunk_ms": config.chunk_ms(context),
-        "max_streams": plan.max_streams,
-        "threads": plan.threads,
-        **settings_beyond(environment),
-    }
+    facts: dict[str, object] = {"model": plan.model.name}
+    config = Checkpoint(plan.model).config
+    if plan.context or not config.encoder.is_offline:
+        context = config.encoder.select_context(parse_context(plan.context) if plan.context else None)
+        environment["PENSTOCK_CONTEXT"] = f"{context.left},{context.right}"
+        facts |= {"context": f"[{context.left},{context.right}]", "chunk_ms": config.chunk_ms(context)}
+    facts |= {"max_streams": plan.max_streams, "threads": plan.threads, **settings_beyond(environment)}
     options = ServerOptions(
         find_model_repository(), drain_s=_DRAIN_S, environment=environment, information=_information(environment)
     )

@@ -126,12 +126,13 @@ def load_corpus(chosen: argparse.Namespace, checkpoint: Checkpoint, tokenizer: T
     rest = [r for r in recordings if r.speaker not in speakers]
     random = np.random.default_rng(chosen.seed)
     train, held_out = [], []
-    contexts = chosen.context or checkpoint.config.encoder.contexts
-    for context in map(checkpoint.config.encoder.select_context, contexts):
+    model = checkpoint.config.encoder
+    contexts = list(map(model.select_context, chosen.context or model.contexts))
+    for context in [None] if model.is_offline else contexts:
         encoder = FrozenEncoder(checkpoint, context)
         noises = [encoder.log_mel(sound_effect(random)) for _ in range(_EFFECTS)]
         augmenter = Augmenter(AugmentationConfig(), noises, random)
-        progress = Progress(f"encoded at {context}", (1 + chosen.copies) * len(rest) + len(apart))
+        progress = Progress(f"encoded at {context or 'full attention'}", (1 + chosen.copies) * len(rest) + len(apart))
         for copy in range(1 + chosen.copies):
             train += encode(rest, encoder, augmenter if copy else None, tokenizer, progress)
         held_out += encode(apart, encoder, augmenter, tokenizer, progress)

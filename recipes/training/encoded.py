@@ -7,10 +7,12 @@ import numpy as np
 import torch
 
 from penstock.encoder.encoder import StreamingEncoder
+from penstock.encoder.window.run import WindowEncoder
 from penstock.errors import CheckpointError
 from penstock.frontend.log_mel import LogMel
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
+from recipes.training.batches import normalized
 
 _SLOTS = 32
 
@@ -68,20 +70,28 @@ def draw_batches(
 
 
 class FrozenEncoder:
-    """A bundle's front end and encoder over whole utterances: the frames that streams of one context get."""
+    """A bundle's front end and encoder over whole utterances: the frames that files, or streams of one context, get."""
 
-    def __init__(self, checkpoint: Checkpoint, context: AttentionContext, device: torch.device | str = "cpu"):
-        """CheckpointError for a model with language prompts: its heads do not read the encoder's frames as they are."""
+    def __init__(self, checkpoint: Checkpoint, context: AttentionContext | None, device: torch.device | str = "cpu"):
+        """context: None for an offline model.
+
+        CheckpointError for a model with language prompts: its heads do not read the encoder's frames as they are.
+        """
         if checkpoint.config.prompt is not None:
             raise CheckpointError(f"{checkpoint.directory}: has language prompts; accepted: a model without")
         features, encoder = checkpoint.config.features, checkpoint.config.encoder
         tensors = checkpoint.tensors("features.")
         self._config = features
         self._factor = encoder.subsampling_factor
-        self._chunk_mel_frames = self._factor * context.chunk_encoder_frames
         self._log_mel = LogMel(features, tensors["features.window"], tensors["features.mel_filterbank"])
-        self._encoder = StreamingEncoder(checkpoint, context, _SLOTS, device)
         self._device = torch.device(device)
+        self._encode = self._encode_windows
+        if context is None:
+            self._windows = WindowEncoder(checkpoint, device)
+        else:
+            self._encode = self._encode_chunks
+            self._chunk_mel_frames = self._factor * context.chunk_encoder_frames
+            self._encoder = StreamingEncoder(checkpoint, context, _SLOTS, device)
 
     @torch.inference_mode()
     def log_mel(self, samples: np.ndarray) -> np.ndarray:
@@ -109,8 +119,13 @@ class FrozenEncoder:
             progress(len(rows))
         return [found[i].clone() for i in range(len(mels))]  # clones: no tensors of the inference mode
 
+    def _encode_windows(self, mels: list[np.ndarray]) -> list[torch.Tensor]:
+        windows = map(normalized, mels) if self._config.is_normalized else mels
+        found = self._windows.encode([torch.from_numpy(mel).to(self._device) for mel in windows])
+        return [frames.float().cpu() for frames in found]
+
     @torch.inference_mode()
-    def _encode(self, mels: list[np.ndarray]) -> list[torch.Tensor]:
+    def _encode_chunks(self, mels: list[np.ndarray]) -> list[torch.Tensor]:
         # 1) chunks, [B, C, N, F]; the first begins before the first sample, as in a stream
         virtual, chunk = self._factor - 1, self._chunk_mel_frames
         counts = [virtual + len(mel) for mel in mels]

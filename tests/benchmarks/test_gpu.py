@@ -29,8 +29,8 @@ def test_a_late_call_has_one_chunk_of_each_stream(monkeypatch):
     clock = iter(range(10**9))
     monkeypatch.setattr(gpu.time, "perf_counter", lambda: 0.05 * next(clock))  # each call takes longer than 80 ms
     monkeypatch.setattr(gpu.time, "sleep", lambda seconds: None)
-    sizes = {"config": SimpleNamespace(encoder_frame_samples=1280), "context": SimpleNamespace(chunk_encoder_frames=1)}
-    values = gpu.run_trial(SimpleNamespace(sample_rate_hz=16_000, process=process, **sizes), 3, 0.8)
+    recognizer = SimpleNamespace(sample_rate_hz=16_000, process=process, chunk_samples=lambda: 1280)
+    values = gpu.run_trial(recognizer, 3, 0.8)
     assert values["chunks"] == sum(map(len, batches[1:-1])) == 30 and values["late"] > 0
     assert all(len(set(names)) == len(names) for names in batches)
 

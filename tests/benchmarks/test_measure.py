@@ -1,5 +1,6 @@
 """Systems decode the same streams in interleaved rounds; greedy ones find the labels of the reference."""
 
+import statistics
 import sys
 from types import ModuleType
 
@@ -8,7 +9,18 @@ import torch
 
 from benchmarks import measure as module
 from benchmarks import systems
-from benchmarks.measure import Plan, Spread, Systems, measure, paired_ratio, set_up, time_interleaved
+from benchmarks.measure import paired_ratio, time_interleaved
+from benchmarks.papers.runner import (
+    Entry,
+    Streams,
+    decoder_percent,
+    decoder_rtfx,
+    entries_of,
+    measured,
+    speed_ups,
+    total_rtfx,
+    wer_percent,
+)
 from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
 from benchmarks.systems import (
     BOOSTED,
@@ -28,7 +40,7 @@ from benchmarks.systems import (
     setup_errors,
     split_chunks,
 )
-from benchmarks.workload import RandomSizes, Workload, random_workload
+from benchmarks.workload import Workload, random_workload
 from penstock.decoding.ctc.head import CtcHead
 from penstock.decoding.networks import open_network
 from penstock.graphs.driver import EagerDriver
@@ -50,7 +62,7 @@ def streams(request) -> Workload:
     """3 streams of 18 frames in chunks of 4."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TRANSDUCERS, "tiny", TransducerSizes(8, 16, 12))
-        return random_workload(request.param, RandomSizes("tiny"), BATCH, SECONDS, AttentionContext(8, 3), "cpu")
+        return random_workload(request.param, "tiny", BATCH, SECONDS, AttentionContext(8, 3), "cpu")
 
 
 def by_reference(streams: Workload) -> list[list[int]]:
@@ -83,13 +95,13 @@ def test_greedy_systems_find_the_labels_of_the_reference(streams):
     expected = by_reference(streams)
     assert sum(map(len, expected)) > 5
     greedy = {variant: labels for variant, labels in found.items() if variant.beam is None}
-    assert len(greedy) == 6, "two decoders: chunks with and without projections, whole"
+    assert len(greedy) == 8, "two decoders: chunks and whole, with and without projections"
     assert all(labels == expected for labels in greedy.values())
 
 
 def test_factorized_systems(monkeypatch):
     monkeypatch.setitem(TRANSDUCERS, "tiny", TransducerSizes(8, 16, 12))
-    streams = random_workload(FACTORIZED, RandomSizes("tiny"), BATCH, 4 * SECONDS, AttentionContext(8, 3), "cpu")
+    streams = random_workload(FACTORIZED, "tiny", BATCH, 4 * SECONDS, AttentionContext(8, 3), "cpu")
     found, expected = labels_by_variant(streams, all_systems(streams)), by_reference(streams)
     assert sum(map(len, expected)) > 5
     greedy = [labels for variant, labels in found.items() if variant.beam is None]
@@ -135,7 +147,7 @@ def test_captured_searches_are_systems(streams, monkeypatch):
     chunk = streams.encoded.shape[1]
     found = labels_by_variant(streams, all_systems(streams, chunk, DECODERS[:2]), chunk)
     assert {variant.driver for variant in found} == {"no_graphs", "no_while_loops", "full_graph"}
-    assert len(found) == 3 * 6
+    assert len(found) == 3 * 8
     assert all(labels == by_reference(streams) for labels in found.values())
 
 
@@ -184,46 +196,34 @@ def test_kernels_that_do_not_compile_are_unavailable(streams, monkeypatch):
     assert language.TritonError in decoding_errors() and language.TritonError in setup_errors()
 
 
-def test_figures_are_consistent(streams):
-    plan = Plan([2, 3], [2], DECODERS, "cpu", repeats=1)
-    tested = set_up(streams, plan)
-    assert tested.unavailable == []
-    for batch, figures in zip(plan.batches, measure(streams, tested, plan), strict=True):
-        assert [f.variant for f in figures] == [one.variant for one in tested.available]
-        for f in figures:
-            assert (f.batch, f.encoder, f.total_rtfx, f.decoder_share) == (batch, None, None, None)
-            assert f.audio_s == pytest.approx(batch * SECONDS)
-            assert f.non_encoder_rtfx * f.decoder_s_per_audio_s == pytest.approx(1.0)
-            assert 0 < f.decoder.min <= f.decoder.median <= f.decoder.max
-            assert f.decoder == Spread.of(list(f.rounds_s)) and len(f.rounds_s) == plan.repeats
-            assert f.decoder_to_label_looping == pytest.approx(f.rounds_s[0] / figures[0].rounds_s[0])
-            if f.variant.beam is None:
-                assert f.streams_as_label_looping == 1.0
-                assert f.labels == sum(map(len, by_reference(streams)[:batch]))
-
-
-class Broken(System):
-    """Fails with two streams or more."""
-
-    def decode(self, chunks):
-        if len(chunks[0].lengths) > 1:
-            raise RuntimeError("out of memory")
-        return len(chunks)
-
-    def labels(self, decoded):
-        return [[7] * decoded]
-
-
 def test_a_failing_system_leaves_the_others_their_figures(streams):
-    plan = Plan([1, 2], [], ["label-looping"], "cpu", repeats=1)
-    whole = set_up(streams, plan)
-    broken = Broken(Variant(PENSTOCK, "broken", "no_graphs"))
-    tested = Systems([broken, *whole.available], [])
-    first, second = measure(streams, tested, plan)
-    assert (len(first), len(second)) == (3, 2)
-    assert (first[0].labels, first[0].streams_as_label_looping) == (5, 0.0), "a label a chunk"
-    (unavailable,) = tested.unavailable
-    assert unavailable == (broken.variant, "failed at batch 2: RuntimeError: out of memory", True)
+    class Broken(System):
+        def decode(self, chunks):
+            raise RuntimeError("out of memory")
+
+        def labels(self, decoded):
+            return []
+
+    tested = [Broken(Variant(PENSTOCK, "broken", "no_graphs")), *all_systems(streams)]
+    chunks = split_chunks(streams.encoded, streams.encoded.shape[1])
+    entries, rest = entries_of(tested, {"batch": BATCH}, [chunks])
+    broken, *others = measured(entries, Streams(BATCH * SECONDS), 2, "cpu")
+    assert rest == [] and broken["unavailable"] == "failed: RuntimeError: out of memory" and "rounds_s" not in broken
+    greedy = [row for row in others if row["beam"] is None]
+    assert len(greedy) == 8 and {row["labels"] for row in greedy} == {sum(map(len, by_reference(streams)))}
+    for row in others:
+        assert len(row["rounds_s"]) == 2 and min(row["rounds_s"]) > 0 and row["batch"] == BATCH
+        assert (
+            total_rtfx(row) == decoder_rtfx(row) == pytest.approx(BATCH * SECONDS / statistics.median(row["rounds_s"]))
+        )
+
+
+def test_texts_are_compared_with_references():
+    entries = [Entry({"name": text}, lambda text=text: text, lambda text: [text, "two"]) for text in ("one", "oh")]
+    right, wrong = measured(entries, Streams(2.0, lambda: None, ["one", "two"]), 3, "cpu")
+    assert (right["errors"], right["words"], wrong["errors"], wer_percent(wrong)) == (0, 2, 1, 50.0)
+    assert len(right["encoder_rounds_s"]) == 3
+    assert speed_ups(right, right) == (1.0, 1.0) and 0 < decoder_percent(right) < 100
 
 
 def test_a_ratio_is_paired_by_rounds():

@@ -7,7 +7,7 @@ pytest.importorskip("nemo.collections.asr", reason="needs the extra `oracle`")
 from benchmarks.nemo_decoders import nemo_systems
 from benchmarks.random_models import KINDS, TRANSDUCERS, TransducerSizes
 from benchmarks.systems import CHUNKS, DECODERS, WHOLE, Selection, Unavailable, penstock_systems, split_chunks
-from benchmarks.workload import RandomSizes, random_workload
+from benchmarks.workload import random_workload
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from tests.helpers.random_models import random_checkpoint
@@ -39,7 +39,7 @@ def compare(checkpoint: Checkpoint, encoded) -> set[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_weights(kind, monkeypatch):
     monkeypatch.setitem(TRANSDUCERS, "tiny", TransducerSizes(8, 16, 12))
-    workload = random_workload(kind, RandomSizes("tiny"), 4, 3.0, AttentionContext(8, 3), "cpu")
+    workload = random_workload(kind, "tiny", 4, 3.0, AttentionContext(8, 3), "cpu")
     found = compare(workload.checkpoint, workload.encoded)
     both = {"label-looping chunks", "label-looping whole", "alsd whole"}
     assert found == (both if kind == "tdt" else both | {"frame-looping whole", "aes whole"})
@@ -49,5 +49,5 @@ def test_random_weights(kind, monkeypatch):
 def test_checkpoints(seed, tmp_path):
     """All activations, one and two layers; few labels: NeMo's frame-looping differs where `max_symbols` is reached."""
     checkpoint = random_checkpoint(tmp_path, seed, blank_rate=0.95)
-    workload = random_workload("rnnt", RandomSizes("small"), 4, 3.0, None, "cpu")
+    workload = random_workload("rnnt", "small", 4, 3.0, None, "cpu")
     compare(checkpoint, workload.encoded[:, :, : checkpoint.config.encoder.d_model].contiguous())

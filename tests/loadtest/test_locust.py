@@ -95,3 +95,13 @@ def test_a_mistake_is_named_and_nothing_runs(server: ReadyServer, tmp_path, capf
     assert main(["run", *where, "--recordings", str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl: No such file" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_live_windows_of_an_offline_model(bundled_model: Path, tmp_path):
+    with fresh_server(ServerPlan(bundled_model.parent / "an4-offline", None, 4 * STREAMS, threads=1)) as server:
+        assert "context" not in server.facts
+        live = ["--window", "10,0.4,0.24", "--no-align", "--chunk-ms", "400", "--decoder", "ctc"]
+        window = run(server, tmp_path, *live)
+    assert window["errors"]["count"] == window["rejections"]["count"] == 0
+    assert window["chunk_ms"] == pytest.approx(400.0)
+    assert window["chunks"] > 5 and window["finals"] > 0 and window["words"]["utterances"] > 0

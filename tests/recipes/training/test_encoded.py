@@ -11,6 +11,7 @@ from penstock.frontend.audio_file import read_audio
 from penstock.model.bundle import Checkpoint
 from penstock.model.config import AttentionContext
 from penstock.recognizer import StreamingRecognizer
+from penstock.transcription.offline import OfflineRecognizer
 from recipes.training.encoded import EncodedUtterance, FrozenEncoder, draw_batches
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +46,22 @@ def test_frames_equal_those_of_streams(monkeypatch):
     for one, other in zip(found, streamed, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
         one.requires_grad_()  # not a tensor of the inference mode
+
+
+def test_frames_of_an_offline_model_equal_those_of_files():
+    recordings = _recordings()
+    model = MODEL.parent / "an4-offline"
+    recognizer = OfflineRecognizer(model)
+    opened = [recognizer.open({}) for _ in recordings]
+    for one, samples in zip(opened, recordings, strict=True):
+        one.add(samples)
+        one.end()
+    files = recognizer._encoder.encode([one.take() for one in opened])
+    encoder = FrozenEncoder(Checkpoint(model), None)
+    found = encoder.encode([encoder.log_mel(samples) for samples in recordings])
+    for one, other in zip(found, files, strict=True):
+        torch.testing.assert_close(one, other.float(), atol=1e-3, rtol=1e-3)
+        one.requires_grad_()
 
 
 def _utterance(number: int) -> EncodedUtterance:

@@ -1,0 +1,1 @@
+"""The tables of five papers, measured here in kind (docs/papers.md)."""

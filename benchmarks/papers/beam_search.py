@@ -1,0 +1,161 @@
+"""Grigoryan et al., "Pushing the limits of beam search decoding for Transducer-based ASR models": tables 1, 2 and 3."""
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks.papers.runner import (
+    Row,
+    Streams,
+    decoder_rtfx,
+    entries_of,
+    first,
+    measured,
+    select,
+    speed_ups,
+    total_rtfx,
+    wer_percent,
+)
+from benchmarks.papers.settings import Settings
+from benchmarks.papers.speech import BATCH, LM_WEIGHT, PieceLm, Speech
+from benchmarks.papers.speed import RandomRun, RandomWindows, encoder_frames
+from benchmarks.random_models import KINDS, TDT
+from benchmarks.systems import (
+    AES,
+    ALSD,
+    LABEL_LOOPING,
+    NEMO,
+    PENSTOCK,
+    PRECOMPUTED,
+    WHOLE,
+    Selection,
+    System,
+    Unavailable,
+    penstock_systems,
+)
+from penstock.kernels.capability import TORCH
+from penstock.reporting import markdown_table, three_digits
+
+BEAM = 6
+_ERRORS = [
+    ("greedy", LABEL_LOOPING, ("14.65, 13.14", "2250, 2111", "6.37, 6.24", "2605, 2348")),
+    ("AES", None, ("14.61, 12.81", "71, 66", "-", "-")),
+    ("AES++", AES, ("14.60, 12.21", "629, 522", "-", "-")),
+    ("ALSD", None, ("14.57, -", "30, -", "-", "-")),
+    ("ALSD++", ALSD, ("14.57, 11.43", "1917, 1780", "5.87, 4.43", "2495, 2279")),
+]
+"""Of SPGI: WER without and with the language model, RTFx; RNN-T of 1,000 hours, then TDT of 24,000."""
+_BATCHES = {
+    1: ((29, 17, 99, 30), (32, 27, 145, 76)), 4: ((89, 61, 242, 106), (105, 89, 439, 246)),
+    8: ((145, 105, 388, 189), (180, 151, 771, 411)), 16: ((190, 151, 563, 308), (231, 200, 1180, 660)),
+    32: ((228, 194, 890, 525), (261, 250, 1919, 1029)),
+}  # fmt: skip
+"""RTFx / 10 of greedy and beam search in all, then of their decoders: RNN-T, TDT."""
+_BEAMS = {
+    1: ("22.87, 205", "22.87, 983", "22.87, 954"), 2: ("22.68, 57", "22.66, 938", "20.91, 918"),
+    4: ("22.47, 39", "22.47, 925", "19.21, 889"), 8: ("22.36, 22", "22.37, 878", "18.68, 826"),
+    12: ("22.37, 13", "22.38, 834", "18.56, 774"),
+}  # fmt: skip
+"""WER, RTFx of ALSD, ALSD++, ALSD++ with the language model."""
+
+
+def rows(settings: Settings) -> Iterator[Row]:
+    """Words and speed on speech, then speed at the papers' shapes."""
+    yield from _speech(settings)
+    for shape in settings.shapes:
+        batches = settings.beam_batches
+        windows = RandomWindows(shape, max(batches), encoder_frames(settings), settings.device)
+        for kind in KINDS:
+            run = RandomRun(settings, kind, shape, batches, windows)
+            systems = run.systems((LABEL_LOOPING, ALSD), BEAM)
+            yield from run.rows([s for s in systems if s.variant.projections == PRECOMPUTED])
+
+
+def _speech(settings: Settings) -> list[Row]:
+    speech = Speech(settings)
+    lm = None if settings.train is None else PieceLm(settings, settings.train)
+    systems: list[System | Unavailable] = []
+    for one in [None] if lm is None else [None, lm]:
+        for decoders, beams in (((LABEL_LOOPING, AES), (BEAM,)), ((ALSD,), sorted({*settings.beams, BEAM}))):
+            streams = None if one is None else one.streams()
+            selection = Selection(decoders, beams, (WHOLE,), settings.device, BATCH, 512, (TORCH,), streams)
+            systems += penstock_systems(speech.checkpoint, selection)
+            if settings.with_nemo:
+                from benchmarks.nemo_decoders import NemoLm, nemo_systems
+
+                theirs = None if one is None else NemoLm(one.write_as_nemo(), LM_WEIGHT)
+                systems += nemo_systems(speech.checkpoint, selection, theirs)
+    systems = [s for s in systems if s.variant.projections == PRECOMPUTED and s.variant.span == WHOLE]
+    entries, rest = entries_of(systems, {"kind": "speech"}, list(speech.batches()), speech.tokenizer.decode)
+    decoded = Streams(speech.audio_s, speech.encode, speech.references)
+    return [*measured(entries, decoded, settings.rounds, settings.device), *rest]
+
+
+def tables(rows: Sequence[Row]) -> Iterator[str]:
+    """Markdown, with the paper's figures."""
+    speech = select(rows, kind="speech")
+    yield (
+        "Table 1: word errors and speed, batch 32, beam 6; each cell without and with the language model. The paper's: "
+        f"SPGI, RNN-T of 1,000 hours and TDT of 24,000 hours\n\n{_table_1(speech)}"
+    )
+    yield f"Table 2: RTFx, beam 6: in all / decoder alone\n\n{_table_2(rows)}"
+    yield f"Table 3: beam sizes. WER %, RTFx in all; the paper's: RNN-T, SLURP\n\n{_table_3(speech)}"
+
+
+def _table_1(speech: Sequence[Row]) -> str:
+    lines = []
+    for name, decoder, published in _ERRORS:
+        cells = []
+        for by in (PENSTOCK, NEMO):
+            found = [_best(speech, by=by, decoder=decoder, beam=None if decoder == LABEL_LOOPING else BEAM, has_lm=lm)
+                     for lm in (False, True)] if decoder else [None, None]  # fmt: skip
+            wer = ", ".join(f"{wer_percent(one):.2f}" if one else "-" for one in found)
+            for figure in (total_rtfx, decoder_rtfx):
+                cells.append(", ".join(three_digits(figure(one)) if one else "-" for one in found))
+            cells.insert(-2, wer)
+        lines.append([name, *published, *cells])
+    head = ["", "paper: RNN-T WER %", "RTFx", "TDT WER %", "RTFx", "here, TDT: WER %", "RTFx", "of the decoder",
+            "NeMo: WER %", "RTFx", "of the decoder"]  # fmt: skip
+    return markdown_table(head, lines, left=1)
+
+
+def _table_2(rows: Sequence[Row]) -> str:
+    lines = []
+    for kind in KINDS:
+        of_kind = select(rows, kind=kind)
+        for shape, batch in dict.fromkeys((r["shape"], r["batch"]) for r in of_kind):
+            case = {"shape": shape, "batch": batch}
+            greedy, beam, nemo = (
+                _best(of_kind, by=by, decoder=decoder, **case)
+                for by, decoder in ((PENSTOCK, LABEL_LOOPING), (PENSTOCK, ALSD), (NEMO, ALSD))
+            )
+            published = ["-", "-", "-"]
+            if shape == "114M" and batch in _BATCHES:
+                full_greedy, full_beam, greedy_alone, beam_alone = _BATCHES[batch][kind == TDT]
+                published = [f"{10 * full_greedy} / {10 * greedy_alone}", f"{10 * full_beam} / {10 * beam_alone}",
+                             f"{full_beam / full_greedy:.2f} / {beam_alone / greedy_alone:.2f}"]  # fmt: skip
+            cells = [
+                f"{three_digits(total_rtfx(r))} / {three_digits(decoder_rtfx(r))}" if r else "-" for r in (greedy, beam)
+            ]
+            for one, base in ((beam, greedy), (beam, nemo)):
+                cells.append(" / ".join(map(three_digits, speed_ups(one, base))) if one and base else "-")
+            lines.append([f"{kind.upper()} {shape}-{batch}", *published, *cells])
+    head = ["", "paper: greedy", "ALSD++", "ratio", "here: greedy", "ALSD++", "ratio", "ALSD++: NeMo to here"]
+    return markdown_table(head, lines, left=1)
+
+
+def _table_3(speech: Sequence[Row]) -> str:
+    lines = []
+    for beam in sorted({r["beam"] for r in speech if r["decoder"] == ALSD}):
+        found = [
+            _best(speech, by=by, decoder=ALSD, beam=beam, has_lm=lm)
+            for by, lm in ((PENSTOCK, False), (PENSTOCK, True), (NEMO, False), (NEMO, True))
+        ]
+        cells = [f"{wer_percent(one):.2f}, {three_digits(total_rtfx(one))}" if one else "-" for one in found]
+        lines.append([beam, *_BEAMS.get(beam, "---"), *cells])
+    head = ["beam", "paper: ALSD", "ALSD++", "with LM", "here: ALSD++", "with LM", "NeMo: ALSD++", "with LM"]
+    return markdown_table(head, lines)
+
+
+def _best(rows: Sequence[Row], **case: object) -> Row | None:
+    """The one with the best mode of CUDA graphs, without fused kernels."""
+    modes = ("full_graph", "no_while_loops", "graphs", "no_graphs")
+    return next(filter(None, (first(rows, driver=mode, kernels=TORCH, **case) for mode in modes)), None)
