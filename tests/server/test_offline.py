@@ -136,5 +136,5 @@ def test_limits(offline_server, speech):
 
 def test_the_server_says_that_it_takes_files(offline_server):
     info = read_server_info(Endpoint(offline_server.url("grpc"), "grpc", "asr"))
-    assert (info.windows, info.context, info.chunk_ms) == (("file", "long"), None, 0.0)
+    assert (info.windows, info.context, info.chunk_ms) == (("file", "long", "live"), None, 0.0)
     assert len(info.fingerprint) == 64 and "chunk_samples" not in info.parameters

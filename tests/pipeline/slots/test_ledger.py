@@ -59,4 +59,4 @@ def test_other_processes_are_seen_at_once(tmp_path):
 def test_only_the_owner_may_read_the_file(tmp_path):
     SlotLedger(3, tmp_path / "slots")
     assert (tmp_path / "slots").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "slots").stat().st_size == len(STAGES) * 5 * 3 * np.dtype(np.int64).itemsize
+    assert (tmp_path / "slots").stat().st_size == len(STAGES) * 7 * 3 * np.dtype(np.int64).itemsize

@@ -89,11 +89,14 @@ def test_segments_are_those_cut_by_hand(recognizer, speech, options, monkeypatch
     found = segments(recognize(recognizer, speech, [slice(None)], options | {"endpoint_state": RESET}))
     monkeypatch.undo()
     expected = cut_by_hand(recognizer, list(torch.cat(frames).split(CONTEXT.chunk_encoder_frames)), options)
-    if options["decoder"] == "ctc":  # greedy CTC carries its open token, so that a repeated one ends no second segment
-        expected = [one for one in expected if one[1]]
-        found = [one for one in found if one[3]]
-    assert len(found) > 2
-    assert [(text, tokens) for text, _, _, tokens, _ in found] == expected
+    compared = [(text, tokens) for text, _, _, tokens, _ in found]
+    assert len(compared) > 2
+    if (
+        options["decoder"] == "ctc"
+    ):  # it carries its open token: a repeated one ends no second segment, which counts anew
+        compared, expected = ([(one[0], [token[::2] for token in one[1]]) for one in some if one[1]]
+                              for some in (compared, expected))  # fmt: skip
+    assert compared == expected
     for text, _, words, _, alternatives in found:
         assert " ".join(word[0] for word in words) == text
         assert not {"four", "eight"} & set(text.split())
